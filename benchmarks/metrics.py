@@ -64,10 +64,10 @@ def arm(name: str, folder: Path) -> Log:
     import wandb
     from torch.utils.tensorboard import SummaryWriter
 
-    from tdbg.metrics.logger import StepMetricsLogger
-    from tdbg.metrics.schedule import OpsSchedule
     from tdbg.metrics.sinks.wandb_ import WandbSink
-    from tdbg.metrics.tracker import MetricsTracker
+    from tdbg.metrics.step_logger.ops_schedule import OpsSchedule
+    from tdbg.metrics.step_logger.step_metrics_logger import StepMetricsLogger
+    from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
     if name.startswith("nothing"):
         return lambda step, loss, rates: None
@@ -159,18 +159,18 @@ def _told(found: list[float], nothing: list[float]) -> str:
 
 def fill(path: Path, rows: int) -> None:
     """A file as a StepMetricsLogger writes it: three values a row."""
-    from tdbg.metrics import wire
-    from tdbg.metrics.rows import Header, Row
+    from tdbg.metrics.rows import row_codec
+    from tdbg.metrics.rows.row import Header, Row
 
     with path.open("wb") as file:
-        file.write(wire.encode_header(Header(run="bench", t=1e9, pid=1)))
+        file.write(row_codec.encode_header(Header(run="bench", t=1e9, pid=1)))
         for step in range(1, rows + 1):
             values: Mapping[str, float] = {
                 "train/loss": 2 / step**0.5 + 0.01 * (step * 7919 % 13),
                 "lr/group0": 1e-3 * (1 - step / rows),
                 "train/grad_norm": 1 + (step * 104729 % 17) / 17,
             }
-            file.write(wire.encode(Row(1e9 + step / 10, step, step // 1000, "train", 0, dict(values))))
+            file.write(row_codec.encode(Row(1e9 + step / 10, step, step // 1000, "train", 0, dict(values))))
 
 
 def timed(command: list[str]) -> tuple[float, float]:

@@ -70,7 +70,7 @@ def arrays(key: int, count: int) -> list:
 
 def write_ours(folder: Path, mb: int, dtype: str) -> None:
     """A folder of pages."""
-    from tdbg.pages.writer import Item, PageWriter
+    from tdbg.pages.format.page_writer import Item, PageWriter
 
     count = elements(mb, dtype)
     with PageWriter(folder) as writer:

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from filter_logs import Run, apart, run
 from startup import interval, tdbg
 
-from tdbg.traces.index import beside
+from tdbg.traces.analyze.summary_cache import beside
 
 MB = 1_000_000
 SECOND_LOOK_S = 0.3

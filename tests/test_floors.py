@@ -39,6 +39,8 @@ FLOORS = (
         "core.webpage",
         "core.ownership",
         "core.run_files",
+        "core.deprecation",
+        "core.rule_base",
     ),
     ("core.config", "core.config_files", "core.rundir", "core.control", "core.flag_variable"),
     ("errors", "events", "flags", "registry", "core", "logs", "metrics", "pages", "runtime", "rules", "traces"),

@@ -220,7 +220,7 @@ def _tell(
 
 def _figures(path: Path, session: Session) -> dict[str, Any]:
     try:
-        from tdbg.traces.index import summary
+        from tdbg.traces.analyze.summary_cache import summary
 
         told = _told(summary(path))
     except ImportError as error:  # the program's environment is not tdbg's own, and has no msgspec or numpy
@@ -233,13 +233,13 @@ def _told(read: "Summary") -> dict[str, Any]:
     from dataclasses import asdict
 
     from tdbg.core.tables import finite
-    from tdbg.traces import figures
-    from tdbg.traces.rules import RULES, consult
+    from tdbg.traces.analyze import summary_figures as figures
+    from tdbg.traces.rules import RULES, evaluate_traces
 
     RULES.load_third_party()  # one that cannot be loaded is told by `tdbg trace advise`
     kept = figures.steady(read)
     median = figures.typical_length(read)
-    advice, _ = consult([("", read)], {})
+    advice, _ = evaluate_traces([("", read)], {})
     told = {
         "batches": len(read.steps),
         "median_ms": median / 1e6,

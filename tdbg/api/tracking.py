@@ -3,14 +3,14 @@
 They need no run of tdbg, and load no torch.
 """
 
-from tdbg.metrics.logger import StepMetricsLogger
-from tdbg.metrics.metric import Metric
-from tdbg.metrics.run_config import run_config
-from tdbg.metrics.run_ids import shared_run_id
-from tdbg.metrics.schedule import OpsSchedule
-from tdbg.metrics.stores import lr_dict
-from tdbg.metrics.subsets import SubsetMetricWrapper
-from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.step_logger.ops_schedule import OpsSchedule
+from tdbg.metrics.step_logger.run_config import run_config
+from tdbg.metrics.step_logger.step_metrics_logger import StepMetricsLogger
+from tdbg.metrics.step_logger.wandb_run_id import shared_run_id
+from tdbg.metrics.tracker.last_values import lr_dict
+from tdbg.metrics.tracker.metric import Metric
+from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
+from tdbg.metrics.tracker.subset_metrics import SubsetMetricWrapper
 
 __all__ = [
     "Metric",

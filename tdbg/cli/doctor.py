@@ -143,7 +143,7 @@ def start_up() -> Iterator[Check]:
     """What decides whether tdbg wakes up in a process: PYTHONPATH, sitecustomize, the hook."""
     from importlib.machinery import PathFinder
 
-    from tdbg.launch import hook
+    from tdbg.launch import startup_files as hook
 
     yield Check("PYTHONPATH", os.environ.get("PYTHONPATH") or "not set")
     own = PathFinder.find_spec("sitecustomize")

@@ -120,7 +120,7 @@ def scan(args: ScanArgs) -> int:
     """Write the map; 1 if there is nothing in it."""
     from tdbg.core.errors import TdbgError
     from tdbg.logs import tagmap
-    from tdbg.logs.guards.files import files_below, maps_below
+    from tdbg.logs.guards.program_files import files_below, maps_below
     from tdbg.logs.guards.reader import CHECKERS
 
     source = Path(args.source)

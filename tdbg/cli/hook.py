@@ -33,7 +33,7 @@ class HookArgs(Args):
 
 def install(args: HookArgs) -> int:
     """Install it, and print where."""
-    from tdbg.launch import hook
+    from tdbg.launch import startup_files as hook
 
     print_lines([str(hook.install(args.python))])
     return 0
@@ -41,7 +41,7 @@ def install(args: HookArgs) -> int:
 
 def remove(args: HookArgs) -> int:
     """Remove it; 1 if there was none."""
-    from tdbg.launch import hook
+    from tdbg.launch import startup_files as hook
 
     path = hook.remove(args.python)
     print_lines([str(path or "no hook is installed")])

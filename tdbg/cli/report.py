@@ -46,9 +46,9 @@ class ReportArgs(Args):
 def run(args: ReportArgs) -> int:
     """Print the verdict; 1 if --fail-on is reached."""
     from tdbg.core.rundir import RunDir
-    from tdbg.launch import metrics
+    from tdbg.launch import metrics_findings as metrics
     from tdbg.rules import view
-    from tdbg.rules.verdict import judge_run
+    from tdbg.rules.rule_engine import judge_run
 
     floor = severity(args.fail_on)
     found = RunDir.open(args.run, writes=args.note is not None)

@@ -419,6 +419,7 @@ class Finding:
     evidence: list[str] = field(default_factory=list)
     cause: str = ""
     try_next: str = ""
+    grade: str = ""  # how the evidence knows it, a word of `observations.Evidence`; empty where the rule does not say
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

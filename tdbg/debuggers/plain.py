@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tdbg.pages.dtypes import DTYPES
+from tdbg.pages.format.dtypes import DTYPES
 from tdbg.runtime.torch_compat import is_transformed
 
 Note = tuple[tuple[str, Any], ...]  # of hashable values, so that layouts can be told apart by it

@@ -25,7 +25,7 @@ from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, parts, raw
 from tdbg.debuggers.pool import Full, Pool
 from tdbg.debuggers.structure import Left, leaves
-from tdbg.pages.layout import Layout, Spec
+from tdbg.pages.format.layout import Layout, Spec
 from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
 

@@ -17,8 +17,8 @@ from tdbg.core.events import Switch
 from tdbg.core.host import host_name
 from tdbg.core.output import say
 from tdbg.core.rundir import EVENTS, RunDir
-from tdbg.launch.follow import Tail
 from tdbg.launch.live import RankState, Snapshot, look
+from tdbg.launch.run_follower import Tail
 
 LOCK_FILE = ".control.lock"
 LOCK_PATIENCE_S = 10.0

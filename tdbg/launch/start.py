@@ -17,8 +17,8 @@ from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say
 from tdbg.core.rundir import RunDir
 from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
-from tdbg.launch.follow import Follower
 from tdbg.launch.orphans import Guard
+from tdbg.launch.run_follower import Follower
 from tdbg.launch.supervise import Child, start_error
 from tdbg.launch.tee import Tee
 from tdbg.rules import check_words, wanted
@@ -222,10 +222,10 @@ class Supervision:
 
     def _write_board(self) -> None:
         """What TensorBoard shows beside the traces."""
-        from tdbg.traces import board
+        from tdbg.traces.render import tensorboard_export as board
 
         try:
-            board.write(self.run)
+            board.export_scalars(self.run)
         except OSError as error:
             say(f"nothing was written for TensorBoard: {error.strerror or error}")
         except Exception as error:  # guard: a package that does not fit here must not change how the run ends

@@ -17,7 +17,7 @@ from tdbg.core.output import say
 from tdbg.core.rundir import UPLOAD, RunDir, write_json
 
 if TYPE_CHECKING:
-    from tdbg.pages.upload import Upload
+    from tdbg.pages.page_upload import Upload
 
 INTERRUPTED = "interrupted"
 POLL_S = 5.0
@@ -33,7 +33,7 @@ def is_wanted(settings: Settings) -> bool:
 def check(settings: Settings) -> None:
     """TdbgError if nothing here can speak to the store."""
     if is_wanted(settings):
-        from tdbg.pages.remote import check_protocol
+        from tdbg.pages.read.remote_store import check_protocol
 
         check_protocol(settings.capture_upload)
 
@@ -76,7 +76,7 @@ class Uploading:
     def _work(self) -> None:
         pause = POLL_S
         try:
-            from tdbg.pages.upload import Upload
+            from tdbg.pages.page_upload import Upload
 
             upload = self._upload = Upload(self._run.path, self.url, host=host_name(), stays=self._stays)
             self._attempt(upload.store.check)

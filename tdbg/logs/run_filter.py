@@ -5,7 +5,7 @@ import sys
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import say
-from tdbg.logs import parallel, sources
+from tdbg.logs import log_files, parallel
 from tdbg.logs.filter_args import JSONL, STDOUT, FilterArgs, check, query_of
 from tdbg.logs.parallel import Output
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tdbg.logs.formats import Format
+    from tdbg.logs.log_files import Source
     from tdbg.logs.query import Query
     from tdbg.logs.records import Record
     from tdbg.logs.silent import Sign
-    from tdbg.logs.sources import Source
 
 
 def run_filter(args: FilterArgs) -> int:
-    """Print what was job for; returns the exit code: 1 where no record fits."""
+    """Print the records that fit; returns the exit code: 1 where no record fits."""
     check(args)
     job = Job(args)
     handle = open_output(args.output, [source.path for source in job.sources])
@@ -39,11 +39,11 @@ def run_filter(args: FilterArgs) -> int:
 
 def _is_of_a_run(job: "Job") -> bool:
     """True if tdbg's own records are read: their flags are known without a map."""
-    return any(sources.is_records(source.path) for source in job.sources)
+    return any(log_files.is_records(source.path) for source in job.sources)
 
 
 class Job:
-    """A args with what it needs to be answered: the query, the files, their formats."""
+    """A command line with all that answers it: the query, the files, their formats."""
 
     def __init__(self, args: FilterArgs) -> None:
         self.args = args
@@ -54,7 +54,7 @@ class Job:
 
     def find(self) -> "list[Source]":
         """The files there are now."""
-        return sources.find(self.args.paths or [newest()], self.args.kind)
+        return log_files.find(self.args.paths or [newest()], self.args.kind)
 
     def _look(self, source: "Source") -> "tuple[Source, type[Format]]":
         """A file and how it is written; looked at once."""
@@ -94,7 +94,7 @@ def _plain(job: Job, output: Output, handle: int) -> int:
     args = job.args
     if args.before or args.after or args.context:
         return _context(job, output)
-    if any(sources.is_records(source.path) for source in job.sources):
+    if any(log_files.is_records(source.path) for source in job.sources):
         return _each(job, job.ordered(), output)
     if args.format == JSONL:
         return _each(job, job.records(), output)
@@ -120,7 +120,7 @@ def _each(
 
 def shown(record: "Record") -> bytes:
     """As it was read; what tdbg wrote down of the program's own records, as text."""
-    if not sources.is_records(record.source.path):
+    if not log_files.is_records(record.source.path):
         return record.data
     from tdbg.logs.render import as_text
 
@@ -132,9 +132,9 @@ def as_json(record: "Record") -> bytes:
     import json
 
     from tdbg.core import flags
-    from tdbg.logs.tables import level_name
+    from tdbg.logs.log_counts import level_name
 
-    if sources.is_records(record.source.path):
+    if log_files.is_records(record.source.path):
         return _escaped(record.data)
     tag = record.tag.decode("utf-8", "replace")
     row = {
@@ -194,7 +194,7 @@ def _merge(job: Job, output: Output, handle: int) -> int:
 
 
 def _follow(job: Job, output: Output, handle: int) -> int:
-    from tdbg.logs.follow import follow
+    from tdbg.logs.log_follower import follow
     from tdbg.logs.records import Record
     from tdbg.logs.render import as_text
 
@@ -205,7 +205,7 @@ def _follow(job: Job, output: Output, handle: int) -> int:
             record = Record(data, source, job.form(source), times.get(source.path, b""))
             times[source.path] = record.time
             data = as_json(record)
-        elif sources.is_records(source.path):
+        elif log_files.is_records(source.path):
             data = as_text(data)
         output.emit(memoryview(data))
         output.flush()
@@ -250,9 +250,9 @@ def _diverge(job: Job, output: Output, handle: int) -> int:
 
 def _silent(job: Job, output: Output, handle: int) -> int:
     from tdbg.core.ranges import shown_ranges
+    from tdbg.logs.log_counts import level_name
     from tdbg.logs.records import logs_of
     from tdbg.logs.silent import missing, signs
-    from tdbg.logs.tables import level_name
 
     found = signs(logs_of(job.looked_at()), job.form, job.query)
     rows = []
@@ -307,7 +307,7 @@ def _earliest(found: "Sequence[Sign]") -> str:
 def _errors(job: Job, output: Output, handle: int) -> int:
     from tdbg.core.escapes import safe
     from tdbg.logs.collapse import span
-    from tdbg.logs.errors import clusters
+    from tdbg.logs.first_errors import clusters
     from tdbg.logs.merge import ended
 
     found = clusters(job.ordered())
@@ -333,7 +333,7 @@ def _count(job: Job, output: Output, handle: int) -> int:
 
 
 def _stats(job: Job, output: Output, handle: int) -> int:
-    from tdbg.logs.tables import STATS_COLUMNS, stats
+    from tdbg.logs.log_counts import STATS_COLUMNS, stats
 
     rows = stats(job.records())
     table(handle, STATS_COLUMNS, rows, job.args.format)
@@ -341,7 +341,7 @@ def _stats(job: Job, output: Output, handle: int) -> int:
 
 
 def _list_prefixes(job: Job, output: Output, handle: int) -> int:
-    from tdbg.logs.tables import PREFIX_COLUMNS, prefixes
+    from tdbg.logs.log_counts import PREFIX_COLUMNS, prefixes
 
     rows = prefixes(job.records())
     table(handle, PREFIX_COLUMNS, rows, job.args.format)
@@ -387,7 +387,7 @@ def world_size(found: "Sequence[Source]") -> int | None:
 
     for folder in {parent for source in found for parent in pathlib.Path(source.path).parents[:3]}:
         try:
-            run = read_json(folder / sources.RUN_FILE)
+            run = read_json(folder / log_files.RUN_FILE)
             ranks = run.get("ranks") or {}
             sizes = [row.get("world_size") for row in ranks.values() if isinstance(row, dict)]
         except (OSError, ValueError, AttributeError):

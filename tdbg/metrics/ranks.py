@@ -1,15 +1,15 @@
-"""The saved states of several ranks as one, offline; over a process group `tdbg.metrics.reducing` does it."""
+"""The saved states of several ranks as one, offline; over a process group `tdbg.metrics.tracker.rank_reduction` does it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tdbg.core.directions import direction_of
 from tdbg.core.errors import TdbgError
-from tdbg.metrics.fields import StateError
-from tdbg.metrics.metric import Metric, Point
-from tdbg.metrics.phase import Phase
-from tdbg.metrics.reducing import check_units
-from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.tracker.metric import Metric, Point
+from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
+from tdbg.metrics.tracker.phase import Phase
+from tdbg.metrics.tracker.rank_reduction import check_units
+from tdbg.metrics.tracker.state_fields import StateError
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.urls import is_url
-from tdbg.pages import values
-from tdbg.pages.dtypes import DTYPES, Dtype
+from tdbg.pages.format.dtypes import DTYPES, Dtype
+from tdbg.pages.read import tensor_values
 
 if TYPE_CHECKING:
-    from tdbg.pages.datapoint import Datapoint
-    from tdbg.pages.legacy import Datapoint as LegacyDatapoint
+    from tdbg.pages.pickle_reader.pickle_pages import PickledDatapoint as LegacyDatapoint
+    from tdbg.pages.read.datapoint import Datapoint
 
 
 def load_debug_outputs(
@@ -25,7 +25,7 @@ def load_debug_outputs(
     ``page_N.pkl`` refuses to make is the text ``<refused NAME>``. Sparse tensors are dicts of the arrays they are kept as.
     Raises TdbgError where there is no such datapoint, or one in several epochs.
     """
-    from tdbg.pages.reader import NoPagesError, PageSet
+    from tdbg.pages.read.page_set import NoPagesError, PageSet
 
     make = _tensor if as_torch else _array
     try:
@@ -33,7 +33,7 @@ def load_debug_outputs(
     except NoPagesError:
         if is_url(str(path)):
             raise
-        from tdbg.pages.legacy import LegacyPages
+        from tdbg.pages.pickle_reader.pickle_pages import LegacyPages
 
         legacy = LegacyPages.open(Path(path))
         found = _one([(point, point.epoch) for point in legacy.find(idx)], path, idx, epoch)
@@ -57,7 +57,7 @@ def _one(found: list[tuple[Any, int | None]], path: str | Path, idx: int | str, 
 
 
 def _ours(datapoint: "Datapoint", make: Any) -> dict[str, Any]:
-    from tdbg.pages.nesting import nested
+    from tdbg.pages.format.nested_outputs import nested
 
     noted = datapoint.more.get("notes")
     notes: Mapping[str, Any] = noted if isinstance(noted, dict) else {}
@@ -72,8 +72,8 @@ def _legacy(datapoint: "LegacyDatapoint", make: Any) -> dict[str, Any]:
 
 def _plain(found: Any, make: Any) -> Any:
     """A tree of a legacy page, with real arrays."""
-    from tdbg.pages.inert import Array, Refused, Sparse
-    from tdbg.pages.tree import note_of
+    from tdbg.pages.pickle_reader.datapoint_tree import note_of
+    from tdbg.pages.pickle_reader.parsed_values import Array, Refused, Sparse
 
     if isinstance(found, Array):
         return make(found.read(), DTYPES[found.dtype], found.shape, note_of(found))
@@ -96,7 +96,7 @@ def _array(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str,
         return data
     if "text" in note:
         return data.decode("utf-8", "surrogatepass")
-    return values.array(data, dtype, shape, note)
+    return tensor_values.array(data, dtype, shape, note)
 
 
 def _tensor(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, Any]) -> Any:

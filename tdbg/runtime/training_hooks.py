@@ -7,8 +7,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from tdbg.core.frames import drop_own_frames
-from tdbg.core.guard import Guard, belongs_to_program
+from tdbg.core.guard import Guard
 from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.fast_path import FastPath
 from tdbg.runtime.local_gradients import LocalGradients
@@ -244,7 +243,7 @@ class TrainingHooks:
         return begin_or_end
 
     def _around_clip(self, original: Any) -> Any:
-        monitor, guard, path = self.monitor, self._clip, self.fast_path
+        monitor, guard = self.monitor, self._clip
 
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
@@ -262,32 +261,13 @@ class TrainingHooks:
 
         hide(clip)
 
-        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                if path.steps_left <= 0 or get_ident() != path.thread:
-                    return clip(parameters, *args, **kwargs)
-                if type(parameters) is not list and not isinstance(parameters, Tensor):
-                    parameters = list(parameters)
-                total = original(parameters, *args, **kwargs)
-                try:
-                    is_usual = path.skip_clipping(total)
-                except BaseException as error:
-                    if belongs_to_program(error):
-                        raise
-                    is_usual = False
-                    path.fail(error)
-                if not is_usual:
-                    clipped = parameters if type(parameters) is list else [parameters]
-                    unseen(guard.call, monitor.clip_glanced, clipped, total)
-                return total
-            except BaseException as error:
-                drop_own_frames(error)
-                raise
+        def glance(clipped: list[Tensor], total: Any) -> None:
+            unseen(guard.call, monitor.clip_glanced, clipped, total)
 
-        return hide(clip_grad_norm_)
+        return self.fast_path.around_clip(original, clip, glance)
 
     def _around_backward(self, original: Any) -> Any:
-        monitor, guard, path = self.monitor, self._backward, self.fast_path
+        monitor, guard = self.monitor, self._backward
 
         def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
@@ -318,25 +298,4 @@ class TrainingHooks:
 
         hide(look_and_go)
 
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                if (
-                    path.steps_left > 0
-                    and get_ident() == path.thread
-                    and not (self._depth or torch.compiler.is_compiling())
-                ):
-                    try:
-                        is_usual = path.skip_loss(tensors)
-                    except BaseException as error:
-                        if belongs_to_program(error):
-                            raise
-                        is_usual = False
-                        path.fail(error)
-                    if is_usual:
-                        return original(tensors, *args, **kwargs)
-                return look_and_go(tensors, *args, **kwargs)
-            except BaseException as error:
-                drop_own_frames(error)
-                raise
-
-        return hide(backward)
+        return self.fast_path.around_backward(original, look_and_go)

@@ -10,7 +10,7 @@ class Step:
     """One step, or the whole trace where it marks none.
 
     ``bar`` parts its wall-clock time, and adds up to it. ``spent`` are unions of one thing each within it: they
-    overlap. Both are by the names of `tdbg.traces.kinds`; ``spent`` also has busy, compute, overlap, wait, and matrix and tensor
+    overlap. Both are by the names of `tdbg.traces.parse.event_names`; ``spent`` also has busy, compute, overlap, wait, and matrix and tensor
     (kernels of matrix products).
     """
 
@@ -71,7 +71,7 @@ class Flame:
 
     ``kind``: operators (nested, within the spans around them) or python (lines of the program and modules, with the
     outermost operators that they called). ``parents``: numbers of nodes, -1 for none. ``kinds``: a letter a node, as
-    in `tdbg.traces.calls`. ``cut``: calls that found no room; their time is their caller's own.
+    in `tdbg.traces.analyze.call_tree`. ``cut``: calls that found no room; their time is their caller's own.
     """
 
     kind: str

@@ -70,7 +70,7 @@ def test_a_selection_that_leaves_nothing_tells_what_there_is(folder: Path) -> No
 
 
 def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
-    from tdbg.pages.writer import PageWriter
+    from tdbg.pages.format.page_writer import PageWriter
 
     with PageWriter(tmp_path / "pages") as writer:
         writer.add("日本", [item("ü:output", [1.0])])
@@ -162,7 +162,7 @@ def loaded(folder: Path, *words: str) -> set[str]:
 def test_what_must_be_quick_loads_nothing_heavy(folder: Path, words: str) -> None:
     found = loaded(folder, *words.split())
     heavy = {"torch", "numpy", "rich", "typer", "yacs", "wandb", "dataclasses", "msgspec", "tdbg.cli.parser", "difflib"}
-    assert not found & heavy and "tdbg.pages.reader" in found
+    assert not found & heavy and "tdbg.pages.read.page_set" in found
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_where_letters_have_no_bars(folder: Path) -> None:
 
 def test_progress_is_for_terminals(folder: Path) -> None:
     code = (
-        "from tdbg.pages import progress; progress.SILENT_S = 0.0; progress.EVERY_S = 0.0\n"
+        "from tdbg.pages import progress_bar; progress_bar.SILENT_S = 0.0; progress_bar.EVERY_S = 0.0\n"
         "import sys; from tdbg.cli import main; main(['inspect-pages', *sys.argv[1:]])"
     )
     words = ["stats", "run"]
@@ -285,13 +285,13 @@ def commands_of_the_page() -> list[str]:
         for line in part.splitlines()
     ]
     reading = [line for line in lines if line.startswith("tdbg inspect-pages") and line.split()[2] in READING]
-    return [line for line in reading if "://" not in line]  # those are tests/pages/test_remote.py's
+    return [line for line in reading if "://" not in line]  # those are tests/pages/read/test_remote_store.py's
 
 
 @pytest.fixture(scope="module")
 def documented(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that the page speaks of."""
-    from tdbg.pages.writer import PageWriter
+    from tdbg.pages.format.page_writer import PageWriter
 
     folder = tmp_path_factory.mktemp("docs")
     runs = folder / "tdbg_runs" / "20261121-031500-train"

@@ -10,7 +10,7 @@ import sys
 import pytest
 from metrics.rows_of import Header, row, write
 
-from tdbg.metrics.rows import FILE
+from tdbg.metrics.rows.row import FILE
 
 
 def tdbg(*words, cwd=None, **more):

@@ -6,7 +6,7 @@ import pytest
 from cli.test_metrics import fill, table, tdbg
 from metrics.rows_of import Header, row, write
 
-from tdbg.metrics.rows import FILE
+from tdbg.metrics.rows.row import FILE
 
 NAN = float("nan")
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers import pool as pools
 from tdbg.debuggers.pool import Full, Pool
-from tdbg.debuggers.recording import Pass, Recording, parts
+from tdbg.debuggers.recording_thread import Pass, Recording, parts
 from tdbg.debuggers.tap import Clock, Copied, Tap, Target
-from tdbg.pages.reader import PageSet
-from tdbg.pages.writer import PageWriter
+from tdbg.pages.format.page_writer import PageWriter
+from tdbg.pages.read.page_set import PageSet
 from tdbg.runtime.budget import Budget
 
 # What it costs

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tdbg.debuggers.pool import Pool
-from tdbg.debuggers.recording import Pass, Recording
+from tdbg.debuggers.recording_thread import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
-from tdbg.pages.datapoint import Datapoint
-from tdbg.pages.reader import PageSet
-from tdbg.pages.writer import PageWriter
+from tdbg.pages.format.page_writer import PageWriter
+from tdbg.pages.read.datapoint import Datapoint
+from tdbg.pages.read.page_set import PageSet
 from tests.debuggers.test_capture_parts import raises
 
 

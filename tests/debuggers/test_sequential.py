@@ -18,7 +18,7 @@ from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
 from tdbg.debuggers.mixins import EvaluationDebugging, ValidationDebugging
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
 from tdbg.pages.outputs import load_debug_outputs
-from tdbg.pages.reader import PageSet
+from tdbg.pages.read.page_set import PageSet
 from tests.stores import counted
 
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers.sequential import SequentialDebugger
-from tdbg.pages.mend import verify
-from tdbg.pages.reader import PageSet
-from tdbg.pages.writer import PageWriter
+from tdbg.pages.format.page_writer import PageWriter
+from tdbg.pages.read.page_set import PageSet
+from tdbg.pages.repair.verification import verify
 from tests.debuggers.test_sequential import Ones, Output, config, point
 
 ROOT = Path(__file__).parents[2]

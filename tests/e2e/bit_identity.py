@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from tdbg.core.events import Observation, Step, Trigger
-from tdbg.pages.reader import PageSet
+from tdbg.pages.read.page_set import PageSet
 from tests.e2e.conftest import PROGRAMS, Result, call
 
 LEVELS = ("off", "basic", "advanced", "extreme")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tdbg.core.events import Cost, Observation
-from tdbg.pages.reader import PageSet
+from tdbg.pages.read.page_set import PageSet
 from tests.e2e.conftest import Result, Runner, program, same_output, torchrun
 from tests.e2e.programs.common import tokens
 

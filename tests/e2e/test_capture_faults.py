@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tdbg.core.events import ProbeOff
-from tdbg.pages.mend import verify
-from tdbg.pages.reader import PageSet
+from tdbg.pages.read.page_set import PageSet
+from tdbg.pages.repair.verification import verify
 from tests.e2e.conftest import Result, Runner, call, program, same_output, torchrun
 from tests.e2e.test_capture import equal, own, told
 from tests.pages.conftest import mounted

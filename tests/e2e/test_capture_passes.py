@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tdbg.pages.reader import PageSet
+from tdbg.pages.read.page_set import PageSet
 from tests.e2e.conftest import Runner, program, same_output
 from tests.e2e.test_capture import own, told
 

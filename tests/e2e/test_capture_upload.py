@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.pages.reader import PageSet
+from tdbg.pages.read.page_set import PageSet
 from tests.e2e.conftest import Result, Runner, call, program, same_output, torchrun
 from tests.stores import BUCKET, s3
 

@@ -23,9 +23,9 @@ from tdbg.core.events import Cost, End, Finding, Observation, Plan, Step, Switch
 from tdbg.core.rundir import process_start
 from tdbg.launch import ask as ask_module
 from tdbg.launch.ask import LOCK_FILE, ask, common_step
-from tdbg.launch.follow import FINDINGS, Follower
 from tdbg.launch.join import me
 from tdbg.launch.live import TAIL_BYTES, RankState, look
+from tdbg.launch.run_follower import FINDINGS, Follower
 
 
 def begin(folder: Path, **settings: Any) -> Stream:
@@ -158,7 +158,7 @@ def test_only_the_ends_of_long_files_are_read(run: Stream, monkeypatch: pytest.M
     path = run.run.path / folder / "events.jsonl"
     read = 0
     original = os.stat(path).st_size
-    from tdbg.launch.follow import Tail
+    from tdbg.launch.run_follower import Tail
 
     def take(self: Tail, data: bytes, known: Any = Tail._take) -> Any:
         nonlocal read

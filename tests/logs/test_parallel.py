@@ -18,8 +18,8 @@ from logs.test_filter import records
 
 from tdbg.core.errors import TdbgError
 from tdbg.logs import engine, parallel
+from tdbg.logs.log_files import Source, find
 from tdbg.logs.query import Query, family
-from tdbg.logs.sources import Source, find
 
 HEADERS = (
     b"2026-11-21T03:06:40.000299 D r0003 s00000012 [DEBUG_LR] ",

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tdbg.metrics.subsets import SubsetMetricWrapper
-from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
+from tdbg.metrics.tracker.subset_metrics import SubsetMetricWrapper
 
 CLASSES = {"species": 8, "genus": 4, "family": 2}
 NULL = -100  # torch's own "ignore"

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tdbg.metrics import wire
-from tdbg.metrics.reading import Line, Reading
-from tdbg.metrics.rows import Header, Row
-from tdbg.metrics.sources import RowsFile, find
+from tdbg.metrics.rows import row_codec
+from tdbg.metrics.rows.row import Header, Row
+from tdbg.metrics.rows.row_files import RowsFile
+from tdbg.metrics.rows.row_reader import Line, Reading
 
 
 def lines(path: Path, rank: int | None = None) -> list[Line]:
@@ -29,7 +29,7 @@ def write(path: Path, *those: Row | Header) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         for one in those:
-            file.write(wire.encode(one) if isinstance(one, Row) else wire.encode_header(one))
+            file.write(row_codec.encode(one) if isinstance(one, Row) else row_codec.encode_header(one))
     return path
 
 
@@ -51,4 +51,4 @@ def run(code: str, *words: Any, **more: Any) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=more.pop("timeout", 60), env=env, **more)
 
 
-__all__ = ["Header", "Path", "find", "lines", "raw", "read_csv", "row", "run", "write"]
+__all__ = ["Header", "Path", "lines", "raw", "read_csv", "row", "run", "write"]

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import tdbg
-from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
 PAGE = Path(tdbg.__file__).parents[1] / "docs" / "metrics.md"
 

@@ -19,14 +19,15 @@ from tdbg.inject.agent import Agent
 from tdbg.inject.metrics import dumps
 from tdbg.inject.metrics import feed as feeds
 from tdbg.inject.metrics.feed import Feed
-from tdbg.inject.metrics.sorting import sort
 from tdbg.inject.metrics.steps import Passes, values_of
 from tdbg.inject.metrics.taps import TAPS, Tap
+from tdbg.inject.metrics.value_sorting import sort
 from tdbg.inject.on.torch_ import Rank
-from tdbg.metrics import home, wire
 from tdbg.metrics.keys import Key
-from tdbg.metrics.rows import FILE, Header, Row
-from tdbg.metrics.values import as_float
+from tdbg.metrics.rows import row_codec
+from tdbg.metrics.rows.row import FILE, Header, Row
+from tdbg.metrics.step_logger import default_dir
+from tdbg.metrics.tracker.metric_values import as_float
 
 # step records
 
@@ -169,7 +170,7 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         one.feed.close()
         one.me.close()
         assert one.me.errors == 0
-    assert not home.FOLDER
+    assert not default_dir.FOLDER
 
 
 def train(steps: int) -> nn.Module:
@@ -186,7 +187,7 @@ def train(steps: int) -> nn.Module:
 
 def rows(tmp_path: Path) -> list[Row]:
     path = tmp_path / "rank0000" / FILE
-    found = [wire.decode(line) for line in path.read_bytes().splitlines(keepends=True)]
+    found = [row_codec.decode(line) for line in path.read_bytes().splitlines(keepends=True)]
     assert isinstance(found[0], Header)
     return [row for row in found if isinstance(row, Row)]
 
@@ -449,6 +450,6 @@ def test_a_tap_keeps_arguments_results_and_exceptions(rank: Callable[..., Rank])
 
 def test_the_value_of_an_event_is_that_of_the_row() -> None:
     row = Row(1.0, 1, values={"x": float("inf")}, own_step=3)
-    again = wire.decode(wire.encode(row))
+    again = row_codec.decode(row_codec.encode(row))
     assert isinstance(again, Row) and again.values == row.values and again.own_step == 3
-    assert json.loads(wire.encode(row))["values"] == {"x": "Infinity"} and as_float(again.values["x"], "x") > 0
+    assert json.loads(row_codec.encode(row))["values"] == {"x": "Infinity"} and as_float(again.values["x"], "x") > 0

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from tdbg.core.errors import TdbgError
-from tdbg.metrics.fields import StateError
 from tdbg.metrics.ranks import differing, merge_states
-from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
+from tdbg.metrics.tracker.state_fields import StateError
 
 
 def rank(*values, phase="val", **settings):
@@ -119,7 +119,7 @@ RANKS = """
 import os
 import torch.distributed as dist
 from tdbg.core.errors import TdbgError
-from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 tracker = MetricsTracker()
@@ -162,7 +162,7 @@ def test_real_ranks_in_groups_with_different_metrics_and_by_mistake_different_ph
 MANY = """
 import math, random, sys
 import torch.distributed as dist
-from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 for seed in range(60):

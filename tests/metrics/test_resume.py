@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdbg.metrics.ranks import merge_states
-from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
 from .loops import EPOCHS, feed, finish, play, values
 

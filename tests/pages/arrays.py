@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import tdbg
-from tdbg.pages.writer import Item, PageWriter
+from tdbg.pages.format.page_writer import Item, PageWriter
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(tdbg.__file__).parents[1])}
 

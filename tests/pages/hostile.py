@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tdbg.pages.form import MANIFEST
-from tdbg.pages.journal import pack, scan
+from tdbg.pages.format.file_format import MANIFEST
+from tdbg.pages.format.journal import pack, scan
 from tests.pages.material import filled, sealed, written
 
 Records = list[dict[str, Any]]

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from tdbg.pages.writer import PageWriter
+from tdbg.pages.format.page_writer import PageWriter
 from tests.pages.material import content, items
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdbg.pages.reader import Datapoint, PageSet
-from tdbg.pages.writer import Item, PageWriter
+from tdbg.pages.format.page_writer import Item, PageWriter
+from tdbg.pages.read.page_set import Datapoint, PageSet
 
 SHAPES: Sequence[tuple[str, str, tuple[int, ...], int]] = (
     ("layers.0.attn/output/0", "float32", (4, 5), 80),

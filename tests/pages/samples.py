@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tdbg import cli
-from tdbg.pages.values import STRUCT
-from tdbg.pages.writer import Item, PageWriter
+from tdbg.pages.format.page_writer import Item, PageWriter
+from tdbg.pages.read.tensor_values import STRUCT
 
 WORDS = ["the", "cat", "sat", "\x1b[31mon"]
 RAMP = [float(number) for number in range(48)]

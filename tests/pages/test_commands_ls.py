@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.pages import listing
-from tdbg.pages.writer import PageWriter
+from tdbg.pages.format.page_writer import PageWriter
+from tdbg.pages.read import listing
 from tests.pages.samples import Commands, item, run
 
 

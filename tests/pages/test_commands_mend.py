@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.pages.writer import PageWriter
+from tdbg.pages.format.page_writer import PageWriter
 from tests.pages.samples import Commands, item, run
 
 

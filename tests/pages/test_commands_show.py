@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.pages import measure, target
-from tdbg.pages.places import Selected
-from tdbg.pages.reader import PageSet
-from tdbg.pages.writer import Item, PageWriter
+from tdbg.pages.format.page_writer import Item, PageWriter
+from tdbg.pages.read.page_set import PageSet
+from tdbg.pages.selection import tensor_name
+from tdbg.pages.selection.locations import Selected
+from tdbg.pages.stats import stored_tensor
 from tests.pages.samples import Commands, item, packed, run
 
 
@@ -66,7 +67,8 @@ def test_the_longest_key_wins_where_it_has_the_tensor(tmp_path: Path) -> None:
         writer.add("a/b", [item("c", [2.0])])
     with PageSet.open(tmp_path / "p") as pages:
         found = {
-            word: target.resolve(pages, word, Selected()) for word in ("a/b/c", "a/b", "a/d", "a/b/x", "a/b/d", "x/y")
+            word: tensor_name.resolve_target(pages, word, Selected())
+            for word in ("a/b/c", "a/b", "a/d", "a/b/x", "a/b/d", "x/y")
         }
     shown = {word: (one.key, one.tensors) if one else None for word, one in found.items()}
     wanted = {
@@ -85,8 +87,8 @@ def test_what_is_below_a_path() -> None:
         tensors = dict.fromkeys(["conv1:output", "conv:output", "conv.0:output", "conv/0", "x"])
 
     one = [Holder()]
-    assert target.matching(one, "conv") == ["conv:output", "conv.0:output", "conv/0"]  # type: ignore[arg-type]
-    assert target.matching(one, "con") == [] and target.matching(one, "x") == ["x"]  # type: ignore[arg-type]
+    assert tensor_name.matching(one, "conv") == ["conv:output", "conv.0:output", "conv/0"]  # type: ignore[arg-type]
+    assert tensor_name.matching(one, "con") == [] and tensor_name.matching(one, "x") == ["x"]  # type: ignore[arg-type]
 
 
 def test_several_datapoints_of_a_key(ask: Commands) -> None:
@@ -173,7 +175,7 @@ def test_small_middling_and_large_tensors_read_alike(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """With lists, with numpy, and streamed."""
-    monkeypatch.setattr(measure, "EXACT", 1 << 20)
+    monkeypatch.setattr(stored_tensor, "EXACT", 1 << 20)
     values = [math.sin(number) * number / count for number in range(count)]
     with PageWriter(tmp_path / "p") as writer:
         writer.add("k", [item("t", values, (count // 100, 100))])
@@ -208,7 +210,7 @@ def test_a_batch_that_is_stored_once(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_all_types_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tdbg.pages.dtypes import DTYPES
+    from tdbg.pages.format.dtypes import DTYPES
 
     with PageWriter(tmp_path / "p") as writer:
         items = [Item(name, name, (8,), bytes(range(1, dtype.nbytes((8,)) + 1))) for name, dtype in DTYPES.items()]

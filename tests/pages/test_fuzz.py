@@ -20,15 +20,15 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tdbg import cli
-from tdbg.pages.journal import frame, scan
-from tdbg.pages.writer import Item
+from tdbg.pages.format.journal import frame, scan
+from tdbg.pages.format.page_writer import Item
 from tests.chance import seed_of
 from tests.pages.foreign import HOSTILE
 from tests.pages.limited import forget_peak, peak_mb
 from tests.pages.material import filled, items, written
+from tests.pages.pickle_reader.test_pickle_pages import SEEDS, mutated, walk
+from tests.pages.read.test_page_set import MUTATIONS, _read_all, mutate
 from tests.pages.test_hostile import lines, lines_of_pickles
-from tests.pages.test_legacy import SEEDS, mutated, walk
-from tests.pages.test_reader import MUTATIONS, _read_all, mutate
 
 FUZZ_S = float(os.environ.get("TDBG_TEST_FUZZ_S", "30"))  # of each kind
 FIRST = seed_of("TDBG_TEST_FUZZ_SEED", "TDBG_TEST_FUZZ_S")

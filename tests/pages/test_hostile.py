@@ -12,8 +12,8 @@ from tests.pages.foreign import HOSTILE, joblibbed, page
 from tests.pages.hostile import PAGES
 from tests.pages.limited import Answer, Limited
 from tests.pages.material import written
-from tests.pages.test_legacy import SEEDS
-from tests.pages.test_unpickle import BOMBS
+from tests.pages.pickle_reader.test_pickle_pages import SEEDS
+from tests.pages.pickle_reader.test_unpickle import BOMBS
 
 GROWN_MB = 400  # what a folder of a few dozen MB may take at the peak
 SECONDS = 25

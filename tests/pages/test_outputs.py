@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tdbg.core.errors import TdbgError
-from tdbg.pages.conversion import Conversion
-from tdbg.pages.nesting import nested
+from tdbg.pages.format.nested_outputs import nested
 from tdbg.pages.outputs import load_debug_outputs
+from tdbg.pages.pickle_reader.conversion import Conversion
 from tests.pages.arrays import ENVIRONMENT, bfloat16, noise, write
 from tests.pages.foreign import Point, joblibbed
 

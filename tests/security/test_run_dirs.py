@@ -16,7 +16,7 @@ from tdbg.core.events import Note, Start
 from tdbg.core.lines import LineWriter
 from tdbg.core.rundir import EventWriter, RunDir, claim, write_json
 from tdbg.logs.textlog import TextLog
-from tdbg.pages.disk import OwnFile
+from tdbg.pages.format.disk import OwnFile
 from tests.security.conftest import OTHER, Place, give_away, needs_root
 
 PROGRAM = """
@@ -209,9 +209,9 @@ def write_events(run: Path, path: Path) -> None:
 def write_tensors(run: Path, path: Path) -> None:
     import torch
 
-    from tdbg.pages.safetensors import write
+    from tdbg.pages.format.safetensors_file import write_safetensors
 
-    write(path, {"x": torch.zeros(2)}, {})
+    write_safetensors(path, {"x": torch.zeros(2)}, {})
 
 
 def keep_output(run: Path, path: Path) -> None:

@@ -3,7 +3,7 @@
 from tdbg.core import config
 from tdbg.core.flags import FLAGS, PRESETS
 from tdbg.core.profiling import KINDS
-from tdbg.pages.screen import IMAGES
+from tdbg.pages.render.terminal_screen import IMAGES
 
 Words = list[tuple[str, str]]
 

@@ -24,7 +24,7 @@ def put_command_first(words: list[str]) -> list[str]:
         return ["ls"]
     if words[0] in NAMES or words[0].startswith("-"):
         return words
-    from tdbg.pages.places import is_place
+    from tdbg.pages.selection.locations import is_place
 
     if is_place(words[0]):
         path, *others = words

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tdbg.pages.conversion import Conversion
+    from tdbg.pages.pickle_reader.conversion import Conversion
 
 HELP = """Make pages of tdbg out of page_N.pkl files that other tools wrote with joblib or pickle.
 
@@ -45,7 +45,7 @@ def run(args: ConvertArgs) -> int:
     from pathlib import Path
 
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.conversion import Conversion
+    from tdbg.pages.pickle_reader.conversion import Conversion
 
     if len(args.paths) != 1:
         raise TdbgError("name one path to convert", "a page_N.pkl, or a folder of them")
@@ -70,7 +70,7 @@ def _local(place: str) -> "Iterator[Path]":
         yield found
         return
     from tdbg.core.errors import TdbgError
-    from tdbg.pages import remote
+    from tdbg.pages.read import remote_store as remote
 
     paths = remote.legacy_pages(found)
     if not paths:

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
 
 if TYPE_CHECKING:
-    from tdbg.pages.divergence import Divergence, Finding
-    from tdbg.pages.pairs import Entry, Side
-    from tdbg.pages.reader import PageSet
+    from tdbg.pages.diff.datapoint_pairs import CaptureSide as Side
+    from tdbg.pages.diff.datapoint_pairs import Entry
+    from tdbg.pages.diff.divergence import Divergence
+    from tdbg.pages.diff.divergence import TensorDifference as Finding
+    from tdbg.pages.read.page_set import PageSet
 
 HELP = """Compare two runs, epochs or ranks: the first tensor that differs, and the worst ones.
 
@@ -50,9 +52,9 @@ def run(args: DiffArgs) -> int:
     """Print where the sides part; 1 if they do."""
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.pages.choose import by_layer
-    from tdbg.pages.divergence import Divergence
-    from tdbg.pages.problems import say_problems
+    from tdbg.pages.diff.divergence import Divergence
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.selection.layer_globs import match_layers as by_layer
 
     allowed = _tolerance(args.tolerance)
     a, b = _sides(args)
@@ -83,8 +85,8 @@ def _tolerance(text: str) -> float | None:
 
 def _sides(args: DiffArgs) -> "tuple[Side, Side]":
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.pairs import Side
-    from tdbg.pages.places import opened
+    from tdbg.pages.diff.datapoint_pairs import CaptureSide as Side
+    from tdbg.pages.selection.locations import open_pages as opened
 
     epochs, ranks = _two("--epochs", args.epochs), _two("--ranks", args.ranks)
     if args.by not in ("key", "order"):
@@ -127,7 +129,7 @@ def _two(option: str, text: str) -> tuple[int | None, int | None]:
 def _check(found: "Divergence", args: DiffArgs) -> None:
     """TdbgError where nothing was compared, and so nothing is known."""
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.choose import no_layer
+    from tdbg.pages.selection.layer_globs import unknown_layer_error as no_layer
 
     for side, name in ((found.a, "A"), (found.b, "B")):
         if not side.count:
@@ -198,7 +200,7 @@ def _lines(found: "Divergence") -> list[str]:
 
 def _first(finding: "Finding") -> list[str]:
     from tdbg.core.tables import short
-    from tdbg.pages.values import shown
+    from tdbg.pages.read.tensor_values import shown
 
     gap = finding.gap
     name = short(finding.path) + (f" (in B {short(finding.path_b)})" if finding.path != finding.path_b else "")

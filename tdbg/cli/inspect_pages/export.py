@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import Argument, Command, Option, Options
-from tdbg.pages.picks import PICKING, Picking
+from tdbg.pages.selection.tensor_selection import PICKING, Picking
 
 if TYPE_CHECKING:
-    from tdbg.pages.export import Export
+    from tdbg.pages.export.tensor_export import Export
 
 HELP = """Write tensors as npz, npy, safetensors, png or csv.
 
@@ -43,9 +43,9 @@ def run(args: ExportArgs) -> int:
     from pathlib import Path
 
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.export import Export
-    from tdbg.pages.picks import Picks
-    from tdbg.pages.problems import say_problems
+    from tdbg.pages.export.tensor_export import Export
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.selection.tensor_selection import TensorSelection as Picks
 
     if not args.output:
         raise TdbgError("missing option: -o FILE or DIR", "name the file or folder to write: -o captured.npz")
@@ -65,7 +65,7 @@ def _format(args: ExportArgs) -> tuple[list[str], str]:
 
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import short
-    from tdbg.pages.export import FORMATS
+    from tdbg.pages.export.tensor_export import FORMATS
 
     words = list(args.paths)
     named = [word for word in words[-1:] if word in FORMATS] or [word for word in words[:1] if word in FORMATS]

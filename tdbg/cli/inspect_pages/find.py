@@ -6,16 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.pages.places import GROUPING, SELECTION, Grouped
+from tdbg.pages.selection.locations import GROUPING, SELECTION, Grouped
 
 if TYPE_CHECKING:
     from tdbg.core.conditions import Test
-    from tdbg.pages.datapoint import Datapoint, Tensor
-    from tdbg.pages.figures import Figures
-    from tdbg.pages.members import Members
-    from tdbg.pages.numbers import Known
-    from tdbg.pages.reader import PageSet
-    from tdbg.pages.walk import Troubles
+    from tdbg.pages.read.datapoint import Datapoint, Tensor
+    from tdbg.pages.read.page_set import PageSet
+    from tdbg.pages.selection.datapoint_numbers import DatapointNumbers as Known
+    from tdbg.pages.selection.grouping import GroupMembership as Members
+    from tdbg.pages.selection.iteration import ReadErrors as Troubles
+    from tdbg.pages.stats.value_stats import ValueStats as Figures
 
 HELP = """Find tensors by their figures: nan > 0 or absmax > 1e4.
 
@@ -79,7 +79,7 @@ class Facts:
 
     def value(self, name: str) -> float | None:
         """What it says of a name; None for what it does not know."""
-        from tdbg.pages.values import real
+        from tdbg.pages.read.tensor_values import real
 
         if name.startswith("scalar."):
             found = self._known.value(self.datapoint, name[7:]) if self._known else None
@@ -101,7 +101,7 @@ class Facts:
 def vocabulary() -> Any:
     """The names of a condition on tensors."""
     from tdbg.core.conditions import Vocabulary
-    from tdbg.pages.figures import NAMES, QUANTILE_NAMES
+    from tdbg.pages.stats.value_stats import NAMES, QUANTILE_NAMES
 
     return Vocabulary(
         numbers=(*NAMES, "absmax", "zero_share", *QUANTILE_NAMES, "bytes", *PLACES),
@@ -118,11 +118,12 @@ def run(args: FindArgs) -> int:
     from tdbg.core.conditions import Test
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.pages.members import Members
-    from tdbg.pages.numbers import Known
-    from tdbg.pages.places import is_place, opened, place_and_word
-    from tdbg.pages.problems import say_problems
-    from tdbg.pages.walk import Troubles
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.selection.datapoint_numbers import DatapointNumbers as Known
+    from tdbg.pages.selection.grouping import GroupMembership as Members
+    from tdbg.pages.selection.iteration import ReadErrors as Troubles
+    from tdbg.pages.selection.locations import is_place, place_and_word
+    from tdbg.pages.selection.locations import open_pages as opened
 
     if args.limit < 0:
         raise _wrong("--limit cannot be negative", "write --limit 0 or more")
@@ -203,10 +204,11 @@ def _weight(value: float | bool | None) -> float:
 
 def _facts(pages: "PageSet", args: FindArgs, names: Sequence[str], known: "Known") -> Iterator[Facts]:
     """What the condition is to be asked about."""
-    from tdbg.pages.choose import by_layer
-    from tdbg.pages.figures import QUANTILE_NAMES, recorded
-    from tdbg.pages.places import chosen
-    from tdbg.pages.walk import by_sample, progress_of
+    from tdbg.pages.selection.iteration import iter_sample_tensors as by_sample
+    from tdbg.pages.selection.iteration import make_progress as progress_of
+    from tdbg.pages.selection.layer_globs import match_layers as by_layer
+    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.stats.value_stats import QUANTILE_NAMES, recorded
 
     is_chosen = by_layer(args.layer)
     if not args.layer and all(name in PLACES or name.startswith("scalar.") for name in names):
@@ -230,9 +232,9 @@ def _same(figures: "Figures") -> "Figures":
 
 def _measurer(tensor: "Tensor", quantiles: bool) -> "Callable[[], Figures]":
     def measure() -> "Figures":
-        from tdbg.pages import figures
-        from tdbg.pages.tally import Tally
-        from tdbg.pages.values import value_count
+        from tdbg.pages.read.tensor_values import value_count
+        from tdbg.pages.stats import value_stats as figures
+        from tdbg.pages.stats.streaming_stats import StreamingStats as Tally
 
         if quantiles and value_count(tensor.dtype, tensor.shape) <= EXACT:
             return figures.of_array(tensor.array())

@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import Argument, Command, Option, Options
-from tdbg.pages.picks import PICKING, Picking
+from tdbg.pages.selection.tensor_selection import PICKING, Picking
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tdbg.pages.html import Report
+    from tdbg.pages.render.html_report import Report
 
 HELP = """Write captured tensors as one HTML file that opens without a server and loads nothing.
 
@@ -48,10 +48,10 @@ def run(args: HtmlArgs) -> int:
 
     from tdbg.core.config import parse_bytes
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.exporters import new_file
-    from tdbg.pages.html import Document
-    from tdbg.pages.picks import Picks
-    from tdbg.pages.problems import say_problems
+    from tdbg.pages.export.exporter import new_file
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.render.html_report import Document
+    from tdbg.pages.selection.tensor_selection import TensorSelection as Picks
 
     if not args.output:
         raise TdbgError("missing option: -o FILE", "name the file to write: -o captured.html")

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.pages.places import SELECTION, Selected
+from tdbg.pages.selection.locations import SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tdbg.pages.listing import Listing
-    from tdbg.pages.reader import Datapoint, PageSet
+    from tdbg.pages.read.listing import Listing
+    from tdbg.pages.read.page_set import Datapoint, PageSet
 
 HELP = """List what was captured: layers, shapes, datapoints, bytes.
 
@@ -42,10 +42,12 @@ def run(args: LsArgs) -> int:
     """Print the list; 1 if there is nothing in it."""
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.pages.listing import Listing
-    from tdbg.pages.places import chosen, is_selected, opened, there_is
-    from tdbg.pages.problems import say_problems
-    from tdbg.pages.shared import Shared
+    from tdbg.pages.read.listing import Listing
+    from tdbg.pages.read.listing import SharedSamples as Shared
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.selection.locations import is_selected, there_is
+    from tdbg.pages.selection.locations import open_pages as opened
+    from tdbg.pages.selection.locations import select_datapoints as chosen
 
     with opened(args.paths) as pages:
         found, shared = Listing(), Shared()
@@ -71,7 +73,7 @@ def run(args: LsArgs) -> int:
 
 def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
     from tdbg.core.tables import print_rows, shape
-    from tdbg.pages.places import chosen
+    from tdbg.pages.selection.locations import select_datapoints as chosen
 
     if args.datapoints:
         print_rows(DATAPOINT_COLUMNS, map(datapoint_row, chosen(pages, args)))
@@ -114,7 +116,7 @@ def _span(name: str, values: "Collection[int]") -> str:
 def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.pages.places import chosen
+    from tdbg.pages.selection.locations import select_datapoints as chosen
 
     layers = found.layers()
     data: dict[str, Any] = {

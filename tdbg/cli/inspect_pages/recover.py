@@ -36,8 +36,8 @@ def run(args: RecoverArgs) -> int:
     from tdbg.cli.inspect_pages.verify import as_dicts, print_problems
     from tdbg.core.output import print_json, say
     from tdbg.core.tables import safe
-    from tdbg.pages.mend import recover
-    from tdbg.pages.places import place
+    from tdbg.pages.repair.recovery import recover
+    from tdbg.pages.selection.locations import resolve_place as place
 
     where = place(args.paths)
     found = recover(where, force=args.force)

@@ -3,17 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.pages.places import SELECTION, Selected
+from tdbg.pages.selection.locations import SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tdbg.pages.datapoint import Datapoint, Tensor
-    from tdbg.pages.figures import Figures
-    from tdbg.pages.reader import PageSet
-    from tdbg.pages.screen import Screen
-    from tdbg.pages.slices import Part
-    from tdbg.pages.target import Target
+    from tdbg.pages.read.datapoint import Datapoint, Tensor
+    from tdbg.pages.read.page_set import PageSet
+    from tdbg.pages.read.tensor_slices import Part
+    from tdbg.pages.render.terminal_screen import Screen
+    from tdbg.pages.selection.tensor_name import TensorTarget as Target
+    from tdbg.pages.stats.value_stats import ValueStats as Figures
 
 HELP = """Show the tensors of a datapoint: figures, histogram, picture, values.
 
@@ -54,10 +54,11 @@ class ShowArgs(Selected):
 def run(args: ShowArgs) -> int:
     """Print it; 1 if there is no such key or tensor."""
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.places import is_place, opened, place_and_word
-    from tdbg.pages.problems import say_problems
-    from tdbg.pages.screen import Screen
-    from tdbg.pages.target import resolve
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.render.terminal_screen import Screen
+    from tdbg.pages.selection.locations import is_place, place_and_word
+    from tdbg.pages.selection.locations import open_pages as opened
+    from tdbg.pages.selection.tensor_name import resolve_target as resolve
 
     screen = Screen(args.image)
     place, word = place_and_word(args.paths, "KEY", EXAMPLE)
@@ -82,8 +83,8 @@ def run(args: ShowArgs) -> int:
 def _no_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.pages.places import is_place, is_selected, there_is
-    from tdbg.pages.target import near_keys
+    from tdbg.pages.selection.locations import is_place, is_selected, there_is
+    from tdbg.pages.selection.tensor_name import near_keys
 
     near = ", ".join(map(safe, near_keys(pages, word, args)))
     among = " among those that are selected" if is_selected(args) else ""
@@ -97,8 +98,8 @@ def _no_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
 def _no_path(target: "Target") -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.pages.figures import recorded
-    from tdbg.pages.target import near_paths
+    from tdbg.pages.selection.tensor_name import near_paths
+    from tdbg.pages.stats.value_stats import recorded
 
     say(f"datapoint {safe(target.key)} has no tensor {safe(target.path)!r}")
     near = near_paths(target.datapoints, target.path)
@@ -145,7 +146,7 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs
     """A line a tensor, or a layer of which figures alone were kept."""
     from tdbg.core.output import say
     from tdbg.core.tables import print_rows, shape
-    from tdbg.pages.figures import recorded
+    from tdbg.pages.stats.value_stats import recorded
 
     several = len(shown) > 1
     columns = ("rank", "step", "epoch") if several else ()
@@ -185,10 +186,10 @@ def _measured(
     """Each tensor with its figures and its histogram, or why it cannot be read."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import safe
-    from tdbg.pages.figures import PURE
-    from tdbg.pages.measure import measure
-    from tdbg.pages.progress import Progress
-    from tdbg.pages.values import value_count
+    from tdbg.pages.progress_bar import Progress
+    from tdbg.pages.read.tensor_values import value_count
+    from tdbg.pages.stats.stored_tensor import measure_tensor as measure
+    from tdbg.pages.stats.value_stats import PURE
 
     every = [tensor for _, tensors in shown for tensor in tensors]
     lists = PURE if sum(value_count(tensor.dtype, tensor.shape) for tensor in every) <= 2 * PURE else 0
@@ -209,7 +210,7 @@ def _measured(
 
 def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
     from tdbg.core.tables import safe
-    from tdbg.pages.figures import recorded
+    from tdbg.pages.stats.value_stats import recorded
 
     places = (("rank", datapoint.rank), ("step", datapoint.step), ("epoch", datapoint.epoch))
     named = [*places, ("phase", datapoint.phase or None), ("page", datapoint.page), ("row", datapoint.row)]
@@ -228,9 +229,10 @@ def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
 def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, screen: "Screen") -> None:
     from tdbg.core.output import print_styled
     from tdbg.core.tables import safe, shape, size
-    from tdbg.pages import pictures
-    from tdbg.pages.measure import EXACT, measure
-    from tdbg.pages.progress import Progress
+    from tdbg.pages.progress_bar import Progress
+    from tdbg.pages.render import heat_map as pictures
+    from tdbg.pages.stats.stored_tensor import EXACT
+    from tdbg.pages.stats.stored_tensor import measure_tensor as measure
 
     with Progress("reading", tensor.nbytes) as progress:
         figures, bars, part = measure(tensor, args.slice, 40, progress.add)
@@ -257,7 +259,7 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, scre
 def figure_lines(figures: "Figures", *, exact: bool) -> "Iterator[str]":
     """The figures in three lines."""
     from tdbg.core.tables import cell
-    from tdbg.pages.figures import QUANTILE_NAMES
+    from tdbg.pages.stats.value_stats import QUANTILE_NAMES
 
     share = "" if figures.zero_share is None else f", zero {figures.zero:,} ({figures.zero_share:.1%})"
     yield (f"{figures.count:,} values: nan {figures.nan:,}, inf {figures.inf:,}{share}")
@@ -273,7 +275,7 @@ def figure_lines(figures: "Figures", *, exact: bool) -> "Iterator[str]":
 
 def value_lines(part: "Part") -> "Iterator[str]":
     """The values, a line for each row of the last dimension."""
-    from tdbg.pages.values import shown
+    from tdbg.pages.read.tensor_values import shown
 
     texts = [shown(value) for value in part.listed()]
     if not texts:
@@ -316,7 +318,7 @@ def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArg
 
 def _tensor_dict(tensor: "Tensor", args: ShowArgs, *, whole: bool) -> dict[str, Any]:
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.measure import measure
+    from tdbg.pages.stats.stored_tensor import measure_tensor as measure
 
     about: dict[str, Any] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
     about |= {"bytes": tensor.nbytes, "note": dict(tensor.note)}

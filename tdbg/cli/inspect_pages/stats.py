@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.pages.places import GROUPING, SELECTION, Grouped
+from tdbg.pages.selection.locations import GROUPING, SELECTION, Grouped
 
 if TYPE_CHECKING:
-    from tdbg.pages.gather import Gathered
-    from tdbg.pages.members import Members
-    from tdbg.pages.reader import PageSet
-    from tdbg.pages.walk import Troubles
+    from tdbg.pages.read.page_set import PageSet
+    from tdbg.pages.selection.grouping import GroupMembership as Members
+    from tdbg.pages.selection.iteration import ReadErrors as Troubles
+    from tdbg.pages.stats.group_stats import GroupStats as Gathered
 
 HELP = """Figures of each layer over all datapoints: mean, spread, zeros, quantiles.
 
@@ -45,10 +45,10 @@ class StatsArgs(Grouped):
 def run(args: StatsArgs) -> int:
     """Print the figures; 1 if there is no such layer."""
     from tdbg.core.output import say
-    from tdbg.pages.members import Members
-    from tdbg.pages.places import opened
-    from tdbg.pages.problems import say_problems
-    from tdbg.pages.walk import Troubles
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.selection.grouping import GroupMembership as Members
+    from tdbg.pages.selection.iteration import ReadErrors as Troubles
+    from tdbg.pages.selection.locations import open_pages as opened
 
     troubles = Troubles()
     grouped = bool(args.group_by or args.scores)
@@ -68,11 +68,12 @@ def run(args: StatsArgs) -> int:
 
 def _gathered(pages: "PageSet", args: StatsArgs, troubles: "Troubles", members: "Members | None") -> "Gathered":
     """The figures of each layer; members: of each sample the group that it is in, where there are groups."""
-    from tdbg.pages.choose import by_layer
-    from tdbg.pages.figures import recorded
-    from tdbg.pages.gather import Gathered
-    from tdbg.pages.places import chosen
-    from tdbg.pages.walk import by_sample, progress_of
+    from tdbg.pages.selection.iteration import iter_sample_tensors as by_sample
+    from tdbg.pages.selection.iteration import make_progress as progress_of
+    from tdbg.pages.selection.layer_globs import match_layers as by_layer
+    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.stats.group_stats import GroupStats as Gathered
+    from tdbg.pages.stats.value_stats import recorded
 
     found, is_chosen = Gathered(samples=members is not None), by_layer(args.layer)
     every = chosen(pages, args)

@@ -34,10 +34,11 @@ def run(args: UploadArgs) -> int:
     from tdbg.core.output import print_json, say
     from tdbg.core.tables import counted, short, size
     from tdbg.core.urls import check_url, is_url
-    from tdbg.pages.folder import find
-    from tdbg.pages.places import place, place_and_word
-    from tdbg.pages.progress import Progress
-    from tdbg.pages.upload import Upload, pages_bytes
+    from tdbg.pages.page_upload import Upload, pages_bytes
+    from tdbg.pages.progress_bar import Progress
+    from tdbg.pages.read.page_folder import find
+    from tdbg.pages.selection.locations import place_and_word
+    from tdbg.pages.selection.locations import resolve_place as place
 
     example = "tdbg inspect-pages upload tdbg_runs/train s3://bucket/train"
     paths, url = place_and_word(args.paths, "URL", example, either=False)

@@ -7,7 +7,7 @@ from tdbg.core.command_spec import JSON, Args, Argument, Command, Options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tdbg.pages.sources import Problem
+    from tdbg.pages.read.page_sources import Problem
 
 HELP = """Say whether what was captured is whole.
 
@@ -31,9 +31,9 @@ class VerifyArgs(Args):
 def run(args: VerifyArgs) -> int:
     """Print the problems; 1 if any of them is grave."""
     from tdbg.core.output import print_json, say
-    from tdbg.pages.mend import verify
-    from tdbg.pages.places import place
-    from tdbg.pages.progress import Progress
+    from tdbg.pages.progress_bar import Progress
+    from tdbg.pages.repair.verification import verify
+    from tdbg.pages.selection.locations import resolve_place as place
 
     where = place(args.paths)
     with Progress("verify") as progress:

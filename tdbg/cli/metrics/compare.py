@@ -3,14 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.metrics.asking import SELECTION, Selected
+from tdbg.metrics.metrics_options import SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tdbg.metrics.parting import Comparison, Pair
-    from tdbg.metrics.series import Series
-    from tdbg.metrics.sources import Place
+    from tdbg.metrics.rows.row_files import Place
+    from tdbg.metrics.rows.series import Series
+    from tdbg.metrics.rows.series_diff import SeriesComparison as Comparison
+    from tdbg.metrics.rows.series_diff import SeriesPair as Pair
 
 HELP = """Compare the metrics of runs: best and last, and the first step where series part.
 
@@ -47,9 +48,9 @@ def run(args: CompareArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.asking import tell_counts
-    from tdbg.metrics.parting import Comparison
-    from tdbg.metrics.sources import find
+    from tdbg.metrics.metrics_options import tell_counts
+    from tdbg.metrics.rows.row_files import find_rows_files as find
+    from tdbg.metrics.rows.series_diff import SeriesComparison as Comparison
 
     paths = list(args.paths)
     if not paths:
@@ -95,7 +96,7 @@ def _tell_newest(first: "Place", newest: "Place") -> None:
 def _tolerance(text: str) -> float | None:
     """A share; None for the spread."""
     from tdbg.core.errors import TdbgError
-    from tdbg.metrics.parting import SPREAD
+    from tdbg.metrics.rows.series_diff import SPREAD
 
     if not text:
         return TOLERANCE
@@ -113,8 +114,8 @@ def _tolerance(text: str) -> float | None:
 def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
     from functools import lru_cache
 
-    from tdbg.metrics.asking import chooser
     from tdbg.metrics.keys import OF_MACHINE
+    from tdbg.metrics.metrics_options import chooser
 
     chosen = chooser(globs)
     return lru_cache(65_536)(lambda key: chosen(key) and (key in globs or not key.endswith(OF_MACHINE)))
@@ -123,16 +124,18 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
 def _print(first: str, other: str, found: "Comparison") -> None:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, print_rows, short
-    from tdbg.metrics.asking import label
+    from tdbg.metrics.metrics_options import label
 
     pairs = [pair for _, pair in sorted(found.pairs.items())]
-    parted = [pair for pair in pairs if pair.parted]
+    parted = [pair for pair in pairs if pair.first_divergence]
     shared = [pair for pair in pairs if pair.together]
     print(f"A: {short(first)}\nB: {short(other)}")
     print(_verdict(parted, shared))
     ranks = len({pair.rank for pair in pairs}) > 1
     columns = ["key", "A best", "B best", "A last", "B last", "steps", "parts at", "A there", "B there", "differ"]
-    print_rows([*columns, *(["rank"] if ranks else [])], _rows(parted + [p for p in shared if not p.parted], ranks))
+    print_rows(
+        [*columns, *(["rank"] if ranks else [])], _rows(parted + [p for p in shared if not p.first_divergence], ranks)
+    )
     for side, those in (("A", [p for p in pairs if p.b is None]), ("B", [p for p in pairs if p.a is None])):
         if those:
             names = ", ".join(label(pair.key, 60) for pair in those[:8])
@@ -143,25 +146,25 @@ def _print(first: str, other: str, found: "Comparison") -> None:
 
 
 def _verdict(parted: "Sequence[Pair]", shared: "Sequence[Pair]") -> str:
-    from tdbg.metrics.asking import label
+    from tdbg.metrics.metrics_options import label
 
     if not shared:
         return "nothing to compare: they share no key at any step"
     if not parted:
         return f"no difference in {len(shared):,} series"
-    first = min(parted, key=lambda pair: pair.parted[0] if pair.parted else 0)
-    assert first.parted is not None
-    return f"{len(parted)} of {len(shared)} series part, the first at step {first.parted[0]:,}: {label(first.key)}"
+    first = min(parted, key=lambda pair: pair.first_divergence[0] if pair.first_divergence else 0)
+    assert first.first_divergence is not None
+    return f"{len(parted)} of {len(shared)} series part, the first at step {first.first_divergence[0]:,}: {label(first.key)}"
 
 
 def _rows(pairs: "Sequence[Pair]", ranks: bool) -> "Iterator[Sequence[Any]]":
-    from tdbg.metrics.asking import label
+    from tdbg.metrics.metrics_options import label
 
     for pair in pairs:
         bests = [one.best.value if one and one.best else None for one in (pair.a, pair.b)]
         lasts = [one.last.value if one else None for one in (pair.a, pair.b)]
-        there = pair.parted or (None, None, None)
-        line = [label(pair.key), *bests, *lasts, pair.together, *there, pair.apart]
+        there = pair.first_divergence or (None, None, None)
+        line = [label(pair.key), *bests, *lasts, pair.together, *there, pair.differing_steps]
         yield [*line, *([pair.rank] if ranks else [])]
 
 
@@ -170,7 +173,7 @@ def _print_json(first: str, found: "Sequence[tuple[str, Comparison]]", tolerance
 
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.metrics.parting import SPREAD
+    from tdbg.metrics.rows.series_diff import SPREAD
 
     def of(one: "Series | None") -> dict[str, Any] | None:
         if one is None:
@@ -179,7 +182,7 @@ def _print_json(first: str, found: "Sequence[tuple[str, Comparison]]", tolerance
         return {"latest": asdict(one.last), "best": best, "count": one.count, "not_finite": one.non_finite}
 
     def told(pair: "Pair") -> dict[str, Any]:
-        at = dict(zip(("step", "a", "b"), pair.parted, strict=True)) if pair.parted else None
+        at = dict(zip(("step", "a", "b"), pair.first_divergence, strict=True)) if pair.first_divergence else None
         return {
             "key": pair.key,
             "source": pair.source,
@@ -190,8 +193,8 @@ def _print_json(first: str, found: "Sequence[tuple[str, Comparison]]", tolerance
             "steps_of_a_alone": pair.only_a,
             "steps_of_b_alone": pair.only_b,
             "parted": at,
-            "steps_apart": pair.apart,
-            "largest_difference": pair.most,
+            "steps_apart": pair.differing_steps,
+            "largest_difference": pair.largest_difference,
         }
 
     data = {

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import Command, Option, Options
-from tdbg.metrics.asking import ARGUMENT, SELECTION, Selected
+from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tdbg.metrics.reading import Reading
-    from tdbg.metrics.sources import Place
+    from tdbg.metrics.rows.row_files import Place
+    from tdbg.metrics.rows.row_reader import Reading
 
 HELP = """Write the state of the metrics at a step, or every value, as JSON, CSV or Parquet.
 
@@ -65,8 +65,9 @@ def run(args: DumpArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.metrics.asking import chooser, place_of, tell_counts
-    from tdbg.metrics.tabling import WRITERS, write
+    from tdbg.metrics.metrics_options import chooser, place_of, tell_counts
+    from tdbg.metrics.rows.table_files import WRITERS
+    from tdbg.metrics.rows.table_files import write_table as write
 
     form = args.form or "json"
     if args.json and form != "json":
@@ -79,7 +80,7 @@ def run(args: DumpArgs) -> int:
     if args.states:
         return _states(args, until)
     place = place_of(args)
-    from tdbg.metrics.reading import Reading
+    from tdbg.metrics.rows.row_reader import Reading
 
     reading = Reading(place.files)
     wanted = chooser(list(args.key), copies=True)
@@ -102,8 +103,8 @@ def run(args: DumpArgs) -> int:
 def _why_none(args: DumpArgs, place: "Place", until: int | None) -> tuple[str, ...]:
     """Which of what was asked for is not there, and what is."""
     from tdbg.core.errors import TdbgError
-    from tdbg.metrics.asking import NO_ROWS, check_keys, nearest
-    from tdbg.metrics.reading import Reading
+    from tdbg.metrics.metrics_options import NO_ROWS, check_keys, nearest
+    from tdbg.metrics.rows.row_reader import Reading
 
     keys: set[str] = set()
     phases: set[str] = set()
@@ -146,7 +147,7 @@ def _of_phase(phase: str) -> "Callable[[str, str | None], bool]":
 def _state(
     reading: "Reading", until: int | None, wanted: "Callable[[str, str | None], bool]"
 ) -> "Iterator[Sequence[Any]]":
-    from tdbg.metrics.series import Point, tally
+    from tdbg.metrics.rows.series import Point, tally
 
     nothing = Point(0.0, 0)
     found = tally(reading.batches(), until)
@@ -177,8 +178,8 @@ def _states(args: DumpArgs, until: int | None) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import finite, safe
-    from tdbg.metrics.asking import place_of
-    from tdbg.metrics.tabling import place as place_for
+    from tdbg.metrics.metrics_options import place_of
+    from tdbg.metrics.rows.table_files import resolve_table_path as place_for
 
     if args.form not in ("", "json"):
         raise TdbgError("states are printed as JSON alone", "leave --format out")
@@ -202,7 +203,7 @@ def _why_no_state(
     args: DumpArgs, every: "Sequence[dict[str, Any]]", early: "Sequence[dict[str, Any]]"
 ) -> tuple[str, str]:
     """What the states have not, and what they have."""
-    from tdbg.metrics.asking import nearest
+    from tdbg.metrics.metrics_options import nearest
 
     if not early:
         first = min(int(state.get("step") or 0) for state in every)
@@ -219,7 +220,7 @@ def _why_no_state(
 
 def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[str, Any] | None:
     """A state with the phase and the metrics that were asked for alone; None if it has none of them."""
-    from tdbg.metrics.asking import chooser
+    from tdbg.metrics.metrics_options import chooser
 
     if phase and state.get("phase") not in (None, phase):
         return None

@@ -7,7 +7,7 @@ from tdbg.core.command_spec import Args, Argument, Command, Option, Options
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tdbg.metrics.curves import Curve
+    from tdbg.metrics.render.curves import Curve
 
 HELP = """Plot metrics over steps, in the terminal or as an HTML page.
 
@@ -50,9 +50,9 @@ def run(args: PlotArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.asking import check_keys, tell_counts
-    from tdbg.metrics.reading import Reading
-    from tdbg.metrics.sources import find
+    from tdbg.metrics.metrics_options import check_keys, tell_counts
+    from tdbg.metrics.rows.row_files import find_rows_files as find
+    from tdbg.metrics.rows.row_reader import Reading
 
     if not 2 <= args.height <= 200:
         raise TdbgError(f"--height cannot be {args.height}", "write 2 to 200")
@@ -77,7 +77,7 @@ def run(args: PlotArgs) -> int:
 
 def split(words: "list[str]") -> "tuple[str, list[str]]":
     """The run, "" for the newest, and the keys."""
-    from tdbg.metrics.asking import is_place
+    from tdbg.metrics.metrics_options import is_place
 
     return (words[0], words[1:]) if words and is_place(words[0]) else ("", words)
 
@@ -96,9 +96,9 @@ def _smooth(text: str) -> float:
 
 def _curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[str, list[Curve]], set[str]]":
     """The curves of each key that is wanted, and all keys."""
-    from tdbg.metrics.asking import chooser
-    from tdbg.metrics.curves import Curve
-    from tdbg.metrics.series import MAX_KEYS
+    from tdbg.metrics.metrics_options import chooser
+    from tdbg.metrics.render.curves import Curve
+    from tdbg.metrics.rows.series import MAX_KEYS
 
     wanted = chooser(globs)
     found: dict[tuple[str, int, str], Curve] = {}
@@ -123,8 +123,8 @@ def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> N
 
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.asking import label
-    from tdbg.metrics.screen import graph
+    from tdbg.metrics.metrics_options import label
+    from tdbg.metrics.render.braille_plot import draw_graph as graph
 
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
     for number, (key, those) in enumerate(curves.items()):
@@ -178,8 +178,8 @@ def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, Any]]:
 def _write_html(args: PlotArgs, name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.metrics.html import write
-    from tdbg.metrics.tabling import place
+    from tdbg.metrics.render.curve_page import write_page as write
+    from tdbg.metrics.rows.table_files import resolve_table_path as place
 
     with place(args.html, args.force, binary=True) as file:
         write(file, told(curves), name)

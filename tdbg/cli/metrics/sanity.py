@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
-from tdbg.metrics.asking import ARGUMENT, SELECTION, Selected
+from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
     from tdbg.core.events import Finding
@@ -41,16 +41,16 @@ def run(args: SanityArgs) -> int:
     from tdbg.core.events import SEVERITIES
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.asking import NO_ROWS, place_of, tell_counts
-    from tdbg.metrics.sanity import judge
-    from tdbg.metrics.seen import look
+    from tdbg.metrics.metrics_options import NO_ROWS, place_of, tell_counts
+    from tdbg.metrics.rows.run_summary import summarize_run as look
+    from tdbg.metrics.sanity import evaluate_metrics
 
     if args.fail_on and args.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {args.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
     place = place_of(args)
     seen, counts = look(place)
     tell_counts(place.name, counts)
-    found, trouble = judge(seen)
+    found, trouble = evaluate_metrics(seen)
     for line in trouble:
         say(line)
     if args.json:

@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import Command, Option, Options
-from tdbg.metrics.asking import ARGUMENT, SELECTION, Selected
+from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tdbg.metrics.series import Point, Series, Tally
+    from tdbg.metrics.rows.series import Point, Series, Tally
 
 HELP = """Show the latest and the best of every metric, and its course.
 
@@ -39,9 +39,9 @@ def run(args: ShowArgs) -> int:
     """Print it; 1 if there is no row."""
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.asking import NO_ROWS, check_keys, chooser, place_of, tell_counts, tell_left_out
-    from tdbg.metrics.reading import Reading
-    from tdbg.metrics.series import tally
+    from tdbg.metrics.metrics_options import NO_ROWS, check_keys, chooser, place_of, tell_counts, tell_left_out
+    from tdbg.metrics.rows.row_reader import Reading
+    from tdbg.metrics.rows.series import tally
 
     place = place_of(args)
     reading = Reading(place.files)
@@ -77,7 +77,7 @@ def _order(one: "Series") -> tuple[Any, ...]:
 def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) -> None:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, print_rows, safe, short
-    from tdbg.metrics.asking import label
+    from tdbg.metrics.metrics_options import label
 
     if not rows:
         return
@@ -104,8 +104,8 @@ def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) ->
 
 
 def _lines(by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool) -> "Iterator[Sequence[Any]]":
-    from tdbg.metrics.asking import label
-    from tdbg.metrics.series import sparkline
+    from tdbg.metrics.metrics_options import label
+    from tdbg.metrics.rows.series import sparkline
 
     for (key, source), those in by_key.items():
         one = those[0]

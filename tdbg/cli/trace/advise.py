@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
-from tdbg.traces.asking import ARGUMENT, SELECTION, Selected
+from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
     from tdbg.traces.rules import Abstain, Advice
@@ -41,19 +41,19 @@ def run(args: AdviseArgs) -> int:
     """Print it; 1 if `--fail-on` is reached, or the traces hold no event."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
-    from tdbg.traces.asking import chosen, is_empty, label, summaries, worth_reading
-    from tdbg.traces.ranks import beside
-    from tdbg.traces.rules import RULES, SEVERITIES, asked, consult
+    from tdbg.traces.analyze.rank_comparison import beside
+    from tdbg.traces.rules import RULES, SEVERITIES, evaluate_traces, parse_thresholds
+    from tdbg.traces.trace_options import chosen, is_empty, label, summaries, worth_reading
 
     if args.fail_on and args.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {args.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
     for trouble in RULES.load_third_party():
         say(trouble)
-    thresholds = asked(list(args.threshold))
+    thresholds = parse_thresholds(list(args.threshold))
     kept, left = worth_reading(chosen(args), args)
     found = summaries(kept)
     every = [(label(one, read), read) for one, read in found]
-    advice, silent = consult(every, thresholds, beside(found))
+    advice, silent = evaluate_traces(every, thresholds, beside(found))
     if args.json:
         _print_json(advice, silent, left)
     elif any(read.events for _, read in found):

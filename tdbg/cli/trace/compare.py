@@ -3,16 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.traces.asking import SELECTION, Selected
+from tdbg.traces.trace_options import SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tdbg.traces.compare import Change, Comparison
-    from tdbg.traces.sets import Found
-    from tdbg.traces.sides import Side
-    from tdbg.traces.spread import Shift
+    from tdbg.traces.analyze.significance import Shift
+    from tdbg.traces.analyze.trace_baseline import Baseline as Side
+    from tdbg.traces.analyze.trace_comparison import OpChange as Change
+    from tdbg.traces.analyze.trace_comparison import TraceComparison as Comparison
+    from tdbg.traces.parse.trace_files import TraceFile as Found
 
 HELP = """Compare the steps of two runs: slower or not, and what changed.
 
@@ -52,7 +53,7 @@ class CompareArgs(Selected):
 
 def run(args: CompareArgs) -> int:
     """Print how they differ; 1 if B is slower by more than is allowed."""
-    from tdbg.traces.asking import check_top
+    from tdbg.traces.trace_options import check_top
 
     check_top(args.top)
     from tdbg.core.errors import TdbgError
@@ -62,7 +63,7 @@ def run(args: CompareArgs) -> int:
         return _save(args, paths or [""])
     if not 1 <= len(paths) <= 2:
         raise TdbgError(f"{len(paths)} paths were given", "name A and B, or A alone: B is the newest run then")
-    from tdbg.traces.compare import compare
+    from tdbg.traces.analyze.trace_comparison import compare_traces as compare
 
     allowed = _tolerance(args.tolerance)
     a, b = paths[0], paths[1] if len(paths) == 2 else ""
@@ -83,7 +84,7 @@ def _check_apart(a: "Side | list[Found]", b: "Side | list[Found]") -> None:
     """TdbgError where both sides are the same traces: these never differ."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import safe
-    from tdbg.traces.sets import run_of
+    from tdbg.traces.parse.trace_files import run_name as run_of
 
     if isinstance(a, list) and isinstance(b, list) and {_place(one) for one in a} == {_place(one) for one in b}:
         hint = "name another run as B, or profile the program again: B is the newest run if left out"
@@ -95,16 +96,16 @@ def _place(one: "Found") -> "tuple[Path, int | None]":
 
 
 def _tolerance(text: str) -> float:
-    from tdbg.traces.asking import share
-    from tdbg.traces.compare import TOLERANCE
+    from tdbg.traces.analyze.trace_comparison import TOLERANCE
+    from tdbg.traces.trace_options import share
 
     return share("--tolerance", text) if text else TOLERANCE
 
 
 def _found(args: CompareArgs, path: str) -> "Side | list[Found]":
     """The traces of a side, or what a baseline keeps of them."""
-    from tdbg.traces.asking import chosen
-    from tdbg.traces.sides import stored
+    from tdbg.traces.analyze.trace_baseline import load_baseline as stored
+    from tdbg.traces.trace_options import chosen
 
     kept = stored(path) if path else None
     return kept or chosen(CompareArgs(paths=[path] if path else [], ranks=args.ranks, windows=args.windows))
@@ -112,9 +113,9 @@ def _found(args: CompareArgs, path: str) -> "Side | list[Found]":
 
 def _side(path: str, found: "Side | list[Found]") -> "Side | None":
     """One of the two; None where its traces hold no event, which is said."""
-    from tdbg.traces.asking import is_empty, summaries
-    from tdbg.traces.sets import run_of
-    from tdbg.traces.sides import side
+    from tdbg.traces.analyze.trace_baseline import make_baseline as side
+    from tdbg.traces.parse.trace_files import run_name as run_of
+    from tdbg.traces.trace_options import is_empty, summaries
 
     if not isinstance(found, list):
         return found
@@ -127,7 +128,8 @@ def _save(args: CompareArgs, paths: list[str]) -> int:
 
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.traces.sides import save, together
+    from tdbg.traces.analyze.trace_baseline import merge_baselines as together
+    from tdbg.traces.analyze.trace_baseline import save_baseline as save
 
     sides = [_side(path, _found(args, path)) for path in paths]
     if None in sides:
@@ -144,8 +146,8 @@ def _save(args: CompareArgs, paths: list[str]) -> int:
 def _print(found: "Comparison", top: int) -> None:
     from tdbg.core.output import say
     from tdbg.core.tables import print_rows, safe
-    from tdbg.traces.compare import is_notable
-    from tdbg.traces.figures import ms
+    from tdbg.traces.analyze.summary_figures import ms
+    from tdbg.traces.analyze.trace_comparison import is_notable
 
     for name, one in (("A", found.a), ("B", found.b)):
         print(safe(f"{name}: {_told(one)}"))
@@ -165,8 +167,8 @@ def _print(found: "Comparison", top: int) -> None:
 
 def _told(one: "Side") -> str:
     from tdbg.core.tables import counted, short
-    from tdbg.traces.figures import ms
-    from tdbg.traces.spread import deviation
+    from tdbg.traces.analyze.significance import median_deviation as deviation
+    from tdbg.traces.analyze.summary_figures import ms
 
     if not one.steps:
         return f"{short(one.name)}: no steps"
@@ -193,7 +195,7 @@ def _verdict(found: "Comparison") -> str:
 
 
 def _signed(ns: float) -> str:
-    from tdbg.traces.figures import ms
+    from tdbg.traces.analyze.summary_figures import ms
 
     return f"{'-' if ns < 0 else '+'}{ms(abs(ns))}"
 
@@ -204,7 +206,7 @@ def _mark(is_beyond: bool) -> str:
 
 def _rows(changes: "Sequence[Change]") -> "Iterator[tuple[Any, ...]]":
     from tdbg.core.tables import short
-    from tdbg.traces.figures import ms
+    from tdbg.traces.analyze.summary_figures import ms
 
     for one in changes:
         calls = (f"{one.a_calls:.4g}", f"{one.b_calls:.4g}")
@@ -220,7 +222,7 @@ def _print_json(found: "Comparison") -> None:
 
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.traces.compare import is_notable
+    from tdbg.traces.analyze.trace_comparison import is_notable
 
     def told(one: "Side") -> dict[str, Any]:
         middle = median(one.lengths) / 1e6 if one.steps else None

@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
-from tdbg.traces.asking import ARGUMENT, SELECTION, Selected
+from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tdbg.traces.sets import Found
+    from tdbg.traces.parse.trace_files import TraceFile as Found
     from tdbg.traces.summary import Summary
 
 HELP = """Show what called what, and for how long: a flame graph in text.
@@ -46,15 +46,16 @@ class FlameArgs(Selected):
 
 def run(args: FlameArgs) -> int:
     """Print it; 1 if nothing was called."""
-    from tdbg.traces.asking import check_top
+    from tdbg.traces.trace_options import check_top
 
     check_top(args.top)
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
-    from tdbg.traces.asking import chosen, is_empty, label, summaries
-    from tdbg.traces.flames import folded, grown
-    from tdbg.traces.ranks import slowest_first
-    from tdbg.traces.screen_flame import show
+    from tdbg.traces.analyze.rank_comparison import slowest_first
+    from tdbg.traces.render.flame_rows import build_tree as grown
+    from tdbg.traces.render.flame_rows import fold_stacks as folded
+    from tdbg.traces.render.flame_text import print_flame as show
+    from tdbg.traces.trace_options import chosen, is_empty, label, summaries
 
     if args.depth < 0:
         raise TdbgError("--depth cannot be negative", "write --depth 1 or more")
@@ -84,8 +85,11 @@ def run(args: FlameArgs) -> int:
 def _print_json(every: "Sequence[tuple[Found, Summary]]", by: str) -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.traces.asking import label
-    from tdbg.traces.flames import cut, grown, ordered, ways
+    from tdbg.traces.render.flame_rows import available_views as ways
+    from tdbg.traces.render.flame_rows import build_tree as grown
+    from tdbg.traces.render.flame_rows import count_cut_calls as cut
+    from tdbg.traces.render.flame_rows import sort_rows as ordered
+    from tdbg.traces.trace_options import label
 
     data = []
     for one, read in every:

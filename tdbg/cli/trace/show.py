@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
-from tdbg.traces.asking import ARGUMENT, SELECTION, Selected
+from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tdbg.traces.sets import Found
+    from tdbg.traces.parse.trace_files import TraceFile as Found
     from tdbg.traces.summary import Summary
 
 HELP = """Show where the time and memory of a step went.
@@ -50,10 +50,10 @@ class ShowArgs(Selected):
 
 def run(args: ShowArgs) -> int:
     """Print it; 1 if the traces hold no event."""
-    from tdbg.traces.asking import check_top
+    from tdbg.traces.trace_options import check_top
 
     check_top(args.top)
-    from tdbg.traces.asking import chosen, is_empty, summaries, target, worth_reading
+    from tdbg.traces.trace_options import chosen, is_empty, summaries, target, worth_reading
 
     found, left = worth_reading(chosen(args), args)
     html = target("--html", args.html, found, force=args.force) if args.html else None
@@ -64,7 +64,7 @@ def run(args: ShowArgs) -> int:
     if args.json:
         _print_json(every, left)
     elif html is None:
-        from tdbg.traces.screen import show
+        from tdbg.traces.render.summary_text import print_summary as show
 
         show(every, args.top, args.shapes)
     if small is not None and any(read.events for _, read in every):
@@ -80,7 +80,7 @@ def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> Non
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe, size
-    from tdbg.traces.html import write
+    from tdbg.traces.render.trace_page import write_page as write
 
     ready = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -101,8 +101,8 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]", left: "Sequence[int]")
 
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.traces import figures
-    from tdbg.traces.ranks import beside, ranks
+    from tdbg.traces.analyze import summary_figures as figures
+    from tdbg.traces.analyze.rank_comparison import beside, ranks
 
     data: list[dict[str, Any]] = []
     for one, read in every:

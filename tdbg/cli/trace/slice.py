@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import Command, Option, Options
-from tdbg.traces.asking import ARGUMENT, SELECTION, Selected
+from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tdbg.traces.sets import Found
+    from tdbg.traces.parse.trace_files import TraceFile as Found
     from tdbg.traces.summary import Summary
 
 HELP = """Write a few steps of a few ranks as one small trace.
@@ -44,7 +44,7 @@ class SliceArgs(Selected):
 def run(args: SliceArgs) -> int:
     """Write it; 1 if the traces hold no event."""
     from tdbg.core.errors import TdbgError
-    from tdbg.traces.asking import chosen, is_empty, summaries, target
+    from tdbg.traces.trace_options import chosen, is_empty, summaries, target
 
     if not args.output:
         raise TdbgError("the file to write is not named", "name it: -o small.json.gz")
@@ -63,9 +63,10 @@ def cut(every: "Sequence[tuple[Found, Summary]]", steps: str, path: "Path") -> N
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe, size
-    from tdbg.traces.asking import label
-    from tdbg.traces.keeping import Keeping, chosen_steps
-    from tdbg.traces.slices import write
+    from tdbg.traces.render.slice_file import write_slice as write
+    from tdbg.traces.render.step_slice import StepSlice as Keeping
+    from tdbg.traces.render.step_slice import select_steps as chosen_steps
+    from tdbg.traces.trace_options import label
 
     wanted, bounds = _wanted(steps)
     kept = [(one, read, chosen_steps(read, wanted)) for one, read in every]

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
     from tdbg.core.guard import Guard
     from tdbg.inject.agent import Agent
-    from tdbg.metrics.rows import Row
+    from tdbg.metrics.rows.row import Row
     from tdbg.runtime.monitor import Monitor
 
     class RowFeed(Protocol):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg.core.events import Observation
 from tdbg.core.flags import tag
 from tdbg.inject.imports import when_imported
-from tdbg.metrics.rows import COUNT_0, MOST_NAMED, Row
+from tdbg.metrics.rows.row import COUNT_0, MOST_NAMED, Row
 
 if TYPE_CHECKING:
     from tdbg.inject.metrics import RowFeed
@@ -40,7 +40,7 @@ class Dumps:
     def wait(self) -> None:
         """Listen as soon as the program has trackers."""
         guard = self.feed.guard
-        when_imported("tdbg.metrics.tracker", lambda module: guard.call(self._arrived, module))
+        when_imported("tdbg.metrics.tracker.metrics_tracker", lambda module: guard.call(self._arrived, module))
 
     def _arrived(self, module: Any) -> None:
         if not self._listening and not self.feed.is_off:
@@ -51,7 +51,7 @@ class Dumps:
         """Listen no more."""
         import sys
 
-        module = sys.modules.get("tdbg.metrics.tracker")
+        module = sys.modules.get("tdbg.metrics.tracker.metrics_tracker")
         if module is not None and self._finished in module.BEFORE_RESET:
             module.BEFORE_RESET.remove(self._finished)
 
@@ -154,8 +154,8 @@ class Dumps:
 
     def _start(self) -> Any:
         """The tracker of the feed; the program's list of trackers does not know it."""
-        from tdbg.metrics import holding
-        from tdbg.metrics.tracker import MetricsTracker
+        from tdbg.metrics.tracker import tracker_state as holding
+        from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
         self._own = MetricsTracker()
         holding.MADE.discard(self._own)
@@ -186,7 +186,7 @@ def _record(tracker: Any, row: Row) -> None:
             continue
         if key.phase in CATEGORIES or key.core or key.text:
             continue
-        tracker._open(key.phase).metric(key.metric, key.task, key.subset).record(value, row.epoch, row.step)
+        tracker._open_phase(key.phase).metric(key.metric, key.task, key.subset).record(value, row.epoch, row.step)
 
 
 def _free(folder: Path, stem: str) -> Path:

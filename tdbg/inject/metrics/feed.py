@@ -10,12 +10,12 @@ from tdbg.core.events import Event, Metric, Plan, Step
 from tdbg.core.guard import Guard
 from tdbg.inject.metrics import steps
 from tdbg.inject.metrics.dumps import Dumps
-from tdbg.inject.metrics.sorting import sort
 from tdbg.inject.metrics.taps import Tap
-from tdbg.metrics import home
-from tdbg.metrics.rows import FILE, Row
+from tdbg.inject.metrics.value_sorting import sort
+from tdbg.metrics.rows.row import FILE, Row
 from tdbg.metrics.sinks.fan_out import SENDING
 from tdbg.metrics.sinks.jsonl import RowFile
+from tdbg.metrics.step_logger import default_dir as home
 
 if TYPE_CHECKING:
     from tdbg.inject.agent import Agent

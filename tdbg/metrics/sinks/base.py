@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tdbg.metrics.rows import Row
+from tdbg.metrics.rows.row import Row
 
 
 class MetricSink:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TextIO
 
 from tdbg.core.tables import cell, safe
-from tdbg.metrics.finals import results_of
-from tdbg.metrics.rows import Row
+from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
+from tdbg.metrics.step_logger.final_results import results_of
 
 BAR = 10  # letters of the bar
 MOST = 12  # values of a line

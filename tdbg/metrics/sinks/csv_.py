@@ -11,7 +11,7 @@ from typing import ClassVar
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.lines import LineWriter
-from tdbg.metrics.rows import Row
+from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
 

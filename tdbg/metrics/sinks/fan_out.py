@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.output import say
-from tdbg.metrics.rows import Row
+from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks.base import MetricSink
 
 SENDING: list[str] = []  # the sinks that write a row now: what they send elsewhere is in the run's own file already

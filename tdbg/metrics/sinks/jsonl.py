@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from tdbg.core import run_files
 from tdbg.core.lines import LineWriter
-from tdbg.metrics import wire
-from tdbg.metrics.rows import FILE, Header, Row
+from tdbg.metrics.rows import row_codec
+from tdbg.metrics.rows.row import FILE, Header, Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
 
@@ -46,7 +46,7 @@ class RowFile(LineWriter):
         budget = self._budget_bytes
         self._budget_bytes = 0 if beyond_budget else budget
         try:
-            return self.line(wire.encode(row))
+            return self.line(row_codec.encode(row))
         finally:
             self._budget_bytes = budget
 
@@ -80,7 +80,7 @@ class RowFile(LineWriter):
 
     def _header(self, *, joins: bool = False) -> bytes:
         header = Header(self._run, self._rank, self._attempt or 0, time.time(), os.getpid(), self._after, joins)
-        return wire.encode_header(header)
+        return row_codec.encode_header(header)
 
 
 def headers_in(path: Path) -> int:
@@ -89,8 +89,8 @@ def headers_in(path: Path) -> int:
     with run_files.open_read(path) as file:
         while block := file.read(BLOCK):
             joined = before + block
-            count += joined.count(b"\n" + wire.HEADER)
-            before = joined[-len(wire.HEADER) :]
+            count += joined.count(b"\n" + row_codec.HEADER)
+            before = joined[-len(row_codec.HEADER) :]
     return count
 
 

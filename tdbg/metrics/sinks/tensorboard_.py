@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
-from tdbg.metrics.rows import Row
+from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import say
-from tdbg.metrics.rows import Row
+from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
 
@@ -18,7 +18,7 @@ INIT_TIMEOUT_S = 60
 class WandbSink(MetricSink):
     """One run of W&B. It is begun at the first row, or when its id is asked for.
 
-    run_id: what `tdbg.metrics.run_ids` gave all ranks; resume: the id came from a checkpoint, and the run must be there.
+    run_id: what `tdbg.metrics.step_logger.wandb_run_id` gave all ranks; resume: the id came from a checkpoint, and the run must be there.
     settings: more for ``wandb.init`` (project, entity, name, group, tags, dir, mode). Charts are drawn over
     ``global_step``: no row is dropped because a resumed run went back. Where the server cannot be reached or there are no
     credentials, the run is kept offline, for ``wandb sync``, and it is said so.

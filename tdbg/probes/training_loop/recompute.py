@@ -31,7 +31,7 @@ class Recomputed:
     def measure(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run it again, timed."""
         self.again += 1
-        on_device = torch.cuda.is_initialized() and self.probe.may()
+        on_device = torch.cuda.is_initialized() and self.probe.should_sample()
         before = torch.cuda.memory_allocated() if on_device else 0
         self._depth += 1
         begun = time.perf_counter()

@@ -1,7 +1,9 @@
 """TD-P103: copies to the accelerator that nothing hides."""
 
+from tdbg.core.rule_base import Needs
 from tdbg.core.tables import size
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -18,10 +20,9 @@ class CopyBound(Rule):
     title = "copies to the device"
     source = "traceml"
     thresholds = {"copy_warning": 0.10, "copy_critical": 0.20, "pageable_notice": 0.01}
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
-        if view.summary.device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         share = view.part(kinds.H2D)
         pageable = view.share("pageable") or 0.0
         limits = (("critical", share, "copy_critical"), ("warning", share, "copy_warning"))

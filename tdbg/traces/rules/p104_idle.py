@@ -1,6 +1,8 @@
 """TD-P104: the accelerator has nothing to do."""
 
-from tdbg.traces import figures, kinds
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -17,13 +19,13 @@ class Idle(Rule):
     source = "TensorBoard profiler plugin; traceml"
     thresholds = {"idle_notice": 0.30, "idle_warning": 0.50, "idle_critical": 0.70}
     causes = ("TD-P105", "TD-P106", "TD-P107")
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         device = view.summary.device
-        if device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
+        assert device is not None  # `needs`
         share = view.part(kinds.IDLE)
-        severity = self.graded(view, share)
+        severity = self.find_severity(view, share)
         if severity is None:
             return None
         lines = [f"busy {view.share('busy') or 0.0:.0%} of a step, {device.launches:,} launches in all"]

@@ -1,6 +1,8 @@
 """TD-P105: the accelerator waits for the next launch."""
 
-from tdbg.traces import figures, kinds
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -19,11 +21,11 @@ class LaunchBound(Rule):
     source = "HTA, whose outliers of the launch delay begin at 100 us; both limits are tdbg's"
     thresholds = {"launch_idle": 0.30, "launch_delay_us": 50.0}
     causes = ("TD-P107",)
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         device = view.summary.device
-        if device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
+        assert device is not None  # `needs`
         if not device.launched:
             return self.abstain("no kernel can be told the launch of: the trace lacks the runtime's calls")
         idle = view.part(kinds.IDLE)

@@ -1,7 +1,8 @@
 """TD-P106: the host waits for the accelerator."""
 
-from tdbg.traces import figures
-from tdbg.traces.hosts import WAITING
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.analyze.cpu_timeline import WAITING
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -19,13 +20,12 @@ class Waits(Rule):
     title = "waits for the device"
     source = "tdbg"
     thresholds = {"wait_warning": 0.05, "wait_critical": 0.20}
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
-        if view.summary.device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         waited = view.share("wait", "ask") or 0.0
         share = min(waited, 1 - (view.share("busy") or 0.0))
-        severity = self.graded(view, share)
+        severity = self.find_severity(view, share)
         if severity is None:
             return None
         steps = max(len(view.summary.steps), 1)

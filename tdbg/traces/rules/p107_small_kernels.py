@@ -1,6 +1,7 @@
 """TD-P107: many kernels that are too short."""
 
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -17,7 +18,7 @@ class SmallKernels(Rule):
     source = "tdbg"
     thresholds = {"small_kernels": 0.50, "small_idle": 0.50}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         kernels = view.summary.kernels
         calls = sum(one.calls for one in kernels)
         if view.summary.device is None or not calls:

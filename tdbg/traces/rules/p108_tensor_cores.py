@@ -1,6 +1,8 @@
 """TD-P108: matrix products without tensor cores."""
 
-from tdbg.traces import figures, kinds
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Summary
 
@@ -24,11 +26,10 @@ class TensorCores(Rule):
     title = "no tensor cores"
     source = "TensorBoard profiler plugin"
     thresholds = {"matrix_share": 0.05}
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         read = view.summary
-        if read.device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
         if read.capability is None:
             return self.abstain("the trace does not tell the device's compute capability")
         share = view.share("matrix") or 0.0

@@ -1,6 +1,7 @@
 """TD-P111: the optimizer goes through the parameters one by one."""
 
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -19,7 +20,7 @@ class OptimizerLoop(Rule):
     source = "torch.profiler._pattern_matcher; the share is tdbg's"
     thresholds = {"optimizer_warning": 0.10, "loop_calls": 50.0}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         share = view.share(kinds.OPTIMIZER)
         if not any(one.name.startswith(kinds.OPTIMIZERS[0]) for one in view.summary.regions) or share is None:
             return self.abstain("no optimizer step was seen in the trace")

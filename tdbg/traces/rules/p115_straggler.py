@@ -2,9 +2,9 @@
 
 from statistics import quantiles
 
-from tdbg.traces import figures
-from tdbg.traces.ranks import COVERS, ranks
-from tdbg.traces.ranks import own as own_of
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.analyze.rank_comparison import COVERS, ranks
+from tdbg.traces.analyze.rank_comparison import own as own_of
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -24,13 +24,13 @@ class Straggler(Rule):
     thresholds = {"straggler_warning": 0.10, "straggler_critical": 0.20, "straggler_cause": COVERS}
     per_run = True
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         found = ranks(view.ranks)
         if found is None:
             return self.abstain("it needs the traces of two ranks or more, one of each")
         worst = next(one for one in found.each if one.label == found.slowest)
-        severity = self.graded(view, worst.extra)
-        if severity is None or not _apart(view, worst.label):
+        severity = self.find_severity(view, worst.extra)
+        if severity is None or not _is_apart(view, worst.label):
             return None
         lines = [f"{one.label}: {one.own / 1e6:.4g} ms a step of its own" for one in found.each][:8]
         is_cause = found.covers >= self.limit(view, "straggler_cause")
@@ -42,14 +42,14 @@ class Straggler(Rule):
         return self.advise(view, severity, title, lines, try_next, worst.extra / (1 + worst.extra))
 
 
-def _apart(view: View, slowest: str) -> bool:
+def _is_apart(view: View, slowest: str) -> bool:
     """True if the lower quartile of a rank's steps lies above the upper one of the others'."""
     own: list[int] = []
     rest: list[int] = []
     for label, read in view.ranks.items():
         (own if label == slowest else rest).extend(own_of(step) for step in figures.steady(read))
-    return _quartile(own, 0) > _quartile(rest, 2)
+    return _find_quartile(own, 0) > _find_quartile(rest, 2)
 
 
-def _quartile(times: list[int], which: int) -> float:
+def _find_quartile(times: list[int], which: int) -> float:
     return quantiles(times, n=4, method="inclusive")[which] if len(times) > 1 else float(times[0])

@@ -1,6 +1,8 @@
 """TD-P117: products of float32 without TF32."""
 
-from tdbg.traces import figures, kinds
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.rules.p108_tensor_cores import tf32_is_off
 
@@ -19,11 +21,10 @@ class Tf32Off(Rule):
     title = "TF32 is off"
     source = "torch.profiler._pattern_matcher; the share as TD-P108"
     thresholds = {"float32_share": 0.05}
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         read = view.summary
-        if read.device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
         if read.capability is None or not read.matmul_precision:
             return self.abstain(
                 "the trace does not tell the precision of float32 products: those of other tools do not"

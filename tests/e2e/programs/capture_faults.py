@@ -31,7 +31,7 @@ def file() -> None:
 
 def worker(number: str) -> None:
     """A fault of the writer that is none of the disk."""
-    from tdbg.pages.writer import PageWriter
+    from tdbg.pages.format.page_writer import PageWriter
 
     before, seen = PageWriter.add_flat, []
 
@@ -47,7 +47,7 @@ def worker(number: str) -> None:
 def slow() -> None:
     """Half a second a datapoint, and room for one of them."""
     from tdbg.debuggers.pool import Pool
-    from tdbg.pages.writer import PageWriter
+    from tdbg.pages.format.page_writer import PageWriter
 
     before, enter = PageWriter._add, Pool._enter
 

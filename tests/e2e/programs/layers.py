@@ -73,7 +73,7 @@ class Kept:
 def wait_for_a_datapoint() -> None:
     """Until tdbg's writer, a thread of its own, has put something on disk."""
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.reader import PageSet
+    from tdbg.pages.read.page_set import PageSet
 
     until = time.monotonic() + 30
     while time.monotonic() < until:

@@ -10,9 +10,9 @@ from common import regression, tell
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tdbg.metrics.logger import StepMetricsLogger
-from tdbg.metrics.schedule import OpsSchedule
-from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.step_logger.ops_schedule import OpsSchedule
+from tdbg.metrics.step_logger.step_metrics_logger import StepMetricsLogger
+from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
 
 def main() -> None:

@@ -1,0 +1,246 @@
+"""Datapoints on their way to the disk: a thread writes what passes have copied, and whoever captures is told of trouble."""
+
+import ctypes
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdbg.core.errors import TdbgError
+from tdbg.debuggers.plain import raw
+from tdbg.debuggers.pool import Pool
+from tdbg.debuggers.tap import Copied, Form
+from tdbg.pages.format.layout import UnstorableError
+from tdbg.pages.format.page_writer import BudgetExceeded, Item, PageWriter
+from tdbg.runtime.tensors import checkable, measure
+
+DRAIN_S = 60.0
+FIGURES = ("count", "nan", "inf", "mean", "std", "low", "high")
+
+
+class Job(ABC):
+    """Something to be written: what one pass copied, or what debuggers made of one datapoint."""
+
+    @abstractmethod
+    def write(self, writer: PageWriter) -> int:
+        """Write it, in the thread; returns the bytes of its tensors."""
+
+    def release(self) -> None:  # noqa: B027  (what holds no memory has none to give back)
+        """Give its memory back, written or not."""
+
+
+class Pass(Job):
+    """What one pass copied. about: fields of `PageWriter.add`. stats: figures of the tensors, and not the tensors."""
+
+    def __init__(
+        self, copied: Copied, pool: Pool, key: str | int, about: dict[str, Any], *, stats: bool = False
+    ) -> None:
+        self.copied, self.pool, self.key, self.about, self.stats = copied, pool, key, about, stats
+
+    def write(self, writer: PageWriter) -> int:
+        copied = self.copied
+        for event in copied.events:
+            event.synchronize()
+        if self.stats:
+            about = {name: value for name, value in self.about.items() if name != "split"}
+            writer.add(self.key, [], scalars={**copied.scalars, **figures_of(copied)}, **about)
+        elif copied.whole and copied.plan is not None and copied.buffer is not None:
+            writer.add_flat(self.key, copied.plan.layout, memory(copied.buffer), scalars=copied.scalars, **self.about)
+        else:
+            items = [_item(form, data) for form, data in parts(copied)]
+            writer.add(self.key, items, scalars=copied.scalars, **self.about)
+        return copied.data_bytes
+
+    def release(self) -> None:
+        for buffer in self.copied.buffers():
+            self.pool.give(buffer)
+
+
+class Recording:
+    """Writes in a thread of its own; every datapoint is written, or counted as dropped with its reason.
+
+    A failure of the disk or of the thread is raised by the next `put` and by `close`; nothing waits for a thread that
+    is gone. open: makes the writer, in the thread, when the first datapoint comes. pool: where jobs have their
+    memory, so that nobody waits there for a thread that is gone.
+    """
+
+    def __init__(self, open: Callable[[], PageWriter], pool: Pool) -> None:
+        self._open = open
+        pool.watch(self._is_alive)
+        self.written = self.bytes = 0
+        self.dropped: Counter[str] = Counter()
+        self.error: BaseException | None = None
+        self._told = False
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._idle = threading.Condition()
+        self._writer: PageWriter | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def on_disk(self) -> int:
+        """Bytes of its files."""
+        return 0 if self._writer is None else self._writer.written_bytes
+
+    def put(self, job: Job) -> None:
+        """Have it written; raises what kept earlier ones from it, once."""
+        if self.error is not None:
+            self.drop(1, self._why())
+            job.release()
+            self._raise()
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tdbg-capture", daemon=True)
+            self._thread.start()
+        with self._idle:
+            self._waiting += 1
+        self._jobs.put(job)
+
+    def drop(self, count: int, reason: str) -> None:
+        """So many passes are not kept; told in the pages when there are any."""
+        with self._idle:  # both threads count
+            self.dropped[reason] += count
+
+    def drain(self, seconds: float = DRAIN_S) -> bool:
+        """Wait until all is written; False if it took too long or cannot be."""
+        until = time.monotonic() + seconds
+        with self._idle:
+            while self._waiting and self._is_alive():
+                if not self._idle.wait(min(0.2, max(until - time.monotonic(), 0.0))) and time.monotonic() > until:
+                    return False
+            return not self._waiting
+
+    def close(self, seconds: float = DRAIN_S) -> None:
+        """Write the rest, seal the last page, end the thread; raises what went wrong and was not told yet."""
+        thread = self._thread
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join(seconds)
+            if thread.is_alive():
+                raise TdbgError(
+                    f"what was captured is not written after {seconds:.0f} s", "`tdbg inspect-pages recover` saves it"
+                )
+            self._thread = None
+        self._raise()
+
+    def _why(self) -> str:
+        return "over budget" if isinstance(self.error, BudgetExceeded) else "not written"
+
+    def abandon(self) -> None:
+        """Nobody will ask again: the thread writes the rest and ends by itself."""
+        if self._thread is not None:
+            self._jobs.put(None)
+
+    def _is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _raise(self) -> None:
+        if self.error is not None and not self._told:
+            self._told = True
+            raise self.error
+
+    # in the thread
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                self._take(job)
+            except BaseException as error:  # guard: told by the next put
+                self.error = self.error or error
+            finally:
+                with self._idle:
+                    self._waiting -= 1
+                    self._idle.notify_all()
+        if self._writer is not None:
+            try:
+                self._end(self._writer)
+            except BaseException as error:  # guard
+                self.error = self.error or error
+
+    def _take(self, job: Job) -> None:
+        try:
+            if self.error is None:
+                self._write(job)
+            else:
+                self.drop(1, self._why())
+        except UnstorableError as error:  # this one cannot be kept, the others can
+            self.drop(1, str(error))
+        except BaseException as error:  # guard: told by the next put
+            self.error = error
+            self.drop(1, self._why())
+        finally:
+            job.release()
+
+    def _end(self, writer: PageWriter) -> None:
+        """Have what was left out in the pages, and close them; a full disk may not even take the former."""
+        try:
+            for reason, count in self.dropped.items():
+                writer.drop(count, reason)
+        finally:
+            writer.close()
+
+    def _write(self, job: Job) -> None:
+        if self._writer is None:
+            self._writer = self._open()
+        self.bytes += job.write(self._writer)
+        self.written += 1
+
+
+def memory(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous host tensor, without a copy and without numpy; valid as long as the tensor is."""
+    size = tensor.nbytes
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B") if size else memoryview(b"")
+
+
+def parts(copied: Copied) -> Iterable[tuple[Form, memoryview]]:
+    """Each tensor that came, with its bytes."""
+    if copied.plan is not None and copied.buffer is not None:
+        whole = memory(copied.buffer)
+        for form, offset in zip(copied.plan.forms[: copied.filled], copied.plan.offsets, strict=False):
+            yield form, whole[offset : offset + form.nbytes]
+    for loose in copied.loose:
+        yield loose.form, memory(loose.buffer)
+
+
+def figures_of(copied: Copied) -> dict[str, Any]:
+    """Exact figures of each tensor that came, under its path."""
+    found: list[tuple[Form, Tensor]] = []
+    if copied.plan is not None and copied.buffer is not None:
+        views = copied.plan.views(copied.buffer)
+        found += zip(copied.plan.forms[: copied.filled], views, strict=False)
+    found += [(loose.form, loose.buffer.view(raw(loose.form.dtype)).view(loose.form.shape)) for loose in copied.loose]
+    measured = [(form, _measurable(form, tensor)) for form, tensor in found if tensor.numel()]
+    rows = measure([tensor for _, tensor in measured])
+    return {
+        f"{form.path}/{name}": getattr(figures, name)
+        for (form, _), figures in zip(measured, rows, strict=True)
+        if figures is not None
+        for name in FIGURES
+        if getattr(figures, name) is not None
+    }
+
+
+def _measurable(form: Form, tensor: Tensor) -> Tensor:
+    """Numbers that can be measured: integers as float64, quantised ones as what they stand for."""
+    if checkable(tensor):
+        return tensor
+    values, note = tensor.to(torch.float64), dict(form.note)
+    if "scales" in note:
+        sizes = [-1 if dim == note["axis"] else 1 for dim in range(values.dim())]
+        zeros, scales = (torch.tensor(note[name], dtype=values.dtype).view(sizes) for name in ("zero_points", "scales"))
+        return values.sub(zeros).mul(scales)
+    return values.sub(note.get("zero_point", 0)).mul(note.get("scale", 1.0))
+
+
+def _dtype(form: Form) -> str:
+    return str(form.dtype).removeprefix("torch.")
+
+
+def _item(form: Form, data: memoryview) -> Item:
+    return Item(form.path, _dtype(form), tuple(form.shape), data, dict(form.note))

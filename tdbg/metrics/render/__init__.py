@@ -1,0 +1,1 @@
+"""Curves of metrics, on a terminal or in an HTML file."""

@@ -1,0 +1,31 @@
+"""Curves of metrics as one HTML file that needs no network. Everything of a run reaches it as text, never as markup."""
+
+from collections.abc import Sequence
+from typing import IO, Any
+
+from tdbg.core.tables import counted, finite, short
+from tdbg.core.webpage import write_graphs
+
+GRAPHS = 400  # of a page: a browser draws no more
+LETTERS = 160  # of a name
+
+
+def write_page(file: IO[bytes], curves: Sequence[dict[str, Any]], name: str) -> None:
+    """Write the page; curves: as `tdbg metrics plot --json` tells them. Raises TdbgError without plotly, OSError."""
+    by_key: dict[str, list[dict[str, Any]]] = {}
+    for one in curves:
+        by_key.setdefault(one["key"], []).append(one)
+    graphs = [{"key": short(key, LETTERS), "curves": [_curve(one) for one in those]} for key, those in by_key.items()]
+    notes = [counted(len(graphs), "key")]
+    if len(graphs) > GRAPHS:
+        notes.append(f"the first {GRAPHS:,} are drawn")
+    write_graphs(file, "tdbg.metrics", name, finite({"graphs": graphs[:GRAPHS], "note": "; ".join(notes)}))
+
+
+def _curve(one: dict[str, Any]) -> dict[str, Any]:
+    source = f", {one['source']}" if one["source"] else ""
+    bad = f" ({one['not_finite']:,} not finite)" if one["not_finite"] else ""
+    points = [*zip(one["steps"], one["values"], strict=True), *((step, None) for step in one["not_finite_steps"])]
+    points.sort(key=lambda point: point[0])  # None: a gap in the curve
+    name = short(f"rank {one['rank']}{source}{bad}", LETTERS)
+    return {"name": name, "steps": [step for step, _ in points], "values": [value for _, value in points]}

@@ -1,0 +1,1 @@
+"""The differences between two captures: pairs of datapoints, aligned tensors, the first divergence."""

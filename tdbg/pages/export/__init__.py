@@ -1,0 +1,1 @@
+"""Tensors as files of other programs. An exporter is one file in `exporters/`."""

@@ -1,0 +1,77 @@
+"""The record of a datapoint, as the writer makes it. Standard library alone."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tdbg.pages.format.file_format import FRAME_LIMIT, encoded
+from tdbg.pages.format.layout import Layout, UnstorableError
+
+RESERVED = frozenset(("t", "key", "seq", "page", "base", "length", "layout", "crc"))
+
+
+def placed(start: bytes, seq: int, page: int, base: int, layout: Layout, rest: bytes) -> bytes:
+    """The whole record, of a datapoint whose number and place are known."""
+    place = b'%d,"page":%d,"base":%d,"length":%d,"layout":%d' % (seq, page, base, layout.length, layout.id)
+    return start + place + rest
+
+
+def encode_record(key: str | int, fields: Mapping[str, Any], layout: Layout | None) -> tuple[bytes, bytes]:
+    """A datapoint's record: what comes before its number, and what comes behind number and place."""
+    known = {name: value for name, value in fields.items() if value is not None}
+    if RESERVED & known.keys():
+        raise UnstorableError(f"a datapoint has no free field {', '.join(RESERVED & known.keys())}")
+    try:
+        key = key if isinstance(key, str) else operator.index(key)
+        for name, kind in KINDS.items():
+            if name in known:
+                known[name] = kind(known[name])
+        start = b'{"t":"dp","key":%b,"seq":' % encoded(key)
+        rest = b"," + encoded({"step": 0, **known})[1:]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UnstorableError(f"{_culprit(known)}: {error}", "store a number, a text or a tensor") from None
+    if len(rest) + len(start) > FRAME_LIMIT - 1000:
+        raise UnstorableError(f"the scalars of datapoint {key!r} have {len(rest):,} bytes of JSON")
+    if "keys" in known:
+        _check_rows(known, layout)
+    return start, rest
+
+
+def _ids(keys: Sequence[str | int]) -> list[str | int]:
+    return [key if isinstance(key, str) else operator.index(key) for key in keys]
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "step": operator.index,
+    "epoch": operator.index,
+    "phase": str,
+    "keys": _ids,
+    "split": list,
+    "flags": list,
+    "scalars": dict,
+    "stats": dict,
+}
+
+
+def _culprit(fields: Mapping[str, Any]) -> str:
+    """The path of the value that JSON cannot hold."""
+    scalars = fields.get("scalars")
+    named = {**fields, **(scalars if isinstance(scalars, dict) else {})}
+    named.pop("scalars", None)
+    for path, value in named.items():
+        try:
+            encoded(value)
+        except (TypeError, ValueError):
+            return str(path)
+    return "a datapoint"
+
+
+def _check_rows(fields: Mapping[str, Any], layout: Layout | None) -> None:
+    """UnstorableError if what is split has not one row for each of the keys."""
+    count, scalars = len(fields["keys"]), fields.get("scalars", {})
+    for path in fields.get("split", ()):
+        rows = layout.rows.get(path) if layout else None
+        if rows is None and isinstance(scalars.get(path), list | tuple):
+            rows = len(scalars[path])
+        if rows != count:
+            raise UnstorableError(f"{path}: {rows if rows is not None else 'no'} rows for {count} keys")

@@ -1,0 +1,168 @@
+"""The header of a sealed page, which is that of a safetensors file: made, and read. Standard library alone.
+
+Source: https://huggingface.co/docs/safetensors (an 8-byte little-endian length, a JSON object, then the bytes; tensors
+leave no byte out and share none).
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tdbg.pages.format.dtypes import BY_STORED
+from tdbg.pages.format.file_format import FORMAT, HEADER_LIMIT, MAJOR, MINOR, aligned, decoded
+from tdbg.pages.format.layout import Layout, Piece, is_shape, tensor_names, whole
+
+LENGTH_BYTES = 8
+NUMBER = 20  # digits of an offset, at most
+PAD = f'"pad/{"9" * 9}":{{"dtype":"U8","shape":[],"data_offsets":[,]}},' + "9" * 3 * NUMBER
+SKELETON_BYTES = 600  # what a header holds beside its tensors and records, and the page's own three pads
+
+
+class Placed(NamedTuple):
+    """A datapoint in a page. base: its first byte in the file. body: its record, as the journal has it."""
+
+    seq: int
+    base: int
+    layout: Layout
+    body: bytes
+
+
+class Stored(NamedTuple):
+    """A tensor as a header names it. dtype: safetensors' name. begin, end: bytes in the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class Entries:
+    """The entries of a layout in a page's header, but for number and place of the datapoint."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.pieces = [(_tail(name, p), p.offset, p.offset + p.length) for name, p in _named(layout)]
+        tails = sum(len(tail.encode()) for tail, _, _ in self.pieces)
+        pads = (len(layout.gaps()) + 1) * len(PAD)
+        self.bytes = tails + len(self.pieces) * (6 + 3 * NUMBER) + pads  # never more than that
+        self.layout_bytes = _quoted_bytes(layout.body) + 1
+
+    def of(self, seq: int, base: int) -> list[str]:
+        """The entries of one datapoint. base: from the first byte behind the header."""
+        return [f'"{seq:08d}/{tail}{base + begin},{base + end}]}}' for tail, begin, end in self.pieces]
+
+
+def _named(layout: Layout) -> Iterable[tuple[str, Piece]]:
+    return zip(tensor_names(layout.pieces), layout.pieces, strict=True)
+
+
+def _tail(name: str, piece: Piece) -> str:
+    shape = ",".join(map(str, piece.dtype.stored_shape(piece.shape)))
+    text = json.dumps(name, ensure_ascii=False)[1:-1]
+    return f'{text}":{{"dtype":"{piece.dtype.stored}","shape":[{shape}],"data_offsets":['
+
+
+def _quoted_bytes(body: bytes) -> int:
+    """The length of a record as text within a JSON text."""
+    return len(body) + body.count(b'"') + body.count(b"\\")
+
+
+def cost(entries: Entries, body: bytes) -> int:
+    """The most bytes that one more datapoint adds to a header, without its layout."""
+    return entries.bytes + _quoted_bytes(body) + 1
+
+
+def build(
+    placed: Sequence[Placed], entries: Mapping[int, Entries], about: Mapping[str, Any], data: int, size: int
+) -> bytes:
+    """The first bytes of a sealed page: the length, the JSON text, blanks up to a multiple of 64.
+
+    entries: of each layout, by its id. about: what `__metadata__` tells of the writer, JSON values. data: where the
+    tensors begin. size: where the file ends. The bytes that no tensor uses, before and between them, become tensors
+    named ``pad/...``. Raises ValueError if it would be longer than ``data``.
+    """
+    metadata = _metadata(placed, {**about, "data": data})
+    room = LENGTH_BYTES + SKELETON_BYTES + len(metadata.encode())
+    room += sum(entries[one.layout.id].bytes for one in placed) + len(PAD)
+    room = min(aligned(room), data)
+    texts = [f'"__metadata__":{metadata}']
+    for seq, base, layout, _ in placed:
+        texts += entries[layout.id].of(seq, base - room)
+    texts += _pads(placed, room, size)
+    text = ("{" + ",".join(texts) + "}").encode()
+    if len(text) > min(room - LENGTH_BYTES, HEADER_LIMIT):
+        raise ValueError(f"the header of a page has {len(text):,} bytes, and room for {room - LENGTH_BYTES:,}")
+    return (room - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little") + text.ljust(room - LENGTH_BYTES)
+
+
+def _metadata(placed: Sequence[Placed], about: Mapping[str, Any]) -> str:
+    layouts = {one.layout.id: one.layout for one in placed}
+    found = {
+        "format": FORMAT,
+        "version": f"{MAJOR}.{MINOR}",
+        **{name: json.dumps(value, separators=(",", ":")) for name, value in about.items() if value is not None},
+        "layouts": "[" + ",".join(layout.body.decode() for layout in layouts.values()) + "]",
+        "datapoints": "[" + ",".join(one.body.decode() for one in placed) + "]",
+    }
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _pads(placed: Sequence[Placed], room: int, size: int) -> list[str]:
+    """What lies between ``room`` and ``size`` and belongs to no tensor, as tensors of bytes."""
+    gaps, at = [], room
+    for one in sorted(placed, key=lambda one: (one.base, one.layout.length)):
+        gaps.append((at, one.base - at))
+        gaps += [(one.base + begin, length) for begin, length in one.layout.gaps()]
+        at = one.base + one.layout.length
+    gaps.append((at, size - at))
+    return [
+        f'"pad/{number}":{{"dtype":"U8","shape":[{length}],"data_offsets":[{begin - room},{begin - room + length}]}}'
+        for number, (begin, length) in enumerate(gap for gap in gaps if gap[1])
+    ]
+
+
+def length_of(start: bytes, size: int) -> int:
+    """The length of the JSON text, from a file's first eight bytes. Raises ValueError for one that cannot be true."""
+    length = int.from_bytes(start, "little")
+    if len(start) < LENGTH_BYTES or not length:
+        raise ValueError("it has no header")
+    if LENGTH_BYTES + length > size:
+        raise ValueError(f"its header claims {length:,} bytes, and the file has {size:,}")
+    if length > HEADER_LIMIT:
+        raise ValueError(f"its header has {length:,} bytes, and {HEADER_LIMIT:,} is the limit")
+    return length
+
+
+def parse(text: bytes, size: int) -> tuple[dict[str, str], dict[str, Stored]]:
+    """``__metadata__`` and the tensors of a header. size: of the whole file.
+
+    Raises ValueError for a header that lies: types, shapes that do not fit the bytes, bytes beyond the file or shared.
+    """
+    found = decoded(text)
+    if not isinstance(found, dict):
+        raise ValueError("its header is no object")
+    metadata = found.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("its metadata are no texts")
+    data = LENGTH_BYTES + len(text)
+    tensors = {name: _stored(name, entry, data, size) for name, entry in found.items()}
+    at, last = data, ""
+    for name, stored in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if stored.begin < at:
+            raise ValueError(f"the tensors {last[:80]!r} and {name[:80]!r} share bytes")
+        at, last = stored.end, name
+    return metadata, tensors
+
+
+def _stored(name: str, entry: Any, data: int, size: int) -> Stored:
+    dtype, shape, offsets = (
+        (entry.get(key) for key in ("dtype", "shape", "data_offsets")) if isinstance(entry, dict) else (None,) * 3
+    )
+    if not isinstance(dtype, str) or not is_shape(shape) or not isinstance(offsets, list) or len(offsets) != 2:
+        raise ValueError(f"the entry of the tensor {name[:80]!r} is not whole")
+    begin, end = offsets
+    if not whole(begin) or not whole(end) or not begin <= end <= size - data:
+        raise ValueError(f"the tensor {name[:80]!r} lies beyond the file")
+    if dtype in BY_STORED and math.prod(shape) * BY_STORED[dtype].size != end - begin:
+        raise ValueError(f"the tensor {name[:80]!r}: its shape and its {end - begin:,} bytes do not fit together")
+    return Stored(dtype, tuple(shape), data + begin, data + end)

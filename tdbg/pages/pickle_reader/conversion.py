@@ -1,0 +1,202 @@
+"""Pages of other tools made into pages of tdbg's own, and compared with them value by value afterwards."""
+
+import math
+import struct
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import short
+from tdbg.pages.format.layout import UnstorableError
+from tdbg.pages.format.page_writer import Item, PageWriter
+from tdbg.pages.pickle_reader import pickle_pages
+from tdbg.pages.pickle_reader.datapoint_tree import note_of
+from tdbg.pages.pickle_reader.parsed_values import Array
+from tdbg.pages.pickle_reader.pickle_pages import LegacyPages
+from tdbg.pages.progress_bar import Progress
+from tdbg.pages.read.page_set import Datapoint, PageSet
+
+LONG = 1 << 16  # characters: a longer text is stored as a tensor of its bytes, a journal's record is not for it
+LOST = 100  # that are told
+
+
+class Stored(NamedTuple):
+    """A legacy datapoint as pages hold it. lost: paths that could not be read, and why."""
+
+    key: str | int
+    items: list[Item]
+    scalars: dict[str, Any]
+    fields: dict[str, Any]
+    lost: list[str]
+
+
+class Conversion:
+    """Converts what lies at ``source`` into a new folder ``target``, in order, one datapoint in memory at a time.
+
+    lost: what is not in the new pages, and why. refused: names that were not made into values, and how often; a text
+    stands for each in the new pages. mismatches: what the comparison found. left_out: the datapoints, by place, that
+    are not in the new pages.
+    """
+
+    def __init__(self, source: Path, target: Path, **options: Any) -> None:
+        """options: those of a PageWriter. Raises TdbgError where there is nothing to convert, or the target is in use."""
+        self.source, self.target, self._options = source, target, options
+        self.legacy = LegacyPages.open(source)
+        self.datapoints = self.tensors = self.nbytes = 0
+        self.lost: list[str] = []
+        self.mismatches: list[str] = []
+        self.left_out: set[int] = set()
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise TdbgError(f"{target} is there already", "name a new folder")
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """What the reader did not make."""
+        return self.legacy.refused
+
+    @property
+    def problems(self) -> list[str]:
+        """What was wrong with the pages."""
+        return self.legacy.problems
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all that was there is in the new pages, and found to be the same."""
+        return not (self.lost or self.refused or self.problems or self.mismatches)
+
+    def run(self) -> "Conversion":
+        """Convert, then compare. Raises TdbgError if nothing could be read, OSError of the disk."""
+        total = sum(page.stat().st_size for page in self.legacy.pages)
+        with Progress("converting", total) as progress:
+            self._write(progress)
+        if not self.datapoints:
+            raise TdbgError(f"nothing could be read: {'; '.join(self._reasons()) or 'there are no datapoints'}")
+        with Progress("comparing", total) as progress:
+            self._compare(progress)
+        return self
+
+    def _reasons(self) -> list[str]:
+        return [short(text, 400) for text in (*self.problems, *self.refused, *self.lost)][:3]
+
+    def _write(self, progress: Progress) -> None:
+        with PageWriter(self.target, run=self.source.name, **self._options) as writer:
+            for place, point in enumerate(self.legacy):
+                found = self._stored(point)
+                self._lose(*found.lost)
+                try:
+                    writer.add(found.key, found.items, scalars=found.scalars, **found.fields)
+                except UnstorableError as error:
+                    self._lose(f"{_called(point)}: {error}")
+                    self.left_out.add(place)
+                    continue
+                self._count(found, progress)
+
+    def _count(self, found: Stored, progress: Progress) -> None:
+        size = sum(len(item.data) for item in found.items)
+        self.datapoints += 1
+        self.tensors += len(found.items)
+        self.nbytes += size
+        progress.add(size)
+
+    def _lose(self, *what: str) -> None:
+        self.lost += what[: max(LOST - len(self.lost), 0)]
+
+    def _stored(self, point: pickle_pages.PickledDatapoint) -> Stored:
+        found, notes = point.flat()
+        key = point.key if type(point.key) is int or isinstance(point.key, str) else str(point.key)
+        items, scalars, lost = [], {}, []
+        inside = {f"{path}/{name}" for path, value in found.items() for name in _scales(value)}
+        for path, value in found.items():
+            if path in inside:
+                continue
+            if isinstance(value, str) and len(value) > LONG:
+                items.append(_text(path, value))
+            elif not isinstance(value, Array):
+                scalars[path] = value
+            else:
+                try:
+                    items.append(Item(path, value.dtype, value.shape, value.read(), note_of(value)))
+                except TdbgError as error:
+                    lost.append(f"{_called(point)}, {short(path)}: {error}")
+        noted = {item.path for item in items}  # these carry their notes themselves
+        fields: dict[str, Any] = {"epoch": point.epoch, "source": self._relative(point.page)}
+        fields["notes"] = {path: note for path, note in notes.items() if path not in noted} or None
+        return Stored(key, items, scalars, fields, lost)
+
+    def _relative(self, page: Path) -> str:
+        return str(page.relative_to(self.source)) if self.source in page.parents else page.name
+
+    # afterwards
+
+    def _compare(self, progress: Progress) -> None:
+        """Read both sides again, and compare what they hold."""
+        wanted = self._again()
+        with PageSet.open(self.target) as pages:
+            for stored, point in zip_longest(wanted, pages):
+                if stored is None or point is None:
+                    self.mismatches.append(f"{'more' if stored is None else 'fewer'} datapoints than there were")
+                    return
+                self.mismatches += differences(stored, point)[: max(LOST - len(self.mismatches), 0)]
+                progress.add(point.nbytes)
+            self.mismatches += [str(problem) for problem in pages.problems if problem.grave]
+
+    def _again(self) -> Iterator[Stored]:
+        known = LegacyPages.open(self.source)
+        for place, point in enumerate(known):
+            if place not in self.left_out:
+                yield self._stored(point)
+
+
+def _called(point: pickle_pages.PickledDatapoint) -> str:
+    return f"{point.page}: datapoint {short(point.key)}"
+
+
+def _scales(value: Any) -> list[str]:
+    """The names of the arrays in a note: they stand in the note, and are no leaves of their own."""
+    return [name for name, part in value.note.items() if isinstance(part, Array)] if isinstance(value, Array) else []
+
+
+def _text(path: str, value: str) -> Item:
+    data = value.encode("utf-8", "surrogatepass")
+    return Item(path, "uint8", (len(data),), data, {"text": ""})
+
+
+def differences(stored: Stored, point: Datapoint) -> list[str]:
+    """Where a datapoint of the new pages is not what was to be stored; values are compared bit by bit."""
+    name = f"datapoint {short(stored.key)}"
+    found = (
+        [] if (stored.key, stored.fields["epoch"]) == (point.key, point.epoch) else [f"{name}: another key or epoch"]
+    )
+    items = {item.path: item for item in stored.items}
+    if list(items) != list(point.tensors):
+        return [*found, f"{name}: other tensors"]
+    for path, tensor in point.tensors.items():
+        item = items[path]
+        same = (item.dtype, item.shape, dict(item.note)) == (tensor.dtype.name, tensor.shape, dict(tensor.note))
+        if not same or item.data != tensor.read():
+            found.append(f"{name}: {short(path)} has other values")
+    found += [f"{name}: {short(path)}" for path in _unequal(stored.scalars, dict(point.scalars))]
+    if not _same(stored.fields["notes"] or {}, point.more.get("notes") or {}):
+        found.append(f"{name}: other notes")
+    return found
+
+
+def _unequal(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    return [path for path in a.keys() | b.keys() if path not in a or path not in b or not _same(a[path], b[path])]
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal to the bit; a NaN is a NaN."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return struct.pack("<d", a) == struct.pack("<d", b) or (math.isnan(a) and math.isnan(b))
+    if isinstance(a, complex):
+        return _same(a.real, b.real) and _same(a.imag, b.imag)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)

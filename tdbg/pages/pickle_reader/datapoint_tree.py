@@ -1,0 +1,174 @@
+"""What one datapoint holds, as a plain tree: nested dicts and lists whose leaves are arrays, numbers and text.
+
+A page is a graph: its parts may be shared, may hold themselves, and may double their size at each level. The tree is
+bounded in depth and in number, so that whoever walks over it needs no care.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from tdbg.core.errors import TdbgError
+from tdbg.pages.format.dtypes import DTYPES
+from tdbg.pages.format.nested_outputs import dict_note, steps
+from tdbg.pages.pickle_reader.byte_source import MemorySource
+from tdbg.pages.pickle_reader.parsed_values import Array, Blob, Global, Named, Refused, Sparse, Storage
+from tdbg.pages.pickle_reader.pickle_machine import Unbuilt
+
+DEPTH = 64
+VALUES = 1_000_000
+TEXT_BYTES = 16 << 20
+CHANNELS = 1 << 16  # whose scales are written out
+SCALARS = (str, int, float, bool, complex, type(None))
+
+Leaf = Array | str | int | float | bool | complex | None
+
+
+class FlatTree(NamedTuple):
+    """Leaves by path (``FeatureMap/stats/mean``), and by path what a leaf cannot say.
+
+    notes: ``{"tuple": NAME}``, ``{"list": ""}``, ``{"set": ""}``, ``{"dict": ""}`` of an empty one,
+    ``{"dict": {STEP: KEY}}`` of keys that are no text or hold a ``/``, ``{"bytes": ""}``,
+    ``{"sparse": LAYOUT, "shape": [...]}``, ``{"refused": NAME}``, and the note of an Array.
+    """
+
+    values: dict[str, Leaf]
+    notes: dict[str, dict[str, Any]]
+
+
+class TreeBuilder:
+    """Makes the tree of one datapoint. refuse: is told of what was left out."""
+
+    def __init__(self, refuse: Callable[[Refused], Refused]) -> None:
+        self._refuse = refuse
+        self._open: set[int] = set()  # containers that are being walked through
+        self._count = 0
+
+    def plain(self, found: Any) -> Any:
+        """The value with nothing shared in it; a Refused where it would be too deep, too large, or without an end."""
+        while isinstance(found, Unbuilt):
+            found = found.value
+        self._count += 1
+        if isinstance(found, SCALARS):
+            return found
+        if isinstance(found, Blob):
+            return self._text(found) if found.text else Bytes.of(found.size, found)
+        if isinstance(found, bytes):
+            return Bytes.of(len(found), found)
+        if isinstance(found, Global):
+            return str(found)
+        if isinstance(found, Storage):
+            return Array(found, "uint8", (found.nbytes,))
+        if isinstance(found, dict | list | tuple | set | frozenset | Refused):
+            return self._container(found)
+        return found  # Array, Sparse
+
+    def _container(self, found: Any) -> Any:
+        if self._full:
+            return self._left_out(f"more than {VALUES} values")
+        if id(found) in self._open:
+            return self._left_out("it holds itself")
+        if len(self._open) >= DEPTH:
+            return self._left_out(f"it lies more than {DEPTH} levels deep")
+        self._open.add(id(found))
+        try:
+            return self._walked(found)
+        finally:
+            self._open.remove(id(found))
+
+    @property
+    def _full(self) -> bool:
+        return self._count > VALUES
+
+    def _walked(self, found: Any) -> Any:
+        if isinstance(found, dict):
+            return {_key(key): self.plain(value) for key, value in self._few(found.items())}
+        if isinstance(found, Refused):
+            return Refused(found.module, found.name, found.why, list(self._all(found.parts)))
+        if isinstance(found, set | frozenset):
+            return frozenset(_key(item) for item in self._few(found))
+        if isinstance(found, Named):
+            return Named.of(found.type_name, tuple(self._all(found)))
+        return type(found)(self._all(found))
+
+    def _all(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in self._few(items):
+            yield self.plain(item)
+
+    def _few(self, items: Iterable[Any]) -> Iterator[Any]:
+        """The items, as long as there is room in the tree."""
+        for item in items:
+            if self._full:
+                self._left_out(f"more than {VALUES} values")
+                return
+            yield item
+
+    def _text(self, found: Blob) -> Any:
+        if found.size > TEXT_BYTES:
+            return self._left_out(f"text of {found.size} bytes")
+        self._count += found.size >> 8
+        return found.read().decode("utf-8", "replace")
+
+    def _left_out(self, why: str) -> Refused:
+        return self._refuse(Refused("pickle", "value", why))
+
+
+class Bytes(Array):
+    """Plain bytes of a page, as an array of uint8."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, size: int, data: bytes | Blob) -> "Bytes":
+        source, offset = (MemorySource(data), 0) if isinstance(data, bytes) else (data.source, data.offset)
+        return cls(Storage("uint8", size, source, offset), "uint8", (size,), note={"bytes": ""})
+
+
+def _key(found: Any) -> Any:
+    return str(found) if isinstance(found, Global | Refused | bytes) else found
+
+
+def flatten(outputs: Any) -> FlatTree:
+    """The leaves of a datapoint's outputs, each under its path. A path that two of them have is told apart by ``~2``."""
+    flat = FlatTree({}, {})
+    _flatten(outputs, "", flat)
+    return flat
+
+
+def _flatten(found: Any, path: str, flat: FlatTree) -> None:
+    if isinstance(found, Sparse):
+        note: dict[str, Any] = {"sparse": found.layout, "shape": list(found.shape)}
+        children: Iterable[tuple[Any, Any]] = found.parts.items()
+    elif isinstance(found, dict):
+        keys = steps(found)
+        note, children = dict_note(keys), ((step, found[key]) for step, key in keys.items())
+    elif isinstance(found, tuple):
+        note, children = {"tuple": getattr(found, "type_name", "")}, enumerate(found)
+    elif isinstance(found, list):
+        note, children = {"list": ""}, enumerate(found)
+    elif isinstance(found, frozenset):
+        note, children = {"set": ""}, enumerate(sorted(found, key=repr))
+    elif isinstance(found, Refused):
+        note, children = {"refused": found.label}, enumerate(found.parts)
+        flat.values[path] = str(found)
+    else:
+        flat.values[path] = found
+        note = dict(found.note) if isinstance(found, Array) else {}
+        children = [(key, value) for key, value in note.items() if isinstance(value, Array)]  # scales of the channels
+        note = {key: value for key, value in note.items() if not isinstance(value, Array)}
+    if note:
+        flat.notes[path] = note
+    for step, value in children:
+        _flatten(value, f"{path}/{step}" if path else str(step), flat)
+
+
+def note_of(found: Array) -> dict[str, Any]:
+    """The note of an array as pages hold it: the scales of its channels as lists. Raises TdbgError for too many."""
+    return {key: _listed(value) if isinstance(value, Array) else value for key, value in found.note.items()}
+
+
+def _listed(found: Array) -> list[Any]:
+    from tdbg.pages.read import tensor_values
+
+    if found.size > CHANNELS:
+        raise TdbgError(f"{found.size:,} channels have scales of their own", "it is not converted")
+    return tensor_values.numbers(found.read(), DTYPES[found.dtype], found.shape)

@@ -1,0 +1,200 @@
+"""The stack machine that a pickle is a program for, with inert values on its stack.
+
+Four opcodes of a pickle import names and call them. Here nothing is imported: a name is looked up in a list of exact
+(module, name) pairs, whose rules make inert values, and what is not on the list becomes a Refused that says its name.
+Long runs of bytes are not read: a Blob remembers where they lie.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tdbg.pages.pickle_reader.byte_source import ByteReader, TruncatedError
+from tdbg.pages.pickle_reader.parsed_values import Array, Blob, Global, Refused
+from tdbg.pages.pickle_reader.read_budget import ReadBudget
+
+DEPTH = 4  # a pickle in the bytes of a tensor in a page; nobody needs more
+INLINE_BYTES = 4096
+INLINE_TEXT = 1 << 16
+NUMBER_BYTES = 1024  # of a whole number
+KEY_PARTS = 16
+
+Pair = tuple[str, str]
+
+
+class Unbuilt(ABC):
+    """A value that a page describes in two steps, of which BUILD is the second. value: the result, once there is one."""
+
+    value: Any = None
+
+    @abstractmethod
+    def build(self, machine: "PickleMachine", state: Any) -> Any:
+        """The value; ValueError or TypeError if the description is not true."""
+
+
+class Rules(NamedTuple):
+    """What a page may ask for: names that stand for themselves, and calls with the rule that answers each."""
+
+    calls: Mapping[Pair, Callable[["PickleMachine", tuple[Any, ...]], Any]]
+    names: frozenset[Pair]
+
+
+class PickleMachine:
+    """The stack and the memo of one pickle. persistent: answers a persistent id; without it they are refused."""
+
+    def __init__(
+        self,
+        reader: ByteReader,
+        rules: Rules,
+        ledger: ReadBudget,
+        persistent: Callable[[Any], Any] | None = None,
+        depth: int = 0,
+    ) -> None:
+        if depth > DEPTH:
+            raise TruncatedError(f"there are pickles in pickles, more than {DEPTH} deep")
+        self.reader, self.rules, self.ledger = reader, rules, ledger
+        self.persistent, self.depth = persistent, depth
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []  # the stack up to each mark
+        self.memo: dict[int, Any] = {}
+
+    def nested(self, reader: ByteReader, persistent: Callable[[Any], Any] | None = None) -> "PickleMachine":
+        """Another machine for a pickle inside this one: same rules, same ledger, its own stack and memo."""
+        return PickleMachine(reader, self.rules, self.ledger, persistent, self.depth + 1)
+
+    def name(self, module: str, name: str) -> Global | Refused:
+        """What a name stands for. Nothing is imported."""
+        if (module, name) in self.rules.calls or (module, name) in self.rules.names:
+            return Global(module, name)
+        found = Refused(module, name)
+        self.ledger.mention(found)
+        return found
+
+    def refuse(self, module: str, name: str, why: str = "", *parts: Any) -> Refused:
+        """A value that is not made."""
+        return self.ledger.refuse(Refused(module, name, why, list(parts)))
+
+    def call(self, function: Any, arguments: Any) -> Any:
+        """What a call makes: the rule's inert value, or a Refused that keeps the arguments."""
+        if isinstance(function, Refused):
+            return self.refuse(function.module, function.name, "", *([arguments] if arguments else ()))
+        if not isinstance(function, Global) or not isinstance(arguments, tuple):
+            return self.refuse("pickle", "REDUCE", "a call of what is no function", function, arguments)
+        rule = self.rules.calls.get((function.module, function.name))
+        if rule is None:
+            return self.refuse(function.module, function.name, "", arguments)
+        try:
+            return rule(self, arguments)
+        except (ValueError, TypeError) as error:
+            return self.refuse(function.module, function.name, str(error), arguments)
+
+    def build(self, target: Any, state: Any) -> Any:
+        """What BUILD makes of a value. No ``__setstate__`` and no ``__dict__`` is touched."""
+        if isinstance(target, Refused):
+            target.parts.append(state)
+            return target
+        if isinstance(target, dict):
+            return target  # attributes of an OrderedDict, such as those of a state_dict
+        if not isinstance(target, Unbuilt):
+            return self.refuse("pickle", "BUILD", "state for a value that has none", target, state)
+        try:
+            target.value = target.build(self, state)
+        except (ValueError, TypeError) as error:
+            target.value = self.refuse("pickle", "BUILD", str(error), state)
+        return target
+
+    def extend(self, target: Any, items: list[Any]) -> Any:
+        """Add items to a list, or to what stands for one."""
+        self.ledger.charge(8 * len(items))
+        if isinstance(target, list):
+            target.extend(items)
+        elif isinstance(target, Refused):
+            target.parts.extend(items)
+        else:
+            return self.refuse("pickle", "APPENDS", "items for what is no list", target, items)
+        return target
+
+    def update(self, target: Any, items: list[Any]) -> Any:
+        """Add keys and values, which take turns in ``items``, to a dict, or to what stands for one."""
+        if len(items) % 2:
+            raise ValueError("a key without a value")
+        if isinstance(target, Refused):
+            target.parts.append(self.update({}, items))
+        elif not isinstance(target, dict):
+            return self.refuse("pickle", "SETITEMS", "items for what is no dict", target, items)
+        else:
+            for at in range(0, len(items), 2):
+                self.ledger.charge(100)
+                target[self.key(items[at])] = items[at + 1]
+        return target
+
+    def add(self, target: Any, items: list[Any]) -> Any:
+        """Add members to a set, or to what stands for one."""
+        if isinstance(target, Refused):
+            target.parts.append(items)
+        elif not isinstance(target, set):
+            return self.refuse("pickle", "ADDITEMS", "members for what is no set", target, items)
+        else:
+            for item in items:
+                self.ledger.charge(70)
+                target.add(self.key(item))
+        return target
+
+    def key(self, found: Any) -> Any:
+        """A key of a dict. A tuple in a tuple is none: to hash what shares its parts can take for ever."""
+        if type(found) in KEYS:
+            return found
+        if type(found) is tuple and len(found) <= KEY_PARTS and all(type(part) in KEYS for part in found):
+            return found
+        return self.refuse("pickle", "key", f"no key of a dict: {type(found).__name__}", found)
+
+    def to_mark(self) -> list[Any]:
+        """What lies on the stack above the last mark, which goes."""
+        items, self.stack = self.stack, self.below.pop()
+        return items
+
+    def put(self, at: int) -> None:
+        """Remember the top of the stack."""
+        self.memo[at] = self.stack[-1]
+
+    def text(self, size: int) -> str | Blob:
+        """Text of that many bytes; a long one stays where it is."""
+        if size > INLINE_TEXT:
+            return Blob(self.reader.source, self.reader.skip(size), size, text=True)
+        self.ledger.charge(size)
+        return self.reader.take(size).decode("utf-8", "surrogatepass")
+
+    def data(self, size: int) -> bytes | Blob:
+        """That many bytes; many of them stay where they are."""
+        if size > INLINE_BYTES:
+            return Blob(self.reader.source, self.reader.skip(size), size)
+        self.ledger.charge(size)
+        return self.reader.take(size)
+
+    def whole(self, size: int) -> int | Refused:
+        """A whole number of that many bytes, two's complement."""
+        if size > NUMBER_BYTES:
+            self.reader.skip(size)
+            return self.refuse("builtins", "int", f"a number of {size} bytes")
+        return int.from_bytes(self.reader.take(size), "little", signed=True)
+
+    def old_text(self, data: bytes) -> str | bytes:
+        """A string of Python 2: text if it is ASCII, bytes if not."""
+        self.ledger.charge(len(data))
+        return data.decode("ascii") if data.isascii() else data
+
+    def line(self, limit: int) -> str:
+        """The argument of a text opcode."""
+        return self.reader.line(limit).decode("utf-8")
+
+    def persist(self, found: Any) -> Any:
+        """What a persistent id stands for."""
+        if self.persistent is None:
+            return self.refuse("pickle", "persistent_id", "", found)
+        try:
+            return self.persistent(found)
+        except ValueError as error:
+            return self.refuse("pickle", "persistent_id", str(error), found)
+
+
+KEYS = frozenset((str, int, float, bool, bytes, complex, type(None), Global, Refused, Array))

@@ -1,0 +1,1 @@
+"""Reading captured pages: folders and stores, datapoints, tensors and parts of them. Nothing is executed."""

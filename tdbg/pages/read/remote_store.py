@@ -1,0 +1,298 @@
+"""Pages on a store that fsspec knows (S3, GCS, Azure, HTTP, memory and others), read by range.
+
+fsspec is loaded here and nowhere else, and this file only where a URL is given.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tdbg.core.errors import TdbgError
+from tdbg.core.urls import Url, check_url
+from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
+from tdbg.pages.read.page_folder import DEPTH, Folder, holds_pages
+
+JOURNAL_BYTES = 64 << 20  # a journal up to this size is fetched at once, and kept
+FIRST_BYTES = 1 << 20, 64 << 20  # files and all files that are fetched side by side when a place is opened
+SMALL_BYTES = 1 << 20  # reads of this size that follow each other are fetched together
+AHEAD_BYTES = 256 << 10, 8 << 20  # how much of what follows is fetched with them: at first, and at most
+GAP_BYTES = 4 << 10
+# Where a file appears when all of it has come; elsewhere it is given its name afterwards.
+WHOLE = frozenset(("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "http", "https"))
+
+
+class Store:
+    """One file system of fsspec, with errors that a person can act on. Names are URLs.
+
+    FileNotFoundError stays what it is; everything else becomes a TdbgError. Credentials are those that the libraries
+    find in the environment or in their own settings.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Raises TdbgError for a protocol that nothing here can speak."""
+        check_protocol(url)
+        import fsspec
+
+        self.url = url
+        with self.errors(url):
+            self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        self.protocol = url.partition("://")[0].lower()
+        self.root = self.root.rstrip("/")
+
+    def files(self) -> dict[str, int]:
+        """Bytes of each file below the store's own URL, by its path from there. Cost: a listing of all of it."""
+        with self.errors(self.url):
+            try:
+                found = self.fs.find(self.root, detail=True)
+            except FileNotFoundError:
+                return {}
+        start = f"{self.root}/"
+        return {
+            path.removeprefix(start): int(about.get("size") or 0)
+            for path, about in found.items()
+            if path.startswith(start)
+        }
+
+    def size(self, path: str) -> int:
+        """Bytes of a file. path: from the store's URL; empty for itself. Raises FileNotFoundError."""
+        with self.errors(self._named(path)):
+            about = self.fs.info(self._at(path))
+        if about.get("type") != "file":
+            raise FileNotFoundError(self._named(path))
+        return int(about.get("size") or 0)
+
+    def read(self, path: str, start: int, stop: int) -> bytes:
+        """These bytes of a file, with one request. Raises FileNotFoundError."""
+        with self.errors(self._named(path)):
+            return bytes(self.fs.cat_file(self._at(path), start=start, end=stop))
+
+    def read_all(self, sizes: Mapping[str, int]) -> dict[str, bytes]:
+        """Several whole files of these sizes, side by side where the library can; those that failed are left out."""
+        with self.errors(self.url):
+            places, starts = [self._at(path) for path in sizes], [0] * len(sizes)
+            found = self.fs.cat_ranges(places, starts, list(sizes.values()), on_error="return")
+        return {path: bytes(data) for path, data in zip(sizes, found, strict=True) if not isinstance(data, Exception)}
+
+    def put(self, path: str, source: Path | bytes) -> None:
+        """Copy a file, or bytes, to a name under which it appears when it is whole."""
+        with self.errors(self._named(path)):
+            target = self._at(path)
+            if self.protocol in WHOLE:
+                self._write(target, source)
+                return
+            folder, _, name = target.rpartition("/")
+            draft = f"{folder}/.{name}.uploading"
+            self.fs.makedirs(folder, exist_ok=True)
+            self._write(draft, source)
+            self.fs.mv(draft, target)
+
+    def remove(self, path: str) -> None:
+        """Take a file away."""
+        with self.errors(self._named(path)):
+            self.fs.rm_file(self._at(path))
+
+    def fetch(self, path: str, target: Path) -> None:
+        """Copy a file here."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with self.errors(self._named(path)):
+            self.fs.get_file(self._at(path), str(target))
+
+    def check(self) -> None:
+        """TdbgError if it is known already that nothing can be kept there: no answer, no credentials, no bucket."""
+        with self.errors(self.url):
+            try:
+                self.fs.ls(self.root, detail=False)
+            except FileNotFoundError:
+                bucket = self.root.lstrip("/").partition("/")[0]
+                if self.protocol in WHOLE and bucket and not self.fs.exists(bucket):
+                    raise TdbgError(f"{self.protocol}://{bucket} does not exist", "make it, or name another") from None
+
+    @contextlib.contextmanager
+    def errors(self, what: str) -> Iterator[None]:
+        """Tell what a library raised in a line, and what to do about it."""
+        try:
+            yield
+        except (TdbgError, FileNotFoundError):
+            raise
+        except Exception as error:  # guard: each of these libraries has errors of its own
+            lines = str(error).strip().splitlines() or [""]
+            text = f"{type(error).__name__}: {lines[0]}"[:300]
+            raise TdbgError(f"{what}: {text}", _advice(error)) from error
+
+    def _write(self, target: str, source: Path | bytes) -> None:
+        if isinstance(source, bytes):
+            self.fs.pipe_file(target, source)
+        else:
+            self.fs.put_file(str(source), target)
+
+    def _at(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
+
+    def _named(self, path: str) -> str:
+        return f"{self.url.rstrip('/')}/{path}" if path else self.url
+
+
+def _advice(error: Exception) -> str:
+    words = f"{type(error).__name__} {error}".lower()
+    if any(word in words for word in ("credential", "permission", "denied", "forbidden", "accesskey", "token")):
+        return "look at the credentials in the environment, such as AWS_PROFILE or AWS_ACCESS_KEY_ID"
+    return "look at the address (of S3: AWS_ENDPOINT_URL too), the network and the credentials in the environment"
+
+
+def check_protocol(url: str) -> None:
+    """TdbgError for a URL that nothing here can speak, or with a password in it. Cost: loads fsspec, opens nothing."""
+    check_url(url)
+    try:
+        import fsspec
+    except ImportError:
+        raise TdbgError(f"{url} needs fsspec", "install it: pip install 'tdbg[remote]'") from None
+    protocol = url.partition("://")[0]
+    try:
+        fsspec.get_filesystem_class(protocol.lower())
+    except ValueError:
+        raise TdbgError(f"no store is named {protocol}://", "write s3://, gs://, abfs://, https:// or such") from None
+    except ImportError as error:
+        raise TdbgError(f"{protocol}:// needs another library", str(error).splitlines()[0]) from None
+
+
+def look(url: Url) -> tuple[list[Folder], str]:
+    """The folders with pages at and below a URL, in order; of a file its folder and its name. FileNotFoundError."""
+    if JOURNAL_NAME.fullmatch(url.name) or PAGE_NAME.fullmatch(url.name) or url.suffix == ".safetensors":
+        store = Store(str(url.parent))
+        return [RemoteFolder(store, url.parent, {url.name: store.size(url.name)})], url.name
+    store = Store(str(url))
+    folders: dict[tuple[str, ...], dict[str, int]] = {}
+    for path, size in store.files().items():
+        *parts, name = path.split("/")
+        if len(parts) <= DEPTH and not any(part.startswith(".") for part in parts):
+            folders.setdefault(tuple(parts), {})[name] = size
+    if not folders:
+        store.check()
+        store.size("")
+        return [RemoteFolder(Store(str(url.parent)), url.parent, {})], url.name
+    found = [
+        RemoteFolder(store, url.joinpath(*parts), sizes, "/".join(parts))
+        for parts, sizes in sorted(folders.items())
+        if holds_pages(sizes)
+    ]
+    _fetch_first(store, found)
+    return list(found), ""
+
+
+def _fetch_first(store: Store, folders: Sequence["RemoteFolder"]) -> None:
+    """What is read of every folder in any case, as far as it is small: there may be a thousand of them."""
+    wanted: dict[str, int] = {}
+    total = 0
+    for folder in folders:
+        for path, size in folder.first():
+            if 0 < size <= FIRST_BYTES[0] and total + size <= FIRST_BYTES[1]:
+                wanted[path] = size
+                total += size
+    found = store.read_all(wanted) if wanted else {}
+    for folder in folders:
+        folder.keep(found)
+
+
+def legacy_pages(url: Url) -> list[str]:
+    """The pages of other tools at and below a URL, by their paths from there; "" is the URL itself."""
+    from tdbg.pages.pickle_reader import pickle_pages
+
+    store = Store(str(url))
+    if pickle_pages.PAGE.fullmatch(url.name):
+        return [""]
+    return [path for path in store.files() if pickle_pages.is_place_of_page(path.split("/"))]
+
+
+@contextlib.contextmanager
+def fetched(url: Url, paths: Iterable[str]) -> Iterator[Path]:
+    """A temporary folder of the URL's own name with copies of these files, for those who need them on a disk."""
+    with tempfile.TemporaryDirectory(prefix="tdbg-") as folder:
+        place, store = Path(folder, url.name), Store(str(url))
+        for path in paths:
+            try:
+                store.fetch(path, place / path)
+            except FileNotFoundError:
+                raise TdbgError(f"there is no {url / path}", "look at its spelling") from None
+        yield place
+
+
+class RemoteFolder(Folder):
+    """The files of one folder of a store. What lies there is seen as it was when it was listed.
+
+    A journal is fetched whole, once; of pages only what is asked for, and some of what follows where one reads on.
+    """
+
+    def __init__(self, store: Store, path: Url, sizes: dict[str, int], inside: str = "") -> None:
+        """sizes: of its files, as they were listed. inside: its path from the store's URL."""
+        super().__init__(path)
+        self._store, self._sizes, self._inside = store, sizes, inside
+        self._kept: dict[str, bytes] = {}  # whole files
+        self._ahead = Ahead()
+
+    def names(self) -> list[str]:
+        return sorted(self._sizes)
+
+    def has(self, name: str) -> bool:
+        return name in self._sizes
+
+    def size(self, name: str) -> int:
+        if name not in self._sizes:
+            self._sizes[name] = self._store.size(self._of(name))
+        return self._sizes[name]
+
+    def read(self, name: str, offset: int, length: int) -> bytes:
+        size = self.size(name)
+        stop = min(offset + length, size)
+        if stop <= offset:
+            return b""
+        with self._lock:
+            if name not in self._kept and size <= JOURNAL_BYTES and JOURNAL_NAME.fullmatch(name):
+                self._kept[name] = self._fetch(name, 0, size)
+            if name in self._kept:
+                return self._kept[name][offset:stop]
+            return self._ahead.read(name, offset, stop, size, self._fetch)
+
+    def close(self) -> None:
+        self._kept.clear()
+        self._ahead = Ahead()
+
+    def first(self) -> Iterator[tuple[str, int]]:
+        """The path from the store's URL, and the size, of what is read in any case."""
+        names = (name for name in self._sizes if name == MANIFEST or JOURNAL_NAME.fullmatch(name))
+        return ((self._of(name), self._sizes[name]) for name in names)
+
+    def keep(self, files: Mapping[str, bytes]) -> None:
+        """Take those that are its own of what was fetched."""
+        self._kept |= {name: files[self._of(name)] for name in self._sizes if self._of(name) in files}
+
+    def _fetch(self, name: str, start: int, stop: int) -> bytes:
+        try:
+            return self._store.read(self._of(name), start, stop)
+        except FileNotFoundError:
+            raise TdbgError(f"{self.path / name} is gone", "try again") from None
+
+    def _of(self, name: str) -> str:
+        return f"{self._inside}/{name}" if self._inside else name
+
+
+class Ahead:
+    """Small reads that follow each other: the second fetches what comes after it too, the next ones more and more."""
+
+    def __init__(self) -> None:
+        self._name, self._start, self._end = "", 0, 0  # of what was fetched last
+        self._data = b""
+        self._more = 0
+
+    def read(self, name: str, start: int, stop: int, size: int, fetch: Any) -> bytes:
+        """The bytes from ``start`` up to ``stop`` of a file of ``size`` bytes; ``fetch(name, start, stop)`` gets them."""
+        if name == self._name and self._start <= start and stop <= self._start + len(self._data):
+            return self._data[start - self._start : stop - self._start]
+        follows = name == self._name and self._start <= start <= self._end + GAP_BYTES
+        self._more = min(max(2 * self._more, AHEAD_BYTES[0]), AHEAD_BYTES[1]) if follows else 0
+        more = self._more if stop - start < SMALL_BYTES else 0
+        found: bytes = fetch(name, start, min(stop + more, size))
+        self._name, self._start, self._end = name, start, start + len(found)
+        self._data = found if more else b""
+        return found[: stop - start]

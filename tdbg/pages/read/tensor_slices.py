@@ -1,0 +1,153 @@
+"""Parts of a tensor: ``0,:,3:5``. Only the rows that are asked for are read."""
+
+import math
+from itertools import product
+
+from tdbg.core.errors import TdbgError
+from tdbg.pages.read import tensor_values
+from tdbg.pages.stats.value_stats import PURE
+
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any, TypeAlias
+
+    import numpy
+
+    from tdbg.pages.read.datapoint import Tensor
+
+    Index: TypeAlias = int | slice
+    Array = numpy.ndarray[Any, Any]
+
+CHUNK_BYTES = 4 << 20
+EXAMPLE = "write numbers and ranges by commas, such as 0,:,3:5"
+
+
+class Part:
+    """Values in row order with their shape: a list of Python numbers, or an array where there are many."""
+
+    __slots__ = ("array", "numbers", "shape")
+
+    def __init__(self, shape: "tuple[int, ...]", numbers: "list[Any] | None", array: "Array | None" = None) -> None:
+        self.shape, self.numbers, self.array = shape, numbers, array
+
+    @property
+    def count(self) -> int:
+        """How many values."""
+        return math.prod(self.shape)
+
+    def listed(self) -> "list[Any]":
+        """As Python numbers."""
+        if self.numbers is not None:
+            return self.numbers
+        assert self.array is not None
+        found: list[Any] = self.array.reshape(-1).tolist()
+        return found
+
+
+def parse(text: str) -> "list[Index]":
+    """The parts of ``0,:,3:5``, ``...`` included. Raises TdbgError."""
+    found: list[Any] = []
+    for word in text.strip("[] ").split(","):
+        try:
+            if word.strip() == "...":
+                found.append(Ellipsis)
+            elif ":" in word:
+                bounds = [int(part) if part.strip() else None for part in word.split(":")]
+                found.append(slice(*bounds))
+                if len(bounds) > 3 or bounds[2:] == [0]:
+                    raise ValueError
+            else:
+                found.append(int(word))
+        except (ValueError, TypeError):
+            raise TdbgError(f"--slice cannot be {text!r}: {word!r} is no part of one", EXAMPLE) from None
+    if found.count(Ellipsis) > 1:
+        raise TdbgError(f"--slice cannot be {text!r}: it has two ...", EXAMPLE)
+    return found
+
+
+def read(tensor: "Tensor", text: str = "", lists: int = PURE) -> Part:
+    """The values of a tensor, or of the part that is named; at most so many ``lists`` hold.
+
+    Raises TdbgError for a part that there is none of.
+    """
+    if not text:
+        return _made(tensor.read(), tensor, tensor.shape, lists)
+    wanted = _spread(parse(text), tensor, text)
+    while wanted and isinstance(wanted[0], int) and _has_rows(tensor):
+        tensor, wanted = tensor.row(_place(wanted[0], tensor.shape[0], text)), wanted[1:]
+    if wanted and _has_rows(tensor) and "scales" not in tensor.note:
+        return _cut(*_rows(tensor, wanted), text)
+    return _cut(_made(tensor.read(), tensor, tensor.shape), wanted, text)
+
+
+def flat_parts(tensor: "Tensor", size: int = CHUNK_BYTES) -> "Iterator[Array]":
+    """The values in row order, some at a time: pieces of ``size`` bytes at most, where a piece can be understood alone."""
+    if "scales" in tensor.note or tensor.dtype.packed > 1:
+        yield tensor.array().reshape(-1)
+        return
+    for data in tensor.chunks(size):
+        yield tensor_values.array(data, tensor.dtype, note=tensor.note)
+
+
+def _spread(wanted: "list[Any]", tensor: "Tensor", text: str) -> "list[Index]":
+    """Without the dots; never more parts than dimensions."""
+    dimensions = len(tensor_values.value_shape(tensor.dtype, tensor.shape))
+    missing = dimensions - len(wanted) + wanted.count(Ellipsis)
+    if missing < 0:
+        raise TdbgError(
+            f"--slice {text!r} has {len(wanted)} parts, and {tensor.path} {dimensions} dimensions",
+            f"its shape is {list(tensor.shape)}",
+        )
+    at = wanted.index(Ellipsis) if Ellipsis in wanted else len(wanted)
+    return [*wanted[:at], *[slice(None)] * missing, *wanted[at + 1 :]]
+
+
+def _has_rows(tensor: "Tensor") -> bool:
+    return tensor.dtype.packed == 1 and len(tensor.shape) > 0 and tensor.nbytes > 0
+
+
+def _place(index: int, size: int, text: str) -> int:
+    if not -size <= index < size:
+        raise TdbgError(f"--slice {text!r}: there is no {index} in a dimension of {size}", "count from 0")
+    return index % size
+
+
+def _rows(tensor: "Tensor", wanted: "list[Index]") -> "tuple[Part, list[Index]]":
+    """Only the rows from the first to the last that is asked for."""
+    first = wanted[0]
+    assert isinstance(first, slice)
+    size = tensor.shape[0]
+    rows = range(*first.indices(size))
+    low, high = (min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1) if rows else (0, 0)
+    nbytes = tensor.nbytes // size
+    data, shape = tensor.part(low * nbytes, high * nbytes), (high - low, *tensor.shape[1:])
+    part = _made(data, tensor, shape)
+    start = rows[0] - low if rows else 0
+    stop = rows[-1] - low + (1 if rows.step > 0 else -1) if rows else 0
+    return part, [slice(start, stop if stop >= 0 else None, rows.step), *wanted[1:]]
+
+
+def _made(data: bytes, tensor: "Tensor", shape: "tuple[int, ...]", lists: int = PURE) -> Part:
+    found = tensor_values.value_shape(tensor.dtype, shape)
+    if math.prod(found) <= lists:
+        return Part(found, tensor_values.numbers(data, tensor.dtype, shape, tensor.note))
+    return Part(found, None, tensor_values.array(data, tensor.dtype, shape, tensor.note))
+
+
+def _cut(part: Part, wanted: "Sequence[Index]", text: str) -> Part:
+    if part.array is not None:
+        try:
+            found = part.array[tuple(wanted)]
+        except IndexError as error:
+            raise TdbgError(f"--slice {text!r}: {error}", "count from 0") from None
+        return Part(found.shape, None, found)
+    assert part.numbers is not None
+    kept: list[Sequence[int]] = []
+    for index, size in zip(wanted, part.shape, strict=False):
+        kept.append(range(*index.indices(size)) if isinstance(index, slice) else (_place(index, size, text),))
+    kept += [range(size) for size in part.shape[len(wanted) :]]
+    steps = [math.prod(part.shape[at + 1 :]) for at in range(len(part.shape))]
+    flat = [part.numbers[sum(map(int.__mul__, places, steps))] for places in product(*kept)]
+    single = {at for at, index in enumerate(wanted) if isinstance(index, int)}
+    return Part(tuple(len(places) for at, places in enumerate(kept) if at not in single), flat)

@@ -1,0 +1,1 @@
+"""Tensors as pictures, on a terminal or in an HTML file."""

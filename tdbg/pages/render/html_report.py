@@ -1,0 +1,198 @@
+"""Captured tensors as one HTML file that needs no network and no server: its data stand in it as JSON.
+
+Everything that comes from a file is JSON in which no ``<`` stands, and reaches the page as text, never as markup. The
+page may load nothing and run only the one script whose hash it names.
+"""
+
+import base64
+import html
+import math
+import re
+from collections.abc import Iterator
+from importlib import resources
+from typing import IO, Any, NamedTuple
+
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted, finite
+from tdbg.core.webpage import as_json, content_hash, filled
+from tdbg.pages.progress_bar import Progress
+from tdbg.pages.read.datapoint import Datapoint, Tensor
+from tdbg.pages.read.tensor_values import shown, value_count
+from tdbg.pages.render.preview import Preview, preview, wanted_bytes
+from tdbg.pages.selection.tensor_selection import TensorSelection
+from tdbg.pages.stats.stored_tensor import measure_tensor
+
+BARS = 64
+TEXT = 500  # characters of a text, a name or a key
+SCALARS = 1000  # of a datapoint
+TOKENS = 16_384
+TOKEN = 40  # characters
+IDS = re.compile(r"(^|[/.:_])(ids|tokens|input_ids)($|[/.:])")
+FIGURES = ("count", "nan", "inf", "zero", "mean", "std", "min", "max", "median", "q05", "q95")
+
+
+class Report(NamedTuple):
+    """What a page holds. shrunk: tensors of which not all is shown; without: those with figures alone."""
+
+    datapoints: int
+    left_out: int
+    tensors: int
+    shrunk: int
+    without: int
+    unreadable: int
+
+
+class Document:
+    """The page of the chosen datapoints. limit: of datapoints. total_bytes: of previews, before they become text."""
+
+    def __init__(self, picks: TensorSelection, title: str, limit: int, total_bytes: int) -> None:
+        self.picks, self.title, self.total_bytes = picks, title, total_bytes
+        self.chosen: list[Datapoint] = []
+        self.left_out = 0
+        for datapoint in picks.datapoints():
+            if len(self.chosen) < limit:
+                self.chosen.append(datapoint)
+            else:
+                self.left_out += 1
+        self.budget = self._budget()
+        self.shrunk = self.without = self.unreadable = self.tensors = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True if no tensor and no figure was chosen."""
+        return not any(
+            any(self.picks.is_chosen(path) for path in (*datapoint.tensors, *datapoint.scalars))
+            for datapoint in self.chosen
+        )
+
+    def _budget(self) -> int:
+        """Bytes of one preview, so that all of them fit: what is smaller leaves its rest to the others."""
+        sizes = sorted(wanted_bytes(pick.tensor) for datapoint in self.chosen for pick in self.picks.tensors(datapoint))
+        left = self.total_bytes
+        for place, wanted in enumerate(sizes):
+            share = left // (len(sizes) - place)
+            if wanted > share:
+                return share
+            left -= wanted
+        return self.total_bytes
+
+    def write(self, file: IO[bytes]) -> Report:
+        """Write the page, datapoint by datapoint. Memory: that of one. Raises OSError."""
+        style, script, page = (_part(name) for name in ("page.css", "page.js", "page.html"))
+        hashes = {"script_hash": content_hash(script), "style_hash": content_hash(style)}
+        before, _, after = page.partition("{data}")
+        names = {"title": html.escape(self.title), "style": style, "script": script, **hashes}
+        file.write(filled(before, names).encode("utf-8", "backslashreplace"))
+        file.write(b'{"datapoints":[')
+        total = sum(pick.size for datapoint in self.chosen for pick in self.picks.tensors(datapoint))
+        with Progress("drawing", total) as progress:
+            for number, datapoint in enumerate(self.chosen):
+                file.write((b",\n" if number else b"\n") + as_json(self._datapoint(datapoint, progress)))
+        report = self._report()
+        file.write(b'\n],"summary":' + as_json(_summary(report)) + b"}")
+        file.write(filled(after, names).encode())
+        return report
+
+    def _report(self) -> Report:
+        return Report(len(self.chosen), self.left_out, self.tensors, self.shrunk, self.without, self.unreadable)
+
+    def _datapoint(self, datapoint: Datapoint, progress: Progress) -> dict[str, Any]:
+        tensors = []
+        for pick in self.picks.tensors(datapoint):
+            self.tensors += 1
+            tensors.append(self._tensor(pick.tensor))
+            progress.add(pick.size)
+        scalars = [(path, value) for path, value in datapoint.scalars.items() if self.picks.is_chosen(path)]
+        about = {name: getattr(datapoint, name) for name in ("rank", "step", "epoch", "phase")}
+        return {
+            "key": _cut(datapoint.key),
+            **about,
+            "scalars": [[_cut(path), _cut(_said(value))] for path, value in scalars[:SCALARS]],
+            "scalars_left_out": max(len(scalars) - SCALARS, 0),
+            "tokens": [{"path": _cut(path), "words": words} for path, words in token_lists(datapoint)],
+            "tensors": tensors,
+        }
+
+    def _tensor(self, tensor: Tensor) -> dict[str, Any]:
+        """Figures, histogram and preview of one; only what is wrong with it where it cannot be read."""
+        found: dict[str, Any] = {"path": _cut(tensor.path), "dtype": tensor.dtype.name, "shape": tensor.shape}
+        try:
+            found |= _figures(tensor)
+            drawn = preview(tensor, min(self.budget, wanted_bytes(tensor)))
+        except TdbgError as error:
+            self.unreadable += 1
+            return found | {"error": str(error)}
+        if not value_count(tensor.dtype, tensor.shape):
+            return found
+        if drawn is None:
+            self.without += 1
+            return found | {"why": "its values are not in this file: they take too much room"}
+        self.shrunk += drawn.shape != drawn.whole
+        return found | {"preview": _drawn(drawn)}
+
+
+def _summary(report: Report) -> str:
+    said = [counted(report.datapoints, "datapoint"), counted(report.tensors, "tensor")]
+    if report.left_out:
+        said.append(f"{counted(report.left_out, 'datapoint')} left out")
+    if report.shrunk:
+        said.append(f"{counted(report.shrunk, 'tensor')} shown in part or as means")
+    if report.without:
+        said.append(f"{counted(report.without, 'tensor')} with figures alone")
+    return ", ".join(said)
+
+
+def _figures(tensor: Tensor) -> dict[str, Any]:
+    """Figures of all its values, and how many lie in each part of their range."""
+    known, bars, _ = measure_tensor(tensor, "", BARS, lists=0)
+    named = known.as_dict()
+    found: dict[str, Any] = {"figures": {name: finite(named[name]) for name in FIGURES if name in named}}
+    if known.min is None or known.max is None or not math.isfinite(known.max - known.min):
+        return found
+    return found | {"bars": bars, "low": float(known.min), "high": float(known.max)}
+
+
+def _drawn(found: Preview) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        name: getattr(found, name) for name in ("kind", "shape", "whole", "block", "exact", "image")
+    }
+    about |= {"scale": found.scale, "low": found.low, "high": found.high, "said": found.said}
+    return {**about, "data": base64.b64encode(found.data).decode()}
+
+
+def token_lists(datapoint: Datapoint) -> Iterator[tuple[str, list[str]]]:
+    """What may stand at the axes of attention: lists of texts among the scalars, and tensors of ids."""
+    lists: dict[str, list[Any]] = {}
+    for path, value in datapoint.scalars.items():
+        if isinstance(value, list):
+            lists[path] = value
+        elif isinstance(value, str) and path.rpartition("/")[2].isdecimal():
+            lists.setdefault(path.rpartition("/")[0], []).append(value)
+    for path, found in lists.items():
+        if 1 < len(found) <= TOKENS and all(isinstance(word, str) for word in found):
+            yield path, [word[:TOKEN] for word in found]
+    for path, tensor in datapoint.tensors.items():
+        count = value_count(tensor.dtype, tensor.shape)
+        if (
+            IDS.search(path)
+            and tensor.dtype.kind in ("int", "uint")
+            and 1 < count <= TOKENS
+            and max(tensor.shape) == count
+        ):
+            try:
+                yield path, [str(number) for number in tensor.numbers()]
+            except TdbgError:
+                continue
+
+
+def _said(value: Any) -> str:
+    return shown(value) if isinstance(value, int | float | complex) else str(value)
+
+
+def _cut(text: object) -> str:
+    found = str(text)
+    return found if len(found) <= TEXT else f"{found[: TEXT - 3]}..."
+
+
+def _part(name: str) -> str:
+    return resources.files("tdbg.pages").joinpath("web", name).read_text(encoding="utf-8")

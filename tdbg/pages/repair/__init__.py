@@ -1,0 +1,1 @@
+"""Verify what was captured, and recover what a killed writer left."""

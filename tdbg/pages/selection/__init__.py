@@ -1,0 +1,1 @@
+"""Which pages, datapoints and tensors a command line names."""

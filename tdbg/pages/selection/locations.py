@@ -1,0 +1,179 @@
+"""Where pages are, as a person names them, and which of their datapoints are meant."""
+
+import os
+
+from tdbg.core.command_spec import Args, Option, Options
+from tdbg.core.errors import TdbgError
+
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tdbg.pages.read.page_set import Datapoint, PageSet
+
+
+class Selected(Args):
+    """What every command of pages can be asked: which datapoints."""
+
+    ranks: str = ""
+    steps: str = ""
+    epochs: str = ""
+    phase: str = ""
+
+
+SELECTION: Options = {
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "steps": Option(("--steps", "--step"), "RANGE", "Only these steps, such as 100:200,500."),
+    "epochs": Option(("--epochs", "--epoch"), "RANGE", "Only these epochs, such as 0:2."),
+    "phase": Option(("--phase",), "PHASE", "Only this phase, such as train or eval."),
+}
+
+
+class Grouped(Selected):
+    """What commands can be asked that set the samples that fail against the others."""
+
+    group_by: str = ""
+    scores: str = ""
+
+
+GROUPING: Options = {
+    "group_by": Option(
+        ("--group-by",),
+        "FIELD",
+        "Part by rank, step, epoch, phase, a number captured with each datapoint, or one of its step, such as loss.",
+    ),
+    "scores": Option(("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
+}
+
+
+def newest() -> str:
+    """The newest run under ./tdbg_runs that has pages; the newest, if none has."""
+    from tdbg.core.rundir import RunDir
+
+    runs = (run.path for run in reversed(RunDir.all_here()))
+    found = next((path for path in runs if any((*path.glob("rank*/pages"), *path.glob("rank*/*/pages")))), None)
+    return str(found or RunDir.open(None).path)
+
+
+def resolve_place(paths: "Sequence[str]") -> str:
+    """The one path that is named, or the newest run. Raises TdbgError for several, and where there is no run."""
+    if len(paths) > 1:
+        raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
+    return paths[0] if paths else newest()
+
+
+def open_pages(paths: "Sequence[str]") -> "PageSet":
+    """The pages at the one path that is named. Raises TdbgError for none and for several."""
+    from tdbg.pages.read.page_set import NoPagesError, PageSet
+
+    where = resolve_place(paths)
+    try:
+        return PageSet.open(where)
+    except NoPagesError as error:
+        raise _of_another_tool(where) or error from None
+
+
+def _of_another_tool(where: str) -> TdbgError | None:
+    """The error for pages that have to be converted; None if there are none either."""
+    from tdbg.core.tables import counted, short
+    from tdbg.core.urls import Url, located
+    from tdbg.pages.pickle_reader import pickle_pages
+
+    found: list[str] = []
+    base = located(where)
+    try:
+        if isinstance(base, Url):
+            from tdbg.pages.read.remote_store import legacy_pages
+
+            found = [path.rpartition("/")[2] or base.name for path in legacy_pages(base)]
+        else:
+            found = [page.name for page in pickle_pages.pages(base) if pickle_pages.PAGE.fullmatch(page.name)]
+    except TdbgError:
+        pass
+    if not found:
+        return None
+    return TdbgError(
+        f"{short(where, 1000)} holds {counted(len(found), 'pickle')} of another tool ({found[0]}), no pages of tdbg",
+        f"`tdbg inspect-pages convert {short(where, 1000)} -o DIR` makes pages of them, and runs nothing that is in them",
+    )
+
+
+def is_place(word: str) -> bool:
+    """True if a word names something on the disk or on a store rather than a key."""
+    from tdbg.core.urls import is_url
+
+    return is_url(word) or os.path.exists(word)
+
+
+def place_and_word(words: "Sequence[str]", what: str, example: str, *, either: bool = True) -> tuple[list[str], str]:
+    """The words of ``[PATH] WORD``: the paths for `open_pages`, and the word. Raises TdbgError where one is missing.
+
+    either: ``WORD PATH`` is understood too, where only the second one is there.
+    """
+    if len(words) == 2:
+        turned = either and is_place(words[1]) and not is_place(words[0])
+        path, word = reversed(words) if turned else words
+        return [path], word
+    if len(words) == 1:
+        return [], words[0]
+    raise TdbgError(
+        f"{what} is missing" if not words else f"{len(words)} words were given, and not [PATH] and {what}",
+        f"write it such as: {example}",
+    )
+
+
+def select_datapoints(found: "Iterable[Datapoint]", question: Selected) -> "Iterator[Datapoint]":
+    """Those datapoints that the options of `SELECTION` leave. Raises TdbgError for a range that is none."""
+    tests = _tests(question)
+    return (datapoint for datapoint in found if all(test(datapoint) for test in tests)) if tests else iter(found)
+
+
+def there_is(pages: "PageSet") -> str:
+    """What can be selected, in words: ``there are: ranks 0 to 3, steps 1 to 20, epochs 0 to 1, phases train, val``."""
+    from tdbg.core.tables import safe
+
+    numbers: dict[str, set[int]] = {"rank": set(), "step": set(), "epoch": set()}
+    phases: dict[str, None] = {}
+    for datapoint in pages:
+        for name, found in numbers.items():
+            value = getattr(datapoint, name)
+            if value is not None:
+                found.add(value)
+        if datapoint.phase:
+            phases[datapoint.phase] = None
+    parts = [
+        f"{name} {min(found)}" if len(found) == 1 else f"{name}s {min(found)} to {max(found)}"
+        for name, found in numbers.items()
+        if found
+    ]
+    parts += [f"phase {', '.join(phases)}"] if phases else []
+    return safe(f"there are: {', '.join(parts)}") if parts else "nothing was captured here"
+
+
+def is_selected(question: Selected) -> bool:
+    """True if the options of `SELECTION` leave anything out."""
+    return bool(question.ranks or question.steps or question.epochs or question.phase)
+
+
+def _tests(question: Selected) -> "list[Callable[[Datapoint], bool]]":
+    """One for each option that is given: a listing asks them of every datapoint."""
+    if not is_selected(question):
+        return []
+    from tdbg.core.ranges import parse_ranges
+
+    def within(value: int | None, bounds: "Sequence[tuple[float, float]]") -> bool:
+        return value is not None and any(low <= value <= high for low, high in bounds)
+
+    tests: list[Callable[[Datapoint], bool]] = []
+    if question.ranks and question.ranks != "all":
+        ranks = parse_ranges("ranks", question.ranks, "-")
+        tests.append(lambda datapoint: within(datapoint.rank, ranks))
+    if question.steps:
+        steps = parse_ranges("steps", question.steps, ":")
+        tests.append(lambda datapoint: within(datapoint.step, steps))
+    if question.epochs:
+        epochs = parse_ranges("epochs", question.epochs, ":")
+        tests.append(lambda datapoint: within(datapoint.epoch, epochs))
+    if question.phase:
+        tests.append(lambda datapoint: datapoint.phase == question.phase)
+    return tests

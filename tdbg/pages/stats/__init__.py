@@ -1,0 +1,1 @@
+"""Statistics of tensors: from values in memory, from stored tensors, and by layer and group."""

@@ -1,0 +1,1 @@
+"""What a trace says: where the time of a step goes, memory, operators, ranks, and comparisons of traces."""

@@ -1,0 +1,1 @@
+"""Trace files and their events: found, decompressed, decoded batch by batch."""

@@ -1,0 +1,1 @@
+"""Summaries of traces as text, HTML, TensorBoard scalars, and as smaller traces."""

@@ -1,0 +1,73 @@
+"""Memory over time on a terminal: a curve with its scale, the peak, and who held it."""
+
+from collections.abc import Sequence
+
+from tdbg.core.tables import print_rows, short, size
+from tdbg.traces.analyze.summary_figures import ms
+from tdbg.traces.summary import Memory, Summary
+
+WIDE, HIGH = 64, 5  # signs of the curve
+LEVELS = " ▁▂▃▄▅▆▇█"
+
+
+def print_memory(memory: Memory, read: Summary, top: int) -> None:
+    """One device's."""
+    at = (memory.peak_at - read.start) / 1e6
+    print(f"\nmemory of {memory.device}: peak {size(memory.peak)} at {at:,.1f} ms, {size(memory.last)} at the end")
+    if memory.line:
+        _curve(memory, read)
+    if not memory.holders:
+        return
+    held = sum(memory.holders.values())
+    rows = [
+        (size(amount), f"{amount / max(memory.peak, 1):.1%}", short(name, 70)) for name, amount in _most(memory, top)
+    ]
+    print_rows(("at the peak", "share", "allocated by"), rows)
+    rest = memory.peak - held
+    if rest > 0.005 * memory.peak:
+        print(f"{size(rest)} more: allocated before the trace began, or by others")
+
+
+def _most(memory: Memory, top: int) -> list[tuple[str, int]]:
+    return sorted(memory.holders.items(), key=lambda pair: -pair[1])[:top]
+
+
+def _curve(memory: Memory, read: Summary) -> None:
+    """Rows from the peak down to nothing; below them where steps begin, and the peak."""
+    start, end = read.start, max(read.end, read.start + 1)
+    tops = columns(memory, start, end)
+    high = max(memory.peak, 1)
+    for row in range(HIGH, 0, -1):
+        label = size(high * row / HIGH)
+        signs = "".join(LEVELS[round(8 * min(max(value / high * HIGH - row + 1, 0), 1))] for value in tops)
+        print(f"{label:>8} ┤{signs.rstrip()}")
+    marks = [" "] * WIDE
+    for step in read.steps:
+        if step.number is not None:
+            marks[_column(step.start, start, end)] = "╵"
+    marks[_column(memory.peak_at, start, end)] = "▲"
+    meaning = "▲ the peak" + (", ╵ a step begins" if "╵" in marks else "")
+    print(f"{'':>8}  {''.join(marks).rstrip()}")
+    print(f"{'':>8}  0 to {ms(end - start)} ms; {meaning}")
+
+
+def columns(memory: Memory, start: int, end: int) -> Sequence[int]:
+    """The most that was allocated in each column of the curve; where nothing happened it stays as it was."""
+    tops = [-1] * WIDE
+    after = [memory.first] * WIDE
+    for time, most, least in memory.line:
+        at = _column(time, start, end)
+        tops[at] = max(tops[at], most)
+        after[at] = least
+    tops[_column(memory.peak_at, start, end)] = memory.peak
+    level = memory.first
+    for at, value in enumerate(tops):
+        if value < 0:
+            tops[at] = level
+        else:
+            level = after[at]
+    return tops
+
+
+def _column(time: int, start: int, end: int) -> int:
+    return min(max((time - start) * WIDE // (end - start), 0), WIDE - 1)

@@ -1,0 +1,205 @@
+"""A summary on a terminal: bars, tables, and a line of memory."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from tdbg.core.tables import counted, print_rows, safe, short, size
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.analyze.summary_figures import counted_flops, ms
+from tdbg.traces.parse import event_names
+from tdbg.traces.parse.trace_files import TraceFile
+from tdbg.traces.render import memory_text
+from tdbg.traces.render.flame_rows import available_views, build_module_tree, largest_rows, sort_rows
+from tdbg.traces.summary import Operator, Summary
+from tdbg.traces.trace_options import label
+
+WIDE = 40  # signs of a bar
+STANDS_OUT = 0.10  # more work of a rank's own than the others', as TD-P115 warns
+
+
+def print_summary(every: Sequence[tuple[TraceFile, Summary]], top: int, shapes: bool) -> None:
+    """All of it; of several traces a line each, and the slowest whole."""
+    if len(every) > 1:
+        from tdbg.traces.analyze.rank_comparison import slowest_first
+
+        _ranks(every)
+        every = slowest_first(every)[:1]
+        print(f"\nthe slowest of them, {safe(label(*every[0]))}:")
+    for one, read in every:
+        _head(one, read)
+        _bar(read)
+        _flops(read)
+        _operators(read, top, shapes)
+        _device(read, top)
+        for memory in read.memory:
+            memory_text.print_memory(memory, read, min(top, 5))
+        _modules(read, top)
+        _named("regions", [work for work in read.regions if _is_own(work.name)], top)
+
+
+def _head(one: TraceFile, read: Summary) -> None:
+    devices = sorted(set(read.devices)) or (["accelerator"] if read.device else ["cpu"])
+    known = [f"rank {read.rank} of {read.world_size}" if read.world_size else label(one, read)]
+    known += [", ".join(map(short, devices)), counted(read.events, "event")]
+    print(safe("; ".join(known)))
+    lengths = [step.length for step in read.steps]
+    if read.steps and read.steps[0].number is None:
+        print(f"no step is marked in it: all of it is {ms(read.steps[0].length)} ms")
+    elif lengths:
+        numbers = f"{counted(len(read.steps), 'step')} ({read.steps[0].number} to {read.steps[-1].number})"
+        print(
+            f"{numbers}, median {ms(summary_figures.typical_length(read))} ms, {ms(min(lengths))} to {ms(max(lengths))} ms"
+        )
+    for step in summary_figures.border(read):
+        print(f"step {step.number} took {ms(step.length)} ms and is left out of the bar")
+    print(summary_figures.verdict(read))
+
+
+def _bar(read: Summary) -> None:
+    steps = summary_figures.steady(read)
+    shares = summary_figures.parts(steps)
+    count = max(len(steps), 1)
+    length = sum(step.length for step in steps) / count
+    print()
+    for name, share in shares.items():
+        if share >= 0.0005 or (share and name in (event_names.FORWARD, event_names.BACKWARD)):
+            print(f"{name:<13} {'█' * round(share * WIDE):<{WIDE}} {share:6.1%} {ms(share * length):>7} ms")
+
+
+def _ranks(every: Sequence[tuple[TraceFile, Summary]]) -> None:
+    from tdbg.traces.analyze.rank_comparison import own
+
+    rows: list[tuple[Any, ...]] = []
+    shown = [name for name in event_names.BAR if any(name in step.bar for _, read in every for step in read.steps)]
+    for one, read in every:
+        steps = summary_figures.steady(read)
+        shares = summary_figures.parts(steps)
+        cells = (f"{shares.get(name, 0.0):.0%}" for name in shown)
+        owned = median(own(step) for step in steps) if steps else 0
+        rows.append((label(one, read), len(read.steps), ms(summary_figures.typical_length(read)), ms(owned), *cells))
+    print_rows(("trace", "steps", "median ms", "own ms", *shown), rows)
+    _apart(every)
+
+
+def _apart(every: Sequence[tuple[TraceFile, Summary]]) -> None:
+    """What makes the ranks differ; nothing for several windows of one."""
+    from tdbg.traces.analyze.rank_comparison import COVERS, beside, ranks
+
+    found = ranks(beside(every))
+    if found is None:
+        return
+    worst = next(one for one in found.each if one.label == found.slowest)
+    print()
+    if worst.extra >= STANDS_OUT:
+        what = "what is longer is" if found.covers >= COVERS else "no part alone makes it, the most is"
+        print(
+            safe(
+                f"{worst.label} has {worst.extra:.0%} more to do itself than the others, {ms(worst.own)} ms a step;"
+                f" {what} {found.longest}, by {ms(found.longer)} ms"
+            )
+        )
+    else:
+        print(f"no rank stands out: the slowest has {worst.extra:.1%} more to do itself than the others")
+    if found.common:
+        print(
+            f"skew: in a step they differ by {ms(found.skew)} ms of work of their own ({found.common} steps that all have)"
+        )
+    exposed = sorted(found.each, key=lambda one: -one.exposed)
+    if not exposed[0].exposed:
+        print("communication that nothing hides: none was seen")
+        return
+    most, least = exposed[0], exposed[-1]
+    print(
+        safe(
+            f"communication that nothing hides: {ms(least.exposed)} ms a step on {least.label}"
+            f" to {ms(most.exposed)} ms on {most.label}"
+        )
+    )
+
+
+def _operators(read: Summary, top: int, shapes: bool) -> None:
+    found = sorted(read.operators, key=lambda one: -one.own) if shapes else summary_figures.by_name(read.operators)
+    whole = sum(one.own for one in found)
+    if not whole:
+        return
+    print(f"\noperators, {len(found):,} in all, by the time that is their own")
+    framed = any(one.frames for one in found)
+    columns = ["own ms", "share", "total ms", "calls", "operator"]
+    rated = read.device is None and any(one.flops for one in found[:top])
+    columns[4:4] = ["GFLOP/s"] if rated else []
+    columns += (["shapes"] if shapes else []) + (["from"] if framed else [])
+    print_rows(columns, (_operator_row(one, whole, shapes, framed, rated) for one in found[:top]))
+
+
+def _operator_row(one: Operator, whole: int, shapes: bool, framed: bool, rated: bool) -> list[Any]:
+    row: list[Any] = [ms(one.own), f"{one.own / whole:.1%}", ms(one.total), one.calls]
+    row += [f"{one.flops / one.total:.3g}" if one.flops and one.total else None] if rated else []
+    row.append(short(one.name, 60))
+    row += [short(one.shapes, 50)] if shapes else []
+    return row + ([short(summary_figures.called_from(one) or "-", 50)] if framed else [])
+
+
+def _device(read: Summary, top: int) -> None:
+    device = read.device
+    if device is None:
+        return
+    span = max(device.end - device.start, 1)
+    print(f"\naccelerator: busy {device.busy / span:.1%} of {ms(span)} ms, {device.launches:,} launches")
+    if device.busy_of:
+        print(safe("; ".join(summary_figures.each_busy(device))))
+    for line in summary_figures.launching(device):
+        print(line)
+    if device.communication:
+        hidden = device.overlap / device.communication
+        print(f"communication: {ms(device.communication)} ms, {hidden:.1%} of it while something is computed")
+    kind = summary_figures.families(read.kernels)
+    matrix = kind.get("tensor", 0) + kind.get("matrix", 0)
+    if matrix:
+        on = kind.get("tensor", 0)
+        print(f"matrix kernels: {ms(matrix)} ms, {on / matrix:.0%} of it on tensor cores by their names")
+    works = [(ms(one.total), one.calls, one.kind, short(one.name, 70)) for one in read.kernels[:top]]
+    print_rows(("total ms", "calls", "kind", "kernel"), works)
+    copies = [(ms(one.total), one.calls, size(one.nbytes), short(one.name, 70)) for one in read.copies[:top]]
+    if copies:
+        print_rows(("total ms", "calls", "bytes", "copy"), copies)
+    if read.waits:
+        print_rows(("total ms", "calls", "wait"), ((ms(one.total), one.calls, one.name) for one in read.waits[:top]))
+    if read.closing_wait:
+        print(f"the profiler's own wait at its end, {ms(read.closing_wait)} ms, is counted nowhere")
+
+
+def _flops(read: Summary) -> None:
+    """What was computed, and how fast, where shapes tell."""
+    done = summary_figures.work(read)
+    if not done:
+        return
+    length = summary_figures.typical_length(read)
+    rate = f", {counted_flops(done / length * 1e9)}/s" if length else ""
+    print(f"\n{counted_flops(done)} a step{rate} over its whole time (matrix products, convolutions, attention)")
+
+
+def _modules(read: Summary, top: int) -> None:
+    """Modules within modules: those with most time, in the order of the tree."""
+    if "module" not in available_views(read):
+        return
+    root, steps = build_module_tree(read), max(len(read.steps), 1)
+    kept = largest_rows(root, max(top, 1))
+    rows = [
+        (ms(row.total / steps), ms(row.own / steps), row.calls, "  " * min(row.depth - 1, 30) + short(row.shown, 60))
+        for row in sort_rows(root)
+        if id(row) in kept
+    ]
+    print(f"\nmodules, {len(sort_rows(root)):,} in all, ms of a step: forward, and without the modules below")
+    print_rows(("total ms", "own ms", "calls", "module"), rows)
+
+
+def _is_own(name: str) -> bool:
+    return not name.startswith((event_names.LOADER, *event_names.OPTIMIZERS, *event_names.COLLECTIVES))
+
+
+def _named(what: str, works: Sequence[Any], top: int) -> None:
+    if works:
+        print(f"\n{what}")
+        rows = ((ms(one.total), one.calls, short(one.name, 70)) for one in works[:top])
+        print_rows(("total ms", "calls", what.removesuffix("s")), rows)

@@ -1,0 +1,144 @@
+"""What every command of traces can be asked: which traces; and how they are read and told of."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tdbg.core.command_spec import Args, Argument, Option, Options
+from tdbg.core.errors import TdbgError
+from tdbg.traces.parse.trace_files import TraceFile
+from tdbg.traces.summary import Summary
+
+
+class Selected(Args):
+    """Which traces of a run or folder."""
+
+    ranks: str = ""
+    windows: str = "last"
+
+
+SELECTION: Options = {
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "windows": Option(("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
+}
+ARGUMENT = Argument(
+    "PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out."
+)
+
+
+def chosen(args: Selected) -> list[TraceFile]:
+    """The traces that are meant. Raises TdbgError for none, for several paths, and for options that cannot be."""
+    from tdbg.traces.parse.trace_files import find_traces, newest_windows
+
+    if len(args.paths) > 1:
+        raise TdbgError(f"{len(args.paths)} paths were given", "name one trace, folder or run")
+    if args.windows not in ("last", "all"):
+        raise TdbgError(f"--windows cannot be {args.windows!r}", "write last or all")
+    found = find_traces(args.paths[0] if args.paths else "", _ranks(args.ranks))
+    return found if args.windows == "all" else newest_windows(found)
+
+
+def worth_reading(found: "list[TraceFile]", args: Selected) -> "tuple[list[TraceFile], list[int]]":
+    """Of many ranks those that matter, where the command line names none; which are left out is said, and returned."""
+    if args.ranks:
+        return found, []
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
+    from tdbg.traces.analyze.rank_sampling import describe_unprofiled, select_ranks
+
+    some = select_ranks(found)
+    for line in (some.said, describe_unprofiled(found)):
+        if line:
+            say(safe(line))
+    return some.found, some.left
+
+
+def _ranks(text: str) -> "Callable[[int], bool] | None":
+    if not text:
+        return None
+    from tdbg.core.ranges import parse_ranges
+
+    bounds = parse_ranges("--ranks", text, "-")
+    return lambda rank: any(low <= rank <= high for low, high in bounds)
+
+
+def check_top(top: int) -> None:
+    """TdbgError for a number of lines that is none."""
+    if top < 0:
+        raise TdbgError("--top cannot be negative", "write --top 0 or more")
+
+
+def target(option: str, name: str, found: Sequence[TraceFile], *, force: bool) -> Path:
+    """The file that is to be written. TdbgError for one that is there, without force, and always for a trace that is read."""
+    from tdbg.core.tables import safe
+
+    path, other = Path(name), f"name another file with {option}"
+    if name == "-":
+        raise TdbgError(f"{option} writes a file, and never to stdout", "name a file; ./- for one of this name")
+    if any(path.exists() and path.samefile(one.path) for one in found):
+        raise TdbgError(f"{safe(name)} is the trace itself", other)
+    if path.is_dir():
+        raise TdbgError(f"{safe(name)} is a folder", "name a file in it")
+    if os.path.lexists(path) and not force:
+        raise TdbgError(f"{safe(name)} is there already", f"{other}, or write --force")
+    return path
+
+
+def share(option: str, text: str) -> float:
+    """A share as people write it: ``0.1`` or ``10%``; 1 and more in percent alone. TdbgError for anything else."""
+    try:
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf") or (found >= 1 and not text.endswith("%")):
+        raise TdbgError(f"{option} cannot be {text!r}", "write a share, or percent: 0.1, or 10%")
+    return found
+
+
+def summaries(found: Sequence[TraceFile], *, trees: bool = False) -> list[tuple[TraceFile, Summary]]:
+    """Each with its summary (trees: also of which operator called which); what cannot be read is told, and TdbgError if that is all of them."""
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
+
+    good: list[tuple[TraceFile, Summary]] = []
+    for one in found:
+        try:
+            read = _summary(one, trees)
+        except TdbgError as error:
+            if len(found) == 1:
+                raise
+            say(safe(f"{error}"))
+            continue
+        for problem in read.problems:
+            say(safe(f"{one.path.name}: {problem}"))
+        good.append((one, read))
+    if not good:
+        raise TdbgError(f"none of {len(found)} traces can be read", "the lines above say why")
+    return good
+
+
+def is_empty(every: Sequence[tuple[TraceFile, Summary]]) -> bool:
+    """True if there is no event in any of them, which is said: every command then exits with 1."""
+    from tdbg.core.output import say
+
+    if any(read.events for _, read in every):
+        return False
+    say("the trace holds no event" if len(every) == 1 else "the traces hold no event")
+    return True
+
+
+def _summary(one: TraceFile, trees: bool) -> Summary:
+    if one.part is not None:  # of a slice: small, and an index is of a whole file
+        from tdbg.traces.analyze.summary_builder import summarize
+
+        return summarize(one.path, part=one.part, trees=trees)
+    from tdbg.traces.analyze.summary_cache import summary
+
+    return summary(one.path, trees=trees)
+
+
+def label(one: TraceFile, read: Summary) -> str:
+    """What a trace is called: by the rank that its path or the trace itself tells."""
+    if one.rank is None and read.rank is not None:
+        return f"rank {read.rank}"
+    return one.label
