@@ -8,7 +8,7 @@ import gc
 import os
 import sys
 
-LOOSE_THRESHOLD = 10_000  # objects between two searches for circles: loading makes many, and no circle
+LOOSE_THRESHOLD = 50_000  # objects between two searches for circles: loading makes many, and no circle
 
 
 def main() -> int:

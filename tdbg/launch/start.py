@@ -222,6 +222,8 @@ class Supervision:
 
     def _write_board(self) -> None:
         """What TensorBoard shows beside the traces."""
+        if not any(self.run.path.glob("rank*/**/traces")):
+            return
         from tdbg.traces.render import tensorboard_export as board
 
         try:
