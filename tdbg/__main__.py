@@ -4,8 +4,11 @@ The two questions every shell and packager asks, `--version` and the bare `--hel
 string and a generated text. Everything else goes to `tdbg.cli`.
 """
 
+import gc
 import os
 import sys
+
+LOOSE_THRESHOLD = 50_000  # objects between two searches for circles: loading makes many, and no circle
 
 
 def main() -> int:
@@ -13,10 +16,13 @@ def main() -> int:
     if os.name == "nt":
         print("tdbg: Windows is not supported; use Linux or macOS (WSL 2 counts as Linux)", file=sys.stderr)
         return 2
+    gc.set_threshold(LOOSE_THRESHOLD, 20, 20)
     try:
         return _front(sys.argv[1:])
     except KeyboardInterrupt:  # while the command line was still loading
         return 130
+    finally:
+        gc.freeze()  # what lives now lives to the end: to look through it once more is a tenth of a short command
 
 
 def _front(args: list[str]) -> int:

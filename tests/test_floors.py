@@ -20,6 +20,8 @@ FLOORS = (
         "core.events",
         "core.observations",
         "core.frames",
+        "core.host",
+        "core.lazy_pattern",
         "core.lines",
         "core.output",
         "core.escapes",

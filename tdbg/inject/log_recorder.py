@@ -30,7 +30,8 @@ from tdbg.inject.imports import passed_over_like
 from tdbg.inject.maps import Maps
 from tdbg.logs.guards.flagsets import NONE, Flags
 from tdbg.logs.guards.link import GuardMap
-from tdbg.logs.textlog import KEPT_PARTS, RECORDS, ROTATE_BYTES, STATS, TextLog, stamp
+from tdbg.logs.log_header import RECORDS, STATS
+from tdbg.logs.textlog import KEPT_PARTS, ROTATE_BYTES, TextLog, stamp
 
 MAX_HELD = 10_000
 MAX_HELD_CHARS = 8_000_000

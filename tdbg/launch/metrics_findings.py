@@ -15,12 +15,12 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     from tdbg.core.errors import TdbgError
 
     try:
+        if not any(run.path.glob("rank*/**/metrics.jsonl")):
+            return verdict
         from tdbg.metrics.rows.row_files import find_rows_files
         from tdbg.metrics.rows.run_summary import summarize_run
         from tdbg.metrics.sanity import evaluate_metrics
 
-        if not any(run.path.glob("rank*/**/metrics.jsonl")):
-            return verdict
         place = find_rows_files(str(run.path))
         size = sum(file.path.stat().st_size for file in place.files)
         if size > FILE_BYTES:

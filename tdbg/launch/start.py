@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import socket
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from tdbg.core.conditions import parse_action
 from tdbg.core.config import Settings
 from tdbg.core.control import Request
 from tdbg.core.errors import LaunchError, TdbgError
+from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say
 from tdbg.core.rundir import RunDir
 from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
@@ -222,6 +222,8 @@ class Supervision:
 
     def _write_board(self) -> None:
         """What TensorBoard shows beside the traces."""
+        if not any(self.run.path.glob("rank*/**/traces")):
+            return
         from tdbg.traces.render import tensorboard_export
 
         try:
@@ -245,7 +247,7 @@ class Supervision:
 
     def _note_child(self, pid: int) -> None:
         """The command's own process: its exit code is that of no other."""
-        _record(self.run, child={"pid": pid, "host": socket.gethostname()})
+        _record(self.run, child={"pid": pid, "host": host_name()})
 
     def _note_end(self, code: int) -> None:
         _record(

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from tdbg.core import run_files
 from tdbg.core.capture import Epochs
 from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
+from tdbg.core.host import host_name
 from tdbg.core.output import say
 from tdbg.core.rundir import UPLOAD, RunDir, write_json
 
@@ -78,7 +78,7 @@ class Uploading:
         try:
             from tdbg.pages.page_upload import Upload
 
-            upload = self._upload = Upload(self._run.path, self.url, host=socket.gethostname(), stays=self._stays)
+            upload = self._upload = Upload(self._run.path, self.url, host=host_name(), stays=self._stays)
             self._attempt(upload.store.check)
             while not self._ending.wait(pause):
                 begun = time.monotonic()
@@ -116,7 +116,7 @@ class Uploading:
         return bool(word) or not number.isdecimal() or self._epochs.wants(int(number))
 
     def _note(self, files: int, nbytes: int) -> None:
-        host = socket.gethostname()
+        host = host_name()
         about = {"url": self.url, "host": host, "files": files, "bytes": nbytes}
         about |= {"failures": self._failures, "error": self._error}
         try:
@@ -130,7 +130,7 @@ class Turn:
     """One agent of a host copies at a time, so that several of them copy nothing twice."""
 
     def __init__(self, run: RunDir, *, wait: bool) -> None:
-        self._path = run.path / UPLOAD / f"{socket.gethostname()}.lock"
+        self._path = run.path / UPLOAD / f"{host_name()}.lock"
         self._flags = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
         self._file: IO[bytes] | None = None
 

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
-from tdbg.logs.textlog import RECORDS
+from tdbg.logs.log_header import RECORDS
 
 STDIN = "-"
 # base name, number of a rotated part, date of one, packing
@@ -26,9 +26,9 @@ PARTS = re.compile(
     r"(?P<base>.+?\.(?:txt|log|out|err|jsonl|json))(?:\.(?P<part>\d{1,4})|[.-](?P<date>\d{4}-?\d\d-?\d\d[\w:-]*))?"
     r"(?P<packed>\.(?:gz|zst))?"
 )
-RANK_IN_NAME = re.compile(r"(?:^|[^a-z0-9])(?:global[-_]?)?rank[-_=]?(\d+)(?!\d)|_rank(\d+)(?!\d)", re.IGNORECASE)
-TASK_IN_NAME = re.compile(r"(?:^|[._-])(?:task|proc|worker)[-_]?(\d+)(?!\d)", re.IGNORECASE)
-ATTEMPT = re.compile(r"attempt_\d+")
+RANK_IN_NAME = r"(?i)(?:^|[^a-z0-9])(?:global[-_]?)?rank[-_=]?(\d+)(?!\d)|_rank(\d+)(?!\d)"
+TASK_IN_NAME = r"(?i)(?:^|[._-])(?:task|proc|worker)[-_]?(\d+)(?!\d)"
+ATTEMPT = r"attempt_\d+"
 OWN_KINDS = {"debug": "debug_log_rank", "info": "info_log_rank"}
 RUN_FILE = "run.json"
 
@@ -400,13 +400,14 @@ def rank_of(path: str) -> int | None:
     """The rank that a path names: ``rank3`` in the file's name or a folder's, torchrun's log tree, a task's number."""
     parts = [part for part in path.split(os.sep) if part]
     for text in reversed(parts[-4:]):
-        found = RANK_IN_NAME.search(text)
+        found = re.search(RANK_IN_NAME, text) if "rank" in text.lower() else None
         if found:
             return int(found[1] or found[2])
     for above, folder in itertools.pairwise(parts[:-1]):  # torchrun --log-dir: attempt_0/3/stdout.log
-        if ATTEMPT.fullmatch(above) and folder.isdigit():
+        if folder.isdigit() and re.fullmatch(ATTEMPT, above):
             return int(folder)
-    found = TASK_IN_NAME.search(parts[-1]) if parts else None
+    name = parts[-1] if parts else ""
+    found = re.search(TASK_IN_NAME, name) if any(sign.isdigit() for sign in name) else None
     return int(found[1]) if found else None
 
 

@@ -1,6 +1,6 @@
 """TD-C006: the disk or the disk budget left out part of the record."""
 
-import shutil
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -93,6 +93,7 @@ class DiskNote(Rule):
 
 def _is_full(folder: Path) -> bool:
     try:
-        return shutil.disk_usage(folder).free < FULL_BYTES
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize < FULL_BYTES
     except OSError:
         return False

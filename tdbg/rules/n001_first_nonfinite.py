@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from statistics import median
 
 from tdbg.core.events import MOMENT, Event, Finding, NonFinite, Start, Step
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
+from tdbg.core.window import middle
 from tdbg.rules import RULES, Rule
 from tdbg.rules._origins import REDUCED, Sighting, find_origin
 from tdbg.rules.text import figure, joined, kept_in, kind_name, ranges
@@ -292,7 +292,7 @@ def _describe_divergence(event: NonFinite) -> str:
     losses = [loss for row in event.ring or () if (loss := finite(row.get("loss"))) is not None]
     if last is None or not losses or event.phase not in ("forward", "loss"):
         return ""
-    usual = median(losses)
+    usual = middle(losses)
     if last < DIVERGED_LOSS or last < DIVERGED_RATIO * abs(usual):
         return ""
     return f"the run had diverged: loss {figure(last)} at step {event.last_good.get('step')}, {figure(usual)} at the median"

@@ -1,10 +1,10 @@
 """TD-R002: a rank that ended by its own exit code or by a signal."""
 
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tdbg.core.events import ChildExit, Finding
+from tdbg.core.host import host_name
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined
 from tdbg.rules.view import View, signal_name
@@ -111,7 +111,7 @@ def _bad_exits(view: View) -> Iterable[_Exit]:
     for found in stepped:
         code = view.own_exit(found)
         if code:
-            host, pid = (found.start.host, found.start.pid) if found.start else (socket.gethostname(), 0)
+            host, pid = (found.start.host, found.start.pid) if found.start else (host_name(), 0)
             t = view.child_exits.get((host, pid), (found.t, 0))[0]
             explained = found.crash is not None and code > 0
             yield _Exit(t, code, found.rank or 0, found.step, host, explained, unsaid=found.end is None)

@@ -2,7 +2,6 @@
 
 import math
 import signal
-import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +27,7 @@ from tdbg.core.events import (
     Traceback,
     Trigger,
 )
+from tdbg.core.host import host_name
 from tdbg.core.rundir import ProcessDir, RunDir, lives, restart_count
 from tdbg.rules.flag_lines import Injections
 
@@ -361,7 +361,7 @@ class View:
         """True if the process is known to have ended, in whatever way."""
         if found.end is not None or found.crash is not None or self.own_exit(found) is not None:
             return True
-        here = found.start is None or found.start.host in ("", socket.gethostname())
+        here = found.start is None or found.start.host in ("", host_name())
         return self.over and (here or time.time() - found.t > SILENT_S)
 
     def ending(self, found: ProcessView) -> str:

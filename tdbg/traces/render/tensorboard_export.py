@@ -61,6 +61,8 @@ def export_scalars(run: RunDir) -> list[Path]:
     A folder that has one already is left alone. Raises OSError where it cannot be written.
     """
     with_traces = [process for process in run.processes() if process.is_rank and _is_due(process.path / "traces")]
+    if not with_traces:
+        return []
     try:
         import tensorboard.compat.proto.event_pb2  # noqa: F401
     except ImportError:
