@@ -18,6 +18,7 @@ from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss
 from tdbg.runtime.state import State
+from tdbg.runtime.torch_compat import active_modes
 
 
 class FastPath:
@@ -139,7 +140,13 @@ class FastPath:
         """Before backward."""
         state = self._state
         try:
-            if type(losses) is Tensor and losses.is_cpu and not state.scaling and state.in_update is None:
+            if (
+                active_modes() is None
+                and type(losses) is Tensor
+                and losses.is_cpu
+                and not state.scaling
+                and state.in_update is None
+            ):
                 value = losses.item()
                 if math.isfinite(value) and value <= self._loss_bound and len(self._losses) < MAX_PARTS:
                     self._losses.append(value)
@@ -153,7 +160,7 @@ class FastPath:
     def skip_clipping(self, total: Any) -> bool:
         """After clipping. total: the gradients' norm before it."""
         try:
-            if type(total) is Tensor and total.is_cpu and math.isfinite(total.item()):
+            if active_modes() is None and type(total) is Tensor and total.is_cpu and math.isfinite(total.item()):
                 return True
         except Exception:  # guard: a tensor that shows no value
             pass
