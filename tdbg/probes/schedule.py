@@ -88,6 +88,11 @@ class _Course:
     every: int = 0  # updates in a row with an advance
     epochs_then: int | None = None  # passes over the loader when it was announced
 
+    @property
+    def known_length(self) -> int | None:
+        """Its own length, where its steps are counted from the first on: else none of them can be set against it."""
+        return self.planned if self.whole else None
+
     def close_interval(self, gap: int) -> None:
         """Updates were done since the last advance: count how it steps between them."""
         crowd, gone = self.crowd >= 2 and gap == 1, self.crowd
@@ -253,7 +258,7 @@ class Schedule(Probe):
             updates=course.at,
             why=why,
             before=_short(before),
-            planned=course.planned,
+            planned=course.known_length,
             whole=course.whole,
         )
         self._say("SCHEDULING", first, self._now)
@@ -277,7 +282,7 @@ class Schedule(Probe):
             why=why,
             before=_short(pending.before),
             rates=_short(rates),
-            planned=course.planned,
+            planned=course.known_length,
             per_update=course.crowd if course.crowd > 1 else None,
         )
         self._say("SCHEDULING", stepped, pending.step)

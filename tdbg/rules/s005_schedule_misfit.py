@@ -108,7 +108,7 @@ class ScheduleMisfit(ObservingRule[_State]):
                 continue
             whole = seen.end is not None and seen.end.reason == "exit"
             fits = abs(seen.step - state.planned) <= NEAR * state.planned
-            if whole and fits and state.advanced <= BARELY * state.planned:
+            if whole and fits and _has_barely_begun(state, seen.step):
                 found += self.once(self._given, self._barely(seen.process, state, seen.step))
         return found
 
@@ -125,6 +125,12 @@ class ScheduleMisfit(ObservingRule[_State]):
             cause="its length counts updates, and it steps once an epoch",
             try_next="step it after each update, or give its length in epochs",
         )
+
+
+def _has_barely_begun(state: _State, updates: int) -> bool:
+    """True if it was at most a tenth of its way, as far as it was seen and at the pace it had until then."""
+    rest = max(updates - state.updates, 0) * state.advanced / state.updates if state.updates else updates
+    return state.advanced + rest <= BARELY * state.planned
 
 
 def _will_barely_begin(state: _State) -> bool:
