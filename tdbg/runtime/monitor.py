@@ -418,8 +418,11 @@ class Monitor(State):
         """A step that the budget does not even pay a glance for: counted, as cheaply as can be."""
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
+            self.optimizers.other_stepped()
+            self.optimizers.give_way(optimizer)
             self.losses.last.drop()
             return
+        self.optimizers.main_stepped()
         self.optimizers.claim(optimizer)  # a profiler may want quiet from the first step on
         self.step += 1
         self.losses.last.end_step(self.step)
@@ -452,6 +455,7 @@ class Monitor(State):
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
+            self.optimizers.give_way(optimizer)
             self.losses.last.drop()
             return
         self.optimizers.main_stepped()
@@ -487,6 +491,7 @@ class Monitor(State):
             self.calls.late = []
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
+            self.optimizers.give_way(optimizer)
             self.losses.last.drop()
             return
         self.optimizers.main_stepped()
