@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LATE = "no gradient came: it was not used, it was a view changed in place, or backward came after the update"
 MAX_SKIPPED = 8  # tensors that are named
 MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
 
@@ -106,7 +105,7 @@ class Capture(Probe):
         self.pool = Pool(policy=settings.capture_policy)
         self.tap = Tap(self.pool, self._failed)
         self.waiting = Waiting(self.tap, self._hand_over)
-        self.pool.relieve = self.waiting.hand_over_all  # what waits for gradients must not be waited for
+        self.pool.relieve = self.waiting.make_room  # what waits for gradients must not be waited for
         self._targets: weakref.WeakKeyDictionary[nn.Module, list[Target]] = weakref.WeakKeyDictionary()
         self._recording: Recording | None = None
         self._totals = Totals()
@@ -352,9 +351,9 @@ class Capture(Probe):
         elif self.waiting:
             self.waiting.hand_over_complete()
 
-    def _hand_over(self, ended: Ended) -> None:
+    def _hand_over(self, ended: Ended, missing: str) -> None:
         copied = ended.copied
-        self._skip(copied)
+        self._skip(copied, missing)
         if self._idle:
             for path in copied.calls:
                 self._idle.pop(path, None)
@@ -363,9 +362,9 @@ class Capture(Probe):
             return
         self._put(ended)
 
-    def _skip(self, copied: Copied) -> None:
-        """Keep in mind what of a pass could not be kept."""
-        late = dict.fromkeys(copied.awaited, LATE)
+    def _skip(self, copied: Copied, missing: str) -> None:
+        """Keep in mind what of a pass could not be kept. missing: why gradients have not come."""
+        late = dict.fromkeys(copied.awaited, missing)
         for path, why in {**copied.skipped, **late}.items():
             self._leave(path, why)
 

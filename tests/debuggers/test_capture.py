@@ -15,7 +15,7 @@ from tdbg.core.config import Settings
 from tdbg.core.events import Observation
 from tdbg.debuggers.capture import Capture
 from tdbg.debuggers.pool import PATIENCE_S
-from tdbg.debuggers.waiting import MOST
+from tdbg.debuggers.waiting import CROWDED, MOST
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter
 from tdbg.probes.catalog import CATALOG
@@ -170,6 +170,16 @@ def test_outputs_that_nobody_uses_do_not_hold_passes_up(watched: Watch, tmp_path
     assert not watched.monitor.probe("capture").waiting
     watched.monitor.detach()
     assert [len(values) for _, values in grads(tmp_path)] == [0] * 20 + [1]
+
+
+def test_more_passes_than_can_wait_are_the_reason_that_is_given(watched: Watch) -> None:
+    """As in a rollout of reinforcement learning: many forwards, one backward that reaches them all."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    outputs = [net(torch.ones(3, 4)) for _ in range(MOST + 4)]
+    torch.stack(outputs).sum().backward()
+    optimizer.step()
+    assert watched.monitor.probe("capture")._skipped == {"b:grad": CROWDED}
 
 
 def test_passes_that_wait_for_gradients_give_room_to_others(watched: Watch, tmp_path: Path) -> None:
