@@ -17,6 +17,7 @@ MARK = "***"
 _WORDS = frozenset(
     [
         "pwd",
+        "pw",
         "pass",
         "passwd",
         "password",
@@ -45,6 +46,7 @@ _WORDS = frozenset(
         "sas",
         "jwt",
         "signature",
+        "sig",
     ]
 )
 # What says so within a longer word too: HFTOKEN, dbpassword, githubpat is beyond us.
@@ -76,6 +78,7 @@ _SHAPES = re.compile(
 _SUSPECT = [
     "pass",
     "pwd",
+    "pw",
     "secret",
     "cred",
     "token",
@@ -91,6 +94,7 @@ _SUSPECT = [
     "jwt",
     "sas",
     "signature",
+    "sig",
     "://",
     "hf_",
     "gho_",
@@ -105,7 +109,7 @@ _SUSPECT = [
     "eyj",
 ]
 _CLASS = re.compile(r"(?:Error|Exception|Warning|Interrupt)$")
-_WEAK = ("key", "pass", "auth", "pat", "sas", "signature")
+_WEAK = ("key", "pass", "auth", "pat", "sas", "signature", "sig", "pw")
 _CODE = re.compile(r"[(\[]|\w\.[A-Za-z_]")
 # What is remembered of a secret's value: neither a path nor words with a short number, as names of columns and layers are.
 _REMEMBERED = re.compile(r"(?!/|\.{1,2}/|~|[A-Za-z]:\\)(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])\S{8,4096}")
