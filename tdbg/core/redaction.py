@@ -19,6 +19,7 @@ MARK = "***"
 _WORDS = frozenset(
     [
         "pwd",
+        "pw",
         "pass",
         "passwd",
         "password",
@@ -47,6 +48,7 @@ _WORDS = frozenset(
         "sas",
         "jwt",
         "signature",
+        "sig",
     ]
 )
 # What says so within a longer word too: HFTOKEN, dbpassword, githubpat is beyond us.
@@ -78,6 +80,7 @@ _SHAPES = lazy_pattern(
 _SUSPECT = [
     "pass",
     "pwd",
+    "pw",
     "secret",
     "cred",
     "token",
@@ -93,6 +96,7 @@ _SUSPECT = [
     "jwt",
     "sas",
     "signature",
+    "sig",
     "://",
     "hf_",
     "gho_",
@@ -107,7 +111,7 @@ _SUSPECT = [
     "eyj",
 ]
 _CLASS = lazy_pattern(r"(?:Error|Exception|Warning|Interrupt)$")
-_WEAK = ("key", "pass", "auth", "pat", "sas", "signature")
+_WEAK = ("key", "pass", "auth", "pat", "sas", "signature", "sig", "pw")
 _CODE = lazy_pattern(r"[(\[]|\w\.[A-Za-z_]")
 # What is remembered of a secret's value: neither a path nor words with a short number, as names of columns and layers are.
 _REMEMBERED = lazy_pattern(r"(?!/|\.{1,2}/|~|[A-Za-z]:\\)(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])\S{8,4096}")

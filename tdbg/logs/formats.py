@@ -17,7 +17,10 @@ from tdbg.logs.log_header import LEVELS
 # before Python 3.11.5 one whose last try fails takes a byte too many.)
 COLOUR = rb"(?:\xef\xbb\xbf)?(?:\x1b\[[0-9;]*m)*"  # and a byte order mark, at the beginning of a file
 LAUNCHER = rb"(?:\[(?:rank|default)\d+\]:\s?|\d+: )?"
-PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb")"
+# What a formatter of the program's own puts before everything else, on the first line of a record alone: `[rank3] `.
+OWN_RANK = rb"\[[Rr]ank[ :=]?\d+\]:?[ \t]+(?:[-|][ \t]+)?"
+PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb"(?:" + OWN_RANK + rb")?)"
+RANKED = re.compile(COLOUR + LAUNCHER + COLOUR + rb"\[[Rr]ank[ :=]?(\d+)\]")
 LAUNCHED = re.compile(COLOUR + rb"(?:\[rank(\d+)\]:|\[default(?P<local>\d+)\]:|(\d+): )")
 STEP = rb"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?[ =:#]{1,3}\[?(\d+)"
 TRACEBACK = b"Traceback (most recent call last)"
@@ -128,6 +131,8 @@ class Format:
         if prefix is not None and prefix["local"] is None:
             return number(prefix[1] or prefix[3])
         named = found["rank"] if "rank" in cls.header.groupindex else None
+        if not named and (own := RANKED.match(found.string, found.start())) is not None:
+            named = own[1]
         return number(named) if named else number(prefix["local"]) if prefix is not None else None
 
     @classmethod
