@@ -11,10 +11,11 @@ from tdbg.core.events import Observation
 from tdbg.core.observations import Observed, field_lines
 from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rundir import ProcessDir
+from tdbg.debuggers.run_capture import Capture
 from tdbg.probes import PROBES
 from tdbg.rules import RULES
 
-CLASSES = [kind for probe in PROBES for kind in probe.observations]
+CLASSES = [kind for probe in (*PROBES, Capture) for kind in probe.observations]
 ODD = (None, "nan", "text", True, -1, 3, 2.5, [], ["a"], [1.0], {}, {"a": 1}, [None], [{"a": [1]}])
 
 
@@ -81,7 +82,10 @@ def test_no_rule_fails_at_what_a_foreign_run_directory_says(odd: Any, tmp_path: 
     events = [event(kind, dict.fromkeys(field_lines([kind]), odd)) for kind in CLASSES]
     if odd is ROWS:
         events = [event(kind, ROWS) for kind in CLASSES if "lasting" in field_lines([kind])]
-    assert events
+    events += [
+        Observation(probe="loss", values={"faults": faults})
+        for faults in (odd, [{"code": odd}], [{"code": "TD-L001", "title": odd}])
+    ]
     for rule in RULES:
         watching = rule()
         for told in events:
