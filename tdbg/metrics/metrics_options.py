@@ -1,4 +1,4 @@
-"""What every command of metrics can be asked: which run, ranks and keys; and what is told of a reading."""
+"""The options that all commands of metrics share (run, ranks, keys), and the warnings about what was read."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

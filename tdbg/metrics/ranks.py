@@ -1,4 +1,4 @@
-"""The saved states of several ranks as one, offline; over a process group `tdbg.metrics.tracker.rank_reduction` does it."""
+"""Merge saved states of several ranks offline; `tdbg.metrics.tracker.rank_reduction` does it in a process group."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What debuggers gave for one datapoint, as they gave it, out of tdbg's own pages and those of other tools."""
+"""Load the outputs of one datapoint as its debuggers returned them, from tdbg's own pages or another tool's."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sealed pages, journals and manifests copied to a store, while they are written or afterwards.
+"""Copy sealed pages, journals and manifests to a store, while they are written or afterwards.
 
 A reader of the store never sees half a file, nor a datapoint whose page is not there: a page appears before the part
 of the journal that tells of it, and of a journal only that part is copied. Who reads in between finds what is in a

@@ -1,4 +1,4 @@
-"""How far long work is: a line on stderr, on a terminal only."""
+"""The progress of long work: one line on stderr, on a terminal only."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What is kept of a trace: sums and lists of bounded length, never its events. Times are whole nanoseconds."""
+"""The summary of a trace: sums and lists of bounded length, never events. Times are whole nanoseconds."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What every command of traces can be asked: which traces; and how they are read and told of."""
+"""The options that all commands of traces share (path, ranks, windows), and how the traces they name are read."""
 
 import os
 from collections.abc import Callable, Sequence

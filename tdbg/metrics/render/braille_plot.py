@@ -1,4 +1,4 @@
-"""Curves in a terminal, in dots of braille. Standard library alone."""
+"""Curves on a terminal, drawn in braille dots. Standard library alone."""
 
 from collections.abc import Sequence
 

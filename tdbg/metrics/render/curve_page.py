@@ -1,4 +1,4 @@
-"""Curves of metrics as one HTML file that needs no network. Everything of a run reaches it as text, never as markup."""
+"""Curves of metrics as one HTML file that needs no network. Every name in it is text, never markup."""
 
 from collections.abc import Sequence
 from typing import IO, Any

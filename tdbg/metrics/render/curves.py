@@ -1,4 +1,4 @@
-"""Curves for a picture: every value smoothed as it comes, then thinned so that no extreme is lost."""
+"""Curves for a plot: smoothed value by value, then thinned so that no extreme is lost."""
 
 import math
 from array import array

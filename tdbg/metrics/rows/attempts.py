@@ -1,4 +1,4 @@
-"""What of a file still counts after a run was resumed: rows that a later attempt made again are passed over.
+"""The rows that still count after a run was resumed: those that a later attempt repeated are skipped.
 
 Each process that appends begins with a header. What it made again begins one step behind the checkpoint that the header
 names, or with the first row of each source in this attempt.

@@ -1,4 +1,4 @@
-"""Rows that other tools wrote: JSON lines of flat numbers with a step or an epoch, and trainer_state.json of transformers."""
+"""Rows of other tools: JSON lines of flat numbers with a step or an epoch, and trainer_state.json of transformers."""
 
 import math
 import re

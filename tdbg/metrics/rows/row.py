@@ -1,4 +1,4 @@
-"""Rows: what one line of ``metrics.jsonl`` says. Standard library alone: ranks write them."""
+"""One row of ``metrics.jsonl``, and its header. Standard library alone: ranks write them."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Which files of rows a path means: a run, a folder of runs' files, one file. No file is opened for that."""
+"""The files of rows that a path names: a run, a folder of runs' files, one file. None is opened."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Rows of files, streamed: decoded many at a time, in bounded memory, past whatever is torn or of somebody else."""
+"""Stream rows from files: decoded in batches, in bounded memory, past lines that are torn or foreign."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Series of a run in bounded memory: of each key the last value, the least, the most, how many, and its course."""
+"""The series of a run in bounded memory: last, smallest and largest value of each key, count, and course."""
 
 import gc
 import math

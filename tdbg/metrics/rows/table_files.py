@@ -1,4 +1,4 @@
-"""Rows of a table written as CSV, JSON or Parquet, as they come: nothing is held but one block."""
+"""Write the rows of a table as CSV, JSON or Parquet, one block at a time."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Means of what came since the last write to the sinks: exact, weighted by samples, and never of last values."""
+"""Exact means of the values since the last write to the sinks, weighted by samples."""
 
 from collections.abc import Mapping
 from typing import Any

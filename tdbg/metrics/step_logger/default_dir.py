@@ -1,4 +1,4 @@
-"""Where this process keeps its metrics, if somebody said so: `tdbg run` does, by the folder of the rank."""
+"""The folder for the metrics of this process: its rank's under `tdbg run`, else ``metrics/rank0000``."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When a run ends before its last step, and why; and at which steps tdbg's level changes."""
+"""Early stopping and its reasons, and the steps at which tdbg's level changes."""
 
 import math
 from collections.abc import Iterable, Mapping

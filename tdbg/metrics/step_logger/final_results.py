@@ -1,4 +1,4 @@
-"""The final results of a run: best and last of every phase that there is, read from the state."""
+"""The final results of a run: best and last value of every phase."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple

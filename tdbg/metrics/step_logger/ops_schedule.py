@@ -1,4 +1,4 @@
-"""What is due at which step: intervals, warm-up, early stop and levels of a run. It knows no metric."""
+"""The schedule of a run: what is due at which step, warm-up, early stopping and levels. It knows no metric."""
 
 from collections.abc import Mapping
 from typing import Any

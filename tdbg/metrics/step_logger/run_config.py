@@ -1,4 +1,4 @@
-"""What holds for a whole run, as flat plain values: the program's own config, and what is known of data and model."""
+"""The configuration of a run as flat plain values: the program's own, and facts about data and model."""
 
 import sys
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""How often something is done: every so many steps, every so many epochs, or every part of the run."""
+"""Intervals: every so many steps, every so many epochs, or every fraction of the run."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

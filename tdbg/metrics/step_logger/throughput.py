@@ -1,4 +1,4 @@
-"""How fast a run is: samples a second, and when it will be done."""
+"""The throughput of a run: samples per second, and the time left."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""One id of a W&B run for all ranks: through the store that the process group was made with, on any backend.
+"""Share one W&B run id with all ranks, through the store of the process group, on any backend.
 
 No collective is issued and no accelerator is touched: rank 0 writes the id under a name, the others read it there.
 """

@@ -1,4 +1,4 @@
-"""The parts of a batch, tasks and subsets, as a program hands them over: checked, with how many samples each has."""
+"""Check the parts of a batch (tasks and subsets) that a program passes, with the samples of each."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping

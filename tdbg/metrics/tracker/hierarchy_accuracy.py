@@ -1,4 +1,4 @@
-"""Right answers over a hierarchy of tasks (species, genus, family, ...), with labels that may be null.
+"""Accuracy over a hierarchy of tasks (species, genus, family, ...), with labels that may be null.
 
 N: samples of a batch. C: classes of a task. Works on tensors and arrays where they are, and on lists.
 """

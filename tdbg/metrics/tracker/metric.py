@@ -1,4 +1,4 @@
-"""One metric: what it is now, its best so far, and the sums of the pass that is under way."""
+"""One metric: its current value, its best so far, and the sums of the current pass."""
 
 import math
 from collections import deque

@@ -1,4 +1,4 @@
-"""Any number that a training loop may hand over, as a float. Knows tensors without importing torch."""
+"""Convert any number of a training loop to a float. Recognizes tensors without importing torch."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The state of a run's metrics: it accumulates, divides, keeps the best, saves and restores. It never logs."""
+"""The tracker of a run's metrics: it accumulates, averages, keeps the best, saves and restores. It never logs."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sums and counts that are exact: the order of updates, and how they are split over ranks, change nothing.
+"""Exact sums and counts: independent of the order of updates and of how ranks share them.
 
 A float is a whole number times a power of two, and so is any sum of floats: it is kept as such, and rounded once, when
 it is divided. The same idea as the partials of Shewchuk 1997, "Adaptive precision floating-point arithmetic", which

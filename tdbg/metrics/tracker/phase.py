@@ -1,4 +1,4 @@
-"""One phase of a run (train, val, val_mask_meta, ...): its metrics, of all of it, of tasks and of subsets."""
+"""One phase of a run (train, val, val_mask_meta, ...): its metrics, overall and by task and subset."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""The sums of several ranks as one, over the user's process group; of saved states: `tdbg.metrics.ranks`."""
+"""Sum metrics over the ranks of the user's process group; `tdbg.metrics.ranks` merges saved states."""
 
 import json
 from collections.abc import Iterable

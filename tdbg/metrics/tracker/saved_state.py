@@ -1,4 +1,4 @@
-"""The saved state of a tracker: written as plain data, and read back only if all of it is sound."""
+"""The saved state of a tracker: written as plain data, and loaded only if all of it is valid."""
 
 import functools
 from collections import deque

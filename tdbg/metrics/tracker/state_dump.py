@@ -1,4 +1,4 @@
-"""A tracker's state as one record that people and programs read, in a file or not."""
+"""Dump a tracker's state as one record for people and programs, to a file or not."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Reading a saved state field by field: what is missing, or of another kind, is named with its place."""
+"""Validate a saved state field by field: errors name the place of a missing or mistyped field."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Metrics of parts of the data (by region, source, difficulty, ...), from values of single samples."""
+"""Metrics of subsets of the data (region, source, difficulty, ...), from per-sample values."""
 
 from collections.abc import Mapping
 from typing import Any

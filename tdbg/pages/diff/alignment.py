@@ -1,4 +1,4 @@
-"""Which tensor of one datapoint is which of another, where layers were inserted, removed or moved. Standard library alone."""
+"""Align the tensors of two datapoints where layers were inserted, removed or moved. Standard library alone."""
 
 import re
 from collections import Counter

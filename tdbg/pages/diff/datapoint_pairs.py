@@ -1,4 +1,4 @@
-"""The datapoints of two sides, and which of one is which of the other. Standard library alone."""
+"""Pair the datapoints of two captures by key. Standard library alone."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

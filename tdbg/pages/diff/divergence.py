@@ -1,4 +1,4 @@
-"""Where two captures part: the first tensor in the order of execution, and the worst ones behind it."""
+"""The divergence of two captures: the first tensor in execution order that differs, and the largest differences."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""How far two tensors are apart, and how far they may be.
+"""The distance between two tensors, and the tolerance for it.
 
 The error of a value is |a - b| / max(|a|, |b|, rms), rms being the larger root mean square of the two tensors' finite
 values. Small values, which are what is left when large ones cancel, are so measured by the tensor's own scale, and an

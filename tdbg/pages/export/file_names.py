@@ -1,4 +1,4 @@
-"""File names out of keys and paths that anybody may have written. Standard library alone."""
+"""Safe file names from keys and paths that may hold anything. Standard library alone."""
 
 import hashlib
 from pathlib import PurePosixPath

@@ -1,4 +1,4 @@
-"""Tensors written as files of other programs: which of them go where, and what was done."""
+"""Export of selected tensors: what goes into which file, and what was written, skipped or failed."""
 
 from collections.abc import Iterator
 from pathlib import Path

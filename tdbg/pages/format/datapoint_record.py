@@ -1,4 +1,4 @@
-"""The record of a datapoint, as the writer makes it. Standard library alone."""
+"""Encode the record of a datapoint. Standard library alone."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Writing at an offset, whole or not at all as far as the caller can tell. Standard library alone."""
+"""Durable writes at an offset, each complete or absent as far as the caller can tell. Standard library alone."""
 
 import ctypes
 import errno

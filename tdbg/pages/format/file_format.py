@@ -1,4 +1,4 @@
-"""The names and numbers of the page format, and its JSON: docs/pages.md, as code. Standard library alone."""
+"""The names, numbers and JSON of the page format, as docs/pages.md describes them. Standard library alone."""
 
 import base64
 import itertools

@@ -1,4 +1,4 @@
-"""The header of a sealed page, which is that of a safetensors file: made, and read. Standard library alone.
+"""Build and parse the header of a sealed page, which is a safetensors header. Standard library alone.
 
 Source: https://huggingface.co/docs/safetensors (an 8-byte little-endian length, a JSON object, then the bytes; tensors
 leave no byte out and share none).

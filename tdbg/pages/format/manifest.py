@@ -1,4 +1,4 @@
-"""MANIFEST.json: whose pages a folder holds, and in which version. Standard library alone."""
+"""MANIFEST.json: the run and format version of the pages in a folder. Standard library alone."""
 
 import json
 import os

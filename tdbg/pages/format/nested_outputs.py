@@ -1,4 +1,4 @@
-"""Outputs as they were captured, nested, out of what pages keep: leaves by path, and notes. Standard library alone.
+"""Rebuild nested outputs from what pages store: leaves by path, and notes. Standard library alone.
 
 ``FeatureMap/stats/mean`` is a step for each dict, list or tuple on the way to it. What the steps do not tell stands in
 a note of the container's path: ``{"list": ""}``, ``{"tuple": NAME}``, ``{"set": ""}``, ``{"dict": ""}`` of an empty dict,

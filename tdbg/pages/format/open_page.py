@@ -1,4 +1,4 @@
-"""The page that is being filled, and how it is sealed. Standard library alone."""
+"""The page being filled, and how it is sealed. Standard library alone."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The list of what a page of another tool may ask for, and the inert value that each of it becomes.
+"""The globals that a pickled page may name, and the inert value that each becomes.
 
 Exact (module, name) pairs; nothing is imported and nothing of that name is called.
 Source: ``torch/_utils.py``, ``torch/_tensor.py`` (``_reduce_ex_internal``), ``copyreg.py``.

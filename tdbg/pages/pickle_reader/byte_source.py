@@ -1,4 +1,4 @@
-"""Bytes that are read where they lie: a file, a part of one, text that stands for bytes, and a reader that runs over them.
+"""Sources of bytes that are read in place (a file, a part of one, text that stands for bytes), and a reader over them.
 
 Whoever follows a page holds offsets, not data. A source gives any range of itself and knows its size.
 """

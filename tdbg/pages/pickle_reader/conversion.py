@@ -1,4 +1,4 @@
-"""Pages of other tools made into pages of tdbg's own, and compared with them value by value afterwards."""
+"""Convert pickled pages to tdbg's own, and verify them value by value."""
 
 import math
 import struct

@@ -1,4 +1,4 @@
-"""What one datapoint holds, as a plain tree: nested dicts and lists whose leaves are arrays, numbers and text.
+"""A datapoint as a plain tree: nested dicts and lists whose leaves are arrays, numbers and text.
 
 A page is a graph: its parts may be shared, may hold themselves, and may double their size at each level. The tree is
 bounded in depth and in number, so that whoever walks over it needs no care.

@@ -1,4 +1,4 @@
-"""Pages that joblib packed: unpacked a block at a time into a temporary file, since a page is read at many places.
+"""Decompress a joblib page into a temporary file, block by block, since a page is read at many places.
 
 Few pages are packed, so that what unpacks them is imported when there is one.
 Bounded: memory by the blocks, the file by what the packed one can honestly hold. What is broken is read up to there.

@@ -1,4 +1,4 @@
-"""What numpy and joblib put into a pickle, made again as inert values: dtypes, arrays, scalars.
+"""The globals of numpy and joblib, rebuilt as inert values: dtypes, arrays, scalars.
 
 joblib writes the bytes of an array into the stream itself, behind the opcode that describes it.
 Source: ``numpy/_core/src/multiarray`` (``array_reduce``, ``arraydescr_reduce``), ``joblib/numpy_pickle.py``.

@@ -1,4 +1,4 @@
-"""What a page of another tool is made of once it is read: values that can be looked at, and that can do nothing.
+"""The inert values that a pickled page is parsed into: they can be inspected, and never run anything.
 
 Big data is not in them. An Array knows where its bytes lie, and reads them when it is asked to.
 """

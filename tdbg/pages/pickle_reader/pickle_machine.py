@@ -1,4 +1,4 @@
-"""The stack machine that a pickle is a program for, with inert values on its stack.
+"""The stack machine that a pickle is a program for; its stack holds inert values alone.
 
 Four opcodes of a pickle import names and call them. Here nothing is imported: a name is looked up in a list of exact
 (module, name) pairs, whose rules make inert values, and what is not on the list becomes a Refused that says its name.

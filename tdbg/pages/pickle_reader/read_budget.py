@@ -1,4 +1,4 @@
-"""What reading a page may cost, and what was refused in it.
+"""The budget for reading a page, and the values that were refused in it.
 
 Each opcode is charged for the memory it can make, and the time that has passed is compared with what was charged: a page
 that means well takes a thousandth of its size and a tenth of the time.

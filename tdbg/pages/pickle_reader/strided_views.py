@@ -1,4 +1,4 @@
-"""Views made whole: the elements of a strided view, copied one after the other."""
+"""Copy the elements of a strided view into contiguous bytes."""
 
 import itertools
 import math

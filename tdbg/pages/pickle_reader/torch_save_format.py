@@ -1,4 +1,4 @@
-"""The bytes that ``torch.save`` makes, in both of its formats, as far as they hold tensors and their memory.
+"""Both formats of ``torch.save``, as far as they hold tensors and their storages.
 
 The older one is a row of five pickles and then the data; the newer one a zip file, nothing in it packed.
 Source: ``torch/serialization.py`` (``_legacy_save``, ``_save``), and the zip format's APPNOTE.TXT, sections 4.3 and 4.5.3.

@@ -1,4 +1,4 @@
-"""Follow a pickle without running anything: its opcodes, protocols 0 to 5, each as what it does to a Machine.
+"""Follow a pickle without running anything: each opcode of protocols 0 to 5 as its effect on a `PickleMachine`.
 
 Source: the comments of CPython's ``Lib/pickletools.py``.
 """

@@ -1,4 +1,4 @@
-"""A datapoint as a reader sees it, and its tensors, whose bytes are read when they are asked for."""
+"""A datapoint and its tensors, whose bytes are read on demand."""
 
 import math
 from collections.abc import Iterator, Mapping

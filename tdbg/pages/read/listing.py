@@ -1,4 +1,4 @@
-"""What there is: layers, ranks, epochs and steps, counted without reading a tensor. Standard library alone."""
+"""Count layers, ranks, epochs and steps without reading a tensor. Standard library alone."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Files that are read by range, and the folders that hold pages. What lies there is not trusted."""
+"""Folders that hold pages, and their files, read by range. Their contents are not trusted."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What one writer left: the datapoints of a journal, or of a sealed page whose journal is not there."""
+"""The datapoints of one writer: from its journal, or from a sealed page whose journal is missing."""
 
 import json
 from abc import ABC, abstractmethod

@@ -1,4 +1,4 @@
-"""What is wrong with pages, and what their writers left out, in words."""
+"""Report problems of pages, and what their writers left out, on stderr."""
 
 from tdbg.core.output import say
 from tdbg.core.tables import counted, safe

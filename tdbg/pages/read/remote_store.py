@@ -1,4 +1,4 @@
-"""Pages on a store that fsspec knows (S3, GCS, Azure, HTTP, memory and others), read by range.
+"""Pages on a store that fsspec supports (S3, GCS, Azure, HTTP, memory and others), read by range.
 
 fsspec is loaded here and nowhere else, and this file only where a URL is given.
 """

@@ -1,4 +1,4 @@
-"""Parts of a tensor: ``0,:,3:5``. Only the rows that are asked for are read."""
+"""Slices of a tensor: ``0,:,3:5``. Only the rows of the slice are read."""
 
 import math
 from itertools import product

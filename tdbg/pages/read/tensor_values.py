@@ -1,4 +1,4 @@
-"""What the bytes of a tensor mean: Python numbers with the standard library alone, or a numpy array.
+"""Decode the bytes of a tensor: to Python numbers with the standard library alone, or to a numpy array.
 
 Floats of less than 32 bits are made from their definition (Micikevicius et al. 2022, arXiv:2209.05433, for fp8; the
 OCP Microscaling formats 1.0 for e8m0 and e2m1): sign, exponent with a bias, mantissa; subnormals where the exponent is 0.

@@ -1,4 +1,4 @@
-"""A tensor as a picture: a heat map of two dimensions, a grid of three, with the names of tokens where they are known."""
+"""A tensor on a terminal: a heat map of two dimensions, a grid of three, labelled with tokens if they are known."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Captured tensors as one HTML file that needs no network and no server: its data stand in it as JSON.
+"""Captured tensors as one HTML file with its data as JSON; it needs no network and no server.
 
 Everything that comes from a file is JSON in which no ``<`` stands, and reaches the page as text, never as markup. The
 page may load nothing and run only the one script whose hash it names.

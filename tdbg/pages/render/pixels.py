@@ -1,4 +1,4 @@
-"""Numbers as colours, and colours as pictures: PNG, and what terminals take. Standard library alone."""
+"""Numbers as colors, and colors as PNG or terminal graphics. Standard library alone."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A tensor small enough to be looked at: planes of its last two dimensions, means of blocks where they are large."""
+"""A preview of a tensor: planes of its last two dimensions, reduced to block means if they are large."""
 
 import math
 from collections.abc import Iterator

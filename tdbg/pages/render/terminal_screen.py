@@ -1,4 +1,4 @@
-"""What stdout can show: colours, half blocks, pixels; or plain letters where it is no terminal."""
+"""What stdout can display: colors, half blocks, pixels, or plain letters without a terminal."""
 
 import os
 import sys

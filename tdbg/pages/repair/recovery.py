@@ -1,4 +1,4 @@
-"""Recover captured pages: seal what a killed writer left, and rebuild journals and manifests. The only copy of a file is never overwritten."""
+"""Recover captured pages: seal what a killed writer left, rebuild journals and manifests. No only copy is overwritten."""
 
 import contextlib
 import os

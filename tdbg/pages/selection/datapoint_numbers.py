@@ -1,4 +1,4 @@
-"""Numbers that belong to a datapoint: captured with it, or on record of the training step it was captured in."""
+"""Numbers of a datapoint: captured with it, or recorded for its training step."""
 
 import contextlib
 import json

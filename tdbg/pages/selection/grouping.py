@@ -1,4 +1,4 @@
-"""Groups of datapoints: by a score, the failing half and the other, or by a value that was captured."""
+"""Groups of datapoints: by score (the failing half and the rest), or by a captured value."""
 
 import csv
 import io

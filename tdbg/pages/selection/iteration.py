@@ -1,4 +1,4 @@
-"""Every tensor of a selection in turn, as `stats` and `find` go over them."""
+"""Iterate over every tensor of a selection, as `stats` and `find` do."""
 
 from collections.abc import Callable, Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""Which tensors are meant: globs over paths, and keys. Standard library alone."""
+"""Select tensors by globs over paths. Standard library alone."""
 
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase

@@ -1,4 +1,4 @@
-"""Where pages are, as a person names them, and which of their datapoints are meant."""
+"""Locate the pages that a path names, and select datapoints from them."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a person means by ``KEY`` or ``KEY/tensor``, where both may hold slashes."""
+"""Resolve ``KEY`` or ``KEY/tensor``, where both may hold slashes."""
 
 from tdbg.pages.selection.locations import Selected, select_datapoints
 

@@ -1,4 +1,4 @@
-"""Which tensors of which datapoints a command shall take, each under a name of its own."""
+"""The tensors and datapoints that a command selects, each under a unique name."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple

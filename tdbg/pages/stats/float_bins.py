@@ -1,4 +1,4 @@
-"""Counts of values by the upper 16 bits of their float32: sign, exponent, seven bits of mantissa.
+"""Histogram bins of float32 values by their upper 16 bits: sign, exponent, seven bits of mantissa.
 
 Such histograms merge by addition, whatever the range of the values, and give quantiles to the resolution of bfloat16.
 """

@@ -1,4 +1,4 @@
-"""Figures by layer and group, while tensors pass by in any order, in bounded memory."""
+"""Statistics by layer and group over a stream of tensors in any order, in bounded memory."""
 
 import math
 

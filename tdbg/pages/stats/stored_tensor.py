@@ -1,4 +1,4 @@
-"""One stored tensor in figures, as cheaply as its size allows: with lists, with numpy, or streamed."""
+"""Statistics of one stored tensor, as cheaply as its size allows: with lists, with numpy, or streamed."""
 
 from tdbg.pages.read import tensor_slices
 from tdbg.pages.read.tensor_values import value_count

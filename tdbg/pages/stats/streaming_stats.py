@@ -1,4 +1,4 @@
-"""Figures of values that pass by: any number of them, in memory that does not grow.
+"""Statistics of a stream of values, in constant memory.
 
 What has at most 16 bits is counted code by code, and everything follows from the counts. Of wider types blocks that
 fit into a processor's cache are worked out in float64, and joined (Chan, Golub and LeVeque 1979).

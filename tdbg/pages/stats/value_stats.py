@@ -1,4 +1,4 @@
-"""Figures of a tensor's values: how many, what is not finite, mean, spread, quantiles, histogram.
+"""Statistics of values: count, non-finite values, mean, standard deviation, quantiles, histogram.
 
 Complex numbers count by their absolute value. mean, std (with n - 1), min, max and quantiles are those of the finite
 values. Small tensors need the standard library alone; larger ones numpy, which is loaded then.

@@ -1,4 +1,4 @@
-"""Calls by what called them: a tree of sums of bounded size, grown while the events of a trace pass by."""
+"""A tree of calls of bounded size, summed while the events of a trace stream by."""
 
 import heapq
 import itertools

@@ -1,4 +1,4 @@
-"""The threads of the program: operators with their own time, and what part of a step each thread is in."""
+"""The threads of the program: operators with their own time, and the part of a step each thread is in."""
 
 from array import array
 from bisect import bisect_right

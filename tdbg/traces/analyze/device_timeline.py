@@ -1,4 +1,4 @@
-"""What ran on accelerators: kernels, copies, and the calls that launched them and waited for them."""
+"""The accelerators' timeline: kernels, copies, and the calls that launched or waited for them."""
 
 from array import array
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Floating-point operations of an operator, by its input shapes: a multiplication and an addition are two."""
+"""The floating-point operations of an operator by its input shapes; a multiply-add counts as two."""
 
 from math import prod
 from typing import Any

@@ -1,4 +1,4 @@
-"""Memory over time: its peak, and who held it."""
+"""Memory over time: the peak, and what held it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Several ranks beside each other: who has more to do, who waits for whom. Standard library alone."""
+"""Compare several ranks: which has more work, which waits for which. Standard library alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

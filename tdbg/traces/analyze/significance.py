@@ -1,4 +1,4 @@
-"""Whether two samples differ by more than their own spread. Exact for small samples, and no model of the spread."""
+"""Test whether two samples differ beyond their spread. Exact for small samples, without a model of the spread."""
 
 import math
 from collections.abc import Sequence

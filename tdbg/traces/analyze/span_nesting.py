@@ -1,4 +1,4 @@
-"""Which span of a thread called which: all of a batch at once."""
+"""The caller of each span of a thread, for a whole batch at once."""
 
 from typing import Any
 

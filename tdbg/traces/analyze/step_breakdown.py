@@ -1,4 +1,4 @@
-"""What each step was spent on: parts that add up to its wall-clock time, and unions that overlap."""
+"""The breakdown of each step: parts that add up to its wall-clock time, and unions that overlap."""
 
 from array import array
 from typing import TYPE_CHECKING, Any

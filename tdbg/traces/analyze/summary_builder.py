@@ -1,4 +1,4 @@
-"""One pass over a trace: its summary.
+"""Build the summary of a trace in one pass.
 
 Memory is that of the summary, and 24 bytes for each outermost operator, 40 and more for each kernel of the trace.
 """

@@ -1,4 +1,4 @@
-"""The summary of a trace, kept beside it: the second look reads that alone."""
+"""The summary of a trace, cached in a file beside it."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Figures of a summary that people are told: medians, shares, operators by name. Standard library alone."""
+"""Figures of a summary for people: medians, shares, operators by name. Standard library alone."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

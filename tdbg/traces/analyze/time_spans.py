@@ -1,4 +1,4 @@
-"""Sets of time: unions of spans, what two have in common, what one has beyond another. Exact, whole nanoseconds."""
+"""Sets of time spans: union, intersection, difference. Exact, in whole nanoseconds."""
 
 from collections.abc import Iterable
 from typing import Any

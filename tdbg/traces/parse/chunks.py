@@ -1,4 +1,4 @@
-"""The bytes of a trace, block by block, packed or not. What is torn gives what it holds."""
+"""The bytes of a trace, block by block, compressed or not. A truncated file yields what it holds."""
 
 import os
 import zlib

@@ -1,4 +1,4 @@
-"""The names that a trace uses for what it tells of: here, and nowhere else."""
+"""The names that traces use for their events and categories, defined here alone."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The events of a trace that has them in no order, sorted by time, without ever holding all of them."""
+"""Sort the events of an unordered trace by time, without ever holding all of them."""
 
 import math
 from array import array

@@ -1,4 +1,4 @@
-"""The events of a trace, batch by batch: typed, and in memory that does not grow with the file.
+"""Stream the events of a trace in typed batches, in memory that does not grow with the file.
 
 A trace is one JSON object whose ``traceEvents`` is a list of events, or that list alone. Whoever writes it puts the
 same bytes between all of its events, so a block can be cut at the last of these and decoded whole. A cut inside a

@@ -1,4 +1,4 @@
-"""Several traces in one file, as `tdbg trace slice` writes those of several ranks: how they are told apart again.
+"""Several ranks' traces in one file, as `tdbg trace slice` writes them, and how they are told apart.
 
 Each part has a range of process ids of its own, and what stood beside its events is kept under ``tdbg``, ``slice``,
 ``heads``. The file begins with ``tdbgRanks``, the ranks of its parts.

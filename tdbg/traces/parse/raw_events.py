@@ -1,4 +1,4 @@
-"""The events of a trace with their own bytes beside them, for what copies some of them elsewhere."""
+"""The events of a trace together with their raw bytes, for copying some of them to another file."""
 
 from typing import Any
 

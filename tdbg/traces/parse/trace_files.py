@@ -1,4 +1,4 @@
-"""The traces that a path names: one file, a folder, or a run with its ranks, attempts and windows."""
+"""Find the traces that a path names: one file, a folder, or a run with its ranks, attempts and windows."""
 
 import os
 import re

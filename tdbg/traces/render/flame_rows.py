@@ -1,4 +1,4 @@
-"""A tree of calls as it is shown: by operator, by line of the program, or by module. Standard library alone."""
+"""The rows of a call tree: by operator, by line of the program, or by module. Standard library alone."""
 
 import re
 from collections.abc import Iterable, Sequence

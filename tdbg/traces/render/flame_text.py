@@ -1,4 +1,4 @@
-"""A tree of calls on a terminal: a row a node, its bar below that of its caller."""
+"""A call tree on a terminal: one row per node, its bar below that of its caller."""
 
 from typing import Any
 

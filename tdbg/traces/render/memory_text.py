@@ -1,4 +1,4 @@
-"""Memory over time on a terminal: a curve with its scale, the peak, and who held it."""
+"""Memory over time on a terminal: a curve with its scale, the peak, and what held it."""
 
 from collections.abc import Sequence
 

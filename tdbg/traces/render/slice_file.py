@@ -1,4 +1,4 @@
-"""A few steps of a few ranks as one small trace, which viewers and tdbg itself open."""
+"""Write a few steps of a few ranks as one small trace that viewers and tdbg itself open."""
 
 import gzip
 import os

@@ -1,4 +1,4 @@
-"""Which events of a trace belong to some of its steps: all that is needed to tell of these steps what the trace tells.
+"""Select the events of a trace that belong to some of its steps, with all that their summary needs.
 
 An event is kept whole or not at all: what began before a step and reaches into it is kept. So are the launches of the
 kernels that ran in it, wherever they stand, with the operators around them; they tell what part of a step a kernel is

@@ -1,4 +1,4 @@
-"""What TensorBoard shows beside the traces of a run: step times, waits and losses as scalars, and a summary as text.
+"""Export for TensorBoard beside a run's traces: step times, waits and losses as scalars, a summary as text.
 
 Written after the run by the process that watched it, into the folder of the traces, in the format of SummaryWriter
 and by the same writer (that of the `tensorboard` package). Neither torch nor TensorFlow is loaded.

@@ -1,4 +1,4 @@
-"""Summaries of traces as one HTML file that needs no network: graphs by plotly, whose script stands in the file.
+"""Summaries of traces as one HTML file that needs no network: graphs by plotly, whose script is embedded.
 
 Everything that comes from a trace is JSON in which no ``<`` stands, and reaches the page as text, never as markup. The
 page may load nothing and run only the two scripts whose hashes it names.

@@ -1,4 +1,4 @@
-"""Tables of numbers, for spreadsheets: a tensor of one or two dimensions, or the figures of datapoints."""
+"""CSV tables for spreadsheets: a tensor of one or two dimensions, or the scalars of datapoints."""
 
 import csv
 import io

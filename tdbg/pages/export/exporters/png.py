@@ -1,4 +1,4 @@
-"""Tensors as PNG: a map of numbers in colours, the channels of one side by side, images as they are.
+"""PNG pictures: a matrix as a color map, a tensor of three dimensions as a grid of channels, images unchanged.
 
 Written band by band with zlib (source: the PNG specification, third edition). Maps have a palette: a colour a step of
 the scale, and three that no number has, for NaN and the infinities.

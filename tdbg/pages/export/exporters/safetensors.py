@@ -1,4 +1,4 @@
-"""One safetensors file: every type as it is. Source: https://huggingface.co/docs/safetensors."""
+"""One safetensors file with every type unchanged. Source: https://huggingface.co/docs/safetensors."""
 
 import json
 from collections.abc import Iterable
