@@ -17,6 +17,7 @@ from tdbg.runtime.sampling import evenly, spread
 from tdbg.runtime.tensors import Bad, look
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 DEVICE_TYPES = ("cuda", "cpu", "xpu", "mps")
@@ -67,7 +68,7 @@ class MixedPrecision(Probe):
     levels = ("advanced", "extreme")
     observations = (PrecisionLoss, UpdateSkipped, SkipExplained, ScaleChanged)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._device_types: tuple[str, ...] = ()
         self._reset()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 # What makes the host wait for an accelerator, and what may copy or convert.
@@ -75,7 +76,7 @@ class Device(Probe):
     every = 16
     observations = (StepPlaces, MixedDtypes, MixedDevices, AcceleratorIdle)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._compiles = False
         self._forget()

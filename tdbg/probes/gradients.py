@@ -19,6 +19,8 @@ from tdbg.runtime.torch_compat import norms_of
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 # On the steps between samples only the first few small tensors are looked at: a NaN that arises in a
 # backward pass travels on to the first layers, and their bias or norm weights are cheap to read.
 SMALL_NUMEL = 4096
@@ -49,7 +51,7 @@ class GradientNorms(Probe):
     name = "gradient-norms"
     levels = ("basic", "advanced", "extreme")
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._names: Names | None = None
         self._numel: list[int] = []  # of the main optimizer's parameters, in the order of the vectors

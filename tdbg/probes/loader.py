@@ -11,6 +11,8 @@ from tdbg.probes import PROBES, Probe
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 
 @PROBES.add
 class LoaderWait(Probe):
@@ -26,7 +28,7 @@ class LoaderWait(Probe):
     name = "loader-wait"
     levels = ("basic", "advanced", "extreme")
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._wait_s = 0.0
         self._waited = False

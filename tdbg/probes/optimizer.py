@@ -21,6 +21,8 @@ from tdbg.runtime.torch_compat import norms_of
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 MAX_NAMES = 8
 MAX_GROUPS = 8
 MAX_OPTIMIZERS = 8
@@ -90,7 +92,7 @@ class OptimizerReport(Probe):
     every = 8
     observations = (UpdateSizes, ParameterGroups, ParameterCoverage)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._reset()
 

@@ -66,7 +66,7 @@ class LossScaler(Probe):
     name = "loss-scaler"
     levels = ("basic", "advanced", "extreme")
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._unscaled: tuple[int, Tensor] | None = None
         self._scale: float | None = None

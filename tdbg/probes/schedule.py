@@ -27,6 +27,8 @@ from tdbg.runtime.torch_hooks import targets
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 MAX_GROUPS = 8
 MAX_SCHEDULERS = 64
 JUMP = 1.5  # a rate that changes by so much at once is told in any case
@@ -135,7 +137,7 @@ class Schedule(Probe):
         SchedulerIdle,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._reset()
 

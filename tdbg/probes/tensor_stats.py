@@ -19,6 +19,8 @@ from tdbg.runtime.tensors import checkable, local_elements
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 PARTS = ("weight", "gradient")
 IN_TURN = 8  # parameters a look
 HISTORY = 64  # looks that are kept
@@ -54,7 +56,7 @@ class TensorStats(Probe):
         "names": "the names of all parameters; given when they change",
     }
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._history: deque[dict[str, Any]] = deque(maxlen=max(monitor.settings.keep_steps, HISTORY))
         self._names: list[str] = []

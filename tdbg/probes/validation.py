@@ -20,6 +20,7 @@ from tdbg.runtime.step_record import host_memory_mb
 from tdbg.runtime.tensors import walk
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 APART_STEPS = 2  # passes closer to each other are part of training: a teacher, a critic, a target
@@ -76,7 +77,7 @@ class Validation(EveryUpdate):
     levels = ("advanced", "extreme")
     observations = (EvaluationPass, CallsEachStep, NoEvaluation)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._forget()
 

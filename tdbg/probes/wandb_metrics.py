@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -24,6 +24,9 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.distributed.collectives import argument
 from tdbg.probes.forward import short
 from tdbg.runtime.tensors import on_host
+
+if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
 
 MAX_NAMES = 8
 MAX_KEYS = 2000  # of one run that are followed
@@ -99,7 +102,7 @@ class WandbMetrics(Probe):
         WandbFinished,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._reset()
 

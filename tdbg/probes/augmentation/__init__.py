@@ -38,6 +38,7 @@ from tdbg.probes.forward import short
 from tdbg.runtime.deferred_reads import device_idle
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 KIND = "augmentation"
@@ -183,7 +184,7 @@ class Augmentation(Probe):
     levels = ("extreme",)
     observations = (PipelineMeasured, TransformMadeNan, TransformIdle, RangeMistaken, TransformSlow)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._pipe = WorkerPipe()
         self._meter = Meter(self._broken)

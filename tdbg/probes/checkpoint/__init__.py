@@ -31,6 +31,7 @@ from tdbg.runtime.root_modules import unwrapped
 from tdbg.runtime.tensors import on_host, version
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 LIGHTNING = ("lightning.fabric.plugins.io.torch_io", "lightning_fabric.plugins.io.torch_io")
@@ -108,7 +109,7 @@ class Checkpoint(EveryUpdate):
         SaveMissed,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._forget()
 

@@ -50,6 +50,7 @@ from tdbg.runtime.budget import ALWAYS_STEPS
 from tdbg.runtime.deferred_reads import device_idle
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 CONTENT = "dataloader"  # kinds of work in the budget: a look at a batch,
@@ -103,7 +104,7 @@ class DataLoading(Probe):
         LoaderFailed,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._feeds = Feeds()
         self._prints = Prints()

@@ -44,6 +44,8 @@ from tdbg.runtime.torch_compat import backend_timeout, flight_dumps
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 MAX_NAMES = 8
 MAX_GROUPS = 64
 MAX_SIGNATURES = 4096
@@ -83,7 +85,7 @@ class Distributed(Probe):
         ProcessGroupDestroyed,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._models: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()
         self._reset()

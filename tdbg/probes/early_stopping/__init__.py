@@ -5,7 +5,7 @@ import sysconfig
 import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
@@ -14,6 +14,9 @@ from tdbg.core.observations.early_stopping import StoppingCheck
 from tdbg.probes import PROBES
 from tdbg.probes.early_stopping.stoppers import METHODS, Course, State, as_number, metric_of, parameters, state_of
 from tdbg.probes.updates import EveryUpdate
+
+if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
 
 LIGHTNING = ("lightning.pytorch.callbacks.early_stopping", "pytorch_lightning.callbacks.early_stopping")
 HUGGING_FACE = "transformers.trainer_callback"
@@ -46,7 +49,7 @@ class EarlyStopping(EveryUpdate):
     levels = ("advanced", "extreme")
     observations = (StoppingCheck,)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._courses: dict[int, tuple[Any, Course]] = {}  # id -> (weak reference, or the stopper, ...)
         self._patched: weakref.WeakSet[type] = weakref.WeakSet()

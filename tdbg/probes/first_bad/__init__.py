@@ -14,6 +14,7 @@ from tdbg.runtime.root_modules import Names
 from tdbg.runtime.tensors import Bad, as_real, checkable, first_bad, local_elements, look, walk
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Operation
 
 MAX_RERUNS = 3
@@ -37,7 +38,7 @@ class FirstBad(Probe):
     name = "first-bad"
     levels = ("basic", "advanced", "extreme")
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._reruns = 0
         self._reports = 0

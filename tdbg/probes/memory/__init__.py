@@ -31,6 +31,7 @@ from tdbg.runtime.torch_compat import memory_snapshot
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 MB = 1e6
@@ -88,7 +89,7 @@ class Memory(Probe):
     every = 4
     observations = (MemoryReading, EvaluationMemory, ModuleMemory, MemoryGrowth, AllocationFailed, MachineMemory)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._forget()
 

@@ -36,6 +36,7 @@ from tdbg.runtime.torch_hooks import hook_all
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 MAX_ROOTS = 4
@@ -130,7 +131,7 @@ class ModelBuild(Probe):
     levels = ("advanced", "extreme")
     observations = (ModuleTree, InitialWeights, UngradedParameters, StuckAtZero, ShapeMismatch)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._handles: list[Any] = []
         self._built: weakref.WeakKeyDictionary[nn.Module, Built] = weakref.WeakKeyDictionary()

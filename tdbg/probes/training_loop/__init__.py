@@ -26,6 +26,7 @@ from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.compiler import hide
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 MAX_CALLS = 96  # of one window that are kept in order
@@ -58,7 +59,7 @@ class TrainingLoop(EveryUpdate):
     levels = ("extreme",)
     observations = (StepCalls, AccumulationChanged, EvaluationPhase, EpochUpdates, LoopFault, Recomputation)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._forget()
 
