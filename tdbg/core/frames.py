@@ -3,7 +3,10 @@
 import os
 from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
-from typing import Any
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 disguised: set[CodeType] = set()  # code of ours that names another file as its own
@@ -26,10 +29,10 @@ def drop_own_frames(error: BaseException) -> None:
         error.__traceback__ = found
 
 
-def without_own_frames(function: Callable[..., Any]) -> Callable[..., Any]:
+def without_own_frames(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """The function, of which an exception that passes through it shows nothing."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
         except BaseException as error:

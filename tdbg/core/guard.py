@@ -12,9 +12,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType, TracebackType
-    from typing import Any
+    from typing import ParamSpec, TypeVar
 
     Report = Callable[[str, BaseException], None]
+    Arguments = ParamSpec("Arguments")
+    Result = TypeVar("Result")
 
 MAX_FRAMES = 2_000  # of a traceback that are looked at: one of endless recursion has no more that are news
 MAX_UNWRAPPED = 20
@@ -42,7 +44,9 @@ class Guard:
         self.on = True
         self._report = report
 
-    def call(self, function: "Callable[..., Any]", *args: "Any", **kwargs: "Any") -> "Any":
+    def call(
+        self, function: "Callable[Arguments, Result]", *args: "Arguments.args", **kwargs: "Arguments.kwargs"
+    ) -> "Result | None":
         """Return what ``function`` returns; None once the part is off."""
         if not self.on:
             return None
@@ -143,7 +147,7 @@ def _is_running_handler(frame: "FrameType") -> bool:
     if above is None or code.co_argcount + bool(code.co_flags & VARARGS) < 1:
         return False
     local = frame.f_locals
-    given: list[Any] = []
+    given: list[object] = []
     for name in code.co_varnames[: code.co_argcount]:
         given.append(local.get(name))
     if code.co_flags & VARARGS:
@@ -179,7 +183,7 @@ def _signal_handlers() -> "set[CodeType]":
     return found
 
 
-def _codes(handler: "Any") -> "Iterator[CodeType]":
+def _codes(handler: object) -> "Iterator[CodeType]":
     """The code that runs when a handler is called: a function, a method, a partial or an object."""
     for _ in range(MAX_UNWRAPPED):
         code = getattr(handler, "__code__", None)

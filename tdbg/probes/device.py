@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 # What makes the host wait for an accelerator, and what may copy or convert.
 SYNCS = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
@@ -188,7 +189,7 @@ class Device(Probe):
 
     # what a step does
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         self._next_window(from_loader=True)
 
     def _next_window(self, *, from_loader: bool) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from tdbg.runtime.monitor import Monitor
+    from tdbg.runtime.torch_compat import BatchIterator
 
 
 @PROBES.add
@@ -64,7 +65,7 @@ class LoaderWait(Probe):
 
         return __next__
 
-    def _skip_batch(self, now: float, batch: Any, wait_s: float, loader_iter: Any) -> bool:
+    def _skip_batch(self, now: float, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> bool:
         """Note one more batch of a known pass on the fast path; False if another probe listens, or a pass begins."""
         taken = loader_iter._num_yielded
         if now >= self.monitor.duty.until or self.monitor.in_update is not None:
@@ -88,7 +89,7 @@ class LoaderWait(Probe):
             self.batch_taken(*taken)
             self.monitor.budget.book("batch_taken", time.perf_counter() - begun)
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         if get_ident() == self.monitor.update_thread:  # another thread may fetch batches while the update runs
             self.monitor.in_update = None  # an update that raised never ended; none takes batches
         self.monitor.duty.batch_taken(time.perf_counter())

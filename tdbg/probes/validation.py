@@ -22,6 +22,7 @@ from tdbg.runtime.tensors import walk
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 APART_STEPS = 2  # passes closer to each other are part of training: a teacher, a critic, a target
 USUAL_STEPS = 3  # so many steps in a row with calls beside them, and it is said that they are no evaluation
@@ -104,7 +105,7 @@ class Validation(EveryUpdate):
 
     # what belongs to a pass
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         self._feed = source_of(loader_iter)
         self._batches += 1
         self._own_batches += self._trained_feed is not None and not self._feeds_evaluation()

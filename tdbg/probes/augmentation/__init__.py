@@ -40,6 +40,7 @@ from tdbg.runtime.deferred_reads import device_idle
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 KIND = "augmentation"
 SAMPLES = 2  # calls measured a fetch
@@ -333,7 +334,7 @@ class Augmentation(Probe):
 
     # what has arrived
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         now = time.perf_counter()
         if loader_iter._num_yielded == 1:
             self._waits.begin(now)

@@ -52,6 +52,7 @@ from tdbg.runtime.deferred_reads import device_idle
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 CONTENT = "dataloader"  # kinds of work in the budget: a look at a batch,
 PRINT = "dataloader-print"  # its fingerprint, the range of its labels
@@ -151,7 +152,7 @@ class DataLoading(Probe):
 
     # one batch
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         now = time.perf_counter()
         feed = self._feed = self._feeds.of(loader_iter)
         self._indices = self._feeds.handed_out(loader_iter)
@@ -172,7 +173,7 @@ class DataLoading(Probe):
             self._judge_sampler(feed, current)
         self._maybe_look(feed, current, batch, wait_s, loader_iter)
 
-    def _maybe_look(self, feed: Feed, current: Pass, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def _maybe_look(self, feed: Feed, current: Pass, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         step = self.monitor.step
         self._looks = self._looks + 1 if step == self._step else 1
         self._step = step
@@ -281,7 +282,7 @@ class DataLoading(Probe):
         )
         self._warn(feed, constant)
 
-    def _compare(self, feed: Feed, current: Pass, batch: Any, loader_iter: Any) -> None:
+    def _compare(self, feed: Feed, current: Pass, batch: Any, loader_iter: "BatchIterator") -> None:
         """Has this batch come before in this pass?"""
         parts = batches.parts_of(batch)
         found = self._prints.of(parts)
@@ -297,7 +298,7 @@ class DataLoading(Probe):
         if current.repeats >= max(REPEATS, REPEAT_SHARE * current.printed):
             self._tell_repeat(feed, current, first, loader_iter)
 
-    def _tell_repeat(self, feed: Feed, current: Pass, first: int, loader_iter: Any) -> None:
+    def _tell_repeat(self, feed: Feed, current: Pass, first: int, loader_iter: "BatchIterator") -> None:
         repeated = RepeatedBatch(
             dataset=feed.name,
             batch=current.batches,
@@ -424,7 +425,7 @@ class DataLoading(Probe):
             if not self.monitor.step and not feed.waits.said_at:
                 self._judge_waits(feed, now, at_the_end=True)
 
-    def _judge_starts(self, feed: Feed, loader_iter: Any, now: float) -> None:
+    def _judge_starts(self, feed: Feed, loader_iter: "BatchIterator", now: float) -> None:
         """The first batches of passes: workers that start anew each time."""
         starting = feed.starts_s / max(now - feed.begun_at, 1e-9)
         often = feed.passes >= 3 and feed.waits.count >= ENOUGH and feed.starts_s >= SLOW_START_S * feed.passes
@@ -450,7 +451,7 @@ class DataLoading(Probe):
 
     # passes
 
-    def _pass_begins(self, feed: Feed, loader_iter: Any, now: float, wait_s: float) -> Pass:
+    def _pass_begins(self, feed: Feed, loader_iter: "BatchIterator", now: float, wait_s: float) -> Pass:
         if feed.now is not None:
             self._pass_ends(feed, loader_iter)
         self._feeds.began_at = self._feeds.began_at or now - wait_s
@@ -463,7 +464,7 @@ class DataLoading(Probe):
         self._judge_starts(feed, loader_iter, now)
         return current
 
-    def _describe(self, feed: Feed, loader_iter: Any, now: float) -> None:
+    def _describe(self, feed: Feed, loader_iter: "BatchIterator", now: float) -> None:
         loader = LoaderMade(dataset=feed.name, **settings(loader_iter), **self._split(loader_iter))
         made, begun = self._feeds.made_at(loader_iter), self._feeds.iteration(loader_iter).begun_at
         if made is not None:
@@ -472,14 +473,14 @@ class DataLoading(Probe):
             loader.first_s = round(now - begun, 3)
         self.emit(loader)
 
-    def _split(self, loader_iter: Any) -> dict[str, Any]:
+    def _split(self, loader_iter: "BatchIterator") -> dict[str, Any]:
         """Of a subset: how long the whole is, and the subsets of it that were read from."""
         parent = parent_of(loader_iter._dataset)
         if parent is None:
             return {}
         return {"subset_of": length_of(parent), "split": self._feeds.split_beside(loader_iter._dataset)}
 
-    def _pass_ends(self, feed: Feed, loader_iter: Any) -> None:
+    def _pass_ends(self, feed: Feed, loader_iter: "BatchIterator") -> None:
         current, feed.now = feed.now, None
         if current is None:
             return
@@ -507,7 +508,7 @@ class DataLoading(Probe):
 
     # errors
 
-    def _failed(self, loader_iter: Any, error: Exception) -> None:
+    def _failed(self, loader_iter: "BatchIterator", error: Exception) -> None:
         """An exception came out of a loader instead of a batch."""
         feed = self._feeds.of(loader_iter)
         indices = self._feeds.handed_out(loader_iter)
@@ -525,7 +526,7 @@ class DataLoading(Probe):
         self.emit(failed)
 
 
-def _too_soon(distance: int, loader_iter: Any) -> bool:
+def _too_soon(distance: int, loader_iter: "BatchIterator") -> bool:
     """True if no healthy loader hands out a batch again after so few others.
 
     An endless sampler comes round after a pass, and one with replacement at any time. A dataset that is a

@@ -10,11 +10,14 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tdbg.core.frames import OWN_FOLDER
+
+if TYPE_CHECKING:
+    from tdbg.runtime.torch_compat import BatchIterator
 
 WINDOW = 64  # batches whose waits are judged together
 TIMES = 256  # waits whose spread is told
@@ -166,7 +169,7 @@ class Feeds:
         """The time since the program asked for its first batch: what waits are a share of."""
         return max(now - self.began_at, 1e-9) if self.began_at else math.inf
 
-    def of(self, loader_iter: Any) -> Feed:
+    def of(self, loader_iter: "BatchIterator") -> Feed:
         """The feed that an iterator belongs to."""
         dataset = loader_iter._dataset
         sampler = loader_iter._index_sampler
@@ -180,7 +183,7 @@ class Feeds:
             self._owners[key] = _weakly(dataset)
         return feed
 
-    def iteration(self, loader_iter: Any) -> Iteration:
+    def iteration(self, loader_iter: "BatchIterator") -> Iteration:
         """What is known of an iterator."""
         found = self._iterations.get(loader_iter)
         if found is None:
@@ -193,7 +196,7 @@ class Feeds:
         if _weakly(sampler) is not None:
             self._made[sampler] = now
 
-    def made_at(self, loader_iter: Any) -> float | None:
+    def made_at(self, loader_iter: "BatchIterator") -> float | None:
         """When the iterator's loader was constructed, if that was seen."""
         sampler = loader_iter._index_sampler
         return self._made.get(sampler) if _weakly(sampler) is not None else None
@@ -207,7 +210,7 @@ class Feeds:
         found = {id(other): other for other in others if parent_of(other) is parent}
         return [length for length in map(length_of, found.values()) if length is not None]
 
-    def asked(self, loader_iter: Any, indices: Any) -> None:
+    def asked(self, loader_iter: "BatchIterator", indices: Any) -> None:
         """An iterator took the indices of a further batch from its sampler."""
         known = self.iteration(loader_iter)
         if known.source is not loader_iter._sampler_iter:  # a new pass of persistent workers
@@ -219,7 +222,7 @@ class Feeds:
         else:
             known.pending.append(indices)
 
-    def handed_out(self, loader_iter: Any) -> list[int]:
+    def handed_out(self, loader_iter: "BatchIterator") -> list[int]:
         """The dataset's indices in the batch just handed out (or failed); empty where they are not known."""
         known = self.iteration(loader_iter)
         if known.lost or not known.pending:
@@ -268,9 +271,9 @@ def parent_of(dataset: Any) -> Any:
     return held.get("dataset") if "indices" in held else None
 
 
-def samplers(loader_iter: Any) -> Iterator[Any]:
+def samplers(loader_iter: "BatchIterator") -> Iterator[object]:
     """The batch sampler and the samplers inside it, outermost first."""
-    found = loader_iter._index_sampler
+    found: object = loader_iter._index_sampler
     for _ in range(CHAIN):
         yield found
         held = getattr(found, "__dict__", {})
@@ -293,7 +296,7 @@ def in_whole(dataset: Any, indices: list[int]) -> list[int]:
     return indices
 
 
-def padded_rows(loader_iter: Any, taken: int, count: int) -> list[int]:
+def padded_rows(loader_iter: "BatchIterator", taken: int, count: int) -> list[int]:
     """Which of a batch's rows a DistributedSampler drew once more, so that all ranks have as many.
 
     taken: how many samples this rank had before the batch, over all passes. count: of the batch.
@@ -307,7 +310,7 @@ def padded_rows(loader_iter: Any, taken: int, count: int) -> list[int]:
     return []
 
 
-def sampler_epoch(loader_iter: Any) -> int | None:
+def sampler_epoch(loader_iter: "BatchIterator") -> int | None:
     """The epoch of a shuffling DistributedSampler, None where there is no such sampler."""
     module = sys.modules.get("torch.utils.data.distributed")
     for sampler in samplers(loader_iter):
@@ -316,7 +319,7 @@ def sampler_epoch(loader_iter: Any) -> int | None:
     return None
 
 
-def draws_again(loader_iter: Any) -> bool:
+def draws_again(loader_iter: "BatchIterator") -> bool:
     """True if a sampler may draw a sample twice on purpose."""
     return any(getattr(sampler, "replacement", False) is True for sampler in samplers(loader_iter))
 
@@ -340,7 +343,7 @@ def in_worker() -> bool:
     return torch.utils.data.get_worker_info() is not None
 
 
-def settings(loader_iter: Any) -> dict[str, Any]:
+def settings(loader_iter: "BatchIterator") -> dict[str, Any]:
     """How a loader was set up, as plain data."""
     chain = list(samplers(loader_iter))
     batched = next((s for s in chain if isinstance(getattr(s, "batch_size", None), int)), None)
@@ -361,7 +364,7 @@ def settings(loader_iter: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def start_method(loader_iter: Any) -> str:
+def start_method(loader_iter: "BatchIterator") -> str:
     """fork, spawn or forkserver; empty without workers."""
     workers = getattr(loader_iter, "_workers", None)
     if not workers:
@@ -370,7 +373,7 @@ def start_method(loader_iter: Any) -> str:
     return str(own or torch.multiprocessing.get_start_method())
 
 
-def is_stream(loader_iter: Any) -> bool:
+def is_stream(loader_iter: "BatchIterator") -> bool:
     return isinstance(loader_iter._dataset, torch.utils.data.IterableDataset)
 
 

@@ -28,6 +28,7 @@ from tdbg.runtime.compiler import hide
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 MAX_CALLS = 96  # of one window that are kept in order
 MAX_TOLD = 20  # changes of the accumulation, a run
@@ -113,7 +114,7 @@ class TrainingLoop(EveryUpdate):
         if len(self._calls) < MAX_CALLS:
             self._calls.append(call)
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         if get_ident() == self._thread:  # another thread may fetch batches meanwhile
             self._outer, self._depth = None, 0  # neither an update nor backward takes batches: one of them raised
         self._leave_evaluation()
