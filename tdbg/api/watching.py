@@ -10,6 +10,7 @@ from tdbg.api.flags import live
 from tdbg.api.recording import record
 from tdbg.api.session import LOG, Memory, Session, install, is_own
 from tdbg.core.events import Cost, End, Start
+from tdbg.core.guard import guarded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,10 +44,12 @@ def stop(session: Session, code: int = 0) -> None:
     """End a watch that `start` made; nothing of it is left. code: what the training would exit with."""
     if is_own(session):
         install(None)
-    try:
+    with guarded("the program goes on", _warn_not_ended):
         session.end(code)
-    except Exception as error:  # guard: the program goes on
-        LOG.warning("tdbg could not end its watch: %s: %s", type(error).__name__, error)
+
+
+def _warn_not_ended(error: BaseException) -> None:
+    LOG.warning("tdbg could not end its watch: %s: %s", type(error).__name__, error)
 
 
 def _remember(owner: str, settings: Any) -> Session:

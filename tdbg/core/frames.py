@@ -29,6 +29,21 @@ def drop_own_frames(error: BaseException) -> None:
         error.__traceback__ = found
 
 
+class own_frames_dropped:
+    """``with own_frames_dropped():`` `drop_own_frames` of whatever the block raises, which goes on."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            drop_own_frames(error)
+
+
 def without_own_frames(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """The function, of which an exception that passes through it shows nothing."""
 

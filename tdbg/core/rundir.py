@@ -20,6 +20,7 @@ from tdbg.core import events, run_files
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.events import Event, Note, Step
 from tdbg.core.files import is_readable, read_json, read_lines, why_unreadable
+from tdbg.core.guard import undo_on_error
 from tdbg.core.lines import LineWriter
 from tdbg.core.ownership import TRUST
 from tdbg.core.redaction import is_secret_name, redact_env
@@ -91,12 +92,8 @@ def _publish(ready: Path, path: Path) -> None:
             raise
     text = run_files.read_bytes(ready)
     handle = run_files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-    except BaseException:
-        run_files.remove(path)
-        raise
+    with undo_on_error(lambda: run_files.remove(path)), os.fdopen(handle, "wb") as file:
+        file.write(text)
 
 
 def _read_published(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from tdbg.core.frames import drop_own_frames
+from tdbg.core.frames import own_frames_dropped
 from tdbg.debuggers.hooks import Removable, watching
 from tdbg.runtime.compiler import hide
 from tdbg.runtime.patches import Patches
@@ -198,11 +198,8 @@ class Overhears(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        try:
+        with own_frames_dropped():
             result = function(*args, **kwargs)
-        except BaseException as error:
-            drop_own_frames(error)
-            raise
         if function is SDPA and watching():
             with torch.no_grad():
                 self._hear(ScaledDotProduct(*args, **kwargs))

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.hooks import BARE, Hook, Hooks, hookable, seen_through, watching
 from tdbg.debuggers.layers import get_layer_by_name, inner
@@ -133,13 +134,10 @@ class ForwardDebugger(BaseDebugger):
     def _attached(self, model: nn.Module, layer: nn.Module) -> Hooks:
         self._refuse_twice(layer)
         hooks = Hooks()
-        try:
+        with undo_on_error(hooks.remove):
             hooks.enter(seen_through(model))
             self._watch_passes(model, hooks)
             self._watch(layer, hooks)
-        except BaseException:
-            hooks.remove()
-            raise
         return hooks
 
     def _watch_passes(self, model: nn.Module, hooks: Hooks) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 
 from tdbg.core.capture import Epochs
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.core.urls import Url, located
 from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
 from tdbg.debuggers.hooks import Hooks
@@ -100,20 +101,18 @@ class SequentialDebugger(BaseDebugger):
     def enabled(self, on: bool) -> None:
         if on == self._on:
             return
+        self._remove_hooks()
+        self._on = False
+        if on:
+            with undo_on_error(self._remove_hooks):
+                for debugger in self.debuggers.values():
+                    self._hooks.append(debugger.attach(self.model))
+            self._on = True
+
+    def _remove_hooks(self) -> None:
         hooks, self._hooks = self._hooks, []
         for handle in hooks:
             handle.remove()
-        self._on = False
-        if on:
-            try:
-                for debugger in self.debuggers.values():
-                    self._hooks.append(debugger.attach(self.model))
-            except BaseException:
-                for handle in self._hooks:
-                    handle.remove()
-                self._hooks = []
-                raise
-            self._on = True
 
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module | None = None) -> dict[str, Any]:
         """Run all debuggers on a datapoint that the model has worked on; {} while disabled.

@@ -21,8 +21,8 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from tdbg.core.events import Traceback
-from tdbg.core.frames import drop_own_frames
-from tdbg.core.guard import belongs_to_program
+from tdbg.core.frames import own_frames_dropped
+from tdbg.core.guard import belongs_to_program, guarded
 from tdbg.core.redaction import redact_text
 from tdbg.inject.agent import Agent
 from tdbg.inject.identity import is_child, rank_of_process
@@ -325,12 +325,9 @@ def cut(text: str) -> str:
 
 
 def _safe(value: Any) -> str:
-    try:
+    with guarded("the program's own object: its __repr__ may raise anything", program_code=True):
         return repr(value)
-    except BaseException as error:  # the program's own object
-        if belongs_to_program(error):
-            raise
-        return f"<{type(value).__name__}>"
+    return f"<{type(value).__name__}>"
 
 
 def _callers(frame: FrameType | None, file: str, line: int) -> Iterator[Place]:
@@ -424,10 +421,8 @@ def _heard(real: Callable[..., Any], records: Records) -> Callable[..., Any]:
             guard.call(records.hear, record)
         local.record = record
         try:
-            return real(self, record)
-        except BaseException as error:  # of a handler of the program's
-            drop_own_frames(error)
-            raise
+            with own_frames_dropped():  # of what a handler of the program's raises
+                return real(self, record)
         finally:
             local.record = before
 
@@ -497,11 +492,8 @@ def _hear_warnings(records: Records) -> None:
     @functools.wraps(real)
     def show(message: Any) -> Any:
         guard.call(take, message)
-        try:
+        with own_frames_dropped():  # of what the program's way to show warnings raises
             return real(message)
-        except BaseException as error:  # of what the program shows warnings with
-            drop_own_frames(error)
-            raise
 
     warnings._showwarnmsg = show  # type: ignore[attr-defined]
 
@@ -516,11 +508,8 @@ def _hear_prints(records: Records) -> None:
 
     @functools.wraps(real)
     def write(text: Any) -> Any:
-        try:
+        with own_frames_dropped():  # of a closed pipe's error, or of a character that the console does not know
             done = real(text)
-        except BaseException as error:  # a closed pipe, or a character that the console does not know
-            drop_own_frames(error)
-            raise
         guard.call(records.printed, text, sys._getframe(1))
         return done
 

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from tdbg.core.events import Note, Traceback
-from tdbg.core.frames import OWN_FOLDER, drop_own_frames, walk_traceback
-from tdbg.core.guard import belongs_to_program
+from tdbg.core.frames import OWN_FOLDER, own_frames_dropped, walk_traceback
+from tdbg.core.guard import guarded
 from tdbg.inject import records
 from tdbg.inject.agent import Agent
 from tdbg.inject.console import PACKAGES, SITE
@@ -118,12 +118,14 @@ def describe(error: BaseException, how: str, step: int) -> Traceback:
 
 
 def _message(error: BaseException, chars: int = MESSAGE_CHARS) -> str:
-    try:
+    raised: list[str] = []
+    with guarded(
+        "the program's own class: its __str__ may raise anything",
+        lambda second: raised.append(type(second).__name__),
+        program_code=True,
+    ):
         return str(error)[:chars]
-    except BaseException as second:  # the program's own class
-        if belongs_to_program(second):
-            raise
-        return f"(its __str__ raised {type(second).__name__})"
+    return f"(its __str__ raised {raised[0]})"
 
 
 def where(error: BaseException) -> str:
@@ -218,11 +220,8 @@ def _watch_logging(recorder: Recorder) -> None:
     @functools.wraps(real)
     def callHandlers(self: Any, record: Any) -> Any:
         guard.call(take, record)
-        try:
+        with own_frames_dropped():  # of what a handler of the program's raises
             return real(self, record)
-        except BaseException as error:  # of a handler of the program's
-            drop_own_frames(error)
-            raise
 
     logging.Logger.callHandlers = passed_over_like(logging, callHandlers)  # type: ignore[method-assign]
 

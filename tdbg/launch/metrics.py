@@ -1,5 +1,7 @@
 """The findings on a run's metrics, joined to its verdict: rules of two domains that do not know each other."""
 
+from tdbg.core.events import Finding
+from tdbg.core.guard import guarded
 from tdbg.core.rundir import RunDir
 from tdbg.rules._order import sort_findings
 from tdbg.rules.verdict import Verdict
@@ -14,27 +16,38 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     """Add what the rules of `tdbg metrics sanity` say. Nothing is raised; cost: about 3 us a row."""
     from tdbg.core.errors import TdbgError
 
-    try:
-        from tdbg.metrics.rows.row_files import find
-        from tdbg.metrics.rows.run_summary import look
-        from tdbg.metrics.sanity import judge
+    def report(error: BaseException) -> None:
+        cannot_read = isinstance(error, TdbgError | OSError)
+        verdict.trouble.append(
+            f"the metrics cannot be read: {error}"
+            if cannot_read
+            else f"judging the metrics failed: {type(error).__name__}: {error}"
+        )
 
-        if not any(run.path.glob("rank*/**/metrics.jsonl")):
-            return verdict
-        place = find(str(run.path))
-        size = sum(file.path.stat().st_size for file in place.files)
-        if size > FILE_BYTES:
-            verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not judged: `tdbg metrics sanity {run.path}`")
-            return verdict
-        found, trouble = judge(look(place)[0])
-    except (TdbgError, OSError) as error:
-        verdict.trouble.append(f"the metrics cannot be read: {error}")
+    judged = None
+    with guarded("the verdict must not hang on its newest part", report):
+        judged = _judge(verdict, run)
+    if judged is None:
         return verdict
-    except Exception as error:  # guard: the verdict must not hang on its newest part
-        verdict.trouble.append(f"judging the metrics failed: {type(error).__name__}: {error}")
-        return verdict
+    found, trouble = judged
     verdict.trouble += trouble
     if any(one.code.startswith(ORIGIN) for one in verdict.findings):
         found = [one for one in found if one.code != NOT_FINITE]
     verdict.findings = sort_findings([*verdict.findings, *found])
     return verdict
+
+
+def _judge(verdict: Verdict, run: RunDir) -> tuple[list[Finding], list[str]] | None:
+    """The findings on the metrics, and the rules that failed; None where there is nothing to judge."""
+    from tdbg.metrics.rows.row_files import find
+    from tdbg.metrics.rows.run_summary import look
+    from tdbg.metrics.sanity import judge
+
+    if not any(run.path.glob("rank*/**/metrics.jsonl")):
+        return None
+    place = find(str(run.path))
+    size = sum(file.path.stat().st_size for file in place.files)
+    if size > FILE_BYTES:
+        verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not judged: `tdbg metrics sanity {run.path}`")
+        return None
+    return judge(look(place)[0])

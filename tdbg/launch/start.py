@@ -14,6 +14,7 @@ from tdbg.core.conditions import parse_action
 from tdbg.core.config import Settings
 from tdbg.core.control import Request
 from tdbg.core.errors import LaunchError, TdbgError
+from tdbg.core.guard import guarded
 from tdbg.core.output import print_lines, say
 from tdbg.core.rundir import RunDir
 from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
@@ -224,12 +225,12 @@ class Supervision:
         """What TensorBoard shows beside the traces."""
         from tdbg.traces.render import tensorboard_export as board
 
-        try:
+        def report(error: BaseException) -> None:
+            said = error.strerror or error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            say(f"nothing was written for TensorBoard: {said}")
+
+        with guarded("a package that does not fit here must not change how the run ends", report):
             board.write(self.run)
-        except OSError as error:
-            say(f"nothing was written for TensorBoard: {error.strerror or error}")
-        except Exception as error:  # guard: a package that does not fit here must not change how the run ends
-            say(f"nothing was written for TensorBoard: {type(error).__name__}: {error}")
 
     def _stop(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.core.events import SEVERITIES, Finding
+from tdbg.core.guard import guarded
 from tdbg.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -55,10 +56,12 @@ def judge(seen: "Seen") -> tuple[list[Finding], list[str]]:
     found: list[Finding] = []
     trouble: list[str] = []
     for rule in RULES:
-        try:
+
+        def report(error: BaseException, code: str = rule.code) -> None:
+            trouble.append(f"rule {code} failed: {type(error).__name__}: {error}")
+
+        with guarded("a rule must not take the others down", report):
             found += rule().look(seen)
-        except Exception as error:  # guard: a rule must not take the others down
-            trouble.append(f"rule {rule.code} failed: {type(error).__name__}: {error}")
     found.sort(key=lambda one: (-SEVERITIES.index(one.severity), one.code, one.first_step or 0))
     return found, trouble
 

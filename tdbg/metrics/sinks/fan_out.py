@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tdbg.core.guard import guarded
 from tdbg.core.output import say
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks.base import MetricSink
@@ -63,12 +65,10 @@ class FanOut(MetricSink):
         for sink in self.sinks:
             health = self.health[id(sink)]
             if not health.is_off:
-                try:
+                with guarded("a sink never reaches training", partial(self._failed, sink, health)):
                     call(sink)
-                except Exception as error:  # guard: a sink never reaches training
-                    self._failed(sink, health, error)
 
-    def _failed(self, sink: MetricSink, health: Health, error: Exception) -> None:
+    def _failed(self, sink: MetricSink, health: Health, error: BaseException) -> None:
         health.strikes += 1
         health.error = f"{type(error).__name__}: {error}"[:300]
         if health.strikes == STRIKES:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
-from tdbg.core.guard import Guard
+from tdbg.core.guard import Guard, guarded
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
@@ -87,10 +87,8 @@ class Ending:
 
     def _each(self, call: str) -> None:
         for one in list(self._those):
-            try:
+            with guarded("the end of a program is no place for tdbg's failures"):
                 getattr(one, call)()
-            except Exception:  # guard: the end of a program is no place for our failures
-                pass
 
 
 ENDING = Ending()

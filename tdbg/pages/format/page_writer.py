@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.pages.format import datapoint_record, disk, manifest
 from tdbg.pages.format.file_format import ALIGN, HEADER_LIMIT, MAJOR, MINOR, aligned, journal_name
 from tdbg.pages.format.header import Entries, Placed, cost
@@ -227,14 +228,15 @@ class PageWriter:
         version = {"major": MAJOR, "minor": MINOR}
         opened = {"t": "open", "version": version, "time": time.time(), "pid": pid, "host": host}
         opened |= {"start": process_start(pid), **about}
-        try:
+
+        def discard() -> None:
+            journal.path.unlink(missing_ok=True)
+            journal.close()
+
+        with undo_on_error(discard):
             journal.add(pack(opened), durable=self.durable)
             if self.durable:
                 disk.sync_folder(self.folder)
-        except BaseException:
-            journal.path.unlink(missing_ok=True)
-            journal.close()
-            raise
         self._about = {"writer": journal.path.stem, "opened": opened}
         self._journal = journal
 
@@ -293,16 +295,13 @@ class PageWriter:
         page.hold(Placed(seq, page.end, layout, body), entries)
         begun = b"" if page.recorded else pack({"t": "page", "page": page.number, "data": page.data})
         frames = b"".join((begun, first, frame(body)))
-        try:
+        with undo_on_error(page.withdraw):
             try:
                 journal.add(frames, durable=self.durable)
             except OSError:
                 if not page.give_back():
                     raise
                 journal.add(frames, durable=self.durable)  # it may have been we who took the last of the disk
-        except BaseException:
-            page.withdraw()
-            raise
         page.recorded = True
         self._recorded[layout.id] = entries
         self._recorded.move_to_end(layout.id)
