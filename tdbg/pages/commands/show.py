@@ -174,7 +174,7 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Ques
     return code
 
 
-def _figure_cells(figures: "Figures") -> tuple[Any, ...]:
+def _figure_cells(figures: "Figures") -> tuple[object, ...]:
     share = None if figures.zero_share is None else f"{figures.zero_share:.1%}"
     return figures.nan, figures.inf, share, figures.mean, figures.std, figures.min, figures.max
 
@@ -314,11 +314,11 @@ def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Que
     return 0
 
 
-def _tensor_dict(tensor: "Tensor", question: Question, *, whole: bool) -> dict[str, Any]:
+def _tensor_dict(tensor: "Tensor", question: Question, *, whole: bool) -> dict[str, object]:
     from tdbg.core.errors import TdbgError
     from tdbg.pages.stats.stored_tensor import measure
 
-    about: dict[str, Any] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
+    about: dict[str, object] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
     about |= {"bytes": tensor.nbytes, "note": dict(tensor.note)}
     if not whole:
         return about

@@ -99,7 +99,7 @@ def _print(found: "Gathered") -> None:
     print_rows(COLUMNS, (_row(found, path, "") for path in found.paths()))
 
 
-def _row(found: "Gathered", path: str, group: str) -> tuple[Any, ...]:
+def _row(found: "Gathered", path: str, group: str) -> tuple[object, ...]:
     figures = found.figures(path, group)
     named = figures.as_dict()
     share = figures.zero_share
@@ -123,12 +123,12 @@ def _print_groups(found: "Gathered") -> None:
     print_rows(columns, rows)
 
 
-def _apart(found: "Gathered", path: str) -> tuple[Any, ...]:
+def _apart(found: "Gathered", path: str) -> tuple[object, ...]:
     apart, name = found.apart(path)
     return path, None if apart is None else round(apart, 2), name or None
 
 
-def _side(found: "Gathered", path: str, group: str, name: str) -> Any:
+def _side(found: "Gathered", path: str, group: str, name: str) -> object:
     if not found.has(path, group):
         return None
     value = found.figures(path, group).as_dict()[name]

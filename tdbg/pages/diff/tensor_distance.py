@@ -43,8 +43,8 @@ class Gap(NamedTuple):
     total: int = 0
     apart: float = 0.0
     where: tuple[int, ...] | None = None
-    a: Any = None
-    b: Any = None
+    a: object = None
+    b: object = None
     reason: str = ""
 
     @property
@@ -78,7 +78,7 @@ def compare(a: Tensor, b: Tensor, allowed: float | None = None) -> Gap:
     return found
 
 
-def compare_scalars(a: Any, b: Any, allowed: float | None = None) -> Gap:
+def compare_scalars(a: object, b: object, allowed: float | None = None) -> Gap:
     """The same for two numbers; anything else has to be equal."""
     within = SCALAR if allowed is None else allowed
     if isinstance(a, bool) or isinstance(b, bool) or not (_is_number(a) and _is_number(b)):
@@ -101,7 +101,7 @@ def _distance(a: Any, b: Any) -> tuple[float, float]:
     return math.inf, math.inf
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float | complex)
 
 

@@ -16,7 +16,7 @@ def placed(start: bytes, seq: int, page: int, base: int, layout: Layout, rest: b
     return start + place + rest
 
 
-def encode(key: str | int, fields: Mapping[str, Any], layout: Layout | None) -> tuple[bytes, bytes]:
+def encode(key: str | int, fields: Mapping[str, object], layout: Layout | None) -> tuple[bytes, bytes]:
     """A datapoint's record: what comes before its number, and what comes behind number and place."""
     known = {name: value for name, value in fields.items() if value is not None}
     if RESERVED & known.keys():
@@ -41,7 +41,7 @@ def _ids(keys: Sequence[str | int]) -> list[str | int]:
     return [key if isinstance(key, str) else operator.index(key) for key in keys]
 
 
-KINDS: dict[str, Callable[[Any], Any]] = {
+KINDS: dict[str, Callable[[Any], object]] = {
     "step": operator.index,
     "epoch": operator.index,
     "phase": str,
@@ -53,7 +53,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _culprit(fields: Mapping[str, Any]) -> str:
+def _culprit(fields: Mapping[str, object]) -> str:
     """The path of the value that JSON cannot hold."""
     scalars = fields.get("scalars")
     named = {**fields, **(scalars if isinstance(scalars, dict) else {})}

@@ -46,7 +46,7 @@ class Item(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     data: Any
-    note: Mapping[str, Any] = NO_NOTE
+    note: Mapping[str, object] = NO_NOTE
 
 
 class PageWriter:
@@ -92,9 +92,9 @@ class PageWriter:
         self._lock = threading.Lock()
         self._journal: JournalFile | None = None
         self._page: Page | None = None
-        self._layouts: OrderedDict[Any, Layout] = OrderedDict()  # by structure
+        self._layouts: OrderedDict[object, Layout] = OrderedDict()  # by structure
         self._recorded: OrderedDict[int, Entries] = OrderedDict()  # layouts that the journal knows
-        self._about: dict[str, Any] = {}
+        self._about: dict[str, object] = {}
         self._earlier_bytes = 0  # of the manifest and the files that are closed
         self._closed = False
         self.seq = 0  # of the next datapoint
@@ -120,7 +120,7 @@ class PageWriter:
         self._own()
         return self._layout_of(tuple((path, dtype, tuple(shape), *note) for path, dtype, shape, *note in specs))
 
-    def add(self, key: str | int, items: Sequence[Item], **fields: Any) -> int:
+    def add(self, key: str | int, items: Sequence[Item], **fields: object) -> int:
         """Store one datapoint, and return its number once it is safe from a kill.
 
         items: may be empty, where there are scalars alone. fields: those of `add_flat`.
@@ -136,7 +136,7 @@ class PageWriter:
         layout = self._layout_of(structure)
         return self._add(key, layout, _pieces(layout, items), fields)
 
-    def add_flat(self, key: str | int, layout: Layout, buffer: Any, **fields: Any) -> int:
+    def add_flat(self, key: str | int, layout: Layout, buffer: object, **fields: object) -> int:
         """Store one datapoint out of a buffer in which its tensors lie at the layout's offsets, with one write.
 
         buffer: at least ``layout.length`` bytes, gaps included. fields: scalars (path -> number, text, list ...), keys
@@ -250,9 +250,9 @@ class PageWriter:
                 continue
         raise OSError(errno.EEXIST, "too many journals of one process", str(self.folder))
 
-    def _layout_of(self, structure: tuple[Any, ...]) -> Layout:
+    def _layout_of(self, structure: tuple[object, ...]) -> Layout:
         with self._lock:
-            name: Any = structure
+            name: object = structure
             try:
                 found = self._layouts.get(name)
             except TypeError:  # a note is a dict, which cannot be looked up
@@ -267,7 +267,7 @@ class PageWriter:
                 self._layouts.move_to_end(name)
             return found
 
-    def _add(self, key: str | int, layout: Layout | None, pieces: list[memoryview], fields: dict[str, Any]) -> int:
+    def _add(self, key: str | int, layout: Layout | None, pieces: list[memoryview], fields: dict[str, object]) -> int:
         start, rest = datapoint_record.encode(key, fields, layout)
         if layout and self.checksums:
             rest = b',"crc":%d%b' % (_checksum(pieces), rest)

@@ -4,6 +4,7 @@ Exact (module, name) pairs; nothing is imported and nothing of that name is call
 Source: ``torch/_utils.py``, ``torch/_tensor.py`` (``_reduce_ex_internal``), ``copyreg.py``.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from tdbg.pages.format.dtypes import DTYPES
@@ -57,7 +58,7 @@ RETURN_TYPES = [
 ]
 
 
-def _load_from_bytes(machine: Machine, arguments: Arguments) -> Any:
+def _load_from_bytes(machine: Machine, arguments: Arguments) -> object:
     """The memory of a tensor: the bytes of ``torch.save`` in the bytes of a page, read by these same rules."""
     (data,) = arguments
     if isinstance(data, bytes):
@@ -81,7 +82,7 @@ def _saved(machine: Machine, data: bytes | Blob) -> Storage | Refused:
     return found
 
 
-def _strided(storage: Any, start: Any, size: Any, stride: Any, dtype: str, **more: Any) -> Array:
+def _strided(storage: object, start: object, size: object, stride: object, dtype: str, **more: Any) -> Array:
     if isinstance(storage, Refused):
         raise ValueError("its memory was refused")
     if not isinstance(storage, Storage) or type(start) is not int:
@@ -89,7 +90,7 @@ def _strided(storage: Any, start: Any, size: Any, stride: Any, dtype: str, **mor
     return Array(storage, dtype or storage.dtype or "uint8", sizes(size), sizes(stride), start, **more)
 
 
-def _signs(found: Any) -> dict[str, bool]:
+def _signs(found: object) -> dict[str, bool]:
     """The conj and neg bits, out of a tensor's metadata."""
     return {name: found.get(name) is True for name in ("conj", "neg")} if isinstance(found, dict) else {}
 
@@ -104,7 +105,7 @@ def _tensor_v3(machine: Machine, arguments: Arguments) -> Array:
     return _strided(storage, start, size, stride, _dtype(dtype), **_signs(rest[0] if rest else None))
 
 
-def _dtype(found: Any) -> str:
+def _dtype(found: object) -> str:
     if not isinstance(found, Global) or found.module != "torch" or found.name not in DTYPES:
         raise ValueError("a tensor without a dtype")
     return found.name
@@ -117,7 +118,7 @@ def _same(machine: Machine, arguments: Arguments) -> Array:
     return arguments[0]
 
 
-def _from_type(machine: Machine, arguments: Arguments) -> Any:
+def _from_type(machine: Machine, arguments: Arguments) -> object:
     """A tensor of a subclass, or with attributes: the tensor. A subclass that is not known was refused by its name."""
     function, _, inner, _ = arguments
     if not isinstance(function, Global) or function.module != "torch._utils":
@@ -152,7 +153,7 @@ def _quantized(machine: Machine, arguments: Arguments) -> Array:
         _, scale, zero_point = how
         if not isinstance(scale, int | float) or not isinstance(zero_point, int | float):
             raise ValueError("a quantised tensor without its scale")
-        note: dict[str, Any] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
+        note: dict[str, object] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
     elif scheme in PER_CHANNEL:
         _, scales, zero_points, axis = how
         if not isinstance(scales, Array) or not isinstance(zero_points, Array) or type(axis) is not int:
@@ -175,7 +176,7 @@ def _device(machine: Machine, arguments: Arguments) -> str:
     return ":".join([kind, *map(str, index[:1])])
 
 
-def _return_type(name: str) -> Any:
+def _return_type(name: str) -> Callable[..., object]:
     def make(machine: Machine, arguments: Arguments) -> Named:
         if not arguments or not isinstance(arguments[0], tuple):
             raise ValueError("a tuple without its values")
@@ -185,9 +186,9 @@ def _return_type(name: str) -> Any:
     return make
 
 
-def _dict(machine: Machine, arguments: Arguments) -> dict[Any, Any]:
+def _dict(machine: Machine, arguments: Arguments) -> dict[object, object]:
     """OrderedDict, Counter, defaultdict: what they are made of, if anything, comes as pairs or as a dict."""
-    found: dict[Any, Any] = {}
+    found: dict[Any, object] = {}
     given = [part for part in arguments if not isinstance(part, Global | Refused)]
     pairs = given[0] if given else []
     for pair in list(pairs.items()) if isinstance(pairs, dict) else pairs if isinstance(pairs, list) else [()]:
@@ -197,7 +198,7 @@ def _dict(machine: Machine, arguments: Arguments) -> dict[Any, Any]:
     return found
 
 
-def _members(machine: Machine, arguments: Arguments) -> set[Any]:
+def _members(machine: Machine, arguments: Arguments) -> set[object]:
     found: set[Any] = set()
     items = arguments[0] if arguments else []
     if not isinstance(items, list | tuple):
@@ -206,7 +207,7 @@ def _members(machine: Machine, arguments: Arguments) -> set[Any]:
     return found
 
 
-def _frozen(machine: Machine, arguments: Arguments) -> frozenset[Any]:
+def _frozen(machine: Machine, arguments: Arguments) -> frozenset[object]:
     return frozenset(_members(machine, arguments))
 
 
@@ -242,7 +243,7 @@ def _bytes(machine: Machine, arguments: Arguments) -> bytes | Blob:
     return found
 
 
-def _reconstructor(machine: Machine, arguments: Arguments) -> Any:
+def _reconstructor(machine: Machine, arguments: Arguments) -> object:
     """How protocols 0 and 1 make an object: its class is called, or refused by its own name."""
     kind, _, state = arguments
     return machine.call(kind, () if state is None else (state,))

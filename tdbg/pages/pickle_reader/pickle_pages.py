@@ -48,7 +48,7 @@ PROBLEMS = 20  # that are told of one page
 class Datapoint:
     """What was captured of one datapoint. key: its idx. epoch: that of its folder, if it lies in one."""
 
-    def __init__(self, key: Any, page: Path, place: int, found: Any, owner: "LegacyPages") -> None:
+    def __init__(self, key: object, page: Path, place: int, found: object, owner: "LegacyPages") -> None:
         self.key, self.page, self.epoch = key, page, epoch_of(page)
         self._place, self._found, self._owner = place, found, owner
 
@@ -56,7 +56,7 @@ class Datapoint:
         return f"Datapoint({self.key!r}, {self.page})"
 
     @cached_property
-    def outputs(self) -> dict[Any, Any]:
+    def outputs(self) -> dict[object, object]:
         """Debugger's name -> what it gave: nested dicts, lists and tuples; an Array is read when it is asked to."""
         ledger = Ledger()
         tree = Tree(ledger.refuse).plain(self._found)
@@ -158,7 +158,7 @@ def _order(page: Path) -> tuple[int, str, int, str]:
     return -1 if epoch is None else epoch, str(page.parent), int(number[1]) if number else -1, page.name
 
 
-def _index(page: Path, ledger: Ledger, problems: list[str]) -> list[tuple[Any, Any]]:
+def _index(page: Path, ledger: Ledger, problems: list[str]) -> list[tuple[object, object]]:
     """The datapoints of a page; what is wrong with it is added to ``problems``."""
     try:
         file = File(page)
@@ -169,7 +169,7 @@ def _index(page: Path, ledger: Ledger, problems: list[str]) -> list[tuple[Any, A
         return []
 
 
-def _entries(source: Source, ledger: Ledger, problems: list[str]) -> list[tuple[Any, Any]]:
+def _entries(source: Source, ledger: Ledger, problems: list[str]) -> list[tuple[object, object]]:
     if not source.size:
         problems.append("it is empty")
         return []
@@ -190,11 +190,11 @@ def _entries(source: Source, ledger: Ledger, problems: list[str]) -> list[tuple[
     return [(_idx(key), value) for key, value in found.items()]
 
 
-def _described(found: Any) -> str:
+def _described(found: object) -> str:
     return str(found) if isinstance(found, Refused) else f"a {type(found).__name__}"
 
 
-def _salvaged(machine: Machine, why: str, reader: Reader, problems: list[str]) -> list[tuple[Any, Any]]:
+def _salvaged(machine: Machine, why: str, reader: Reader, problems: list[str]) -> list[tuple[object, object]]:
     """The datapoints that were complete where a page is torn."""
     levels = [*machine.below, machine.stack]
     found = levels[0][0] if levels[0] else None
@@ -232,14 +232,14 @@ def _complete(batch: list[Any]) -> int:
     return max(count, 0)
 
 
-def _open(value: dict[Any, Any], following: Any, kind: type) -> bool:
+def _open(value: dict[object, object], following: object, kind: type) -> bool:
     """Whether ``following`` may be meant for this dict; a dict is filled 1000 items at a time."""
     if len(value) % BATCH:
         return False
     return not value or type(following) is not kind or type(next(iter(value))) is kind
 
 
-def _idx(key: Any) -> Any:
+def _idx(key: object) -> object:
     """An idx as users write it: a tensor of one whole number is that number."""
     while isinstance(key, Unbuilt):
         key = key.value

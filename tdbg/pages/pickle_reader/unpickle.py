@@ -39,10 +39,10 @@ def _opcode(code: str | int, cost: int) -> Callable[[Handler], Handler]:
     return keep
 
 
-def _pushes(code: str | int, cost: int) -> Callable[[Callable[[Machine], Any]], Handler]:
+def _pushes(code: str | int, cost: int) -> Callable[[Callable[[Machine], object]], Handler]:
     """The handler of an opcode that puts one new value on the stack."""
 
-    def keep(make: Callable[[Machine], Any]) -> Handler:
+    def keep(make: Callable[[Machine], object]) -> Handler:
         def handler(machine: Machine) -> None:
             found = make(machine)  # which may change what the stack is
             machine.stack.append(found)
@@ -52,10 +52,10 @@ def _pushes(code: str | int, cost: int) -> Callable[[Callable[[Machine], Any]], 
     return keep
 
 
-def _replaces(code: str | int, cost: int) -> Callable[[Callable[[Machine, Any, Any], Any]], Handler]:
+def _replaces(code: str | int, cost: int) -> Callable[[Callable[[Machine, object, object], object]], Handler]:
     """The handler of an opcode that takes the two topmost values and puts one there."""
 
-    def keep(make: Callable[[Machine, Any, Any], Any]) -> Handler:
+    def keep(make: Callable[[Machine, object, object], object]) -> Handler:
         def handler(machine: Machine) -> None:
             upper = machine.stack.pop()
             machine.stack[-1] = make(machine, machine.stack[-1], upper)
@@ -65,10 +65,10 @@ def _replaces(code: str | int, cost: int) -> Callable[[Callable[[Machine, Any, A
     return keep
 
 
-def _changes(code: str | int, cost: int) -> Callable[[Callable[[Machine, Any, list[Any]], Any]], Handler]:
+def _changes(code: str | int, cost: int) -> Callable[[Callable[[Machine, object, list[object]], object]], Handler]:
     """The handler of an opcode that gives what is above the mark to the value below it."""
 
-    def keep(make: Callable[[Machine, Any, list[Any]], Any]) -> Handler:
+    def keep(make: Callable[[Machine, object, list[object]], object]) -> Handler:
         def handler(machine: Machine) -> None:
             items = machine.to_mark()
             machine.stack[-1] = make(machine, machine.stack[-1], items)
@@ -202,7 +202,7 @@ _opcode(0x98, 16)(lambda m: m.stack[-1])  # a buffer that may not be written to:
 
 
 @_replaces(0x93, 400)
-def _stack_global(machine: Machine, module: Any, name: Any) -> Any:
+def _stack_global(machine: Machine, module: object, name: object) -> object:
     if not isinstance(module, str) or not isinstance(name, str):
         raise ValueError("a name that is no text")
     return machine.name(module, name)
@@ -241,7 +241,7 @@ def _proto(machine: Machine) -> None:
 _opcode(0x95, 16)(lambda m: m.reader.take(8))
 
 
-def load(machine: Machine) -> Any:
+def load(machine: Machine) -> object:
     """The value of the pickle that begins where the machine's reader stands.
 
     Raises Torn where it cannot be followed; what lies on the machine's stack then is left there, to be salvaged.

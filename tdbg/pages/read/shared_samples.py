@@ -2,8 +2,6 @@
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
-    from typing import Any
-
     from tdbg.pages.read.datapoint import Datapoint
 
 MOST = 1_000_000  # keys that are remembered; of a set with more nothing is said
@@ -16,8 +14,8 @@ class Shared:
     """
 
     def __init__(self) -> None:
-        self._rank: dict[tuple[Any, ...], int] = {}  # where a key was met first
-        self._shared: set[tuple[Any, ...]] = set()
+        self._rank: dict[tuple[object, ...], int] = {}  # where a key was met first
+        self._shared: set[tuple[object, ...]] = set()
 
     def add(self, datapoint: "Datapoint") -> None:
         """See one, or each row of one."""

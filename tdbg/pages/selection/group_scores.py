@@ -87,7 +87,7 @@ def _number(text: str) -> Score:
         return text
 
 
-def _score(value: Any) -> Score | None:
+def _score(value: object) -> Score | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else real(value)

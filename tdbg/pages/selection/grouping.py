@@ -36,7 +36,7 @@ class Members:
         return self._groups.get(_identity(datapoint))
 
 
-def _scores(pages: "PageSet", question: Grouped) -> dict[tuple[Any, ...], group_scores.Score]:
+def _scores(pages: "PageSet", question: Grouped) -> dict[tuple[object, ...], group_scores.Score]:
     numbers = Known(pages)
     look = (
         group_scores.score_of(question.scores) if question.scores else group_scores.value_of(question.group_by, numbers)
@@ -59,5 +59,5 @@ def _scores(pages: "PageSet", question: Grouped) -> dict[tuple[Any, ...], group_
     return found
 
 
-def _identity(datapoint: "Datapoint") -> tuple[Any, ...]:
+def _identity(datapoint: "Datapoint") -> tuple[object, ...]:
     return datapoint.rank, datapoint.writer, datapoint.seq, datapoint.row
