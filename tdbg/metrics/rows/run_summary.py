@@ -49,7 +49,7 @@ class Seen:
     orders: dict[tuple[str, int], Order] = field(default_factory=dict)  # by source and rank
     units: dict[str, set[str]] = field(default_factory=dict)  # key -> what it was said to be measured in
     said: list[tuple[int, int, str, str]] = field(default_factory=list)  # rank, step, key, and metrics without a sample
-    dumps: list[tuple[int, dict[str, Any]]] = field(default_factory=list)  # rank and dump, in order
+    dumps: list[tuple[int, dict[str, object]]] = field(default_factory=list)  # rank and dump, in order
     _clock: dict[int, float] = field(default_factory=dict)
 
     def add(self, batch: "Batch") -> None:
@@ -109,7 +109,7 @@ def look(place: "Place") -> tuple[Seen, Any]:
     return seen, reading.counts
 
 
-def dumps_of(folder: Path) -> Iterator[dict[str, Any]]:
+def dumps_of(folder: Path) -> Iterator[dict[str, object]]:
     """The dumps of the state that lie in a rank's folder, oldest first; what cannot be read is passed over."""
     for path in sorted((folder / DUMPS).glob("*.json"))[:MAX_DUMPS]:
         try:

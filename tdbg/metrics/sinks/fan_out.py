@@ -61,7 +61,7 @@ class FanOut(MetricSink):
             finally:
                 SENDING.pop()
 
-    def _each(self, call: Callable[[MetricSink], Any]) -> None:
+    def _each(self, call: Callable[[MetricSink], object]) -> None:
         for sink in self.sinks:
             health = self.health[id(sink)]
             if not health.is_off:
@@ -78,13 +78,13 @@ class FanOut(MetricSink):
     def place(self, folder: Path) -> None:
         self._each(lambda sink: sink.place(folder))
 
-    def config(self, values: Mapping[str, Any]) -> None:
+    def config(self, values: Mapping[str, object]) -> None:
         self._each(lambda sink: sink.config(values))
 
     def resumed(self, step: int) -> None:
         self._each(lambda sink: sink.resumed(step))
 
-    def summary(self, values: Mapping[str, Any]) -> None:
+    def summary(self, values: Mapping[str, object]) -> None:
         self._each(lambda sink: sink.summary(values))
 
     def flush(self) -> None:
@@ -101,7 +101,7 @@ class FanOut(MetricSink):
             if health.lost:
                 self._say(f"metrics: sink {sink.name} lost {health.lost} rows ({health.error})")
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Those of its sinks, by their names."""
         found: dict[str, Any] = {}
         self._each(lambda sink: found.update({sink.name: state} if (state := sink.state_dict()) else {}))

@@ -25,14 +25,14 @@ class Ending:
     """
 
     def __init__(self) -> None:
-        self._those: WeakSet[Any] = WeakSet()
+        self._those: WeakSet[object] = WeakSet()
         self._pid = 0
         self._before: Handler = None
         self._waiting: FrameType | bool | None = False
         self.busy = 0
         self._lock = threading.RLock()  # the handler may come while this very thread holds it
 
-    def register(self, one: Any) -> None:
+    def register(self, one: object) -> None:
         """Have ``one.close()`` called at the end; held weakly."""
         if self._pid != os.getpid():  # first of all, or in a forked child: what the parent had is the parent's
             self._those = WeakSet()

@@ -10,7 +10,7 @@ from tdbg.metrics.tracker.partial import Partial
 from tdbg.metrics.tracker.phase import Phase
 
 
-def reduce(phase: Phase, group: Any = None) -> None:
+def reduce(phase: Phase, group: object = None) -> None:
     """Add up the sums of a phase's pass under way over a process group; every rank then holds the same.
 
     A collective: every rank of the group calls it for the same phase. A metric that a rank does not have counts there
@@ -39,7 +39,7 @@ def reduce(phase: Phase, group: Any = None) -> None:
     phase.reduced = True
 
 
-def _sums_of(phase: Phase) -> dict[str, Any]:
+def _sums_of(phase: Phase) -> dict[str, object]:
     return {
         "phase": phase.name,
         "samples": phase.samples,
@@ -48,7 +48,7 @@ def _sums_of(phase: Phase) -> dict[str, Any]:
     }
 
 
-def _gather(mine: dict[str, Any], group: Any) -> list[dict[str, Any]]:
+def _gather(mine: dict[str, object], group: Any) -> list[dict[str, Any]]:
     """Everybody's, by rank: as JSON in byte tensors, since the collectives of objects would pickle them."""
     try:
         import torch

@@ -16,7 +16,7 @@ SCHEMA = 1
 KIND = "metrics_state"
 
 
-def record(tracker: "Holding", phase: str | None = None, level: str = "basic") -> dict[str, Any]:
+def record(tracker: "Holding", phase: str | None = None, level: str = "basic") -> dict[str, object]:
     """What is known of one phase, or of all, and the last values of the stores.
 
     level: basic has values and bests, advanced the sums under way too, extreme the histories too. Raises TdbgError for
