@@ -94,7 +94,7 @@ def read_lines(path: "Path") -> "Iterator[bytes]":
                 skip_hole(file)
 
 
-def read_tables(path: "Path") -> "Iterator[dict[str, Any]]":
+def read_tables(path: "Path") -> "Iterator[dict[str, object]]":
     """The JSON objects of a file of one to a line, streamed; a line that holds something else is passed over."""
     for line in read_lines(path):
         try:

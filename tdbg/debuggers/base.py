@@ -55,7 +55,7 @@ class _Calls(threading.local):
         self.kept.clear()
         self.dropped = 0
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a debugger may be copied; what it holds of a thread is not
+    def __reduce__(self) -> tuple[object, ...]:  # a debugger may be copied; what it holds of a thread is not
         return type(self), ()
 
 
@@ -107,7 +107,7 @@ class ForwardDebugger(BaseDebugger):
         if watching():
             self._keep(snapshot(self.process_forward(module, input, output)))
 
-    def _keep(self, capture: Any) -> None:
+    def _keep(self, capture: object) -> None:
         calls = self._calls
         calls.dropped += len(calls.kept) == MAX_CALLS
         calls.kept.append(capture)
@@ -146,7 +146,7 @@ class ForwardDebugger(BaseDebugger):
         if not isinstance(root, BARE):
             hooks.add(add_pre_hook(root, Hook(self, self._begin), first=True))
 
-    def _begin(self, module: nn.Module, args: Any) -> None:
+    def _begin(self, module: nn.Module, args: object) -> None:
         self._calls.clear()
 
     def _watch(self, layer: nn.Module, hooks: Hooks) -> None:

@@ -113,7 +113,9 @@ class Capture(Probe):
         self._epoch: int | None = None  # whose pages are being written, where epochs have folders of their own
         self._batches = Batches()
         self._trained: int | None = None  # the epoch of the last training pass
-        self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # samples by loader's iterator
+        self._taken: weakref.WeakKeyDictionary[object, int] = (
+            weakref.WeakKeyDictionary()
+        )  # samples by loader's iterator
         self._about: dict[str, Any] = {}
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
@@ -303,7 +305,7 @@ class Capture(Probe):
         return found
 
     @asked
-    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+    def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if self._is_busy():
             return
         self.tap.unhook()

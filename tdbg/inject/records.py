@@ -301,7 +301,7 @@ class Records:
         self.take(Spoken(time.time(), "WARNING", "py.warnings", step, phase, cut(text), [place]), begun)
 
 
-def message_of(msg: Any, args: Any, record: Any = None, exc_info: Any = None) -> str:
+def message_of(msg: object, args: object, record: Any = None, exc_info: object = None) -> str:
     """The whole message with its traceback, whatever is wrong with it."""
     try:
         text = str(record.getMessage()) if record is not None else str(msg) % args if args else str(msg)
@@ -324,7 +324,7 @@ def cut(text: str) -> str:
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}... ({len(text) - MAX_CHARS:,} characters left out)"
 
 
-def _safe(value: Any) -> str:
+def _safe(value: object) -> str:
     with guarded("the program's own object: its __repr__ may raise anything", program_code=True):
         return repr(value)
     return f"<{type(value).__name__}>"
@@ -341,7 +341,7 @@ def _callers(frame: FrameType | None, file: str, line: int) -> Iterator[Place]:
         yield frame.f_code.co_filename, frame.f_lineno
 
 
-def arguments(frame: FrameType, logger: Any) -> tuple[Any, Any, Any]:
+def arguments(frame: FrameType, logger: object) -> tuple[object, object, object]:
     """Message, its arguments and exc_info of a logging method that was just called."""
     code, values = frame.f_code, frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
@@ -349,7 +349,7 @@ def arguments(frame: FrameType, logger: Any) -> tuple[Any, Any, Any]:
     args: Any = values.get(rest.pop(0), ()) if code.co_flags & inspect.CO_VARARGS else ()
     keywords: Any = values.get(rest.pop(0), {}) if code.co_flags & inspect.CO_VARKEYWORDS else {}
     msg = values[next(name for name in ("msg", *names[1:]) if name in names and name not in ("level", "lvl"))]
-    owner: Any = values.get(names[0])
+    owner: object = values.get(names[0])
     if owner is not logger and hasattr(owner, "process"):  # an adapter adds to the message
         msg, keywords = owner.process(msg, dict(keywords))
     if len(args) == 1 and isinstance(args[0], dict) and args[0]:
@@ -410,11 +410,11 @@ def _hear_loggers(records: Records, logging: Any) -> None:
     logging.Logger.callHandlers = passed_over_like(logging, _heard(logging.Logger.callHandlers, records))
 
 
-def _heard(real: Callable[..., Any], records: Records) -> Callable[..., Any]:
+def _heard(real: Callable[..., object], records: Records) -> Callable[..., object]:
     guard = records.guard
 
     @functools.wraps(real)
-    def method(self: Any, record: Any) -> Any:
+    def method(self: object, record: object) -> object:
         local = records.local
         before = getattr(local, "record", None)
         if before is not record:
@@ -437,7 +437,7 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
     frame_at, guard = sys._getframe, records.guard
 
     @functools.wraps(real)
-    def isEnabledFor(self: Any, level: Any) -> Any:
+    def isEnabledFor(self: object, level: int) -> object:
         answer = real(self, level)
         if answer:
             return answer
@@ -462,7 +462,7 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
     logging.Logger.isEnabledFor = passed_over_like(logging, isEnabledFor)
 
 
-def _is_method_of(logger: Any, frame: FrameType) -> bool:
+def _is_method_of(logger: object, frame: FrameType) -> bool:
     """True if the class of the logger has this very function, whatever its name: the locals of a frame are not asked.
 
     Python before 3.13 keeps a copy of asked locals as long as the frame lives, and so every tensor in it.
@@ -483,14 +483,14 @@ def _hear_warnings(records: Records) -> None:
     plain = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
     guard = records.guard
 
-    def take(message: Any) -> None:
+    def take(message: object) -> None:
         caught = warnings._showwarnmsg_impl is not plain  # type: ignore[attr-defined]
         logged = getattr(warnings.showwarning, "__module__", "") == "logging"
         if not caught and not logged:
             records.warned(message)
 
     @functools.wraps(real)
-    def show(message: Any) -> Any:
+    def show(message: object) -> object:
         guard.call(take, message)
         with own_frames_dropped():  # of what the program's way to show warnings raises
             return real(message)
@@ -507,7 +507,7 @@ def _hear_prints(records: Records) -> None:
     guard = records.guard
 
     @functools.wraps(real)
-    def write(text: Any) -> Any:
+    def write(text: str) -> object:
         with own_frames_dropped():  # of a closed pipe's error, or of a character that the console does not know
             done = real(text)
         guard.call(records.printed, text, sys._getframe(1))

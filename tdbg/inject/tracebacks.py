@@ -218,7 +218,7 @@ def _watch_logging(recorder: Recorder) -> None:
             recorder.record(info[1] if isinstance(info, tuple) else None, "logged")
 
     @functools.wraps(real)
-    def callHandlers(self: Any, record: Any) -> Any:
+    def callHandlers(self: Any, record: Any) -> object:
         guard.call(take, record)
         with own_frames_dropped():  # of what a handler of the program's raises
             return real(self, record)
@@ -230,7 +230,7 @@ def _watch_print(recorder: Recorder) -> None:
     """``traceback.print_exception``, which ``print_exc`` and most hand-written handlers end in."""
     real, guard = traceback.print_exception, recorder.guard
 
-    def take(caller: FrameType, exc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def take(caller: FrameType, exc: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         file = kwargs.get("file", args[3] if len(args) > 3 else None)
         by_python = caller.f_code.co_name == "_print_exception_bltin"  # uncaught, from Python 3.13 on
         if _has_readers(file) and not by_python:
@@ -238,7 +238,7 @@ def _watch_print(recorder: Recorder) -> None:
             recorder.record(value if isinstance(value, BaseException) else None, "printed")
 
     @functools.wraps(real)
-    def print_exception(exc: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def print_exception(exc: Any, /, *args: object, **kwargs: Any) -> Any:
         guard.call(take, sys._getframe(1), exc, args, kwargs)
         return real(exc, *args, **kwargs)
 
@@ -263,7 +263,7 @@ def _watch_threads(recorder: Recorder) -> None:
     real, guard = threading.excepthook, recorder.guard
 
     @functools.wraps(real)
-    def excepthook(args: Any, /) -> Any:
+    def excepthook(args: Any, /) -> object:
         guard.call(recorder.record, args.exc_value, "thread")
         return real(args)
 

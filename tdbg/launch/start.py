@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tdbg.core.conditions import parse_action
 from tdbg.core.config import Settings
@@ -129,7 +128,7 @@ def become(run: RunDir, words: Sequence[str], env: Mapping[str, str]) -> None:
         raise start_error(words[0], error) from None
 
 
-def _record(run: RunDir, **values: Any) -> None:
+def _record(run: RunDir, **values: object) -> None:
     """Note something in run.json; a full disk must not cost the user the run."""
     try:
         run.update(**values)

@@ -67,7 +67,7 @@ class Dumps:
         flags = self.feed.monitor.settings.flags
         return tuple(name for name in FLAGS if flags.get(name))
 
-    def _finished(self, tracker: Any, phase: str) -> None:
+    def _finished(self, tracker: object, phase: str) -> None:
         """A phase of a tracker was finalised; its sums are still there. Nothing reaches the program."""
         self.feed.guard.call(self._look_at, tracker, phase)
 

@@ -39,11 +39,11 @@ def arrive(module: ModuleType) -> None:
         _after_parse(parser, name)
 
 
-def _after_parse(cls: "Any", name: str) -> None:
+def _after_parse(cls: "object", name: str) -> None:
     real, guard = getattr(cls, name), Guard("inject-argparse", _report)
 
     @functools.wraps(real)
-    def parse(self: "Any", args: "Any" = None, namespace: "Any" = None) -> "Any":
+    def parse(self: "object", args: "object" = None, namespace: "object" = None) -> "object":
         try:
             result = real(self, args, namespace)
         except BaseException as error:
@@ -63,7 +63,7 @@ def _report(part: str, error: BaseException) -> None:
     agent().failed(part, error)
 
 
-def _look_at(parser: "Any", result: "Any") -> None:
+def _look_at(parser: "object", result: "object") -> None:
     if _worth_a_look(parser):
         _offer(parser, result)
 
@@ -81,7 +81,7 @@ def _is_launcher(parser: "Any") -> bool:
     return any(name.startswith(LAUNCHERS) for name in names)
 
 
-def _offer(parser: "Any", result: "Any") -> None:
+def _offer(parser: "object", result: "object") -> None:
     from tdbg.inject.take import ledger, may_set
 
     if not (isinstance(result, tuple) and result):  # a subclass may return what it likes
@@ -93,7 +93,7 @@ def _offer(parser: "Any", result: "Any") -> None:
     _report_on(parser, result[0])
 
 
-def _report_on(parser: "Any", namespace: "Any") -> None:
+def _report_on(parser: "Any", namespace: "object") -> None:
     """Debug options that are on without tdbg: by the user's own command line, or by default."""
     from tdbg.inject.program_flags import report_values
 
@@ -104,7 +104,7 @@ def _report_on(parser: "Any", namespace: "Any") -> None:
     )
 
 
-def _set_options(parser: "Any", namespace: "Any") -> None:
+def _set_options(parser: "object", namespace: "object") -> None:
     from tdbg.inject.take import MisfitError, ledger
 
     book = ledger()
@@ -135,7 +135,7 @@ def _option(parser: "Any", flag: str) -> "tuple[str, Any]":
     return next((options[name] for name in found if name in options), ("", None))
 
 
-def _apply(parser: "Any", namespace: "Any", action: "Any", option: str, value: "bool | str") -> None:
+def _apply(parser: "object", namespace: "object", action: "Any", option: str, value: "bool | str") -> None:
     """What the option does to the namespace when it is given with ``value``."""
     import argparse
 
@@ -160,7 +160,7 @@ def _switch(value: "bool | str") -> bool:
     return bool(fit(value, False))
 
 
-def _convert(parser: "Any", action: "Any", text: str) -> "Any":
+def _convert(parser: "Any", action: "Any", text: str) -> "object":
     import argparse
 
     from tdbg.inject.take import MisfitError
@@ -173,7 +173,7 @@ def _convert(parser: "Any", action: "Any", text: str) -> "Any":
     return [converted] if action.nargs in ("*", "+", 1) else converted
 
 
-def _lengthen(parser: "Any", namespace: "Any") -> None:
+def _lengthen(parser: "Any", namespace: "object") -> None:
     """``--inject argv``: add the flags to the program's override list."""
     from tdbg.inject.take import ledger
 

@@ -11,7 +11,7 @@ PHASES = (("eval_", "val"), ("test_", "test"))
 def arrive(module: Any, tap: Tap) -> None:
     """The program has imported the Trainer's callbacks."""
 
-    def logs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def logs(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         state, data = argument(args, kwargs, 2, "state"), argument(args, kwargs, 4, "logs")
         if not isinstance(data, Mapping):
             return
@@ -27,7 +27,7 @@ def arrive(module: Any, tap: Tap) -> None:
     tap.hear(module.CallbackHandler, "on_log", before=logs)
 
 
-def _phase(data: Mapping[str, Any]) -> str:
+def _phase(data: Mapping[str, object]) -> str:
     """Evaluation's values bear its name in front."""
     names = [str(name) for name in data if name not in ("epoch", "step")]
     for begin, phase in PHASES:
