@@ -14,6 +14,7 @@ from tdbg.core.rundir import STATE_FILE, RunDir
 
 if TYPE_CHECKING:
     from tdbg.core.config import Settings
+    from tdbg.inject.on.torch_ import Rank
 
 
 def record(owner: str, settings: "Settings") -> Session | None:

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tdbg.core import events, run_files
 from tdbg.core.config import Settings, unblotted_flags

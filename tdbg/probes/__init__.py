@@ -28,7 +28,7 @@ class Probe(Listener):
     observations: ClassVar[tuple[type[Observed], ...]] = ()  # what `emit` may tell
     fields: ClassVar[dict[str, str]] = {}  # of these or of `see`: name (with its unit) -> a line for docs/probes.md
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         if "observations" in vars(cls):
             cls.fields = field_lines(cls.observations)
@@ -109,9 +109,9 @@ class Probe(Listener):
         owner: Any,
         name: str,
         *,
-        before: "Callable[[tuple[Any, ...], dict[str, Any]], None] | None" = None,
-        after: "Callable[[float, tuple[Any, ...], dict[str, Any], Any], None] | None" = None,
-        raised: "Callable[[float, tuple[Any, ...], dict[str, Any], Exception], None] | None" = None,
+        before: "Callable[[tuple[Any, ...], dict[str, object]], None] | None" = None,
+        after: "Callable[[float, tuple[Any, ...], dict[str, object], object], None] | None" = None,
+        raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
     ) -> None:
         """Stand in front of ``owner.name``, which keeps its arguments, result and exceptions; for functions of torch use `patch_at`.
 
@@ -151,9 +151,9 @@ class Probe(Listener):
         self,
         place: str,
         *,
-        before: "Callable[[tuple[Any, ...], dict[str, Any]], None] | None" = None,
-        after: "Callable[[float, tuple[Any, ...], dict[str, Any], Any], None] | None" = None,
-        raised: "Callable[[float, tuple[Any, ...], dict[str, Any], Exception], None] | None" = None,
+        before: "Callable[[tuple[object, ...], dict[str, object]], None] | None" = None,
+        after: "Callable[[float, tuple[object, ...], dict[str, object], object], None] | None" = None,
+        raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
     ) -> None:
         """`patch` at a place of torch's, one of `torch_hooks.PLACES`."""
 

@@ -101,7 +101,7 @@ class GradientReport(Probe):
 
     # clipping
 
-    def _note_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_limit(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
         kind = args[2] if len(args) > 2 else kwargs.get("norm_type", 2.0)
         self._clip = _Look(limit=float(limit) if isinstance(limit, int | float) else None)

@@ -186,7 +186,7 @@ class Schedule(Probe):
 
     # schedulers
 
-    def _computed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _computed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         """A scheduler has computed its rates, and is about to set them."""
         scheduler, error = args[0].o, args[1] if len(args) > 1 else None
         if error is not None:
@@ -216,7 +216,7 @@ class Schedule(Probe):
             self._unannounced.append((weakref.ref(scheduler), course))
         return course
 
-    def _updates(self, optimizer: Any) -> int:
+    def _updates(self, optimizer: Optimizer) -> int:
         """Updates so far: steps of the main optimizer, skipped ones too; of any other one all updates."""
         return int(self.monitor.step if self.monitor.is_main(optimizer) else self.monitor.updates)
 
@@ -307,7 +307,7 @@ class Schedule(Probe):
             reversed_order = OrderReversed(scheduler=course.name, skipped_rate=short(course.lost), updates=course.at)
             self._say("LR", reversed_order)
 
-    def _judge_plan(self, scheduler: Any, course: _Course, before: list[float]) -> None:
+    def _judge_plan(self, scheduler: object, course: _Course, before: list[float]) -> None:
         """A schedule that is over long before the training: its unit is not the one it is stepped in."""
         self._highest = max([self._highest, *before])
         if not course.whole or "plan" in self._said:
@@ -346,7 +346,7 @@ class Schedule(Probe):
         )
         self._say("SCHEDULING", over)
 
-    def _judge_target(self, optimizer: Any, course: _Course, before: list[float]) -> None:
+    def _judge_target(self, optimizer: Optimizer, course: _Course, before: list[float]) -> None:
         """A scheduler that steers an optimizer which another one over the same parameters has replaced."""
         main = self._main() if self._main is not None else None
         if main is None or optimizer is main or optimizer in self._updated or "idle" in self._said:
@@ -363,7 +363,9 @@ class Schedule(Probe):
 
     # ReduceLROnPlateau
 
-    def _plateau_built(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _plateau_built(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         self._course_of(args[0], whole=True)
 
     def _plateau_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -519,13 +521,13 @@ def _is_first(scheduler: Any) -> bool:
     return getattr(scheduler, "_step_count", 0) <= 1 and scheduler.last_epoch <= 0
 
 
-def _is_adam(optimizer: Any) -> bool:
+def _is_adam(optimizer: Optimizer) -> bool:
     name = type(optimizer).__name__.lower()
     family = [base.__name__.lower() for base in type(optimizer).__mro__]
     return any(word in base for base in family for word in ADAMS) and not any(word in name for word in NO_ADAMS)
 
 
-def _rates(optimizer: Any) -> list[float]:
+def _rates(optimizer: Optimizer) -> list[float]:
     """The learning rates of the groups; those that are device tensors are left out."""
     found = []
     for group in optimizer.param_groups[:MAX_GROUPS]:
@@ -545,7 +547,7 @@ def _moved(before: list[float], rates: list[float]) -> tuple[float, float]:
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
-def _given(value: Any) -> Any:
+def _given(value: object) -> Any:
     """What a scheduler was given, as bounded data; None for what is none."""
     if isinstance(value, dict):
         value = sorted(value)  # a Counter of milestones
@@ -557,7 +559,7 @@ def _given(value: Any) -> Any:
     return value if isinstance(value, bool | int | str) else None
 
 
-def _metric(value: Any) -> float | None:
+def _metric(value: object) -> float | None:
     """A metric, where reading it waits for nothing."""
     if isinstance(value, Tensor):
         return float(value) if tensors.on_host(value) and value.numel() == 1 else None

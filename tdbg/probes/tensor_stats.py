@@ -103,7 +103,7 @@ class TensorStats(Probe):
         self._names = [gradients.name_of(p) for p in parameters] if gradients is not None else []
         return {"names": self._names} if self._names else {}
 
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[dict[str, object]]:
         """The last looks, each with the names of the parameters it was at."""
         names = dict(enumerate(self._names))
         return [{**look, "names": [names.get(index, str(index)) for index in look["which"]]} for look in self._history]

@@ -57,7 +57,7 @@ class Attention:
         self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
         return True
 
-    def expects(self, rate: Any) -> bool:
+    def expects(self, rate: object) -> bool:
         """True if a learning rate is no jump from the one before; the next is then compared with it."""
         if not isinstance(rate, float):
             return True
@@ -111,7 +111,7 @@ class Alarm:
         """Values read one step late are not finite; the weights have been updated since."""
         self._report("report_late", names, record)
 
-    def _report(self, how: str, *args: Any) -> None:
+    def _report(self, how: str, *args: object) -> None:
         if not self._state.bad_seen:
             self._attention.draw()
         probe = self._dispatcher.probe("first-bad")

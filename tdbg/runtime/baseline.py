@@ -41,7 +41,7 @@ class Alternation:
         self._begun = 0.0
         self._left = 0
 
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._guard.call(self._step, optimizer)
 
     def _step(self, optimizer: Any) -> None:

@@ -43,7 +43,7 @@ def _by_structure(module: nn.Module, depth: int = 0) -> bool | None:
     )
 
 
-def _is_computed(value: Any) -> bool:
+def _is_computed(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(_is_computed, value.values()))
     if isinstance(value, list | tuple):

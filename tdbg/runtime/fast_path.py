@@ -72,7 +72,7 @@ class FastPath:
         self._attention = attention
         self._kept = kept
         self._last = last
-        self._calls: list[tuple[weakref.ref[nn.Module], Any, Any]] = []  # of the running step
+        self._calls: list[tuple[weakref.ref[nn.Module], object, object]] = []  # of the running step
         self._losses: list[Tensor | float] = []  # of the running step
         self._skipped = 0
         self.steps_left = 0
@@ -124,7 +124,7 @@ class FastPath:
         return bool(self._calls)
 
     @hide
-    def skip_call(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
+    def skip_call(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
         """Before a call of a root module: hold its arguments until the update, to re-run it if the loss is bad."""
         if self.steps_left <= 0 or self._state.rerunning or get_ident() != self.thread:
             return False
@@ -135,7 +135,7 @@ class FastPath:
         return True
 
     @hide
-    def skip_loss(self, losses: Any) -> bool:
+    def skip_loss(self, losses: object) -> bool:
         """Before backward."""
         state = self._state
         try:
@@ -150,7 +150,7 @@ class FastPath:
         return False
 
     @hide
-    def skip_clipping(self, total: Any) -> bool:
+    def skip_clipping(self, total: object) -> bool:
         """After clipping. total: the gradients' norm before it."""
         try:
             if type(total) is Tensor and total.is_cpu and math.isfinite(total.item()):
@@ -161,7 +161,7 @@ class FastPath:
         return False
 
     @hide
-    def hook_before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def hook_before_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook before each step of any optimizer."""
         if self.steps_left > 0 and get_ident() == self.thread and not torch.compiler.is_compiling():
             state = self._state
@@ -174,7 +174,7 @@ class FastPath:
         self._before_update(optimizer)
 
     @hide
-    def hook_after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def hook_after_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook after each step of any optimizer."""
         if self.steps_left > 0 and get_ident() == self.thread and not torch.compiler.is_compiling():
             state = self._state

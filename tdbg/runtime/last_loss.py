@@ -2,7 +2,6 @@
 
 import math
 import time
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ class LastLoss:
         self.running: list[Tensor | float] = []
         self.done: list[Tensor | float] = []
 
-    def add(self, loss: Any) -> None:
+    def add(self, loss: object) -> None:
         """A loss is sent backward."""
         if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex() or tensors.has_no_data(loss):
             return

@@ -65,7 +65,7 @@ class LevelOverrides:
         self._polled_at = 0.0
         self._number = 0  # of the last request taken up
         self._pending: list[Request] = []
-        self._soon: list[tuple[str, dict[str, Any], str, int]] = []
+        self._soon: list[tuple[str, dict[str, object], str, int]] = []
         self._base: tuple[str, dict[str, Any]] = ("", {})  # what holds for good, while something lies above it
         self._above: list[_Change] = []
 
@@ -149,7 +149,7 @@ class LevelOverrides:
             self._change(request.level, request.flags, until)
             self._apply("control", request.number, late)
 
-    def make(self, level: str, flags: dict[str, Any], why: str, for_steps: int = 0) -> None:
+    def make(self, level: str, flags: dict[str, object], why: str, for_steps: int = 0) -> None:
         """Change level (empty: as it is) and flags now, from within the rank."""
         self._change(level, flags, self._coming + for_steps if for_steps else 0)
         self._apply(why)

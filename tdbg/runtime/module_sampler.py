@@ -402,7 +402,7 @@ class ModuleSampler:
             with contextlib.suppress(RuntimeError):
                 stance.__exit__(None, None, None)
 
-    def output(self, module: nn.Module, place: Place, output: Any) -> None:
+    def output(self, module: nn.Module, place: Place, output: object) -> None:
         """A module returned; called by its hook."""
         if not self.step:  # the pass was given up
             return
@@ -565,7 +565,7 @@ class _Hook:
     def __init__(self, look: ModuleSampler, place: Place) -> None:
         self.look, self.place = look, place
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         if not torch.compiler.is_compiling() and not self.look.monitor.rerunning:
             unseen(self.look.guard.call, self.look.output, module, self.place, output)
 

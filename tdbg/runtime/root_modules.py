@@ -49,7 +49,7 @@ class CallHook:
         self.skip_guard = Guard("fast-path")
         self._after = after
 
-    def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
+    def __call__(self, module: nn.Module, args: tuple[object, ...], more: object = None) -> None:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
             return
         if self.skip is not None:
@@ -72,10 +72,10 @@ class CallHook:
         if self.raised is not None:
             unseen(self.guard.call, self.raised, module)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "CallHook":
+    def __deepcopy__(self, memo: dict[int, object]) -> "CallHook":
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
@@ -139,7 +139,7 @@ class Roots:
             self._unhook(module)
         self._before.target = self._after.target = self._after.raised = None
 
-    def _on_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
+    def _on_parameter(self, module: nn.Module, name: str, parameter: torch.Tensor) -> None:
         self._guard.call(self._meet, module, None)
 
     def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -188,7 +188,7 @@ class Roots:
         before, after = self._before, self._after
         whose = weakref.ref(module)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling():
                 return compiled(*args, **kwargs)
             before(whose(), args, kwargs)  # type: ignore[arg-type]

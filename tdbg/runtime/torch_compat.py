@@ -106,12 +106,12 @@ def after_backward(callback: Callable[[], None]) -> None:
         _queue(callback)
 
 
-def without_subclass() -> AbstractContextManager[Any]:
+def without_subclass() -> AbstractContextManager[object]:
     """Inside it the ``__torch_function__`` of tensors is not called."""
     return _no_subclass() if _no_subclass is not None else nullcontext()
 
 
-def script_makers() -> list[tuple[Any, str]]:
+def script_makers() -> list[tuple[object, str]]:
     """Where the functions stand that make TorchScript of their first argument."""
     if _jit is not None:
         return [(_jit, "create_script_module")]  # for all of those below
@@ -142,7 +142,7 @@ def norms_of(found: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[
 # The compiler
 
 _eval_frame = _find("_C._dynamo.eval_frame", "torch.compile may count frames of tdbg")
-set_eval_frame: Callable[[Any], Any] | None = getattr(_eval_frame, "set_eval_frame", None)
+set_eval_frame: Callable[[Any], object] | None = getattr(_eval_frame, "set_eval_frame", None)
 
 
 def _code_skipper() -> Callable[[CodeType], None] | None:

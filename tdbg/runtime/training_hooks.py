@@ -40,15 +40,15 @@ class Watcher(Protocol):
     local_gradients: LocalGradients
 
     def clip_begins(self, parameters: list[Tensor]) -> bool: ...
-    def clip_glanced(self, parameters: list[Tensor], total: Any) -> None: ...
-    def clip_ended(self, total: Any) -> None: ...
-    def update_begins(self, optimizer: Any) -> None: ...
-    def update_ended(self, optimizer: Any) -> None: ...
+    def clip_glanced(self, parameters: list[Tensor], total: object) -> None: ...
+    def clip_ended(self, total: object) -> None: ...
+    def update_begins(self, optimizer: torch.optim.Optimizer) -> None: ...
+    def update_ended(self, optimizer: torch.optim.Optimizer) -> None: ...
     def hush(self, quiet: bool) -> None: ...
     def switch(self, on: bool) -> None: ...
     def failed(self, probe: str, error: BaseException) -> None: ...
     def note(self, code: str, text: str) -> None: ...
-    def when_imported(self, name: str, then: Callable[[Any], None]) -> None: ...
+    def when_imported(self, name: str, then: Callable[[object], None]) -> None: ...
 
 
 class TrainingHooks:
@@ -69,7 +69,7 @@ class TrainingHooks:
         )
         # Told of every update, watched or not. Probes must not hook optimizers themselves: level and flags change
         # while torch goes through its hooks, and it ends the program if one is added or removed meanwhile.
-        self.before_each: list[Callable[[Any], None]] = []
+        self.before_each: list[Callable[[object], None]] = []
         self.after_each: list[Callable[[Any], None]] = []
         self._handles: list[Any] = []
         self._depth = 0
@@ -139,12 +139,12 @@ class TrainingHooks:
         self._trainer, self._trainer_id, self._has_updated, self._others = current_thread(), get_ident(), updates, 0
         return False
 
-    def _update_begins(self, optimizer: Any) -> None:
+    def _update_begins(self, optimizer: torch.optim.Optimizer) -> None:
         self.monitor.update_begins(optimizer)
         for tell in tuple(self.before_each):
             tell(optimizer)
 
-    def _update_ended(self, optimizer: Any) -> None:
+    def _update_ended(self, optimizer: torch.optim.Optimizer) -> None:
         listeners = tuple(self.after_each)  # whoever comes with a change of level has not seen this update begin
         self.monitor.update_ended(optimizer)
         for tell in listeners:
@@ -163,7 +163,7 @@ class TrainingHooks:
 
         return cast("Callable[[Any], None]", hide(hook))
 
-    def unseen_update(self, optimizer: Any) -> None:
+    def unseen_update(self, optimizer: torch.optim.Optimizer) -> None:
         """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
         self.monitor.note(
             "compiled-step",
@@ -180,7 +180,7 @@ class TrainingHooks:
             for owner, name in targets("fsdp-reduce"):
                 self.patches.wrap(owner, name, self._around_group)
 
-    def _around_group(self, original: Any) -> Any:
+    def _around_group(self, original: Callable[..., object]) -> Any:
         monitor, guard = self.monitor, self._backward
 
         def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -190,14 +190,14 @@ class TrainingHooks:
 
         return hide(post_backward)
 
-    def _around_optimizer_init(self, original: Any) -> Any:
+    def _around_optimizer_init(self, original: Callable[..., object]) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             self._optimizers.call(self.monitor.optimizers.add, optimizer)
 
         return __init__
 
-    def _around_script(self, original: Any) -> Any:
+    def _around_script(self, original: Callable[..., object]) -> Any:
         """torch.jit compiles a module's hooks with it, when it scripts and when it traces."""
 
         def create_script_module(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -210,7 +210,7 @@ class TrainingHooks:
 
         return create_script_module
 
-    def _around_setstate(self, original: Any) -> Any:
+    def _around_setstate(self, original: Callable[..., object]) -> Any:
         """A copy of a module, and one that was loaded, comes to be without being built."""
 
         def __setstate__(module: nn.Module, state: Any) -> None:
@@ -219,7 +219,7 @@ class TrainingHooks:
 
         return __setstate__
 
-    def _around_compile(self, original: Any) -> Any:
+    def _around_compile(self, original: Callable[..., object]) -> Any:
         def compile(module: Any, *args: Any, **kwargs: Any) -> None:
             roots = self.monitor.roots
             self._compile.call(self.monitor.modules.before_compile)
@@ -230,7 +230,7 @@ class TrainingHooks:
 
         return compile
 
-    def _around_profiler(self, original: Any) -> Any:
+    def _around_profiler(self, original: Callable[..., object]) -> Any:
         """While any profiler of torch records, ours or the program's, its trace is to show the program alone."""
 
         def begin_or_end(*args: Any, **kwargs: Any) -> Any:
@@ -243,7 +243,7 @@ class TrainingHooks:
 
         return begin_or_end
 
-    def _around_clip(self, original: Any) -> Any:
+    def _around_clip(self, original: Callable[..., object]) -> Any:
         monitor, guard, path = self.monitor, self._clip, self.fast_path
 
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
@@ -286,7 +286,7 @@ class TrainingHooks:
 
         return hide(clip_grad_norm_)
 
-    def _around_backward(self, original: Any) -> Any:
+    def _around_backward(self, original: Callable[..., object]) -> Any:
         monitor, guard, path = self.monitor, self._backward, self.fast_path
 
         def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:

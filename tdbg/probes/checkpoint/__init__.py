@@ -143,18 +143,20 @@ class Checkpoint(EveryUpdate):
         for name in LIGHTNING:
             self.when_imported(name, self._meet_lightning)
 
-    def _meet_safetensors(self, module: Any) -> None:
+    def _meet_safetensors(self, module: nn.Module) -> None:
         self._watch(module, "save_file", saved.safetensors_save, self._saved)
         self._watch(module, "save_model", saved.safetensors_save, self._saved)
         self._watch(module, "load_file", saved.safetensors_load, self._loaded)
         self._watch(module, "load_model", saved.safetensors_load_model, self._loaded)
 
-    def _meet_lightning(self, module: Any) -> None:
+    def _meet_lightning(self, module: nn.Module) -> None:
         if hasattr(module, "TorchCheckpointIO"):  # it saves into memory first, and writes that
             self._watch(module.TorchCheckpointIO, "save_checkpoint", saved.lightning_save, self._saved)
             self._watch(module.TorchCheckpointIO, "load_checkpoint", saved.lightning_load, self._loaded)
 
-    def _watch(self, owner: Any, name: str, read: Callable[..., tuple[Any, Any]], then: Callable[..., None]) -> None:
+    def _watch(
+        self, owner: object, name: str, read: Callable[..., tuple[object, object]], then: Callable[..., None]
+    ) -> None:
         """Be told of a call that saves or loads, unless it is part of another one.
 
         read: (result, args, kwargs) -> (where to or from, what). then: (function, seconds, where, what).
@@ -192,7 +194,7 @@ class Checkpoint(EveryUpdate):
             self.emit(seen, step=step)
 
     def _tell_file(
-        self, kind: type[CheckpointSaved | CheckpointRead], called: str, seconds: float, where: Any, what: Any
+        self, kind: type[CheckpointSaved | CheckpointRead], called: str, seconds: float, where: object, what: object
     ) -> tuple[str, dict[str, int]]:
         """A line of what was saved or loaded; returns its path and the counters in it."""
         file = kind(
@@ -207,7 +209,7 @@ class Checkpoint(EveryUpdate):
         self._tell(file)
         return file.path, file.steps
 
-    def _saved(self, called: str, seconds: float, where: Any, what: Any) -> None:
+    def _saved(self, called: str, seconds: float, where: object, what: object) -> None:
         path, steps = self._tell_file(CheckpointSaved, called, seconds, where, what)
         self._compare_counters(path, steps)
         if path and self.monitor.step not in self._saves:
@@ -216,12 +218,12 @@ class Checkpoint(EveryUpdate):
             regular = len(self._saves) > REGULAR and len(gaps) == 1
             self._overdue_at = self.monitor.step + OVERDUE * gaps.pop() if regular else 0
 
-    def _loaded(self, called: str, seconds: float, where: Any, what: Any) -> None:
+    def _loaded(self, called: str, seconds: float, where: object, what: object) -> None:
         path, steps = self._tell_file(CheckpointRead, called, seconds, where, what)
         if isinstance(what, Mapping):
             self._remember(path, what, steps)
 
-    def _remember(self, path: str, what: Mapping[Any, Any], steps: dict[str, int]) -> None:
+    def _remember(self, path: str, what: Mapping[object, object], steps: dict[str, int]) -> None:
         parts = [what, *(value for value in what.values() if isinstance(value, Mapping))][:64]
         shapes: Shapes = {}
         for part in parts:
@@ -233,7 +235,7 @@ class Checkpoint(EveryUpdate):
             self._resume = Resume()
         self._resume.files = [*self._resume.files, file][-KEPT_FILES:]
 
-    def _failed(self, called: str, seconds: float, where: Any, error: Exception) -> None:
+    def _failed(self, called: str, seconds: float, where: object, error: Exception) -> None:
         kind = SaveFailed if "save" in called else LoadFailed
         failed = kind(
             call=called,
@@ -246,7 +248,7 @@ class Checkpoint(EveryUpdate):
 
     # keys of modules
 
-    def _module_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _module_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._loads += 1
         missing, unexpected = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
         few = self._loads <= ALWAYS_TOLD

@@ -132,16 +132,16 @@ class DataLoading(Probe):
         self.patch_at("batch-asked-for", after=self._asked)
         self.patch_at("batch-failed", raised=self._raised)
 
-    def _made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _made(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         self._feeds.made(args[0], time.perf_counter())
 
-    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         self._feeds.iteration(args[0]).begun_at = time.perf_counter()
 
-    def _asked(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _asked(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._feeds.asked(args[0], result)
 
-    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
         if in_worker():
             return
         if isinstance(error, StopIteration):
@@ -152,7 +152,7 @@ class DataLoading(Probe):
 
     # one batch
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
+    def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         now = time.perf_counter()
         feed = self._feed = self._feeds.of(loader_iter)
         self._indices = self._feeds.handed_out(loader_iter)
@@ -173,7 +173,9 @@ class DataLoading(Probe):
             self._judge_sampler(feed, current)
         self._maybe_look(feed, current, batch, wait_s, loader_iter)
 
-    def _maybe_look(self, feed: Feed, current: Pass, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
+    def _maybe_look(
+        self, feed: Feed, current: Pass, batch: object, wait_s: float, loader_iter: "BatchIterator"
+    ) -> None:
         step = self.monitor.step
         self._looks = self._looks + 1 if step == self._step else 1
         self._step = step
@@ -198,7 +200,7 @@ class DataLoading(Probe):
         free = self._looks <= LOOKS_A_STEP
         return self.may(kind) and (free or self.monitor.budget.allows_extra(kind, time.perf_counter()))
 
-    def _look(self, feed: Feed, current: Pass, batch: Any, wait_s: float) -> None:
+    def _look(self, feed: Feed, current: Pass, batch: object, wait_s: float) -> None:
         parts = batches.parts_of(batch)
         if not parts:
             self.abstain(f"the batches of {feed.name} hold no tensors")
@@ -282,7 +284,7 @@ class DataLoading(Probe):
         )
         self._warn(feed, constant)
 
-    def _compare(self, feed: Feed, current: Pass, batch: Any, loader_iter: "BatchIterator") -> None:
+    def _compare(self, feed: Feed, current: Pass, batch: object, loader_iter: "BatchIterator") -> None:
         """Has this batch come before in this pass?"""
         parts = batches.parts_of(batch)
         found = self._prints.of(parts)
@@ -324,7 +326,7 @@ class DataLoading(Probe):
         else:
             self._judge_labels(feed, part, low, high)
 
-    def call_ended(self, module: Any, call: "Call", output: Any) -> None:
+    def call_ended(self, module: torch.nn.Module, call: "Call", output: object) -> None:
         """The model has answered: its width is known before the loss is computed from it."""
         part, self._labels = self._labels, None
         if part is None or self._feed is None:
@@ -367,7 +369,7 @@ class DataLoading(Probe):
         if bad is not None and record.finite is False and self._feed is not None:
             self._tell_not_finite(self._feed, bad, record.step)
 
-    def after_step(self, optimizer: Any) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._labels = None
 
     def _not_finite(self, feed: Feed, part: Part) -> BadValues:

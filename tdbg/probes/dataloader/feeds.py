@@ -91,7 +91,7 @@ class Pass:
     wait_s: float = 0.0
     first_s: float = 0.0  # wait for the first batch
     looked: int = 0
-    prints: dict[tuple[Any, ...], int] = field(default_factory=dict)  # fingerprint -> number of the batch
+    prints: dict[tuple[object, ...], int] = field(default_factory=dict)  # fingerprint -> number of the batch
     printed: int = 0
     repeats: int = 0
     constant: int = 0
@@ -147,7 +147,7 @@ class Iteration:
     """What is known of one loader iterator, and the indices of the batches it has asked for."""
 
     begun_at: float = 0.0
-    source: Any = None  # the sampler's iterator that the pending indices came from
+    source: object = None  # the sampler's iterator that the pending indices came from
     pending: deque[Any] = field(default_factory=deque)
     lost: bool = False  # batches come in another order, or too many are asked for
 
@@ -156,9 +156,9 @@ class Feeds:
     """Every loader of the process, bounded."""
 
     def __init__(self) -> None:
-        self._feeds: dict[tuple[Any, ...], Feed] = {}
-        self._owners: dict[tuple[Any, ...], weakref.ref[Any] | None] = {}
-        self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
+        self._feeds: dict[tuple[object, ...], Feed] = {}
+        self._owners: dict[tuple[object, ...], weakref.ref[object] | None] = {}
+        self._iterations: weakref.WeakKeyDictionary[object, Iteration] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self.began_at = 0.0  # when the first batch of any of them was asked for
 
@@ -201,7 +201,7 @@ class Feeds:
         sampler = loader_iter._index_sampler
         return self._made.get(sampler) if _weakly(sampler) is not None else None
 
-    def split_beside(self, dataset: Any) -> list[int]:
+    def split_beside(self, dataset: object) -> list[int]:
         """Lengths of all subsets of the same dataset that were read from: the split, as far as it is known."""
         parent = parent_of(dataset)
         if parent is None:
@@ -210,7 +210,7 @@ class Feeds:
         found = {id(other): other for other in others if parent_of(other) is parent}
         return [length for length in map(length_of, found.values()) if length is not None]
 
-    def asked(self, loader_iter: "BatchIterator", indices: Any) -> None:
+    def asked(self, loader_iter: "BatchIterator", indices: object) -> None:
         """An iterator took the indices of a further batch from its sampler."""
         known = self.iteration(loader_iter)
         if known.source is not loader_iter._sampler_iter:  # a new pass of persistent workers
@@ -242,14 +242,14 @@ class Feeds:
         self.began_at = 0.0
 
 
-def name_of(dataset: Any) -> str:
+def name_of(dataset: object) -> str:
     """The class of a dataset; of a subset also whose, and how long: ``Subset of Images (800)``."""
     parent = parent_of(dataset)
     own = type(dataset).__name__
     return own if parent is None else f"{own} of {type(parent).__name__} ({length_of(dataset)})"
 
 
-def _weakly(item: Any) -> "weakref.ref[Any] | None":
+def _weakly(item: object) -> "weakref.ref[Any] | None":
     try:
         hash(item)
         return weakref.ref(item)
@@ -265,7 +265,7 @@ def length_of(item: Any) -> int | None:
         return None
 
 
-def parent_of(dataset: Any) -> Any:
+def parent_of(dataset: object) -> Any:
     """The dataset that a Subset (of `random_split`, say) takes its samples from."""
     held = getattr(dataset, "__dict__", {})
     return held.get("dataset") if "indices" in held else None
@@ -324,7 +324,7 @@ def draws_again(loader_iter: "BatchIterator") -> bool:
     return any(getattr(sampler, "replacement", False) is True for sampler in samplers(loader_iter))
 
 
-def cache_counts(dataset: Any) -> tuple[int, int] | None:
+def cache_counts(dataset: object) -> tuple[int, int] | None:
     """Hits and misses of a dataset that counts them under the usual names, on it or on those inside it."""
     for _ in range(CHAIN):
         held = getattr(dataset, "__dict__", {})

@@ -127,7 +127,7 @@ class FirstBad(Probe):
 
     # evaluation
 
-    def call_ended(self, module: nn.Module, call: Call, output: Any) -> None:
+    def call_ended(self, module: nn.Module, call: Call, output: object) -> None:
         if call.graded or self._eval_reported:
             return
         outputs = [local_elements(tensor.detach()) for _, tensor in walk(output) if checkable(tensor)]
@@ -338,7 +338,7 @@ class FirstBad(Probe):
         monitor = self.monitor
         is_running = event.weights == "intact"
         calls = monitor.calls if is_running else monitor.calls.late
-        parts: dict[str, Any] = {"inputs": [(call.args, call.kwargs) for call in calls]}
+        parts: dict[str, object] = {"inputs": [(call.args, call.kwargs) for call in calls]}
         loader = monitor.probe("loader-wait")
         if is_running and loader is not None and loader.batch is not None:
             parts["batch"] = loader.batch
@@ -367,5 +367,5 @@ def _finite(value: torch.Tensor) -> bool:
     return bool(torch.isfinite(value))
 
 
-def _kind_of(loss: Any) -> str:
+def _kind_of(loss: object) -> str:
     return "nan" if loss == "nan" else ("inf" if loss in ("inf", "-inf") else "")

@@ -136,7 +136,7 @@ class _Live(MemoryWatch):
         self._accumulation = accumulation
         self._name = name
         self._always = always
-        self._parts: list[dict[str, Any]] = []
+        self._parts: list[dict[str, object]] = []
         self._made: Seen = {}
         self._alive: Seen = {}  # of the update before, as this one begins
         self._before_mb = self._last_mb = 0.0

@@ -144,7 +144,7 @@ def _kind_of(tensor: Tensor) -> Kind | None:
         return None
 
 
-def _name(box: Any, ours: tuple[Any, ...]) -> str:
+def _name(box: object, ours: tuple[object, ...]) -> str:
     """Where a container is kept: the name of a module's variable, of an object's attribute, or of a closure's."""
     modules: dict[int, str] = {}
     for name, module in list(sys.modules.items()):
@@ -186,6 +186,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def _is_namespace(item: Any) -> bool:
+def _is_namespace(item: object) -> bool:
     """True for the variables of a Python module, which are no container in the program's sense."""
     return type(item) is dict and "__builtins__" in item
