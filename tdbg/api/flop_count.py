@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from tdbg.core.guard import guarded
 from tdbg.runtime.torch_compat import DispatchMode
 
 
@@ -38,8 +39,7 @@ class FlopCount(DispatchMode):
         result = func(*args, **kwargs)
         formula: Callable[..., int] | None = flop_registry.get(packet)
         if formula is not None:
-            try:
+            self.by_operator[str(packet)] += 0  # also where the formula fails
+            with guarded("a formula that does not know these arguments: the count is a lower bound"):
                 self.by_operator[str(packet)] += int(formula(*args, **kwargs, out_val=result))
-            except Exception:  # a formula that does not know these arguments: the count is a lower bound
-                self.by_operator[str(packet)] += 0
         return result

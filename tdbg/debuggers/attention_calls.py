@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from tdbg.core.frames import own_frames_dropped
+from tdbg.core.frames import drop_own_frames
 from tdbg.debuggers.hooks import Removable, watching
 from tdbg.runtime.compiler import hide
 from tdbg.runtime.patches import Patches
@@ -202,8 +202,11 @@ class Overhears(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> object:
         kwargs = kwargs or {}
-        with own_frames_dropped():
+        try:  # not `own_frames_dropped`: the compiler may trace this function
             result = function(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         if function is SDPA and watching():
             with torch.no_grad():
                 self._hear(ScaledDotProduct(*args, **kwargs))

@@ -4,10 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tdbg.core.events import NO_BACKWARD, SEVERITIES, Cost, Event, Finding
 from tdbg.core.flags import FLAGS
+from tdbg.core.guard import guarded
 from tdbg.core.rundir import ProcessDir, RunDir, write_json
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule, at_least
@@ -314,10 +316,10 @@ class Judge:
         files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
         self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
         for each in RULES:
-            try:
+            rule: Rule | None = None
+            with guarded("the rule of another package may be incomplete", partial(self._switch_off, each)):
                 rule = each()
-            except Exception as error:  # guard: a stranger's rule may be half a one
-                self._switch_off(each, error)
+            if rule is None:
                 continue
             self._rules.append(rule)
             for kind in rule.listens:
@@ -341,10 +343,8 @@ class Judge:
         """
         self.view.close(exit_code)
         for rule in self._rules:
-            try:
+            with guarded("a rule must not take the verdict down", partial(self._switch_off, rule)):
                 self._keep(list(rule.finish(self.view)))
-            except Exception as error:  # guard: as above
-                self._switch_off(rule, error)
         return self._verdict()
 
     def _keep(self, found: list[Finding]) -> list[Finding]:
@@ -352,7 +352,7 @@ class Judge:
         self.findings += kept
         return kept
 
-    def _switch_off(self, rule: Rule | type[Rule], error: Exception) -> None:
+    def _switch_off(self, rule: Rule | type[Rule], error: BaseException) -> None:
         for listeners in self._listeners.values():
             if rule in listeners:
                 listeners.remove(rule)

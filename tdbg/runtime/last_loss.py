@@ -6,6 +6,7 @@ import time
 import torch
 from torch import Tensor
 
+from tdbg.core.guard import guarded
 from tdbg.runtime import tensors
 from tdbg.runtime.deferred_reads import device_idle
 
@@ -56,9 +57,10 @@ class LastLoss:
         """The loss of the last step done, as its record would have it; None where it is not known, or not to be had."""
         if not self.done or not _may_read(self.done):
             return None
-        try:
+        values: list[float] | None = None
+        with guarded("a device that failed: what is known of the run is reported without it"):
             values = [float(loss) for loss in self.done]
-        except Exception:  # a device that failed: what is known of the run is told without it
+        if values is None:
             return None
         return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
 

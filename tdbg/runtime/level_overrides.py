@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tdbg.core.control import Request
 from tdbg.core.events import Switch
+from tdbg.core.guard import guarded
 from tdbg.runtime.off_thread import import_off_main_thread
 
 if TYPE_CHECKING:
@@ -113,12 +114,13 @@ class LevelOverrides:
         for level, flags, why, for_steps in soon:
             self.make(level, flags, why, for_steps)
 
+    def _note_ignored(self, error: BaseException) -> None:
+        self.monitor.note("control", f"control.json was ignored: {error}"[:300])
+
     def _poll(self) -> None:
-        try:
+        found: list[Request] = []
+        with guarded("a broken control file changes nothing", self._note_ignored):
             found = self.monitor.requests()
-        except Exception as error:  # guard: a broken control file changes nothing
-            self.monitor.note("control", f"control.json was ignored: {error}"[:300])
-            return
         for request in found:
             if request.number > self._number:
                 self._number = request.number

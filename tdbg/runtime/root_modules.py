@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tdbg.core.frames import drop_own_frames
-from tdbg.core.guard import Guard, belongs_to_program
+from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook, can_hook, reserve_key
 from tdbg.runtime.torch_hooks import hook_all
@@ -264,13 +264,10 @@ class Roots:
 
 def _can_be_kept(module: nn.Module) -> bool:
     """False for a module without a hash; one that is half built may not have it yet."""
-    try:
+    with guarded("the program's own __hash__ may raise anything", program_code=True):
         hash(module)
-    except BaseException as error:
-        if belongs_to_program(error):
-            raise
-        return False
-    return True
+        return True
+    return False
 
 
 def clean_path(path: str) -> str:

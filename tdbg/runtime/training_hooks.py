@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.core.frames import drop_own_frames
-from tdbg.core.guard import Guard, belongs_to_program
+from tdbg.core.guard import Guard
 from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.fast_path import FastPath
 from tdbg.runtime.local_gradients import LocalGradients
@@ -269,14 +269,7 @@ class TrainingHooks:
                 if type(parameters) is not list and not isinstance(parameters, Tensor):
                     parameters = list(parameters)
                 total = original(parameters, *args, **kwargs)
-                try:
-                    is_usual = path.skip_clipping(total)
-                except BaseException as error:
-                    if belongs_to_program(error):
-                        raise
-                    is_usual = False
-                    path.fail(error)
-                if not is_usual:
+                if not path.skip_clipping(total):
                     clipped = parameters if type(parameters) is list else [parameters]
                     unseen(guard.call, monitor.clip_glanced, clipped, total)
                 return total
@@ -324,16 +317,9 @@ class TrainingHooks:
                     path.steps_left > 0
                     and get_ident() == path.thread
                     and not (self._depth or torch.compiler.is_compiling())
+                    and path.skip_loss(tensors)
                 ):
-                    try:
-                        is_usual = path.skip_loss(tensors)
-                    except BaseException as error:
-                        if belongs_to_program(error):
-                            raise
-                        is_usual = False
-                        path.fail(error)
-                    if is_usual:
-                        return original(tensors, *args, **kwargs)
+                    return original(tensors, *args, **kwargs)
                 return look_and_go(tensors, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tdbg.core.frames import OWN_FOLDER
+from tdbg.core.guard import guarded
 
 if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
@@ -259,10 +260,9 @@ def _weakly(item: object) -> "weakref.ref[Any] | None":
 
 def length_of(item: Any) -> int | None:
     """Its length, if it has one."""
-    try:
+    with guarded("the program's own __len__ may raise anything"):
         return len(item)
-    except Exception:  # guard: the program's own __len__
-        return None
+    return None
 
 
 def parent_of(dataset: object) -> Any:
@@ -288,11 +288,12 @@ def in_whole(dataset: Any, indices: list[int]) -> list[int]:
         whole = parent_of(dataset)
         if whole is None:
             break
-        try:
-            indices = [int(dataset.indices[index]) for index in indices]
-        except Exception:  # guard: the program's own class
+        inside: list[int] | None = None
+        with guarded("the program's own class may hold anything as indices"):
+            inside = [int(dataset.indices[index]) for index in indices]
+        if inside is None:
             break
-        dataset = whole
+        dataset, indices = whole, inside
     return indices
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from tdbg.core.events import MOMENT, REDUCED_GRADIENT, NonFinite, Step, as_float, number
+from tdbg.core.guard import guarded
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.first_bad.refuting import refute_gradient, trace_of_gradient, update_explains
 from tdbg.runtime import tensors
@@ -171,10 +172,15 @@ class FirstBad(Probe):
             return Located("", note="no forward pass was seen")
         calls = list(self.monitor.calls)
         with self.monitor.own_pass():
-            try:
-                located: Located = how(calls, gradients.names)
-            except Exception as error:  # the program's own forward may refuse a second call
-                return Located("", note=f"the batch could not be run again: {type(error).__name__}: {error}"[:200])
+            raised: list[str] = []
+            located: Located | None = None
+            with guarded(
+                "the program's own forward may refuse a second call",
+                lambda error: raised.append(f"{type(error).__name__}: {error}"),
+            ):
+                located = how(calls, gradients.names)
+            if located is None:
+                return Located("", note=f"the batch could not be run again: {raised[0]}"[:200])
             located.operation = self._operation(located, calls, gradients.names)
         if not located.module and any(call.rng is None for call in calls):
             located.note = "; ".join(
@@ -195,10 +201,9 @@ class FirstBad(Probe):
         if located.phase not in ("forward", "backward", "gradient") or not located.module_class:
             return None
         look = forward_operation if located.phase == "forward" else backward_operation
-        try:
+        with guarded("the module is known, its line is not; a third run may be refused"):
             return look(calls, names, located.module)
-        except Exception:  # guard: the module is known, its line is not; a third run may be refused
-            return None
+        return None
 
     def _fill(self, event: NonFinite, located: Located) -> None:
         event.phase, event.module, event.module_class = located.phase, located.module, located.module_class

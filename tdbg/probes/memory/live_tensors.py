@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tdbg.core.guard import guarded
 from tdbg.runtime import tensors
 
 MAX_OBJECTS = 3_000_000
@@ -57,23 +58,24 @@ class Census:
         return self.counts - before.counts
 
 
+REFUSING = guarded("a tensor class of somebody else's may refuse anything")
+
+
 def take() -> Census:
     """Count the live tensors. Memory that several share is counted once, for the kind met first."""
     census = Census(Counter(), Counter())
     seen: set[int] = set()
     for tensor in _alive():
-        try:
+        with REFUSING:
             kind = _kind(tensor)
             storage = tensors.local(tensor).untyped_storage()
             if storage.device.type == "meta":  # what the compiler keeps of its tracing has sizes and no memory
                 continue
             address, size = storage.data_ptr(), storage.nbytes()
-        except Exception:  # guard: a tensor class of somebody else's may refuse anything
-            continue
-        census.counts[kind] += 1
-        if address not in seen:
-            seen.add(address)
-            census.nbytes[kind] += size
+            census.counts[kind] += 1
+            if address not in seen:
+                seen.add(address)
+                census.nbytes[kind] += size
     return census
 
 
@@ -138,10 +140,9 @@ def _kind(tensor: Tensor) -> Kind:
 
 
 def _kind_of(tensor: Tensor) -> Kind | None:
-    try:
+    with REFUSING:
         return _kind(tensor)
-    except Exception:  # guard: as in `take`
-        return None
+    return None
 
 
 def _name(box: object, ours: tuple[object, ...]) -> str:

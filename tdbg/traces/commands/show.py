@@ -79,21 +79,19 @@ def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> Non
     import os
 
     from tdbg.core.errors import TdbgError
+    from tdbg.core.guard import undo_on_error
     from tdbg.core.output import say
     from tdbg.core.tables import safe, size
     from tdbg.traces.render.trace_page import write
 
     ready = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with open(ready, "xb") as file:
-            write(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
-        os.replace(ready, target)
+        with undo_on_error(lambda: ready.unlink(missing_ok=True)):
+            with open(ready, "xb") as file:
+                write(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
+            os.replace(ready, target)
     except OSError as error:
-        ready.unlink(missing_ok=True)
         raise TdbgError(f"{safe(str(target))}: {error.strerror or error}", "name a file that can be written") from None
-    except BaseException:
-        ready.unlink(missing_ok=True)
-        raise
     say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
 
 

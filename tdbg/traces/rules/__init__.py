@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import guarded
 from tdbg.core.registry import Registry
 from tdbg.traces.analyze import summary_figures as figures
 from tdbg.traces.summary import Step, Summary
@@ -208,10 +209,13 @@ def consult(
 
 def _said(rule: type[Rule], view: View) -> Advice | Abstain | None:
     """What one rule says; one that fails, as a rule of another package may, does not take the others with it."""
-    try:
+    raised: list[str] = []
+    with guarded(
+        "a rule, of another package perhaps, may raise anything",
+        lambda error: raised.append(f"{type(error).__name__}: {error}"),
+    ):
         return rule().look(view)
-    except Exception as error:  # guard: around every rule
-        return Abstain(rule.code, f"the rule failed: {type(error).__name__}: {error}"[:200])
+    return Abstain(rule.code, f"the rule failed: {raised[0]}"[:200])
 
 
 def _once(advice: list[Advice]) -> list[Advice]:
