@@ -24,7 +24,7 @@ class ScaledUpdate:
     The hooks of a compiled ``optimizer.step`` are nothing, so an update that no hook has seen may have been made.
     """
 
-    def __init__(self, monitor: "Monitor", scaler: Any, optimizer: Optimizer) -> None:
+    def __init__(self, monitor: "Monitor", scaler: Any, optimizer: "Optimizer") -> None:
         self.optimizer = optimizer
         self._monitor, self._scaler = monitor, scaler
         self._updates = monitor.updates
@@ -86,7 +86,7 @@ class LossScaler(Probe):
         return hide(scale)
 
     def _around_step(self, original: Callable[..., object]) -> Callable[..., object]:
-        def step(scaler: object, optimizer: Optimizer, *args: object, **kwargs: object) -> Any:
+        def step(scaler: object, optimizer: "Optimizer", *args: object, **kwargs: object) -> Any:
             if not self.on or torch.compiler.is_compiling():
                 return original(scaler, optimizer, *args, **kwargs)
             update = unseen(self.guard.call, self._step_begins, scaler, optimizer)
@@ -97,7 +97,7 @@ class LossScaler(Probe):
 
         return hide(step)
 
-    def _step_begins(self, scaler: Any, optimizer: Optimizer) -> "ScaledUpdate | None":
+    def _step_begins(self, scaler: Any, optimizer: "Optimizer") -> "ScaledUpdate | None":
         if not scaler.is_enabled():
             return None
         self._note_scale(scaler)

@@ -216,7 +216,7 @@ class Schedule(Probe):
             self._unannounced.append((weakref.ref(scheduler), course))
         return course
 
-    def _updates(self, optimizer: Optimizer) -> int:
+    def _updates(self, optimizer: "Optimizer") -> int:
         """Updates so far: steps of the main optimizer, skipped ones too; of any other one all updates."""
         return int(self.monitor.step if self.monitor.is_main(optimizer) else self.monitor.updates)
 
@@ -346,7 +346,7 @@ class Schedule(Probe):
         )
         self._say("SCHEDULING", over)
 
-    def _judge_target(self, optimizer: Optimizer, course: _Course, before: list[float]) -> None:
+    def _judge_target(self, optimizer: "Optimizer", course: _Course, before: list[float]) -> None:
         """A scheduler that steers an optimizer which another one over the same parameters has replaced."""
         main = self._main() if self._main is not None else None
         if main is None or optimizer is main or optimizer in self._updated or "idle" in self._said:
@@ -521,13 +521,13 @@ def _is_first(scheduler: Any) -> bool:
     return getattr(scheduler, "_step_count", 0) <= 1 and scheduler.last_epoch <= 0
 
 
-def _is_adam(optimizer: Optimizer) -> bool:
+def _is_adam(optimizer: "Optimizer") -> bool:
     name = type(optimizer).__name__.lower()
     family = [base.__name__.lower() for base in type(optimizer).__mro__]
     return any(word in base for base in family for word in ADAMS) and not any(word in name for word in NO_ADAMS)
 
 
-def _rates(optimizer: Optimizer) -> list[float]:
+def _rates(optimizer: "Optimizer") -> list[float]:
     """The learning rates of the groups; those that are device tensors are left out."""
     found = []
     for group in optimizer.param_groups[:MAX_GROUPS]:
