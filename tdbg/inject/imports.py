@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from tdbg.core.frames import disguised
 
 
-def when_imported(name: str, then: Callable[[object], None]) -> None:
+def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call ``then(module)`` now if the program has the module, else right after its import has finished."""
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.core.flags import FLAGS, flag_of
@@ -193,7 +194,7 @@ class Probe(Listener):
         finally:
             self.monitor.budget.spend(self.name, time.perf_counter() - begun)
 
-    def when_imported(self, name: str, then: Callable[[Any], None]) -> None:
+    def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None:
         """Call ``then(module)`` now if the program has imported it, else when it does."""
         guard = self.guard
         self.monitor.when_imported(name, lambda module: guard.call(self._run_timed, then, module))

@@ -73,7 +73,9 @@ class FastPath:
         self._attention = attention
         self._kept = kept
         self._last = last
-        self._calls: list[tuple[weakref.ref[nn.Module], object, object]] = []  # of the running step
+        self._calls: list[
+            tuple[weakref.ref[nn.Module], tuple[object, ...], dict[str, object]]
+        ] = []  # of the running step
         self._losses: list[Tensor | float] = []  # of the running step
         self._skipped = 0
         self.steps_left = 0

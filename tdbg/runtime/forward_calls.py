@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import nn
@@ -51,7 +50,14 @@ class KeptCalls:
             self._calls.clear()
         self._calls.append(call)
 
-    def glance(self, module: nn.Module, args: Any, kwargs: Any, *, random_state: bool = True) -> None:
+    def glance(
+        self,
+        module: nn.Module,
+        args: tuple[object, ...],
+        kwargs: dict[str, object] | None,
+        *,
+        random_state: bool = True,
+    ) -> None:
         """Hold on to a call that nobody watches."""
         self._unused += 1
         if self._unused > MAX_UNUSED_CALLS:

@@ -8,6 +8,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -226,7 +227,7 @@ class ModuleSampler:
         self._last: Last | None = None
         self._running = False
         self._spent_s = self._entered_s = 0.0
-        self._stance: Any = None
+        self._stance: AbstractContextManager[object] | None = None
         self._wish = SampleRequest()
 
     # who wants it
@@ -418,7 +419,7 @@ class ModuleSampler:
         self._unhook()
         self.monitor.failed(part, error)
 
-    def _take(self, module: nn.Module, place: Place, output: Any) -> None:
+    def _take(self, module: nn.Module, place: Place, output: object) -> None:
         known = self._rows.get(id(module))
         if known is not None:
             known.calls += 1

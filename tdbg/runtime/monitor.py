@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import get_ident
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ from tdbg.runtime.torch_compat import MISSING
 from tdbg.runtime.training_hooks import TrainingHooks
 
 
-def if_imported(name: str, then: Callable[[object], None]) -> None:
+def if_imported(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call ``then`` with a module that is loaded already; outside of a run nobody waits for later imports."""
     module = sys.modules.get(name)
     if module is not None:
@@ -73,15 +74,15 @@ class Monitor(State):
         catalog: Catalog,
         emit: Callable[[Event], None],
         become_rank: Callable[[], None],
-        save_batch: Callable[[int, dict[str, Any]], str],
+        save_batch: Callable[[int, dict[str, object]], str],
         failed: Callable[[str, BaseException], None],
         note: Callable[[str, str], None],
         started: float,
         first_update: Callable[[], None] = lambda: None,
         log: Callable[[str, int, str, str], None] = lambda level, step, mark, text: None,
-        when_imported: Callable[[str, Callable[[Any], None]], None] = if_imported,
+        when_imported: Callable[[str, Callable[[ModuleType], None]], None] = if_imported,
         requests: Callable[[], list[Request]] = list,
-        keep: Callable[[str, Any], str] = lambda name, data: "",
+        keep: Callable[[str, object], str] = lambda name, data: "",
         folder: Callable[[], Path | None] = lambda: None,
         rank: int = 0,
     ) -> None:
@@ -293,7 +294,7 @@ class Monitor(State):
         self.recorder.ring.clear()
         self.dispatcher.dispatch("history_cleared")
 
-    def when_imported(self, name: str, then: Callable[[Any], None]) -> None:
+    def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None:
         """Call ``then(module)`` now if the program has it, else when it imports it. ``then`` has a guard of its own."""
         self._when_imported(name, then)
 

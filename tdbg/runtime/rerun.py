@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tdbg.core.guard import Guard
 from tdbg.runtime import tensors
-from tdbg.runtime.own_hooks import add_gradient_hook, add_post_hook, add_pre_hook, can_hook
+from tdbg.runtime.own_hooks import HookHandle, add_gradient_hook, add_post_hook, add_pre_hook, can_hook
 from tdbg.runtime.random_states import DeviceStates, device_states, same_random_states, set_device_states
 from tdbg.runtime.rerun_alone import CollectiveMet, no_collectives
 from tdbg.runtime.root_modules import Names, unwrapped
@@ -43,7 +43,7 @@ class Call:
     versions: list[int] | None  # None: not taken
     rng: Tensor | None
     device_rng: DeviceStates
-    autocast: tuple[str, Any] | None
+    autocast: tuple[str, torch.dtype] | None
     graded: bool
     output_grads: dict[int, Tensor] = field(default_factory=dict)
     samples: int | None = None
@@ -305,7 +305,7 @@ class _Tracer:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        handles: list[Any] = []
+        handles: list[HookHandle] = []
         try:
             for module in self.root.modules():
                 if isinstance(module, torch.jit.ScriptModule) or not can_hook(module):
@@ -317,7 +317,7 @@ class _Tracer:
             for handle in handles:
                 handle.remove()
 
-    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _enter(self, module: nn.Module, args: object, kwargs: object) -> None:
         if self.done:
             return
         parent = self.stack[-1] if self.stack else None
@@ -333,7 +333,7 @@ class _Tracer:
                 self._saw(parent.module, "forward", f"made before {self._path(module)}", entered[1])
         self.stack.append(visit)
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
         if self.done:
             return
         while self.stack:
@@ -360,12 +360,12 @@ class _Tracer:
     def _path(self, module: nn.Module) -> str:
         return self.names.modules.get(id(module), "") or type(module).__name__
 
-    def _watch_inputs(self, visit: _Visit, value: Any) -> None:
+    def _watch_inputs(self, visit: _Visit, value: object) -> None:
         for name, tensor in walk(value):
             if tensor.requires_grad:
                 add_gradient_hook(tensor, partial(self._grad, visit, visit.grad_inputs, name))
 
-    def _watch_outputs(self, visit: _Visit, value: Any) -> None:
+    def _watch_outputs(self, visit: _Visit, value: object) -> None:
         for name, tensor in walk(value):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 add_gradient_hook(tensor, partial(self._grad, visit, visit.grad_outputs, name))
@@ -409,7 +409,9 @@ def _forward_once(call: Call, names: Names) -> Located:
     return located or Located("")
 
 
-def _trace_forward(call: Call, root: nn.Module, args: tuple[object, ...], kwargs: Any, names: Names) -> Located | None:
+def _trace_forward(
+    call: Call, root: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], names: Names
+) -> Located | None:
     tracer = _Tracer(root, names, backward=False)
     try:
         with as_before(call, root), tracer.attached(), torch.set_grad_enabled(call.graded):

@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.runtime.compiler import hide, unseen
-from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook, can_hook, reserve_key
+from tdbg.runtime.own_hooks import HookHandle, add_post_hook, add_pre_hook, can_hook, reserve_key
 from tdbg.runtime.torch_hooks import hook_all
 from tdbg.runtime.unhooked import repair_traceback
 
@@ -24,12 +25,13 @@ HELPERS = ("torch._", "torch.export.")
 Target = Callable[[nn.Module, Any, Any], None]
 Raised = Callable[[nn.Module], None]
 Skip = Callable[[nn.Module, Any, Any], bool]  # True: there is no more to do
+Held = TypeVar("Held")
 Alive = TypeVar("Alive")
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
 ROOT_KEY: Any = reserve_key("root")
 
 
-def alive(those: "weakref.WeakKeyDictionary[Alive, Any]") -> list[Alive]:
+def alive(those: "weakref.WeakKeyDictionary[Alive, Held]") -> list[Alive]:
     """The keys that are alive, in order, while other threads may add some: to go through a WeakSet would raise then."""
     return [one for one in (ref() for ref in those.keyrefs()) if one is not None]
 
@@ -93,11 +95,11 @@ class Roots:
         self._guard, forward = Guard("roots", failed), Guard("forward", failed)
         self._before = CallHook(forward)
         self._after = CallHook(forward, after=True)
-        self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+        self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[HookHandle, ...]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # by module.compile()
-        self._watches: list[Any] = []
+        self._watches: list[HookHandle | RemovableHandle] = []
         self._aimed: tuple[Target, Target, Raised | None] | None = None
         self._is_paused = False
         self._paused: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()

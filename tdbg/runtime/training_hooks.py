@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from threading import Thread, current_thread, get_ident
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -50,7 +51,7 @@ class Watcher(Protocol):
     def switch(self, on: bool) -> None: ...
     def failed(self, probe: str, error: BaseException) -> None: ...
     def note(self, code: str, text: str) -> None: ...
-    def when_imported(self, name: str, then: Callable[[object], None]) -> None: ...
+    def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None: ...
 
 
 class TrainingHooks:

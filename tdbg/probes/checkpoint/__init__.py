@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -143,13 +144,13 @@ class Checkpoint(EveryUpdate):
         for name in LIGHTNING:
             self.when_imported(name, self._meet_lightning)
 
-    def _meet_safetensors(self, module: nn.Module) -> None:
+    def _meet_safetensors(self, module: ModuleType) -> None:
         self._watch(module, "save_file", saved.safetensors_save, self._saved)
         self._watch(module, "save_model", saved.safetensors_save, self._saved)
         self._watch(module, "load_file", saved.safetensors_load, self._loaded)
         self._watch(module, "load_model", saved.safetensors_load_model, self._loaded)
 
-    def _meet_lightning(self, module: nn.Module) -> None:
+    def _meet_lightning(self, module: ModuleType) -> None:
         if hasattr(module, "TorchCheckpointIO"):  # it saves into memory first, and writes that
             self._watch(module.TorchCheckpointIO, "save_checkpoint", saved.lightning_save, self._saved)
             self._watch(module.TorchCheckpointIO, "load_checkpoint", saved.lightning_load, self._loaded)

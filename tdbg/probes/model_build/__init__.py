@@ -170,7 +170,7 @@ class ModelBuild(Probe):
     def _on_parameter(self, module: nn.Module, name: str, parameter: Tensor) -> None:
         self._building.call(self._registered, module, None)
 
-    def _on_child(self, parent: nn.Module, name: str, child: nn.Module) -> None:
+    def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         self._building.call(self._registered, parent, child)
 
     def _postpone(self, part: str, error: BaseException) -> None:

@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,7 +49,7 @@ class SpanMarks:
         for module, names, shown in SAVES:
             self._probe.when_imported(module, functools.partial(self._meet, names, shown))
 
-    def _meet(self, names: tuple[str, ...], shown: str, module: torch.nn.Module) -> None:
+    def _meet(self, names: tuple[str, ...], shown: str, module: ModuleType) -> None:
         for name in names:
             if callable(getattr(module, name, None)):
                 self._mark(module, name, f"{SAVE}{shown}.{name}")
