@@ -26,6 +26,7 @@ from tdbg.runtime.torch_hooks import targets
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
     from tdbg.runtime.monitor import Monitor
 
@@ -142,11 +143,11 @@ class Schedule(Probe):
         self._reset()
 
     def _reset(self) -> None:
-        self._courses: weakref.WeakKeyDictionary[Any, _Course] = weakref.WeakKeyDictionary()
-        self._unannounced: list[tuple[weakref.ref[Any], _Course]] = []
-        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._main: weakref.ref[Any] | None = None
-        self._updated: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._courses: weakref.WeakKeyDictionary[LRScheduler, _Course] = weakref.WeakKeyDictionary()
+        self._unannounced: list[tuple[weakref.ref[LRScheduler], _Course]] = []
+        self._numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._main: weakref.ref[Optimizer] | None = None
+        self._updated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._pending: _Pending | None = None
         self._last: tuple[int, int] = (0, 0)  # of the last STEP told: its step, and the direction of the rate
         self._plateau_before: list[float] = []
@@ -197,7 +198,7 @@ class Schedule(Probe):
             self._settle()
             self._advance(scheduler, course)
 
-    def _course_of(self, scheduler: Any, *, whole: bool) -> _Course | None:
+    def _course_of(self, scheduler: "LRScheduler", *, whole: bool) -> _Course | None:
         known = self._courses.get(scheduler)
         if known is not None or len(self._courses) >= MAX_SCHEDULERS:
             return known
@@ -220,7 +221,7 @@ class Schedule(Probe):
         """Updates so far: steps of the main optimizer, skipped ones too; of any other one all updates."""
         return int(self.monitor.step if self.monitor.is_main(optimizer) else self.monitor.updates)
 
-    def _advance(self, scheduler: Any, course: _Course) -> None:
+    def _advance(self, scheduler: "LRScheduler", course: _Course) -> None:
         now, optimizer = self._updates(scheduler.optimizer), scheduler.optimizer
         absolute = not course.epoch < scheduler.last_epoch  # step(epoch) sets a rate, whatever came before
         course.epoch = float(scheduler.last_epoch)
@@ -296,7 +297,7 @@ class Schedule(Probe):
 
     # what may be wrong with a scheduler
 
-    def _judge_order(self, scheduler: Any, course: _Course, before: list[float], gap: int) -> None:
+    def _judge_order(self, scheduler: "LRScheduler", course: _Course, before: list[float], gap: int) -> None:
         """One step of the scheduler before the first update, then in turn: the first rate was never used."""
         if course.advances == 1:
             fresh = not scheduler.optimizer.state and course.epoch <= 1.0  # nothing was resumed
@@ -363,16 +364,14 @@ class Schedule(Probe):
 
     # ReduceLROnPlateau
 
-    def _plateau_built(
-        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
-    ) -> None:
+    def _plateau_built(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._course_of(args[0], whole=True)
 
-    def _plateau_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _plateau_begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         self._settle()
         self._plateau_before = _rates(args[0].optimizer)
 
-    def _plateau_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _plateau_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         scheduler = args[0]
         course = self._course_of(scheduler, whole=False)
         if course is None:
@@ -513,7 +512,7 @@ def _could_have_stepped(course: _Course) -> bool:
     return course.whole and not course.advances and not course.own_step and course.name not in LATE_STARTERS
 
 
-def _is_first(scheduler: Any) -> bool:
+def _is_first(scheduler: "LRScheduler") -> bool:
     """True while a scheduler computes its rates for the first time, which its constructor asks for."""
     initial = getattr(scheduler, "_is_initial", None)  # not there before torch 2.7
     if initial is not None:

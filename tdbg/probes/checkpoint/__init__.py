@@ -166,18 +166,18 @@ class Checkpoint(EveryUpdate):
             return
         called = f"{getattr(owner, '__name__', owner)}.{name}"
 
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def before(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
             self._inside.depth = getattr(self._inside, "depth", 0) + 1
 
         def left() -> bool:
             self._inside.depth = max(getattr(self._inside, "depth", 0) - 1, 0)
             return bool(self._inside.depth == 0)
 
-        def after(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        def after(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
             if left():
                 then(called, seconds, *read(result, args, kwargs))
 
-        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
             if left():
                 self._failed(called, seconds, read(None, args, kwargs)[0], error)
 
@@ -270,7 +270,9 @@ class Checkpoint(EveryUpdate):
         if _is_partial(found):
             self._await_others(module, found, state.keys_in_words())
 
-    def _module_failed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    def _module_failed(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception
+    ) -> None:
         given = args[1] if len(args) > 1 else kwargs.get("state_dict")
         if not isinstance(given, Mapping):
             return
@@ -336,7 +338,9 @@ class Checkpoint(EveryUpdate):
 
     # a resumed run
 
-    def _optimizer_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _optimizer_loaded(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         optimizer = args[0]
         if self._resume.updates:
             self._resume = Resume()
@@ -348,10 +352,12 @@ class Checkpoint(EveryUpdate):
             step = float(step) if step.numel() == 1 and on_host(step) else None
         resume.optimizer_step = step if isinstance(step, int | float) else resume.optimizer_step
 
-    def _scheduler_made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _scheduler_made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._schedulers.add(args[0])
 
-    def _scheduler_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _scheduler_loaded(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         if self._resume.updates:
             self._resume = Resume()
         self._resume.schedulers += 1

@@ -133,10 +133,10 @@ class Distributed(Probe):
         self.at(place, lambda owner, _: self._stand_before(owner, kind), name=kind.name)
 
     def _stand_before(self, owner: object, kind: Kind) -> None:
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def before(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
             self._enter(kind, args, kwargs)
 
-        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
             self._broke(seconds, error)
 
         self.patch(owner, kind.name, before=before, after=self._leave, raised=raised)
@@ -204,7 +204,9 @@ class Distributed(Probe):
         self._inside[threading.get_ident()] = Entry("destroy_process_group", None, 0, 0, time.monotonic())
         self._tell_order(tail=True)
 
-    def _destroy_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: Any) -> None:
+    def _destroy_ended(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         self._inside.pop(threading.get_ident(), None)
         if torch.distributed.is_initialized():
             return  # only a smaller group is gone
@@ -222,12 +224,12 @@ class Distributed(Probe):
         self._groups.clear()
         self._from_start = True
 
-    def _model_wrapped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _model_wrapped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._models[args[0]] = None
 
     # collectives
 
-    def _enter(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         """A function is about to run, and may block."""
         given = argument(args, kwargs, kind.group, "group")
         if type(given) is int:  # GroupMember.NON_GROUP_MEMBER: the call does nothing here
@@ -251,7 +253,7 @@ class Distributed(Probe):
         self._inside[ident] = Entry(kind.name.lstrip("_"), group, number, size_bytes, time.monotonic())
         self._look_up()
 
-    def _leave(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _leave(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         """It has returned."""
         entry = self._inside.pop(threading.get_ident(), None)
         if entry is None:
