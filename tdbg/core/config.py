@@ -36,7 +36,7 @@ ACT = "act"  # names a command, a URL, an upload, a module or a class: makes tdb
 SETTING_KINDS = (LOCAL, PLACE, ACT)
 
 
-def setting(kind: str, text: str, default: object = None, *, factory: Any = None) -> Any:
+def setting(kind: str, text: str, default: object = None, *, factory: Callable[[], object] | None = None) -> Any:
     """A dataclass field with its kind and help line; the CLI, doctor and docs read them."""
     about = {"kind": kind, "help": text}
     if factory is not None:

@@ -282,7 +282,7 @@ def _is_surely_secret(name: str, value: str) -> bool:
     return value[0] in "\"'" or (len(value) >= _SHORTEST and not _CODE.search(value))
 
 
-def count_blotted(value: "object") -> int:
+def count_blotted(value: object) -> int:
     """How many marks stand in plain data."""
     if isinstance(value, str):
         return value.count(MARK)

@@ -20,7 +20,7 @@ def short(text: object, limit: int = 200) -> str:
     return safe(found if len(found) <= limit else f"{found[: limit - 3]}...")
 
 
-def cell(value: "object") -> str:
+def cell(value: object) -> str:
     """A value in a table: floats short, None as a dash."""
     if value is None:
         return "-"
@@ -53,7 +53,7 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{ending}"
 
 
-def finite(value: "object") -> "Any":
+def finite(value: object) -> "Any":
     """A value as strict JSON has it: numbers that are not finite become the words nan, inf and -inf."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

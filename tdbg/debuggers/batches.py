@@ -4,13 +4,16 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tdbg.runtime.tensors import walk
+
+if TYPE_CHECKING:
+    from tdbg.runtime.torch_compat import BatchIterator
 
 KEPT = 64  # batches; Trainers that accumulate gradients fetch all of an update at once
 LOOKED_AT = 8  # tensors of a batch, and of a call
@@ -67,7 +70,7 @@ class Batches:
         self._sources: weakref.WeakKeyDictionary[object, _Source] = weakref.WeakKeyDictionary()  # never iterated over
         self._call = object()  # the model's last one
 
-    def taken(self, loader_iter: Any, batch: object, ids: list[Any], padding: Sequence[int] = ()) -> None:
+    def taken(self, loader_iter: "BatchIterator", batch: object, ids: list[Any], padding: Sequence[int] = ()) -> None:
         """A loader's iterator handed out a batch."""
         if loader_iter._num_yielded == 1:  # a new pass: what was seen before says nothing of it
             self._sources.pop(loader_iter, None)

@@ -31,10 +31,13 @@ from tdbg.probes.dataloader.feeds import Feeds, in_whole, padded_rows
 from tdbg.runtime.root_modules import unwrapped
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from torch.optim import Optimizer
 
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -126,7 +129,7 @@ class Capture(Probe):
         self._skipped: dict[str, str] = {}
         self._skips = 0  # how many they were, over all passes
         self._idle: dict[str, None] = {}  # layers that have not run yet
-        self._eager: Any = None
+        self._eager: AbstractContextManager[object] | None = None
         self._descended = False
 
     @classmethod
@@ -182,7 +185,7 @@ class Capture(Probe):
         return "val" if self.monitor.updates else "eval"
 
     @asked
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         if not self._descended:
             self._descended = True
             for top in self.monitor.roots.tops():

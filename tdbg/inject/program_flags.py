@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
 
 from tdbg.core.flags import FLAGS
 from tdbg.core.guard import EndRun, Guard
@@ -113,7 +113,7 @@ def _before_first_step() -> None:
 
     guard = guard_of("program-flags")
 
-    def arrived(module: Any) -> None:
+    def arrived(module: ModuleType) -> None:
         from tdbg.runtime.compiler import hide
         from tdbg.runtime.torch_hooks import hook_all
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
 from types import FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Traceback
 from tdbg.core.frames import own_frames_dropped
@@ -31,6 +31,9 @@ from tdbg.inject.maps import Maps
 from tdbg.logs.guards.flagsets import NONE, Flags
 from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.textlog import KEPT_PARTS, RECORDS, ROTATE_BYTES, STATS, TextLog, stamp
+
+if TYPE_CHECKING:
+    from logging import Logger, LogRecord
 
 MAX_HELD = 10_000
 MAX_HELD_CHARS = 8_000_000
@@ -216,7 +219,7 @@ class Records:
             return self.agent.step, ""
         return monitor.spoken_step, "train" if torch.is_grad_enabled() else "eval"
 
-    def hear(self, record: Any) -> None:
+    def hear(self, record: "LogRecord") -> None:
         """A record that a logger hands to its handlers."""
         begun = time.perf_counter()
         file, line = str(record.pathname), int(record.lineno or 0)
@@ -231,7 +234,7 @@ class Records:
         guards = self.maps.known.get(file, self)
         return guards is self or (isinstance(guards, GuardMap) and line in guards.passed_on)
 
-    def dropped(self, logger: Any, level: int, entry: FrameType, frame: FrameType) -> None:
+    def dropped(self, logger: "Logger", level: int, entry: FrameType, frame: FrameType) -> None:
         """A call that its logger's level drops: if a flag guards it, it is written all the same.
 
         entry: the logging method that was called. frame: who called it.
@@ -292,7 +295,7 @@ class Records:
         step, phase = self.now()
         self.take(Spoken(time.time(), level, "traceback", step, phase, cut(text), places, raised=True), begun)
 
-    def warned(self, message: Any) -> None:
+    def warned(self, message: warnings.WarningMessage) -> None:
         """A warning that is about to be shown."""
         begun = time.perf_counter()
         text = f"{message.category.__name__}: {message.message}"
@@ -301,7 +304,7 @@ class Records:
         self.take(Spoken(time.time(), "WARNING", "py.warnings", step, phase, cut(text), [place]), begun)
 
 
-def message_of(msg: object, args: object, record: Any = None, exc_info: object = None) -> str:
+def message_of(msg: object, args: object, record: "LogRecord | None" = None, exc_info: object = None) -> str:
     """The whole message with its traceback, whatever is wrong with it."""
     try:
         text = str(record.getMessage()) if record is not None else str(msg) % args if args else str(msg)
@@ -414,7 +417,7 @@ def _heard(real: Callable[..., object], records: Records) -> Callable[..., objec
     guard = records.guard
 
     @functools.wraps(real)
-    def method(self: object, record: object) -> object:
+    def method(self: "Logger", record: "LogRecord") -> object:
         local = records.local
         before = getattr(local, "record", None)
         if before is not record:
@@ -437,7 +440,7 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
     frame_at, guard = sys._getframe, records.guard
 
     @functools.wraps(real)
-    def isEnabledFor(self: object, level: int) -> object:
+    def isEnabledFor(self: "Logger", level: int) -> object:
         answer = real(self, level)
         if answer:
             return answer
@@ -483,14 +486,14 @@ def _hear_warnings(records: Records) -> None:
     plain = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
     guard = records.guard
 
-    def take(message: object) -> None:
+    def take(message: warnings.WarningMessage) -> None:
         caught = warnings._showwarnmsg_impl is not plain  # type: ignore[attr-defined]
         logged = getattr(warnings.showwarning, "__module__", "") == "logging"
         if not caught and not logged:
             records.warned(message)
 
     @functools.wraps(real)
-    def show(message: object) -> object:
+    def show(message: warnings.WarningMessage) -> object:
         guard.call(take, message)
         with own_frames_dropped():  # of what the program's way to show warnings raises
             return real(message)

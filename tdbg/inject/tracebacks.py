@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections import Counter
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Note, Traceback
 from tdbg.core.frames import OWN_FOLDER, own_frames_dropped, walk_traceback
@@ -22,6 +22,9 @@ from tdbg.inject.agent import Agent
 from tdbg.inject.console import PACKAGES, SITE
 from tdbg.inject.identity import rank_of_process
 from tdbg.inject.imports import passed_over_like
+
+if TYPE_CHECKING:
+    from logging import Logger, LogRecord
 
 MESSAGE_CHARS = 2_000
 WORKER_CHARS = 20_000
@@ -212,13 +215,13 @@ def _watch_logging(recorder: Recorder) -> None:
 
     real, guard = logging.Logger.callHandlers, recorder.guard
 
-    def take(record: Any) -> None:
+    def take(record: "LogRecord") -> None:
         info = record.exc_info
         if info:
             recorder.record(info[1] if isinstance(info, tuple) else None, "logged")
 
     @functools.wraps(real)
-    def callHandlers(self: Any, record: Any) -> object:
+    def callHandlers(self: "Logger", record: "LogRecord") -> object:
         guard.call(take, record)
         with own_frames_dropped():  # of what a handler of the program's raises
             return real(self, record)

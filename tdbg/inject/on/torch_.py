@@ -7,11 +7,12 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from tdbg.core import run_files
 from tdbg.core.control import CONTROL_FILE, Request, read
-from tdbg.core.events import End, Metric, Start, Step, number, plain
+from tdbg.core.events import End, Event, Metric, Start, Step, number, plain
 from tdbg.core.flags import DIAGNOSTICS
 from tdbg.core.redaction import redact_argv
 from tdbg.core.rundir import allowed_env, env_rank, rank_folder, write_json
@@ -28,7 +29,7 @@ BATCH_LIMIT_BYTES = 256_000_000
 FED = (Step, Metric)  # the events that say metrics
 
 
-def arrive(module: Any) -> None:
+def arrive(module: ModuleType) -> None:
     """Called once, when the program's ``import torch`` has finished."""
     me = agent()
     begun = time.perf_counter()
@@ -112,7 +113,7 @@ class Rank:
         feed.dumps.wait()
         return feed
 
-    def _expect_own_passes(self, hooks: Any) -> None:
+    def _expect_own_passes(self, hooks: ModuleType) -> None:
         """A debugger that runs the model again (GradCAM) makes no step and no datapoint of it."""
         hooks.AROUND_OWN_PASSES.append(self.monitor.own_pass)
 
@@ -135,7 +136,7 @@ class Rank:
         write_json(self.me.folder / name, plain(data))
         return name
 
-    def _emit(self, event: Any) -> None:
+    def _emit(self, event: Event) -> None:
         self.me.emit(event)
         if self.feed is not None and type(event) in FED:
             self.feed.take(event)

@@ -1,14 +1,14 @@
 """What Hugging Face's Trainer logs: each call of ``log``, before its callbacks see it."""
 
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
 
 from tdbg.inject.metrics.taps import Tap, argument
 
 PHASES = (("eval_", "val"), ("test_", "test"))
 
 
-def arrive(module: Any, tap: Tap) -> None:
+def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported the Trainer's callbacks."""
 
     def logs(args: tuple[object, ...], kwargs: dict[str, object]) -> None:

@@ -1,6 +1,7 @@
 """What Lightning's Trainer logs, whatever loggers it has, none included."""
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from tdbg.inject.metrics.taps import Tap, argument
@@ -8,7 +9,7 @@ from tdbg.inject.metrics.taps import Tap, argument
 PHASES = {"train": "train", "validate": "val", "test": "test"}
 
 
-def arrive(module: Any, tap: Tap) -> None:
+def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported Lightning's Trainer; its connector of loggers comes first, in a module of its own."""
     if module.__name__.endswith(".trainer.trainer"):
         tap.patches.wrap(module.Trainer, "_run_sanity_check", lambda original: _rehearsed(original, tap))

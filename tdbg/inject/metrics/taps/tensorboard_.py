@@ -1,12 +1,12 @@
 """What the program writes with ``SummaryWriter``, torch's own or tensorboardX's."""
 
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
 
 from tdbg.inject.metrics.taps import Tap, argument
 
 
-def arrive(module: Any, tap: Tap) -> None:
+def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported a SummaryWriter."""
 
     def scalar(args: tuple[object, ...], kwargs: dict[str, object]) -> None:

@@ -3,6 +3,7 @@
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from tdbg.inject.metrics.taps import Tap
@@ -10,7 +11,7 @@ from tdbg.inject.metrics.taps import Tap
 MAX_NAMES = 1000
 
 
-def arrive(module: Any, tap: Tap) -> None:
+def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported torchmetrics; its metrics and its collections come one after the other."""
     metric = getattr(module, "Metric", None)
     if metric is not None and metric.__module__ == module.__name__:
