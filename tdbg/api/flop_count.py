@@ -27,8 +27,8 @@ class FlopCount(DispatchMode):
         return self.by_operator.total()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         packet = func._overloadpacket
         if packet not in flop_registry and func is not torch.ops.prim.device.default:

@@ -27,7 +27,7 @@ def log(flag: str, msg: str | Callable[[], str], part: str = "") -> None:
     say(mark, _text(msg))
 
 
-def _text(msg: Any) -> str:
+def _text(msg: object) -> str:
     """The text, however it is given: a debug line that fails must not end the training it speaks of."""
     raised: list[str] = []
     with guarded(

@@ -14,6 +14,7 @@ from tdbg.core.guard import guarded
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
     from tdbg.runtime.monitor import Monitor
 
@@ -118,7 +119,7 @@ def _adopt(session: Session, module: "nn.Module") -> None:
         session.compiled.append((weakref.ref(module), theirs, module._compiled_call_impl))
 
 
-def _in_memory() -> tuple[list[Any], list[Any]]:
+def _in_memory() -> "tuple[list[nn.Module], list[Optimizer]]":
     """Every model and every optimizer that is alive."""
     import gc
 
