@@ -35,7 +35,7 @@ def _below(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]
     """The leaves below one value; an object of the program's that refuses to be looked at is one that is left."""
     try:
         found = list(_parts(value, path, depth))
-    except BaseException as error:
+    except BaseException as error:  # inline, as this runs for every value of a pass
         if belongs_to_program(error):
             raise
         found = [Part(path, Left(f"a {type(value).__name__} that raised {type(error).__name__} when it was looked at"))]

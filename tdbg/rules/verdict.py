@@ -331,7 +331,7 @@ class Judge:
         for rule in tuple(self._listeners.get(type(event), ())):
             try:
                 new.extend(rule.feed(process, event))
-            except Exception as error:  # guard: a rule (a stranger's too) must not take the verdict down
+            except Exception as error:  # a rule must not take the verdict down; inline, as this runs at every event
                 self._switch_off(rule, error)
         self.view.take(process, event)  # last: it drops the long vectors
         return self._keep(new) if new else new

@@ -331,7 +331,7 @@ class Monitor(State):
                     self.dispatcher.dispatch("clip_ended", total)
                 finally:
                     self.clipped_badly = 0
-        except Exception as error:  # guard: a tensor that shows no value
+        except Exception as error:  # a tensor that shows no value; inline, as this runs at every clipping
             self.failed("clip", error)
         self.budget.book("clip_ended", time.perf_counter() - begun)
 

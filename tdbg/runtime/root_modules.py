@@ -58,7 +58,7 @@ class CallHook:
             try:
                 if self.skip(module, args, more):
                     return
-            except BaseException as error:
+            except BaseException as error:  # inline, as this runs at every call of a root
                 if belongs_to_program(error):
                     raise
                 self.skip = None

@@ -34,7 +34,7 @@ def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tens
             items = None
         else:
             items = [(f"{name}.{key}" if name else str(key), item) for key, item in _items(value)]
-    except BaseException as error:
+    except BaseException as error:  # inline, as this runs for every item of every output
         if belongs_to_program(error):
             raise
         return

@@ -53,7 +53,7 @@ class FanOut(MetricSink):
             SENDING.append(sink.name)
             try:
                 sink.write(row)
-            except Exception as error:  # guard: a sink never reaches training
+            except Exception as error:  # a sink never reaches training; inline, as this runs at every row
                 health.lost += 1
                 self._failed(sink, health, error)
             else:

@@ -422,7 +422,7 @@ class Meter:
             if image is not None and image is run.last[0]:
                 return run.last[1]
             return glimpse(image)
-        except BaseException as error:  # guard: an image of a kind nobody has thought of
+        except BaseException as error:  # an image of a kind nobody has thought of; inline: each step of each sample
             if belongs_to_program(error):
                 raise
             self._failed(error)
