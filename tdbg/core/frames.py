@@ -44,6 +44,9 @@ class own_frames_dropped:
             drop_own_frames(error)
 
 
+WITHOUT_OWN_FRAMES = own_frames_dropped()  # it has no state: one serves every call of a busy place
+
+
 def without_own_frames(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """The function, of which an exception that passes through it shows nothing."""
 

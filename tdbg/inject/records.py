@@ -21,7 +21,7 @@ from types import FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Traceback
-from tdbg.core.frames import own_frames_dropped
+from tdbg.core.frames import WITHOUT_OWN_FRAMES
 from tdbg.core.guard import belongs_to_program, guarded
 from tdbg.core.redaction import redact_text
 from tdbg.inject.agent import Agent
@@ -424,7 +424,7 @@ def _heard(real: Callable[..., object], records: Records) -> Callable[..., objec
             guard.call(records.hear, record)
         local.record = record
         try:
-            with own_frames_dropped():  # of what a handler of the program's raises
+            with WITHOUT_OWN_FRAMES:  # of what a handler of the program's raises
                 return real(self, record)
         finally:
             local.record = before
@@ -495,7 +495,7 @@ def _hear_warnings(records: Records) -> None:
     @functools.wraps(real)
     def show(message: warnings.WarningMessage) -> object:
         guard.call(take, message)
-        with own_frames_dropped():  # of what the program's way to show warnings raises
+        with WITHOUT_OWN_FRAMES:  # of what the program's way to show warnings raises
             return real(message)
 
     warnings._showwarnmsg = show  # type: ignore[attr-defined]
@@ -511,7 +511,7 @@ def _hear_prints(records: Records) -> None:
 
     @functools.wraps(real)
     def write(text: str) -> object:
-        with own_frames_dropped():  # of a closed pipe's error, or of a character that the console does not know
+        with WITHOUT_OWN_FRAMES:  # of a closed pipe's error, or of a character that the console does not know
             done = real(text)
         guard.call(records.printed, text, sys._getframe(1))
         return done

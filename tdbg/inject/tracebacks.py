@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Note, Traceback
-from tdbg.core.frames import OWN_FOLDER, own_frames_dropped, walk_traceback
+from tdbg.core.frames import OWN_FOLDER, WITHOUT_OWN_FRAMES, walk_traceback
 from tdbg.core.guard import guarded
 from tdbg.inject import records
 from tdbg.inject.agent import Agent
@@ -223,7 +223,7 @@ def _watch_logging(recorder: Recorder) -> None:
     @functools.wraps(real)
     def callHandlers(self: "Logger", record: "LogRecord") -> object:
         guard.call(take, record)
-        with own_frames_dropped():  # of what a handler of the program's raises
+        with WITHOUT_OWN_FRAMES:  # of what a handler of the program's raises
             return real(self, record)
 
     logging.Logger.callHandlers = passed_over_like(logging, callHandlers)  # type: ignore[method-assign]
