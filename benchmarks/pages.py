@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from startup import interval
 
 from tdbg.debuggers.pool import RING_BYTES, Pool
-from tdbg.debuggers.recording import Pass, Recording
+from tdbg.debuggers.recording_thread import Pass, Recording
 from tdbg.debuggers.tap import Tap, Target
 from tdbg.pages.format.layout import Spec
 from tdbg.pages.format.page_writer import Item, PageWriter

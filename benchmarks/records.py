@@ -21,7 +21,7 @@ import torch  # noqa: F401 - a rank has it
 
 from tdbg.core.config import Settings
 from tdbg.core.events import Start
-from tdbg.inject import records
+from tdbg.inject import log_recorder
 from tdbg.inject.agent import Agent
 
 PAIRS = 40
@@ -81,7 +81,7 @@ def main() -> None:
         settings = Settings(flags={"MEMORY": True}, disk_budget="100GB")
         agent = Agent(folder / "run", settings, speaks=False)
         before = {key: vars(logging.Logger)[key] for key in ("handle", "callHandlers", "isEnabledFor")}
-        heard = records.install(agent)
+        heard = log_recorder.install(agent)
         after = {key: vars(logging.Logger)[key] for key in before}
         agent.become_rank(0, lambda attempt: Start())
         plain, guarded = load(folder, "plain_words", PLAIN), load(folder, "guarded_words", GUARDED)
@@ -117,7 +117,7 @@ def main() -> None:
             more = statistics.median(ours - bare for ours, bare in zip(times["ours"], times["bare"], strict=True))
             control = middle["control"] / middle["bare"]
             print(f"{title}\t{middle['bare']:.3f}\t{middle['ours']:.3f}\t{more:.3f}\tx{control:.2f}")
-        written = (agent.folder or folder).glob(f"{records.NAME}*")
+        written = (agent.folder or folder).glob(f"{log_recorder.NAME}*")
         flagged = sum(path.read_bytes().count(b'"flags": ["MEMORY"]') for path in written)
         assert flagged == 2 * (PAIRS * CALLS + 10), flagged  # the arm with tdbg did its work
 

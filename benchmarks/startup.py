@@ -1,6 +1,6 @@
 """How long tdbg takes to answer, in units of ``python -c pass`` of the same moment.
 
-    python benchmarks/startup.py [--rounds N] [--check]
+    python benchmarks/startup.py [--rounds N] [--only TEXT] [--check]
 
 Every command runs once a round, in an order shuffled anew; ``python -c pass`` runs twice as an A/A control.
 A ratio is the median, over the rounds, of a command's time by the bare interpreter's of the same round; the
@@ -15,12 +15,14 @@ import random
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
 
-# The targets: answered by the thin front; any other help page; a small log filtered.
-FRONT, PAGE, FILTER = 5.0, 8.0, 2.5
+ROOT = Path(__file__).resolve().parents[1]
+# The targets: answered by the thin front; any other help page; a small log filtered; a small run read, or started.
+FRONT, PAGE, FILTER, RUN = 5.0, 8.0, 2.5, 8.0
 BARE = [sys.executable, "-c", "pass"]
 
 
@@ -30,10 +32,13 @@ def tdbg(*words: str) -> list[str]:
     return [str(script), *words] if script.exists() else [sys.executable, "-m", "tdbg", *words]
 
 
-def commands(log: Path) -> dict[str, tuple[list[str], float | None]]:
-    """What is measured: name -> (command line, target). log: where a small log is written."""
+def commands(folder: Path) -> dict[str, tuple[list[str], float | None]]:
+    """What is measured: name -> (command line, target). folder: where a small log and a small run are laid down."""
     from tdbg.cli import generate
 
+    with tarfile.open(ROOT / "tests" / "contract" / "runs" / "single.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    log, run = folder / "train.log", str(folder / "single")
     log.write_text("".join(f"2026-11-20 03:06:{n:02d},123 INFO train: [DEBUG_LR] step {n}\n" for n in range(60)))
 
     found: dict[str, tuple[list[str], float | None]] = {
@@ -43,26 +48,29 @@ def commands(log: Path) -> dict[str, tuple[list[str], float | None]]:
         "tdbg --help": (tdbg("--help"), FRONT),
         "tdbg filter-logs FILE": (tdbg("filter-logs", str(log)), FILTER),
         "tdbg filter-logs FILE -f LR": (tdbg("filter-logs", str(log), "-f", "LR"), FILTER),
+        "tdbg report RUN": (tdbg("report", run), RUN),
+        "tdbg status RUN": (tdbg("status", run), RUN),
+        "tdbg run -- true": (tdbg("run", "--", "true"), RUN),
     }
     for page in generate.all_pages()[1:]:
         found[f"{page.path} --help"] = (tdbg(*page.words[1:], "--help"), PAGE)
     return found
 
 
-def seconds(command: list[str]) -> float:
+def seconds(command: list[str], folder: str) -> float:
     """Wall time of one run."""
     start = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, cwd=folder)
     return time.perf_counter() - start
 
 
-def measure(lines: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
+def measure(lines: dict[str, list[str]], rounds: int, folder: str) -> dict[str, list[float]]:
     """The ratios to the bare interpreter, one per round; the first round warms the disk's cache and is left out."""
     ratios: dict[str, list[float]] = {name: [] for name in lines}
     for number in range(rounds + 1):
         order = ["", *lines]
         random.shuffle(order)
-        took = {name: seconds(lines[name] if name else BARE) for name in order}
+        took = {name: seconds(lines[name] if name else BARE, folder) for name in order}
         if number:
             for name in lines:
                 ratios[name].append(took[name] / took[""])
@@ -79,14 +87,15 @@ def main() -> int:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", default="", metavar="TEXT", help="only command lines with this text")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     options = parser.parse_args()
     random.seed(options.seed)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     with tempfile.TemporaryDirectory() as folder:
-        wanted = commands(Path(folder) / "train.log")
-        ratios = measure({name: line for name, (line, _target) in wanted.items()}, options.rounds)
+        wanted = {name: found for name, found in commands(Path(folder)).items() if options.only in name}
+        ratios = measure({name: line for name, (line, _target) in wanted.items()}, options.rounds, folder)
     print(
         f"# {platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs, {options.rounds} rounds"
     )

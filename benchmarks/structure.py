@@ -9,7 +9,9 @@
 - blanket: ``except Exception`` and wider, per 1,000 lines.
 - values_get: ``values.get(`` in ``rules/``: a rule that reads what a probe saw by the text of its name.
 - torch_inside: files that name a private part of torch, or set an attribute of it.
-- stems: names that two or more files share, other than those of packages.
+- stems: names that two or more files share, other than those of packages. Not counted: a probe and the observations it
+  emits (``probes/amp.py``, ``core/observations/amp.py``), whose one name is how each is found from the other, and the
+  re-exports that the documentation names (``tdbg/errors.py``). ``shared_stems_all`` counts these too.
 """
 
 import argparse
@@ -40,8 +42,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "ranges",
             "tables",
         ),
-        *("urls", "window", "asked", "capture", "command_spec", "profiling", "webpage", "frames", "escapes", "files"),
-        *("redaction", "ownership", "run_files"),
+        *("urls", "window", "capture", "command_spec", "host", "lazy_pattern", "profiling", "webpage", "frames"),
+        *("escapes", "files", "redaction", "ownership", "run_files", "deprecation", "rule_base"),
     ),
     ("config", "config_files", "flag_variable", "rundir", "control"),
     ("runtime", "rules", "logs", "metrics", "pages", "traces"),
@@ -52,6 +54,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 DOMAINS = 3  # the floor whose members never import each other
+RE_EXPORTS = {f"tdbg/{name}.py" for name in ("errors", "events", "flags", "registry")}  # of the files in tdbg/core
 PRIVATE = re.compile(r"\btorch(\.\w+)*\._[a-z]")
 
 
@@ -154,12 +157,18 @@ def places(sources: dict[str, Source]) -> dict[str, list[str]]:
     return found
 
 
-def _shared_stems(sources: dict[str, Source]) -> list[str]:
-    of: dict[str, list[str]] = defaultdict(list)
+def _shared_stems(sources: dict[str, Source], *, everything: bool = False) -> list[str]:
+    files: dict[str, list[str]] = defaultdict(list)
     for source in sources.values():
-        if source.path.name != "__init__.py":
-            of[source.path.stem].append(str(source.path))
-    return [f"{stem}: {' '.join(paths)}" for stem, paths in sorted(of.items()) if len(paths) > 1]
+        if source.path.name != "__init__.py" and (everything or not _is_namesake(source, sources)):
+            files[source.path.stem].append(source.path.as_posix())
+    return [f"{stem}: {' '.join(paths)}" for stem, paths in sorted(files.items()) if len(paths) > 1]
+
+
+def _is_namesake(source: Source, sources: dict[str, Source]) -> bool:
+    """True for the observations of a probe of the same name, and for a documented re-export."""
+    probe = source.name.replace("tdbg.core.observations.", "tdbg.probes.")
+    return (probe != source.name and probe in sources) or source.path.as_posix() in RE_EXPORTS
 
 
 def _any(source: Source) -> Iterator[int]:
@@ -225,6 +234,7 @@ def figures(sources: dict[str, Source]) -> dict[str, float]:
         "values_get": len(found["values_get"]),
         "torch_inside_files": len(found["torch_inside"]),
         "shared_stems": len(found["stems"]),
+        "shared_stems_all": len(_shared_stems(sources, everything=True)),
         "function_lines_median": statistics.median(sizes),
         "function_lines_p95": sizes[int(len(sizes) * 0.95)],
     }

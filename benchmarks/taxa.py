@@ -40,7 +40,7 @@ from train import Training
 
 import tdbg
 from tdbg.core.flags import FLAGS
-from tdbg.probes.loss import report
+from tdbg.probes.loss import loss_report
 from tdbg.runtime import run_context as host
 
 TAXA = Path(losses.__file__).parent
@@ -151,9 +151,9 @@ def measure(rounds: int, steps: int) -> dict[str, Any]:
     run = Steps(steps)
     for name in ("none", "again", "off"):
         run(name)
-    assert not report.STATES, "a diagnostic was at work while its flag was off"
+    assert not loss_report.STATES, "a diagnostic was at work while its flag was off"
     run("on")
-    assert report.STATES, "no diagnostic was at work while its flag was on"
+    assert loss_report.STATES, "no diagnostic was at work while its flag was on"
     took: dict[str, list[float]] = {name: [] for name in run.variants}
     for _ in range(rounds):
         order = list(run.variants)

@@ -4,23 +4,22 @@ TYPE_CHECKING = False  # what `typing` says, without its import: this file loads
 if TYPE_CHECKING:
     from tdbg.api.asynchronous import AsyncTrainingLogger as AsyncTrainingLogger
     from tdbg.api.asynchronous import TrainingPhase as TrainingPhase
+    from tdbg.api.code_regions import region as region
     from tdbg.api.contexts import debug_context as debug_context
     from tdbg.api.debugger import PyTorchDebugger as PyTorchDebugger
     from tdbg.api.debugger import TensorInfo as TensorInfo
     from tdbg.api.debugger import Validation as Validation
     from tdbg.api.diffusion import DiffusionModelDebugger as DiffusionModelDebugger
-    from tdbg.api.flags import flag as flag
+    from tdbg.api.flag_values import flag as flag
     from tdbg.api.levels import DebugLevel as DebugLevel
-    from tdbg.api.lines import log as log
     from tdbg.api.loggers import create_logger as create_logger
-    from tdbg.api.metrics import metric as metric
     from tdbg.api.performance import profile_model_performance as profile_model_performance
-    from tdbg.api.regions import region as region
     from tdbg.api.switches import clear_history as clear_history
     from tdbg.api.switches import disable_debugging as disable_debugging
     from tdbg.api.switches import enable_debugging as enable_debugging
     from tdbg.api.switches import get_debugging_status as get_debugging_status
     from tdbg.api.switches import history as history
+    from tdbg.api.tagged_lines import log as log
     from tdbg.api.tracking import Metric as Metric
     from tdbg.api.tracking import MetricsTracker as MetricsTracker
     from tdbg.api.tracking import OpsSchedule as OpsSchedule
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from tdbg.api.tracking import shared_run_id as shared_run_id
     from tdbg.api.training import StepInfo as StepInfo
     from tdbg.api.training import TrainingDebugger as TrainingDebugger
+    from tdbg.api.user_metrics import metric as metric
     from tdbg.version import __version__ as __version__
 
 API = (  # the names of tdbg.api; any other is a submodule or an error

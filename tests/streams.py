@@ -9,7 +9,8 @@ from typing import Any
 from tdbg.core.config import Settings
 from tdbg.core.events import ChildExit, End, Event, Finding, NonFinite, Params, Start, Step
 from tdbg.core.rundir import EventWriter, ProcessDir, RunDir
-from tdbg.rules.verdict import Judge, Verdict, judge_run
+from tdbg.rules.rule_engine import RuleEngine, judge_run
+from tdbg.rules.verdict import Verdict
 
 HOST = socket.gethostname()
 
@@ -86,7 +87,7 @@ class Stream:
         if code is not None:
             self.done(code)
         offline = judge_run(self.run)
-        live = Judge(self.run)
+        live = RuleEngine(self.run)
         for folder, event in self.log:
             live.feed(ProcessDir(self.run, self.run.path / folder), event)
         assert titles(live.finish().findings) == titles(offline.findings)
@@ -99,7 +100,7 @@ class Stream:
 
     def live(self) -> list[Finding]:
         """What was said while the events came, without the end."""
-        judge, said = Judge(self.run), []
+        judge, said = RuleEngine(self.run), []
         for folder, event in self.log:
             said += judge.feed(ProcessDir(self.run, self.run.path / folder), event)
         return said

@@ -5,13 +5,13 @@ import importlib
 import pytest
 
 BASES = {
-    "tdbg.debuggers.recording:Job": ["write"],
-    "tdbg.logs.sources:_Unpacked": ["piece_into"],
-    "tdbg.pages.read.page_sources:Source": ["holding", "with_bodies"],
-    "tdbg.rules:PerProcessRule": ["see"],
-    "tdbg.rules:ObservingRule": ["see"],
-    "tdbg.rules._kinds:KindsRule": ["see"],
-    "tdbg.traces.rules:Rule": ["look"],
+    "tdbg.debuggers.recording_thread:Job": ["write"],
+    "tdbg.logs.log_files:_Unpacked": ["piece_into"],
+    "tdbg.pages.read.page_sources:Source": ["containing", "with_bodies"],
+    "tdbg.rules:PerProcessRule": ["evaluate"],
+    "tdbg.rules:ObservingRule": ["evaluate"],
+    "tdbg.rules._kinds:KindsRule": ["evaluate"],
+    "tdbg.traces.rules:Rule": ["evaluate"],
 }
 
 

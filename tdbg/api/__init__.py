@@ -7,10 +7,10 @@ from importlib import import_module
 
 # Where each public name lives. No module here is named like a public name: importing one would hide it.
 NAMES = {
-    "flag": "flags",
-    "log": "lines",
-    "metric": "metrics",
-    "region": "regions",
+    "flag": "flag_values",
+    "log": "tagged_lines",
+    "metric": "user_metrics",
+    "region": "code_regions",
     "DebugLevel": "levels",
     "debug_context": "contexts",
     "enable_debugging": "switches",

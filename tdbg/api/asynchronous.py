@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tdbg.api.anomaly import AnomalyMode
+from tdbg.api.anomaly_mode import AnomalyMode
 from tdbg.api.debugger import HISTORY, PyTorchDebugger
 from tdbg.api.levels import DebugLevel
 from tdbg.api.session import current

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tdbg.api.flags import live
+from tdbg.api.flag_values import live
 from tdbg.api.levels import DebugLevel
 from tdbg.api.session import LOG, Session, current, run_agent
 from tdbg.api.watching import start, stop

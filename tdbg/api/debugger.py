@@ -15,10 +15,10 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from tdbg.api.anomaly import AnomalyMode
+from tdbg.api.anomaly_mode import AnomalyMode
 from tdbg.api.levels import DebugLevel
-from tdbg.api.lines import say
 from tdbg.api.session import Session
+from tdbg.api.tagged_lines import say
 from tdbg.core.events import plain
 from tdbg.core.flags import tag
 from tdbg.core.guard import Guard

@@ -28,10 +28,10 @@ def findings_of(session: Session) -> list[dict[str, Any]]:
 
     Raises ImportError where msgspec is missing. Cost: 50 us an event.
     """
-    from tdbg.rules.verdict import Judge
+    from tdbg.rules.rule_engine import RuleEngine
 
     run = _Remembered(session)
-    judge, ended = Judge(run), False
+    judge, ended = RuleEngine(run), False
     process = ProcessDir(run, run.path / f"rank{session.monitor.rank:04d}")
     for event in session.events():
         judge.feed(process, event)

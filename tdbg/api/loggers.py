@@ -8,7 +8,8 @@ from typing import Any
 
 from tdbg.api.session import current
 from tdbg.core.errors import TdbgError
-from tdbg.logs.textlog import LEVELS, ROTATE_BYTES, STATS, RankLogs
+from tdbg.logs.log_header import LEVELS, STATS
+from tdbg.logs.textlog import ROTATE_BYTES, RankLogs
 
 
 class RankFiles(logging.Handler):

@@ -233,24 +233,24 @@ def _told(read: "Summary") -> dict[str, object]:
     from dataclasses import asdict
 
     from tdbg.core.tables import finite
-    from tdbg.traces.analyze import summary_figures as figures
-    from tdbg.traces.rules import RULES, consult
+    from tdbg.traces.analyze import summary_figures
+    from tdbg.traces.rules import RULES, evaluate_traces
 
     RULES.load_third_party()  # one that cannot be loaded is told by `tdbg trace advise`
-    kept = figures.steady(read)
-    median = figures.typical_length(read)
-    advice, _ = consult([("", read)], {})
+    kept = summary_figures.steady(read)
+    median = summary_figures.typical_length(read)
+    advice, _ = evaluate_traces([("", read)], {})
     told = {
         "batches": len(read.steps),
         "median_ms": median / 1e6,
         "fastest_ms": min(step.length for step in read.steps) / 1e6,
         "slowest_ms": max(step.length for step in read.steps) / 1e6,
         "batches_per_s": 1e9 / median if median else 0.0,
-        "verdict": figures.verdict(read),
-        "parts": figures.parts(kept),
-        "busy_share": figures.share(kept, "busy"),
+        "verdict": summary_figures.verdict(read),
+        "parts": summary_figures.parts(kept),
+        "busy_share": summary_figures.share(kept, "busy"),
         "devices": read.devices,
-        "operators": [_row(one) for one in figures.by_name(read.operators)[:TOP]],
+        "operators": [_row(one) for one in summary_figures.by_name(read.operators)[:TOP]],
         "kernels": [_row(one) for one in read.kernels[:TOP]],
         "peak_bytes": {one.device: one.peak for one in read.memory},
         "advice": [asdict(one) for one in advice],

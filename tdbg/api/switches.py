@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from tdbg.api.flags import live
+from tdbg.api.flag_values import live
 from tdbg.api.session import LOG, Session, current, run_agent
 from tdbg.api.watching import start, stop
 from tdbg.core.errors import TdbgError
@@ -133,7 +133,7 @@ def _anomaly_on() -> None:
     """torch's own anomaly mode, for every step."""
     global _anomaly
     if _anomaly is None:
-        from tdbg.api.anomaly import AnomalyMode
+        from tdbg.api.anomaly_mode import AnomalyMode
 
         _anomaly = AnomalyMode()
     _anomaly.on()

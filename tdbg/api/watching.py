@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tdbg.api.flags import live
-from tdbg.api.recording import record
+from tdbg.api.flag_values import live
 from tdbg.api.session import LOG, Memory, Session, install, is_own
+from tdbg.api.standalone_recording import record
 from tdbg.core.events import Cost, End, Start
 from tdbg.core.guard import guarded
 

@@ -1,44 +1,41 @@
 """The command line: an ordered table of commands, each in a file of its own that loads when it is called.
 
-A command is a file ``tdbg/cli/<name>.py`` (a hyphen in the name is an underscore in the file's) and its
-line in `COMMANDS`. The file declares one of:
+A command is a file ``tdbg/cli/<name>.py`` (a hyphen in the name is an underscore in the file's) and its line in `COMMANDS`.
+The file holds ``COMMAND``, a `tdbg.core.command_spec.Command` or `Group`: what runs it, its options as a table, its
+help, which begins with the summary of the table here, word for word (a test compares them). What it returns is the exit
+code. A group is a folder whose ``__init__.py`` holds the ordered names of its commands, each in a file beside it.
 
-``def command(...) -> int | None``
-    a function in typer's notation. Its docstring is the help page and begins with the summary of the
-    table, word for word (a test compares them); what it returns is the exit code, None being 0. An
-    optional ``SETTINGS = {...}`` beside it is handed to ``typer.Typer.command``; a command that wraps
-    another one needs ``SETTINGS = options.WRAPS_A_COMMAND``.
-``app = options.group("the help text")``
-    a group of such functions, each under ``@app.command("name")``; its text is the group's help page.
+Such a file is light: it imports at its top only what its options need, and the core inside the function. An option's
+``metavar`` says what its value is, and so what a shell completes: see `tdbg.cli.kinds`.
 
-Such a file is light: it imports at its top only what its options need, and the core inside the function.
-An option's ``metavar`` tells what its value is, and so what a shell completes: see `tdbg.cli.options`.
+A plain command line is read from the table alone; `tdbg.cli.parser`, which loads typer, reads any other.
 
-A failure is raised as `TdbgError`: here, and nowhere else, it becomes two lines on stderr (what is wrong,
-what to do next) and an exit code. ``TDBG_DEBUG=1`` shows the traceback as well.
+A failure is raised as `TdbgError`: here, and nowhere else, it becomes two lines on stderr (what is wrong, what to do next)
+and an exit code. ``TDBG_DEBUG=1`` shows the traceback as well.
 """
 
-import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, cast
 
-import typer
-
-from tdbg.cli import options
+from tdbg.core.command_spec import Args, Argument, Command, Group, Option, read_plain
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import close_quietly, escaped_output, say
 
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tdbg.cli.parser import Parser
+
 INTERRUPTED = 130
+HELP = ("-h", "--help")
 
 
-class Entry(NamedTuple):
+class Entry:
     """A line of the table of commands."""
 
-    name: str
-    summary: str
-    hidden: bool = False
+    def __init__(self, name: str, summary: str, hidden: bool = False) -> None:
+        self.name, self.summary, self.hidden = name, summary, hidden
 
     @property
     def module(self) -> str:
@@ -77,125 +74,163 @@ Each command has its own --help and its own manual page (man tdbg-run).
 """
 
 
-class Commands(options.Group):
-    """The root command: it knows every name and summary, and loads only the command that is called."""
+def find_entry(name: str, words: "Sequence[str]" = ()) -> Entry:
+    """The line of that name; TdbgError with the nearest name, or with the command line that was probably meant."""
+    for entry in COMMANDS:
+        if entry.name == name:
+            return entry
+    import difflib
+    import shutil
 
-    def summaries(self) -> list[tuple[str, str]]:
-        """The table itself: help for all costs no import of any."""
-        return [(entry.name, entry.summary) for entry in COMMANDS if not entry.hidden]
+    near = difflib.get_close_matches(name, [entry.name for entry in COMMANDS if not entry.hidden], n=1)
+    if near:
+        hint = f"did you mean {near[0]}? "
+    elif name.endswith(".py") or shutil.which(name):
+        import shlex
 
-    def get_command(self, ctx: Any, cmd_name: str) -> options.Command | options.Group:
-        """The command of that name; TdbgError with the nearest name if there is none."""
-        for entry in COMMANDS:
-            if entry.name == cmd_name:
-                return load(entry)
-        import difflib
-
-        near = difflib.get_close_matches(cmd_name, dict(self.summaries()), n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise TdbgError(f"no command is named {cmd_name!r}", f"{hint}`tdbg --help` shows every command")
-
-
-def load(entry: Entry) -> options.Command | options.Group:
-    """Import one command's file and make its parser."""
-    module = importlib.import_module(entry.module)
-    if hasattr(module, "app"):
-        found = cast(options.Group, typer.main.get_group(module.app))
-        found.name = entry.name
-        return found
-    app = options.group()
-    app.command(entry.name, **getattr(module, "SETTINGS", {}))(module.command)
-    return cast(options.Command, typer.main.get_command(app))
+        line = shlex.join([*(["python"] if name.endswith(".py") else []), name, *words])
+        hint = f"did you mean: tdbg run -- {line}? "
+    else:
+        hint = ""
+    raise TdbgError(f"no command is named {name!r}", f"{hint}`tdbg --help` shows every command")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def load_spec(entry: Entry) -> Command | Group:
+    """Import one command's file; returns its table."""
+    import importlib
+
+    found: Command | Group = importlib.import_module(entry.module).COMMAND
+    return found
+
+
+def load(entry: Entry) -> "Parser":
+    """The whole parser of a command."""
+    from tdbg.cli import parser
+
+    return parser.build(load_spec(entry), entry.name)
+
+
+class RootArgs(Args):
+    """What stands before the name of a command."""
+
+    version: bool = False
+    words: "Sequence[str]" = ()
+
+
+def _run_root(args: RootArgs) -> int:
+    if args.version:
         from tdbg.version import __version__
 
         print(f"tdbg {__version__}")
-        raise typer.Exit
+        return 0
+    if not args.words:
+        return _print_page(root(), "tdbg")
+    name, *rest = args.words
+    return _run(load_spec(find_entry(name, rest)), f"tdbg {name}", rest)
 
 
-def root() -> Commands:
-    """The whole command line, for `main` and for those who walk it."""
-    app = options.group(ABOUT, Commands)
-
-    @app.callback()
-    def tdbg(
-        version: Annotated[
-            bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_version)
-        ] = False,
-    ) -> None:
-        pass  # its options are all there is to it
-
-    return cast(Commands, typer.main.get_group(app))
+ROOT = Command(
+    _run_root,
+    RootArgs,
+    ABOUT,
+    {"version": Option(("--version",), "", "Print the version and exit.")},
+    Argument("COMMAND", "The command.", field="words"),
+    wraps=True,
+)
 
 
-def main(args: Sequence[str] | None = None) -> int:
+def root() -> Group:
+    """The whole command line, for those who walk it."""
+    return Group(
+        ABOUT,
+        [entry.name for entry in COMMANDS if not entry.hidden],
+        lambda name: load_spec(find_entry(name)),
+        summaries=[(entry.name, entry.summary) for entry in COMMANDS if not entry.hidden],
+        options=ROOT.options,
+    )
+
+
+def main(args: "Sequence[str] | None" = None) -> int:
     """Run one command line and return its exit code; nothing is raised."""
     words = list(sys.argv[1:] if args is None else args)
     if sys.stdout is None:  # started with stdout closed: what is printed goes nowhere
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     with escaped_output():
         try:
-            code = _call(words)
+            code = _run(root() if asks_for_help(ROOT, words) else ROOT, "tdbg", words)
             sys.stdout.flush()  # here, where a full disk can still be told
             return code
         except (Exception, KeyboardInterrupt) as error:  # the one place where every failure ends
-            return failed(error, words)
+            return _failed(error)
 
 
-def failed(error: Exception | KeyboardInterrupt, words: list[str]) -> int:
+def _run(spec: Command | Group, path: str, words: list[str]) -> int:
+    """Run what a command line says below ``path``."""
+    if asks_for_help(spec, words):
+        return _print_page(spec, path)
+    if isinstance(spec, Group):
+        words = spec.reorder(words) if spec.reorder else words
+        if not words:
+            raise TdbgError(f"`{path}` needs a subcommand: {', '.join(spec.names)}", f"`{path} --help` describes them")
+        if words[0] in spec.names:
+            return _run(spec.load(words[0]), f"{path} {words[0]}", words[1:])
+    else:
+        args = read_plain(spec, words)
+        if args is not None:
+            return spec.run(args) or 0
+    from tdbg.cli import parser
+
+    return parser.run(spec, path, words)
+
+
+def _print_page(spec: Command | Group, path: str) -> int:
+    from tdbg.cli import pages
+
+    print(pages.shown(spec, tuple(path.split())), end="")
+    return 0
+
+
+def asks_for_help(spec: Command | Group, words: "Sequence[str]") -> bool:
+    """True if help is asked for before ``--`` (and, of a group or a command that wraps another, before the first word)."""
+    if HELP[0] not in words and HELP[1] not in words:
+        return False
+    anywhere = isinstance(spec, Command) and not spec.wraps
+    valued = {name for option in spec.options.values() if option.metavar for name in option.names}
+    left = iter(words)
+    for word in left:
+        if word in HELP:
+            return True
+        if word == "--" or not (word.startswith("-") or anywhere):
+            return False
+        if word in valued:
+            next(left, None)
+    return False
+
+
+def _failed(error: Exception | KeyboardInterrupt) -> int:
     """Say what ended a command line, and return its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader has seen enough: no failure
         close_quietly()
         return 0
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
+    typer = sys.modules.get("typer")
+    if isinstance(error, KeyboardInterrupt) or (typer and isinstance(error, typer.Abort)):
         return INTERRUPTED
-    return _fail(error, words)
-
-
-def _call(args: list[str]) -> int:
-    """Parse and run; help pages and other early ends arrive as ``typer.Exit``."""
-    command = root()
-    try:
-        with command.make_context("tdbg", args or ["--help"]) as ctx:
-            result = command.invoke(ctx)
-    except typer.Exit as end:
-        return end.exit_code
-    return result if isinstance(result, int) else 0
-
-
-def _fail(error: Exception, words: list[str]) -> int:
     if os.environ.get("TDBG_DEBUG", "0") not in ("", "0"):
         import traceback
 
         say(*traceback.format_exc().splitlines())
-    what, hint, code = _describe(error, words)
+    what, hint, code = _describe(error)
     say(*(" ".join(line.splitlines()) for line in (what, hint) if line))
     close_quietly()
     return code
 
 
-def _describe(error: Exception, words: list[str]) -> tuple[str, str, int]:
+def _describe(error: Exception) -> tuple[str, str, int]:
     """What is wrong, what to do next, and the exit code."""
     if isinstance(error, TdbgError):
         return str(error), error.hint, error.exit_code
-    if isinstance(error, typer.TyperException):
-        return _wrong_use(error, words)
     if isinstance(error, OSError) and error.strerror:
         place = error.filename or "reading or writing failed"
         return f"{place}: {error.strerror}", "mend that; TDBG_DEBUG=1 shows where it happened", TdbgError.exit_code
     what = f"tdbg itself failed: {type(error).__name__}: {error}"
     return what, "TDBG_DEBUG=1 shows the traceback; please report it", TdbgError.exit_code
-
-
-def _wrong_use(error: typer.TyperException, words: list[str]) -> tuple[str, str, int]:
-    """What the parser says, in our form: one line, and the page that helps."""
-    ctx = getattr(error, "ctx", None)
-    known = [word for word in words[:1] if any(word == entry.name for entry in COMMANDS)]
-    path = ctx.command_path if ctx else " ".join(["tdbg", *known])
-    near = getattr(error, "possibilities", None)
-    text = (error.message if near else error.format_message()).strip().rstrip(".")
-    hint = f"did you mean {' or '.join(near[:2])}? " if near else ""
-    return text[:1].lower() + text[1:], f"{hint}`{path} --help` shows how it is used", error.exit_code

@@ -1,52 +1,20 @@
 """`tdbg control`: another level or other flags for a run that goes on."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from tdbg.cli import options
+from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tdbg.core.config import Settings
     from tdbg.core.control import Request
     from tdbg.launch.ask import Answer
 
 
-def command(
-    run: options.Run = None,
-    level: Annotated[
-        str | None,
-        typer.Option(
-            "--level", "-l", metavar="LEVEL", help="How much is recorded from then on: off, basic, advanced or extreme."
-        ),
-    ] = None,
-    flag: Annotated[
-        list[str] | None, typer.Option("--flag", "-f", metavar="FLAG", help="Switch a debug flag on; repeatable.")
-    ] = None,
-    no_flag: Annotated[
-        list[str] | None, typer.Option("--no-flag", metavar="FLAG", help="Switch a debug flag off; repeatable.")
-    ] = None,
-    for_steps: Annotated[
-        int | None, typer.Option("--for", metavar="N", help="Go back to what was before after N steps.")
-    ] = None,
-    at_step: Annotated[
-        int | None, typer.Option("--at-step", metavar="N", help="The first step the change holds for.")
-    ] = None,
-    profile: Annotated[
-        int | None,
-        typer.Option("--profile", metavar="N", help="Record N steps with torch.profiler, after a warm-up."),
-    ] = None,
-    clear_history: Annotated[
-        bool, typer.Option("--clear-history", help="Have the ranks forget the last steps they keep for reports.")
-    ] = False,
-    wait: Annotated[
-        float | None, typer.Option("--wait", metavar="SECONDS", help="How long to wait for the ranks; 0: not at all.")
-    ] = None,
-    json: options.Json = False,
-) -> int:
-    """Change level and flags of a live run, on all ranks at one step.
+HELP = """Change level and flags of a live run, on all ranks at one step.
 
         tdbg control --level advanced --for 50
         tdbg control train --flag MEMORY --no-flag GRADIENTS
@@ -59,55 +27,82 @@ def command(
 
     Exit code: 1 if a rank has not answered within the time.
     """
+OPTIONS: Options = {
+    "level": Option(("--level", "-l"), "LEVEL", "off, basic, advanced or extreme: how much is recorded from then on."),
+    "flag": Option(("--flag", "-f"), "FLAG", "Switch a debug flag on; repeatable."),
+    "no_flag": Option(("--no-flag",), "FLAG", "Switch a debug flag off; repeatable."),
+    "for_steps": Option(("--for",), "N", "Go back to what was before after N steps.", value=int),
+    "at_step": Option(("--at-step",), "N", "The first step the change holds for.", value=int),
+    "profile": Option(("--profile",), "N", "Record N steps with torch.profiler, after a warm-up.", value=int),
+    "clear_history": Option(("--clear-history",), "", "Have the ranks forget the last steps they keep for reports."),
+    "timeout": Option(
+        ("--timeout",),
+        "SECONDS",
+        "How long to wait for the ranks; 0: not at all.",
+        value=float,
+        old_names=("--wait",),
+    ),
+    "json": JSON,
+}
+
+
+class ControlArgs(Args):
+    """What `control` can be given."""
+
+    run: str | None = None
+    level: str | None = None
+    flag: "Sequence[str]" = ()
+    no_flag: "Sequence[str]" = ()
+    for_steps: int | None = None
+    at_step: int | None = None
+    profile: int | None = None
+    clear_history: bool = False
+    timeout: float | None = None
+    json: bool = False
+
+
+def run(args: ControlArgs) -> int:
+    """Ask the ranks; 1 if one of them has not answered within the time."""
     from tdbg.core.rundir import RunDir
     from tdbg.launch.ask import ask, check
     from tdbg.launch.live import look
 
-    found = RunDir.open(run, writes=True)
+    found = RunDir.open(args.run, writes=True)
     snapshot = look(found)
     check(snapshot)
-    wish = wished(snapshot.settings, level, flag or [], no_flag or [], for_steps, at_step, clear_history, profile)
-    if wait is not None and not wait >= 0:
-        raise TdbgError(f"--wait is a number of seconds, not {wait:g}", "write 0 or more")
-    answer = ask(found, wish, wait)
-    print_json("control", {"run": str(found.path), **answer.as_dict()}) if json else tell(answer)
+    request = requested(snapshot.settings, args)
+    if args.timeout is not None and not args.timeout >= 0:
+        raise TdbgError(f"--timeout is a number of seconds, not {args.timeout:g}", "write 0 or more")
+    answer = ask(found, request, args.timeout)
+    print_json("control", {"run": str(found.path), **answer.as_dict()}) if args.json else tell(answer)
     return 1 if answer.waited and answer.missing else 0
 
 
-def wished(
-    settings: "Settings",
-    level: str | None,
-    flags: list[str],
-    no_flags: list[str],
-    for_steps: int | None,
-    at_step: int | None,
-    clear_history: bool,
-    profile: int | None = None,
-) -> "Request":
+def requested(settings: "Settings", args: ControlArgs) -> "Request":
     """What was typed as a request; TdbgError for what is wrong with it."""
     from tdbg.core.config import check as check_setting
     from tdbg.core.config import read_flags
     from tdbg.core.control import Request
 
     known = tuple(settings.flags)  # the program's own among them
-    switched = {**read_flags(flags, known), **read_flags([f"{name}=false" for name in no_flags], known)}
-    wanted = str(check_setting("level", level)) if level is not None else ""
-    for name, value in (("--for", for_steps), ("--at-step", at_step)):
+    switched = {**read_flags(args.flag, known), **read_flags([f"{name}=false" for name in args.no_flag], known)}
+    wanted = str(check_setting("level", args.level)) if args.level is not None else ""
+    for name, value in (("--for", args.for_steps), ("--at-step", args.at_step)):
         if value is not None and value < 1:
             raise TdbgError(f"{name} is a number of steps, not {value}", "write 1 or more")
-    if for_steps and not (wanted or switched):
+    if args.for_steps and not (wanted or switched):
         raise TdbgError("--for needs something to hold for that long", "add --level, --flag or --no-flag")
-    if not (wanted or switched or clear_history or profile is not None):
+    if not (wanted or switched or args.clear_history or args.profile is not None):
         raise TdbgError("nothing to change was named", "add --level, --flag, --no-flag, --profile or --clear-history")
-    steps = check_setting("profile_active", profile) if profile is not None else 0
+    steps = check_setting("profile_active", args.profile) if args.profile is not None else 0
     _mention_flags_without_probe(switched)
     return Request(
         number=0,
-        at_step=at_step or 0,
+        at_step=args.at_step or 0,
         level=wanted,
         flags=switched,
-        for_steps=for_steps or 0,
-        clear_history=clear_history,
+        for_steps=args.for_steps or 0,
+        clear_history=args.clear_history,
         profile_for=steps,
     )
 
@@ -158,3 +153,6 @@ def _what(request: "Request") -> str:
     words += [f"{request.profile_for} steps profiled"] if request.profile_for else []
     words += ["history cleared"] if request.clear_history else []
     return ", ".join(words) + (f", for {request.for_steps} steps" if request.for_steps else "")
+
+
+COMMAND = Command(run, ControlArgs, HELP, OPTIONS, RUN)

@@ -1,22 +1,11 @@
 """`tdbg demo`: the main job, on a program that needs nothing but Python's own library to train on."""
 
-from typing import Annotated
-
-import typer
+from tdbg.core.command_spec import Args, Command, Option, Options
 
 # The faults of tdbg/launch/demo_train.py, which has its own copy: it is a program, not a part of tdbg.
 FAULTS = ("none", "forward-inf", "backward-nan", "inf-grad", "bad-batch", "lr-spike")
 
-Fault = Annotated[str, typer.Option("--fault", metavar="FAULT", help="What breaks, at three fifths of the steps.")]
-Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Optimizer steps.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="SEED", help="Seed of weights, batches and dropout.")]
-RunDirectory = Annotated[
-    str | None, typer.Option("--run-dir", metavar="DIR", help="Where the run is kept; must not hold another run.")
-]
-
-
-def command(fault: Fault = "none", steps: Steps = 200, seed: Seed = 0, run_dir: RunDirectory = None) -> int:
-    """Train a small model under tdbg, with a fault if you like.
+HELP = """Train a small model under tdbg, with a fault if you like.
 
         tdbg demo
         tdbg demo --fault backward-nan
@@ -25,6 +14,25 @@ def command(fault: Fault = "none", steps: Steps = 200, seed: Seed = 0, run_dir: 
     under a minute. It is started as `tdbg run -- python demo_train.py` would start it; the line that begins
     with "command:" can be typed as it stands.
     """
+OPTIONS: Options = {
+    "fault": Option(("--fault",), "FAULT", "What breaks, at three fifths of the steps."),
+    "steps": Option(("--train-steps",), "N", "Optimizer steps.", least=1, old_names=("--steps",)),
+    "seed": Option(("--seed",), "SEED", "Seed of weights, batches and dropout."),
+    "run_dir": Option(("--run-dir",), "DIR", "Where the run is kept; must not hold another run."),
+}
+
+
+class DemoArgs(Args):
+    """What `demo` can be given."""
+
+    fault: str = "none"
+    steps: int = 200
+    seed: int = 0
+    run_dir: str | None = None
+
+
+def run(args: DemoArgs) -> int:
+    """Train it; the exit code is the program's."""
     import shlex
     import sys
     from pathlib import Path
@@ -35,12 +43,21 @@ def command(fault: Fault = "none", steps: Steps = 200, seed: Seed = 0, run_dir: 
     from tdbg.launch.start import launch
 
     script = Path(tdbg.launch.__file__).with_name("demo_train.py")
-    words = [sys.executable, str(script), "--steps", str(steps), "--seed", str(seed), "--fault", check(fault)]
-    typed = {"run_dir": run_dir} if run_dir else {"name": "demo"}
+    words = [
+        sys.executable,
+        str(script),
+        "--steps",
+        str(args.steps),
+        "--seed",
+        str(args.seed),
+        "--fault",
+        check(args.fault),
+    ]
+    typed = {"run_dir": args.run_dir} if args.run_dir else {"name": "demo"}
     settings, origin = resolve({**typed, "progress_every": 5.0})
     say(f"command: tdbg run -- {shlex.join(words)}")
     code = launch(settings, origin, words)
-    if fault == "none" and not code:
+    if args.fault == "none" and not code:
         say("next: `tdbg demo --fault backward-nan` plants a fault; see what the verdict says")
     return code
 
@@ -56,3 +73,6 @@ def check(fault: str) -> str:
     near = difflib.get_close_matches(fault, FAULTS, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise TdbgError(f"--fault cannot be {fault!r}", f"{hint}choose from: {', '.join(FAULTS)}")
+
+
+COMMAND = Command(run, DemoArgs, HELP, OPTIONS)

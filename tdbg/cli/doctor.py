@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tdbg.cli import options
+from tdbg.core.command_spec import JSON, Args, Command, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import plain, print_json, print_table
 
@@ -31,8 +31,7 @@ class Check:
     next: str = ""
 
 
-def command(json: options.Json = False) -> int:
-    """Show what tdbg sees here: versions, settings and their sources.
+HELP = """Show what tdbg sees here: versions, settings and their sources.
 
     It looks at this Python, this folder and this environment, changes nothing, and never imports torch. The
     exit code is 1 if something is wrong. A program may run under another Python: what counts there is said
@@ -42,10 +41,21 @@ def command(json: options.Json = False) -> int:
         tdbg doctor
         TDBG_LEVEL=advanced tdbg doctor --json
     """
+OPTIONS: Options = {"json": JSON}
+
+
+class DoctorArgs(Args):
+    """What `doctor` can be given."""
+
+    json: bool = False
+
+
+def run(args: DoctorArgs) -> int:
+    """Print checks and settings; 1 if something is wrong."""
     checks = [check for look in CHECKS for check in look()]
     settings, trouble = resolved()
     checks += trouble
-    if json:
+    if args.json:
         print_json("doctor", {"checks": [asdict(check) for check in checks], "settings": settings})
     else:
         show(checks, settings)
@@ -133,7 +143,7 @@ def start_up() -> Iterator[Check]:
     """What decides whether tdbg wakes up in a process: PYTHONPATH, sitecustomize, the hook."""
     from importlib.machinery import PathFinder
 
-    from tdbg.launch import hook
+    from tdbg.launch import startup_files
 
     yield Check("PYTHONPATH", os.environ.get("PYTHONPATH") or "not set")
     own = PathFinder.find_spec("sitecustomize")
@@ -141,8 +151,8 @@ def start_up() -> Iterator[Check]:
         yield Check("sitecustomize", "none of your own")
     else:
         yield Check("sitecustomize", own.origin, "note", "tdbg's own runs first and then runs this one")
-    there = hook.installed()
-    yield Check("hook", str(hook.place(None)) if there else "not installed; only `python -I` and `-E` need it")
+    there = startup_files.installed()
+    yield Check("hook", str(startup_files.place(None)) if there else "not installed; only `python -I` and `-E` need it")
     if os.environ.get("TDBG_RUN_DIR"):
         yield Check("run", os.environ["TDBG_RUN_DIR"], "note", "this shell is inside a run of tdbg")
 
@@ -179,3 +189,5 @@ def variables() -> Iterator[Check]:
 
 
 CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (interpreter, packages, launchers, start_up, folder, variables)
+
+COMMAND = Command(run, DoctorArgs, HELP, OPTIONS)

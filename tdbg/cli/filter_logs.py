@@ -1,17 +1,9 @@
 """`tdbg filter-logs`: log lines by flag, rank, level, step, time and text; whole records."""
 
-from typing import Any
+from tdbg.core.command_spec import Argument, Command, Option, Options
+from tdbg.logs.filter_args import FilterArgs
 
-import typer
-
-from tdbg.cli.options import declare
-from tdbg.logs.question import OPTIONS, Question
-
-PATHS = typer.Argument(metavar="FILE", help="Log files, folders, globs, run directories, or - for stdin.")
-
-
-def command(**given: Any) -> int:
-    """Print log lines by flag, rank, level, step and time; whole records.
+HELP = """Print log lines by flag, rank, level, step and time; whole records.
 
     A record is a line with its traceback or dump. Different options narrow: a record has to fit all of them. The same
     option several times widens: any of its values will do. What is printed is what was read, byte for byte. The newest run is
@@ -20,13 +12,61 @@ def command(**given: Any) -> int:
     Examples:
         tdbg filter-logs -f GRADIENTS
         tdbg filter-logs -f GRADIENTS -f LR --steps 100:200
-        tdbg filter-logs tdbg_runs/20261121-031500-train --level WARNING --ranks 0,3-5
+        tdbg filter-logs tdbg_runs/20261121-031500-train --log-level WARNING --ranks 0,3-5
         tdbg filter-logs train.log -e "loss=nan" --steps 100:200
         tdbg filter-logs logs/ --collapse
     """
-    from tdbg.logs.answer import answer
+OPTIONS: Options = {
+    "flag": Option(("--flag", "-f"), "FLAG", "Records of this flag and of those below it; repeat for more flags."),
+    "exclude_flag": Option(
+        ("--exclude-flag", "-x"), "FLAG", "Leave out records of this flag; repeat to leave out more."
+    ),
+    "prefix": Option(("--prefix", "-p"), "PREFIX", "Records whose tag starts with PREFIX; repeat for more prefixes."),
+    "ranks": Option(("--ranks", "-r"), "RANGE", "These ranks only: 0,3-5, or all."),
+    "kind": Option(("--type", "-t"), "NAME", "Which of tdbg's two logs of a rank: debug, info or both."),
+    "level": Option(
+        ("--log-level",), "LOG_LEVEL", "This level and above: DEBUG, STATS, INFO ...", old_names=("--level",)
+    ),
+    "steps": Option(("--steps",), "RANGE", "These steps only: 100:200,500."),
+    "since": Option(("--since",), "TIME", "From this time on, as the log writes it, or its beginning: 2026-11-21T03."),
+    "until": Option(("--until",), "TIME", "Up to this time."),
+    "regex": Option(("--regex", "-e"), "REGEX", "Records in which this expression is found."),
+    "invert": Option(("--invert-match", "-v"), "", "The records that do not fit."),
+    "map": Option(("--map",), "FILE", "How this program spells its flags, from `tdbg flags scan`."),
+    "after": Option(("--after-context", "-A"), "N", "So many records after each one that fits."),
+    "before": Option(("--before-context", "-B"), "N", "So many records before each one that fits."),
+    "context": Option(("--context", "-C"), "N", "So many records before and after."),
+    "merge": Option(("--merge",), "", "One stream of all logs, by time, each line with its rank."),
+    "follow": Option(("--follow", "-F"), "", "Go on as the logs grow, are rotated, and new ranks come."),
+    "collapse": Option(("--collapse",), "", "What several ranks say alike is printed once: [r0-63]."),
+    "diverge": Option(("--diverge",), "", "Only what some ranks say and others do not; names the first such step."),
+    "silent": Option(("--silent",), "", "The last sign of life of each rank; who went quiet first."),
+    "errors": Option(("--errors",), "", "The first error of each rank, causes before what they caused."),
+    "count": Option(("--count",), "", "Only the number of records."),
+    "stats": Option(("--stats",), "", "How many records and bytes by tag, rank and level."),
+    "list_prefixes": Option(("--list-prefixes",), "", "The tags there are, and the flag that owns each."),
+    "output": Option(("--output", "-o"), "FILE", "Write there instead of to stdout (-)."),
+    "format": Option(("--format",), "FORMAT", "text, as it was read, or jsonl: one JSON object a record."),
+    "log_format": Option(
+        ("--log-format",),
+        "FORMAT",
+        "How the logs are written, where that cannot be seen from their beginning.",
+    ),
+    "jobs": Option(("--jobs",), "N", "Worker processes; 0: one a CPU."),
+}
 
-    return answer(Question(**{name: value for name, value in given.items() if value is not None}))
+
+def run(args: FilterArgs) -> int:
+    """Print what was asked for; 1 if no record fits."""
+    from tdbg.logs.run_filter import run_filter
+
+    return run_filter(args)
 
 
-declare(command, Question, OPTIONS, PATHS)
+COMMAND = Command(
+    run,
+    FilterArgs,
+    HELP,
+    OPTIONS,
+    Argument("FILE", "Log files, folders, globs, run directories, or - for stdin."),
+)

@@ -1,24 +1,81 @@
 """`tdbg flags`: the table of debug flags; which lines of a program they open; what those of a run really did."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from tdbg.cli import options
+from tdbg.core.command_spec import JSON, Args, Argument, Command, Group, Option, Options
 from tdbg.core.flags import FLAGS, PRESETS, Flag, expand
 from tdbg.core.output import print_json, print_table, say
 
 MAX_TOLD = 10  # files that cannot be read
 
-app = options.group(
-    """List the debug flags, what they open and what they did.
+HELP = """List the debug flags, what they open and what they did.
 
     A flag is switched on with `tdbg run -f FLAG`. The leading DEBUG. may be written or left out, upper and
     lower case are the same, and a name above others (LOSS) means all below it.
     """
-)
+LIST = """List every flag with its group, short names and summary.
+
+    Examples:
+        tdbg flags list
+        tdbg flags list --json
+    """
+SHOW = """Show one flag: when to use it, its tag, short names and presets.
+
+    Examples:
+        tdbg flags show LOSS.NULL_MASKING
+        tdbg flags show gradient_norms
+        tdbg flags show LOSS
+    """
+SCAN = """Map the flags of a program to the log lines they open.
+
+    The source is read, never run. The map (TOML) names the tags and texts of each flag; a text that is also printed
+    without the flag is listed as ambiguous, and not used. A log that was written without tdbg can be searched with it.
+
+    Examples:
+        tdbg flags scan . -o map.toml
+        tdbg flags scan src/train --function debug_on
+    """
+DOCTOR = """Show what the flags of a run really did.
+
+    Flags on whose records a logger's level drops, that no code reads, that the program's config rejects or has on of
+    itself; records printed while their flag was off; prefixes that no flag owns. The exit code is 1 if a flag that was
+    on had no effect.
+
+    Examples:
+        tdbg flags doctor
+        tdbg flags doctor tdbg_runs/20261121-031500-train --json
+    """
+OPTIONS: Options = {"json": JSON}
+
+
+class ListArgs(Args):
+    """What `flags list` can be given."""
+
+    json: bool = False
+
+
+class ShowArgs(Args):
+    """What `flags show` can be given."""
+
+    name: str = ""
+    json: bool = False
+
+
+class ScanArgs(Args):
+    """What `flags scan` can be given."""
+
+    source: str = ""
+    output: str = "-"
+    function: "Sequence[str]" = ()
+
+
+class DoctorArgs(Args):
+    """What `flags doctor` can be given."""
+
+    run: str | None = None
+    json: bool = False
 
 
 def describe(flag: Flag) -> dict[str, Any]:
@@ -36,82 +93,51 @@ def describe(flag: Flag) -> dict[str, Any]:
     }
 
 
-@app.command("list")
-def list_flags(json: options.Json = False) -> None:
-    """List every flag with its group, short names and summary.
-
-    Examples:
-        tdbg flags list
-        tdbg flags list --json
-    """
-    if json:
+def list_flags(args: ListArgs) -> int:
+    """Print the table of flags."""
+    if args.json:
         print_json("flags", [describe(flag) for flag in FLAGS])
-        return
+        return 0
     print_table(
         ("flag", "group", "also", "summary"),
         [(flag.name, flag.group, flag.aliases, flag.summary) for flag in FLAGS],
     )
+    return 0
 
 
-@app.command()
-def show(
-    name: Annotated[str, typer.Argument(metavar="FLAG", help="A flag, a short name of one, or a name above several.")],
-    json: options.Json = False,
-) -> None:
-    """Show one flag: when to use it, its tag, short names and presets.
-
-    Examples:
-        tdbg flags show LOSS.NULL_MASKING
-        tdbg flags show gradient_norms
-        tdbg flags show LOSS
-    """
-    wanted = expand(name)
+def show(args: ShowArgs) -> int:
+    """Print one flag, or those below a name."""
+    wanted = expand(args.name)
     found = [describe(flag) for flag in FLAGS if flag.name in wanted]
-    if json:
+    if args.json:
         print_json("flags", found)
-        return
+        return 0
     print("\n\n".join(_text(item) for item in found))
+    return 0
 
 
-@app.command()
-def scan(
-    source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of Python files, or one file.")],
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Write the map there instead of to stdout (-).")
-    ] = "-",
-    function: Annotated[
-        list[str] | None,
-        typer.Option("--function", metavar="NAME", help="A function of the program that is asked for a flag by name."),
-    ] = None,
-) -> int:
-    """Map the flags of a program to the log lines they open.
-
-    The source is read, never run. The map (TOML) names the tags and texts of each flag; a text that is also printed
-    without the flag is listed as ambiguous, and not used. A log that was written without tdbg can be searched with it.
-
-    Examples:
-        tdbg flags scan . -o map.toml
-        tdbg flags scan src/train --function debug_on
-    """
+def scan(args: ScanArgs) -> int:
+    """Write the map; 1 if there is nothing in it."""
     from tdbg.core.errors import TdbgError
     from tdbg.logs import tagmap
-    from tdbg.logs.guards.files import files_below, maps_below
+    from tdbg.logs.guards.program_files import files_below, maps_below
     from tdbg.logs.guards.reader import CHECKERS
 
+    source = Path(args.source)
     if not source.exists():
         raise TdbgError(f"there is no {source}", "name the folder of the program's Python files")
     unreadable: dict[str, str] = {}
-    maps = maps_below(source, (*CHECKERS, *(function or ())), on_unreadable=unreadable.__setitem__)
+    maps = maps_below(source, (*CHECKERS, *args.function), on_unreadable=unreadable.__setitem__)
     if unreadable and all(path in unreadable for path in files_below(source)):
         path, why = next(iter(unreadable.items()))
         more = f" (nor can {len(unreadable) - 1:,} more below {source})" if len(unreadable) > 1 else ""
         raise TdbgError(f"{path} cannot be read: {why}{more}", "name a folder of Python files that you may read")
     found = tagmap.build(maps.values())
     text = tagmap.dump(found)
-    if output == "-":
+    if args.output == "-":
         print(text, end="")
     else:
-        _write_map(Path(output), text)
+        _write_map(Path(args.output), text)
     _tell_unreadable(unreadable)
     for path, item in maps.items():
         if item.broken:
@@ -141,31 +167,18 @@ def _write_map(path: Path, text: str) -> None:
         raise TdbgError(f"cannot write {path}: {error.strerror}", "choose another file for --output") from None
 
 
-@app.command()
-def doctor(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run directory; without one, the newest.")] = None,
-    json: options.Json = False,
-) -> int:
-    """Show what the flags of a run really did.
-
-    Flags on whose records a logger's level drops, that no code reads, that the program's config rejects or has on of
-    itself; records printed while their flag was off; prefixes that no flag owns. The exit code is 1 if a flag that was
-    on had no effect.
-
-    Examples:
-        tdbg flags doctor
-        tdbg flags doctor tdbg_runs/20261121-031500-train --json
-    """
+def doctor(args: DoctorArgs) -> int:
+    """Print what was found; 1 if a flag that was on had no effect."""
     from dataclasses import asdict
 
     from tdbg.core.rundir import RunDir
     from tdbg.launch.scan import roots
     from tdbg.logs.examine import examine
 
-    found = RunDir.open(run)
+    found = RunDir.open(args.run)
     info = found.info()
     checks = examine(found, roots(info.get("command", []), Path(info.get("cwd", "."))))
-    if json:
+    if args.json:
         print_json("flags-doctor", [asdict(check) for check in checks])
     else:
         print_table(
@@ -186,3 +199,21 @@ def _text(item: dict[str, Any]) -> str:
     ]
     lines = [item["flag"], f"  {item['summary']}", f"  {item['help']}", ""]
     return "\n".join(lines + [f"  {label:<10} {value}" for label, value in rows if value])
+
+
+SCAN_OPTIONS: Options = {
+    "output": Option(("--output", "-o"), "FILE", "Write the map there instead of to stdout (-)."),
+    "function": Option(("--function",), "NAME", "A function of the program that is asked for a flag by name."),
+}
+FLAG = Argument(
+    "FLAG", "A flag, a short name of one, or a name above several.", field="name", many=False, required=True
+)
+SOURCE = Argument("DIR", "A folder of Python files, or one file.", field="source", many=False, required=True)
+RUN = Argument("RUN", "A run directory; without one, the newest.", field="run", many=False)
+COMMANDS = {
+    "list": Command(list_flags, ListArgs, LIST, OPTIONS),
+    "show": Command(show, ShowArgs, SHOW, OPTIONS, FLAG),
+    "scan": Command(scan, ScanArgs, SCAN, SCAN_OPTIONS, SOURCE),
+    "doctor": Command(doctor, DoctorArgs, DOCTOR, OPTIONS, RUN),
+}
+COMMAND = Group(HELP, tuple(COMMANDS), COMMANDS.__getitem__)

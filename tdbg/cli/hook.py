@@ -1,49 +1,55 @@
 """`tdbg hook`: the opt-in for Pythons that do not look at PYTHONPATH."""
 
-from typing import Annotated
-
-import typer
-
-from tdbg.cli import options
+from tdbg.core.command_spec import Args, Command, Group, Option, Options
 from tdbg.core.output import print_lines
 
-app = options.group(
-    """Install or remove the hook for Pythons that ignore PYTHONPATH.
+HELP = """Install or remove the hook for Pythons that ignore PYTHONPATH.
 
     `tdbg run` reaches a program's processes through PYTHONPATH. `python -I` and `python -E` ignore it, and some
     programs overwrite it. The hook is a small startup file in an environment's site-packages; it does nothing
     outside `tdbg run`.
     """
-)
-
-Python = Annotated[
-    str | None,
-    typer.Option("--python", metavar="FILE", help="Interpreter of the environment; tdbg's own if left out."),
-]
-
-
-@app.command()
-def install(python: Python = None) -> None:
-    """Install the hook into an environment's site-packages.
+INSTALL = """Install the hook into an environment's site-packages.
 
     Examples:
         tdbg hook install
         tdbg hook install --python /path/to/env/bin/python
     """
-    from tdbg.launch import hook
-
-    print_lines([str(hook.install(python))])
-
-
-@app.command()
-def remove(python: Python = None) -> int:
-    """Remove the hook; exit code 1 if there was none.
+REMOVE = """Remove the hook; exit code 1 if there was none.
 
     Examples:
         tdbg hook remove
     """
-    from tdbg.launch import hook
+OPTIONS: Options = {
+    "python": Option(("--python",), "FILE", "Interpreter of the environment; tdbg's own if left out."),
+}
 
-    path = hook.remove(python)
+
+class HookArgs(Args):
+    """Which environment is meant."""
+
+    python: str | None = None
+
+
+def install(args: HookArgs) -> int:
+    """Install it, and print where."""
+    from tdbg.launch import startup_files
+
+    print_lines([str(startup_files.install(args.python))])
+    return 0
+
+
+def remove(args: HookArgs) -> int:
+    """Remove it; 1 if there was none."""
+    from tdbg.launch import startup_files
+
+    path = startup_files.remove(args.python)
     print_lines([str(path or "no hook is installed")])
     return 0 if path else 1
+
+
+COMMANDS = {
+    "install": Command(install, HookArgs, INSTALL, OPTIONS),
+    "remove": Command(remove, HookArgs, REMOVE, OPTIONS),
+}
+COMMAND = Group(HELP, tuple(COMMANDS), COMMANDS.__getitem__)

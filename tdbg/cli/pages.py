@@ -1,4 +1,4 @@
-"""A command as data: its page is read from the live parser, and help, manual and completions render it.
+"""The page of a command: it is read from the table, and help, manual and completions render it.
 
 Help text is plain: paragraphs are wrapped, and indented lines (an example, below `Examples:`) are kept as
 they stand.
@@ -10,8 +10,10 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from tdbg.core.command_spec import Argument, Command, Group, Option
+
+HELP = ("-h", "--help")
 WIDTH = 80
 GAP = 2  # blanks between the columns of a list
 NAMES_WIDTH = 30  # a longer entry has its text on the next line
@@ -22,11 +24,12 @@ class Param:
     """An option (it has names) or an argument (it has none)."""
 
     names: tuple[str, ...]  # as typed, short ones first
-    kind: str  # what its value is (see tdbg.cli.options); empty for a switch
+    kind: str  # what its value is (see tdbg.cli.kinds); empty for a switch
     text: str
     repeated: bool = False
     required: bool = False
     default: str = ""
+    group: str = ""  # the heading that an option stands under in help
 
     @property
     def label(self) -> str:
@@ -64,66 +67,65 @@ class Page:
         return self.about.partition("\n")[0]
 
     @property
+    def grouped_options(self) -> list[tuple[str, list[Param]]]:
+        """The options under their headings."""
+        found: dict[str, list[Param]] = {}
+        for option in self.options:
+            found.setdefault(option.group or "Options", []).append(option)
+        return list(found.items())
+
+    @property
     def wraps(self) -> bool:
         """True if its last argument is a whole command line."""
         return bool(self.arguments) and self.arguments[-1].kind == "COMMAND"
 
 
-def read(command: Any, words: tuple[str, ...]) -> Page:
-    """The page of a live command; ``words`` is how it is called."""
-    params = [param for param in command.params if not getattr(param, "hidden", False)]
-    options = [_option(param) for param in params if param.param_type_name == "option"]
-    arguments = [_argument(param) for param in params if param.param_type_name == "argument"]
-    commands = tuple(command.summaries()) if hasattr(command, "summaries") else ()
-    usage = [getattr(command, "options_metavar", None) or "[OPTIONS]"]
+def read(spec: Command | Group, words: tuple[str, ...]) -> Page:
+    """The page of a command; ``words`` is how it is called."""
+    options = [_option(spec, field, option) for field, option in spec.options.items()]
+    arguments = (_argument(spec.argument),) if isinstance(spec, Command) and spec.argument else ()
+    commands = tuple(spec.summaries()) if isinstance(spec, Group) else ()
+    usage = ["[OPTIONS] [--]" if isinstance(spec, Command) and spec.wraps else "[OPTIONS]"]
     usage += ["COMMAND ..."] if commands else [argument.label for argument in arguments]
     return Page(
         words=words,
-        about=inspect.cleandoc(command.help or ""),
-        options=(*options, Param(("-h", "--help"), "", "Show this page and exit.")),
-        arguments=tuple(arguments),
+        about=inspect.cleandoc(spec.help),
+        options=(*options, Param(HELP, "", "Show this page and exit.", group=options[-1].group if options else "")),
+        arguments=arguments,
         commands=commands,
         synopsis=" ".join(usage),
     )
 
 
-def _option(param: Any) -> Param:
-    names = (*param.opts, *param.secondary_opts)
+def _option(spec: Command | Group, field: str, option: Option) -> Param:
+    default = spec.default(field) if isinstance(spec, Command) else None
+    typed = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
     return Param(
-        names=tuple(sorted(names, key=lambda name: name.startswith("--"))),
-        kind="" if param.is_flag else (param.metavar or ""),
-        text=param.help or "",
-        repeated=bool(param.multiple),
-        required=bool(param.required),
-        default=_default(param),
+        names=tuple(sorted(option.names, key=lambda name: name.startswith("--"))),
+        kind=option.metavar,
+        text=option.help,
+        repeated=isinstance(spec, Command) and spec.is_repeatable(field),
+        default=str(default) if typed else "",
+        group=option.group,
     )
 
 
-def _argument(param: Any) -> Param:
-    return Param(
-        names=(),
-        kind=param.metavar or "",
-        text=param.help or "",
-        repeated=param.nargs == -1,
-        required=bool(param.required),
-        default=_default(param),
-    )
+def _argument(argument: Argument) -> Param:
+    return Param((), argument.metavar, argument.help, repeated=argument.many, required=argument.required)
 
 
-def _default(param: Any) -> str:
-    """The default as help tells it: only where it is a value someone could type."""
-    if isinstance(param.show_default, str):
-        return param.show_default
-    plain = isinstance(param.default, str | int | float) and not isinstance(param.default, bool)
-    return str(param.default) if plain and param.show_default and param.default != "" else ""
-
-
-def walk(command: Any, words: tuple[str, ...]) -> Iterator[Page]:
+def walk(spec: Command | Group, words: tuple[str, ...]) -> Iterator[Page]:
     """The pages of a command and of all below it that are not hidden, parents first."""
-    page = read(command, words)
+    page = read(spec, words)
     yield page
-    for name, _summary in page.commands:
-        yield from walk(command.get_command(None, name), (*words, name))
+    if isinstance(spec, Group):
+        for name, _summary in page.commands:
+            yield from walk(spec.load(name), (*words, name))
+
+
+def shown(spec: Command | Group, words: tuple[str, ...]) -> str:
+    """The help page as it fits the terminal."""
+    return render(read(spec, words), terminal_width())
 
 
 def render(page: Page, width: int = WIDTH) -> str:
@@ -132,7 +134,7 @@ def render(page: Page, width: int = WIDTH) -> str:
     blocks += _text(page.about, width)
     for title, rows in (
         ("Arguments", [(item.label, item.help) for item in page.arguments]),
-        ("Options", [(item.label, item.help) for item in page.options]),
+        *((title, [(item.label, item.help) for item in options]) for title, options in page.grouped_options),
         ("Commands", list(page.commands)),
     ):
         if rows:

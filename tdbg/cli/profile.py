@@ -1,63 +1,13 @@
 """`tdbg profile`: any training or evaluation command, with torch.profiler around some of its steps."""
 
-import inspect
-from typing import Annotated, Any
+from tdbg.cli import run as watched
+from tdbg.core.command_spec import Command, Option, Options
 
-import typer
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-from tdbg.cli import options, run
-
-SETTINGS = options.WRAPS_A_COMMAND
-
-Kind = Annotated[
-    str | None,
-    typer.Option("--kind", "-k", metavar="KIND", help="What is recorded: light, memory, shapes, stacks, flops, full."),
-]
-Wait = Annotated[int | None, typer.Option("--wait", metavar="N", help="Steps before each window; 1 if left out.")]
-Warmup = Annotated[
-    int | None, typer.Option("--warmup", metavar="N", help="Steps after them that are not kept; 1 if left out.")
-]
-Active = Annotated[int | None, typer.Option("--active", metavar="N", help="Steps that are recorded; 3 if left out.")]
-Repeat = Annotated[
-    int | None, typer.Option("--repeat", metavar="N", help="How many windows; 1 if left out, 0: until the end.")
-]
-SkipFirst = Annotated[int | None, typer.Option("--skip-first", metavar="N", help="Steps before the first wait.")]
-Steps = Annotated[
-    str | None, typer.Option("--window", metavar="RANGE", help="Record these steps instead: 100:102,500:502.")
-]
-WindowOn = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--window-on", metavar="CODE|SEVERITY", help="Record a window after each such finding only; repeatable."
-    ),
-]
-
-
-def own(
-    kind: Kind = None,
-    wait: Wait = None,
-    warmup: Warmup = None,
-    active: Active = None,
-    repeat: Repeat = None,
-    skip_first: SkipFirst = None,
-    window: Steps = None,
-    window_on: WindowOn = None,
-) -> dict[str, Any]:
-    """The options that are not those of `tdbg run`, as settings."""
-    return {
-        "profile_kind": kind,
-        "profile_wait": wait,
-        "profile_warmup": warmup,
-        "profile_active": active,
-        "profile_repeat": repeat,
-        "profile_skip_first": skip_first,
-        "profile_window": window,
-        "profile_on": window_on,
-    }
-
-
-def command(**given: Any) -> int:
-    """Run a command with torch.profiler around some of its steps.
+HELP = """Run a command with torch.profiler around some of its steps.
 
         tdbg profile -- python train.py --epochs 3
         tdbg profile --kind memory --window 100:102 -- torchrun --nproc-per-node=2 train.py
@@ -71,12 +21,45 @@ def command(**given: Any) -> int:
 
     Exit code: as `tdbg run`.
     """
-    more = own(**{name: given.pop(name) for name in _OWN})
-    return run.carry_out({**given, "flag": ["PROFILER", *(given["flag"] or ())]}, **more)
+WINDOW = "What is recorded"
+OWN_OPTIONS: Options = {
+    "kind": Option(
+        ("--kind", "-k"), "KIND", "What is recorded: light, memory, shapes, stacks, flops, full.", group=WINDOW
+    ),
+    "wait": Option(("--wait",), "N", "Steps before each window; 1 if left out.", group=WINDOW, value=int),
+    "warmup": Option(("--warmup",), "N", "Steps after them that are not kept; 1 if left out.", group=WINDOW, value=int),
+    "active": Option(("--active",), "N", "Steps that are recorded; 3 if left out.", group=WINDOW, value=int),
+    "repeat": Option(("--repeat",), "N", "How many windows; 1 if left out, 0: until the end.", group=WINDOW, value=int),
+    "skip_first": Option(("--skip-first",), "N", "Steps before the first wait.", group=WINDOW, value=int),
+    "window": Option(("--window",), "RANGE", "Record these steps instead: 100:102,500:502.", group=WINDOW),
+    "window_on": Option(
+        ("--window-on",),
+        "CODE|SEVERITY",
+        "Record a window after each such finding only; repeatable.",
+        group=WINDOW,
+    ),
+}
+OPTIONS: Options = {**OWN_OPTIONS, **watched.OPTIONS}
 
 
-_OWN = inspect.signature(own).parameters
-_FROM_RUN = inspect.signature(run.command).parameters
-_PARAMETERS = [_FROM_RUN["words"], *_OWN.values(), *(it for name, it in _FROM_RUN.items() if name != "words")]
-command.__signature__ = inspect.Signature(_PARAMETERS, return_annotation=int)  # type: ignore[attr-defined]
-command.__annotations__ = {parameter.name: parameter.annotation for parameter in _PARAMETERS}
+class ProfileArgs(watched.RunArgs):
+    """What `profile` can be given beside the options of `run`."""
+
+    kind: str | None = None
+    wait: int | None = None
+    warmup: int | None = None
+    active: int | None = None
+    repeat: int | None = None
+    skip_first: int | None = None
+    window: str | None = None
+    window_on: "Sequence[str]" = ()
+
+
+def run(args: ProfileArgs) -> int:
+    """Run the command with PROFILER on; the exit code is its own."""
+    args.flag = ["PROFILER", *args.flag]
+    settings = {f"profile_{name.removeprefix('window_')}": getattr(args, name) for name in OWN_OPTIONS}
+    return watched.carry_out(args, settings)
+
+
+COMMAND = Command(run, ProfileArgs, HELP, OPTIONS, watched.WRAPPED, wraps=True)

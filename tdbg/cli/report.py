@@ -1,14 +1,12 @@
 """`tdbg report`: the verdict of a run, derived from its files alone."""
 
 import contextlib
-import json as codec
+import json
 import os
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from tdbg.cli import options
+from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import read_tables
 from tdbg.core.output import print_json, print_lines, say
@@ -19,17 +17,7 @@ if TYPE_CHECKING:
 NOTES_FILE = "notes.jsonl"
 
 
-def command(
-    run: options.Run = None,
-    note: Annotated[
-        str | None, typer.Option("--note", metavar="TEXT", help="Keep your own finding with the run.")
-    ] = None,
-    fail_on: Annotated[
-        str, typer.Option("--fail-on", metavar="SEVERITY", help="Exit with 1 if there is a finding this severe.")
-    ] = "never",
-    json: options.Json = False,
-) -> int:
-    """Show the verdict of a run: findings, evidence, cost.
+HELP = """Show the verdict of a run: findings, evidence, cost.
 
     It is derived from the events alone, so a run that was killed, or is still going, has one too. Only
     --note writes to the run directory.
@@ -39,25 +27,43 @@ def command(
         tdbg report tdbg_runs/20261121-031500-train --json
         tdbg report train --note "batch 12 holds an empty image"
     """
-    from tdbg.core.rundir import RunDir
-    from tdbg.launch import metrics
-    from tdbg.rules import view
-    from tdbg.rules.verdict import judge_run
+OPTIONS: Options = {
+    "note": Option(("--note",), "TEXT", "Keep your own finding with the run."),
+    "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
+    "json": JSON,
+}
 
-    floor = severity(fail_on)
-    found = RunDir.open(run, writes=note is not None)
+
+class ReportArgs(Args):
+    """What `report` can be given."""
+
+    run: str | None = None
+    note: str | None = None
+    fail_on: str = "never"
+    json: bool = False
+
+
+def run(args: ReportArgs) -> int:
+    """Print the verdict; 1 if --fail-on is reached."""
+    from tdbg.core.rundir import RunDir
+    from tdbg.launch import metrics_findings
+    from tdbg.rules import view
+    from tdbg.rules.rule_engine import judge_run
+
+    floor = severity(args.fail_on)
+    found = RunDir.open(args.run, writes=args.note is not None)
     if not found.processes():
         for why in found.unreadable():
             raise TdbgError(why, "`tdbg run` writes regular files: find out who put that there, then remove it")
         found.info()  # with no events and an unreadable run.json there is nothing to judge: say so
     else:
         tell_damage(found)
-    if note is not None:
-        keep(found, note)
+    if args.note is not None:
+        keep(found, args.note)
     say(*found.unreadable())
-    verdict = metrics.join(judge_run(found), found)
+    verdict = metrics_findings.join(judge_run(found), found)
     notes = kept(found)
-    if json:
+    if args.json:
         print_json("report", {**verdict.as_dict(), "people": notes})
     else:
         blotted = view.read_info(found).get("blotted_out")
@@ -88,7 +94,7 @@ def keep(run: "RunDir", text: str) -> None:
     """Append a person's note, as one whole line."""
     if not text.strip():
         raise TdbgError("the note is empty", 'write --note "what you found"')
-    line = codec.dumps({"t": time.time(), "text": text}) + "\n"
+    line = json.dumps({"t": time.time(), "text": text}) + "\n"
     from tdbg.core import run_files
 
     path = run.path / NOTES_FILE
@@ -120,3 +126,6 @@ def when(item: dict[str, Any]) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment)) if isinstance(moment, int | float) else "-"
     except (OverflowError, ValueError, OSError):  # no time that a clock shows
         return "-"
+
+
+COMMAND = Command(run, ReportArgs, HELP, OPTIONS, RUN)

@@ -2,11 +2,9 @@
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from tdbg.cli import options
+from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_styled, print_table, say
 
 if TYPE_CHECKING:
@@ -18,12 +16,7 @@ COLUMNS = ("rank", "state", "step", "steps/s", "loss", "level", "flags", "tdbg %
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 
-def command(
-    run: options.Run = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every 2 s, until the run ends.")] = False,
-    json: options.Json = False,
-) -> None:
-    """Show how far a run is: rank, step, rate, loss, level, last finding.
+HELP = """Show how far a run is: rank, step, rate, loss, level, last finding.
 
         tdbg status
         tdbg status train --watch
@@ -33,19 +26,35 @@ def command(
     out of the record, step and rate come from the sign of life that each rank gives every 5 s. `last seen` is the
     age of a rank's last event.
     """
+OPTIONS: Options = {
+    "watch": Option(("--watch",), "", "Look again every 2 s, until the run ends."),
+    "json": JSON,
+}
+
+
+class StatusArgs(Args):
+    """What `status` can be given."""
+
+    run: str | None = None
+    watch: bool = False
+    json: bool = False
+
+
+def run(args: StatusArgs) -> int:
+    """Print it, once or until the run ends."""
     from tdbg.core.rundir import RunDir
     from tdbg.launch.live import look
 
-    found = RunDir.open(run)
+    found = RunDir.open(args.run)
     say(*found.unreadable())
     while True:
         snapshot = look(found)
-        if watch and sys.stdout.isatty() and not json:
+        if args.watch and sys.stdout.isatty() and not args.json:
             print_styled(HOME_AND_CLEAR, end="")
-        print_json("status", snapshot.as_dict()) if json else show(snapshot)
+        print_json("status", snapshot.as_dict()) if args.json else show(snapshot)
         sys.stdout.flush()
-        if not watch or snapshot.ended:
-            return
+        if not args.watch or snapshot.ended:
+            return 0
         time.sleep(WATCH_S)
 
 
@@ -80,3 +89,6 @@ def finding(snapshot: "Snapshot") -> str:
     if last is None:
         return "none"
     return clip(f"{last.get('code', '')} {last.get('severity', '')}: {last.get('title', '')}", 200)
+
+
+COMMAND = Command(run, StatusArgs, HELP, OPTIONS, RUN)

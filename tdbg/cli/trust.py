@@ -1,23 +1,13 @@
 """`tdbg trust`: folders whose configuration files may make tdbg run, send or load something."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from tdbg.cli import options
+from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
 
 if TYPE_CHECKING:
     from tdbg.core.config_files import Trusted
 
-Folder = Annotated[
-    str | None, typer.Argument(metavar="DIR", help="The folder; everything below it is allowed with it.")
-]
-Remove = Annotated[bool, typer.Option("--remove", help="Withdraw what was allowed; exit code 1 if nothing was.")]
-List = Annotated[bool, typer.Option("--list", help="Print the allowed folders; also without DIR.")]
-
-
-def command(folder: Folder = None, remove: Remove = False, list_all: List = False, json: options.Json = False) -> int:
-    """Allow a folder's configuration to run, send and load things.
+HELP = """Allow a folder's configuration to run, send and load things.
 
         tdbg trust .
         tdbg trust --list
@@ -28,22 +18,40 @@ def command(folder: Folder = None, remove: Remove = False, list_all: List = Fals
     would let run code as you. It counts until the folder gets another owner. The list is kept in trusted.json of
     ~/.config/tdbg.
     """
+OPTIONS: Options = {
+    "remove": Option(("--remove",), "", "Withdraw what was allowed; exit code 1 if nothing was."),
+    "list_all": Option(("--list",), "", "Print the allowed folders; also without DIR."),
+    "json": JSON,
+}
+
+
+class TrustArgs(Args):
+    """What `trust` can be given."""
+
+    folder: str | None = None
+    remove: bool = False
+    list_all: bool = False
+    json: bool = False
+
+
+def run(args: TrustArgs) -> int:
+    """Allow a folder, withdraw it, or print the list; 1 if there was nothing to withdraw."""
     from tdbg.core import config_files
     from tdbg.core.errors import TdbgError
 
-    if folder is not None and list_all:
+    if args.folder is not None and args.list_all:
         raise TdbgError("--list takes no folder", "leave out --list, or the folder")
-    if folder is None and remove:
+    if args.folder is None and args.remove:
         raise TdbgError("--remove names no folder", "write: tdbg trust --remove DIR")
-    if folder is None:
-        return _show(config_files.load_trusted(), json)
+    if args.folder is None:
+        return _show(config_files.load_trusted(), args.json)
     from pathlib import Path
 
-    if remove:
-        found = config_files.remove_trusted(Path(folder))
-        print(f"no longer trusted: {folder}" if found else f"not in the list: {folder}")
+    if args.remove:
+        found = config_files.remove_trusted(Path(args.folder))
+        print(f"no longer trusted: {args.folder}" if found else f"not in the list: {args.folder}")
         return 0 if found else 1
-    print(f"trusted: {config_files.add_trusted(Path(folder)).path}")
+    print(f"trusted: {config_files.add_trusted(Path(args.folder)).path}")
     return 0
 
 
@@ -56,3 +64,7 @@ def _show(records: "list[Trusted]", json: bool) -> int:
     else:
         print_table(("folder", "owner"), [(record.path, user_name(record.owner)) for record in records])
     return 0
+
+
+ARGUMENT = Argument("DIR", "The folder; everything below it is allowed with it.", field="folder", many=False)
+COMMAND = Command(run, TrustArgs, HELP, OPTIONS, ARGUMENT)

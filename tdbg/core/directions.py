@@ -3,6 +3,7 @@
 import re
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.lazy_pattern import lazy_pattern
 
 LOWER = {"loss", "losses", "error", "errors", "err", "mae", "mse", "rmse", "mape", "rmsle", "nll", "bce", "perplexity"}
 LOWER |= {"ppl", "bpc", "ece", "eer", "wer", "cer", "ter", "fid", "lpips", "brier", "entropy"}
@@ -18,7 +19,7 @@ NEVER |= {"num", "counts", "eta", "elapsed", "remaining", "size", "threshold", "
 # These settle a name that says no more: it is none, and its folder is not asked.
 NEITHER = {"grad", "norm", "samples", "batches", "batch", "epoch", "epochs", "step", "steps", "tokens", "temperature"}
 LOWER_ENDS = ("loss", "losses", "error", "entropy", "perplexity", "runtime")  # of words written together: trainloss
-RATES = re.compile(r"(_per_|/)(s|sec|secs|second|seconds)$")
+RATES = lazy_pattern(r"(_per_|/)(s|sec|secs|second|seconds)$")
 BETTER = {"min": False, "max": True}
 
 

@@ -3,7 +3,7 @@
 Standard library alone, and light: a rank writes with it too.
 """
 
-import re
+from tdbg.core.lazy_pattern import lazy_pattern
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 # C0 but for tab and line feed, DEL, C1; marks and overrides of the writing direction, line and paragraph separators,
 # deprecated and tag characters that nobody sees, the byte order mark; halves of characters, which no encoding has.
-_OBEYED = re.compile(
+_OBEYED = lazy_pattern(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )

@@ -25,14 +25,28 @@ def doc(text: str, default: object = None, *, factory: Any = None) -> Any:
     return field(default=default, metadata={"doc": text})
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Event:
-    """What every event carries."""
+    """What every event carries.
+
+    How events are shown and compared is written here once: made for each class, it would double the time of the import.
+    """
 
     TYPE: ClassVar[str] = ""
     VERSION: ClassVar[int] = 1
 
     t: float = doc("wall clock, seconds since 1970", 0.0)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{item.name}={getattr(self, item.name)!r}" for item in fields(self))
+        return f"{type(self).__qualname__}({values})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(getattr(self, item.name) == getattr(other, item.name) for item in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def event_type(cls: type[Event]) -> type[Event]:
@@ -42,7 +56,7 @@ def event_type(cls: type[Event]) -> type[Event]:
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Start(Event):
     """A process became a rank: it is about to write its first step."""
 
@@ -65,7 +79,7 @@ class Start(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Params(Event):
     """The names behind the vectors of later step records; written anew when the set changes."""
 
@@ -79,7 +93,7 @@ class Params(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Step(Event):
     """One step: an ``optimizer.step()`` of the first optimizer, or in evaluation a call of the root."""
 
@@ -118,7 +132,7 @@ class Step(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class NonFinite(Event):
     """The first NaN or Inf of a rank, located while the weights were intact where that was possible."""
 
@@ -159,7 +173,7 @@ class NonFinite(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Observation(Event):
     """What one probe saw in one step. The keys of ``values`` are the probe's own: docs/probes.md lists them."""
 
@@ -175,7 +189,7 @@ class Observation(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Switch(Event):
     """Level or flags of this rank changed while it ran."""
 
@@ -193,7 +207,7 @@ class Switch(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Trigger(Event):
     """A condition came true: what was done about it."""
 
@@ -209,7 +223,7 @@ class Trigger(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Injection(Event):
     """A debug flag (or another setting) reached the program's own configuration."""
 
@@ -228,7 +242,7 @@ class Injection(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Traceback(Event):
     """An exception that ended the process, or that the program logged and swallowed."""
 
@@ -245,7 +259,7 @@ class Traceback(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Cost(Event):
     """tdbg's own cost in this process, so far."""
 
@@ -278,7 +292,7 @@ class Cost(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Baseline(Event):
     """The paired ratio of blocks of steps with tdbg on and off, in this very program."""
 
@@ -292,7 +306,7 @@ class Baseline(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class ProbeOff(Event):
     """A part of tdbg raised, was switched off, and training went on."""
 
@@ -304,7 +318,7 @@ class ProbeOff(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class ChildExit(Event):
     """A launcher's child ended badly: its own exit code or signal, which the launcher may hide."""
 
@@ -316,7 +330,7 @@ class ChildExit(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Plan(Event):
     """How many steps the program means to do, where a framework says so."""
 
@@ -328,7 +342,7 @@ class Plan(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Note(Event):
     """Something a reader should know: vectors sampled for the disk budget, hooks inactive, ..."""
 
@@ -340,7 +354,7 @@ class Note(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class End(Event):
     """The rank's process ends in good order (a killed one has none)."""
 
@@ -353,7 +367,7 @@ class End(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Metric(Event):
     """A number the program itself measured and gave to `tdbg.metric`."""
 
@@ -365,7 +379,7 @@ class Metric(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Trace(Event):
     """A window of torch.profiler is over, and its trace is written (or the program's own, taken over)."""
 
@@ -388,6 +402,9 @@ class Trace(Event):
 SEVERITIES = ("info", "warning", "error", "critical")
 MOMENT = "moment in the optimizer"  # `NonFinite.tensor` where that holds what the gradient was
 REDUCED_GRADIENT = "gradient after the reduction"  # the same, of a rank that could not look before
+UNAVAILABLE = (
+    "abstains-"  # how the code of a Note begins in which a probe, whose name follows, says why it sees nothing
+)
 NO_BACKWARD = "no-backward"  # the code of a Note: gradients were set without a backward pass, so no loss was checked
 
 
@@ -405,6 +422,7 @@ class Finding:
     evidence: list[str] = field(default_factory=list)
     cause: str = ""
     try_next: str = ""
+    grade: str = ""  # how the evidence knows it, a word of `observations.Evidence`; empty where the rule does not say
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -30,6 +30,7 @@ class Flag(NamedTuple):
     default: bool = False
     thresholds: tuple[Threshold, ...] = ()
     own: bool = False  # tdbg acts on it itself, without a probe
+    level: str = ""  # the lowest level that wakes the probe without the flag; empty if none does
 
     @property
     def works_alone(self) -> bool:
@@ -54,6 +55,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log every decision of the training schedule: what is due, when, and why.",
         "Use it when validation, checkpoints or learning-rate changes come at the wrong step, or not at all.",
         probe="schedule",
+        level="advanced",
     ),
     Flag(
         "CHECKPOINT",
@@ -61,6 +63,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log saves and loads: path, bytes, seconds, missing, unexpected and resized keys.",
         "Use it when a resumed run does not continue where it stopped, or a load is silently partial.",
         probe="checkpoint",
+        level="advanced",
     ),
     Flag(
         "DATALOADER",
@@ -69,6 +72,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when the accelerator starves, batches repeat, labels leave their range or a worker dies.",
         aliases=("data_loading",),
         probe="dataloader",
+        level="advanced",
         thresholds=(Threshold("wait_share", 0.5, "a part of the time spent waiting that starves the step", high=1.0),),
     ),
     Flag(
@@ -77,6 +81,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log each transform: its order, device, time, and the value range before and after.",
         "Use it when images look wrong to the model, or the input pipeline is slow.",
         probe="augmentation",
+        level="extreme",
         thresholds=(Threshold("slow_share", 0.6, "a part of each fetch for one transform that is too much", high=1.0),),
     ),
     Flag(
@@ -85,6 +90,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log parameter groups, hyperparameters, update ratios and parameters nobody updates.",
         "Use it when part of a model does not learn, or weight decay hits the wrong parameters.",
         probe="optimizer",
+        level="extreme",
     ),
     Flag(
         "DISTRIBUTED",
@@ -92,6 +98,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log process groups and each collective's order, bytes and time, issuing none.",
         "Use it when a job hangs, ranks drift apart, or one rank makes all others wait.",
         probe="distributed",
+        level="extreme",
         thresholds=(
             Threshold(
                 "quiet_s", 30.0, "seconds without a step or a collective after which a rank says where it is", low=1.0
@@ -104,6 +111,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log the module tree as it is built: parameters, initial statistics, shared and dead ones.",
         "Use it when a model has an unexpected size or shape, or starts from bad initial values.",
         probe="model-build",
+        level="advanced",
         thresholds=(
             Threshold("init_ratio", 10.0, "a weight's standard deviation so many times He's is told", low=1.0),
             Threshold("unused_steps", 8.0, "updates after which a parameter without any gradient is told", low=1.0),
@@ -115,6 +123,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log epoch and phase borders, accumulation, zero_grad and the order of calls.",
         "Use it when a hand-written loop may forget, repeat or reorder a call.",
         probe="training-loop",
+        level="extreme",
         thresholds=(
             Threshold("lasting", 3.0, "so many updates in a row must show a fault before it is told", low=2.0),
         ),
@@ -139,6 +148,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log what is sent to Weights & Biases: keys, types, steps, failures.",
         "Use it when a chart stays empty, jumps back in steps, or a key goes missing.",
         probe="wandb-metrics",
+        level="extreme",
     ),
     Flag(
         "LOSS.TAXONOMY_SMOOTHING",
@@ -204,6 +214,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it before an out-of-memory error happens again.",
         aliases=("memory_usage",),
         probe="memory",
+        level="advanced",
         thresholds=(
             Threshold(
                 "creep_pct", 10.0, "growth in percent over 50 steps that is told if tensors with a graph pile up"
@@ -219,6 +230,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when the loss stalls or jumps.",
         aliases=("gradient_norms",),
         probe="gradient-report",
+        level="advanced",
         thresholds=(
             Threshold(
                 "explosion",
@@ -236,6 +248,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when activations saturate, die or overflow.",
         aliases=("forward_pass",),
         probe="forward",
+        level="advanced",
     ),
     Flag(
         "BACKWARD",
@@ -244,6 +257,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when gradients vanish or blow up part of the way back.",
         aliases=("backward_pass",),
         probe="backward",
+        level="advanced",
         thresholds=(
             Threshold("ratio", 1e-6, "gradient at the first module to that at the last: below it vanishes", high=1.0),
         ),
@@ -255,6 +269,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when a step is slow for no visible reason or mixes devices.",
         aliases=("device_placement",),
         probe="device",
+        level="extreme",
         thresholds=(
             Threshold("syncs", 16.0, "so many waits for the accelerator, or copies, from one line in a step", low=2.0),
         ),
@@ -266,6 +281,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when mixed precision skips steps or loses accuracy.",
         aliases=("mixed_precision",),
         probe="amp",
+        level="advanced",
     ),
     Flag(
         "VALIDATION",
@@ -274,6 +290,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when evaluation runs in train mode, with gradients, or on the wrong data.",
         aliases=("validation",),
         probe="validation",
+        level="advanced",
         thresholds=(Threshold("calls", 3.0, "so many calls with new inputs make a pass that is judged", low=2.0),),
     ),
     Flag(
@@ -283,6 +300,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when a run stops too early, or never.",
         aliases=("early_stopping",),
         probe="early-stopping",
+        level="advanced",
     ),
     Flag(
         "LR",
@@ -291,6 +309,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when the learning rate is zero, constant, or changes in the wrong order.",
         aliases=("lr_scheduling",),
         probe="schedule",
+        level="advanced",
         thresholds=(Threshold("high", 1.0, "a learning rate above it, with an optimizer of the Adam family, is told"),),
     ),
 )

@@ -2,7 +2,8 @@
 
 Whatever torch or Python calls in tdbg (a hook, a wrapper, a callback) does its work below a `Guard`. An exception
 there ends that part of tdbg. Only four things pass: what tdbg means to end the run with (`EndRun`), what a signal
-handler of the program raised meanwhile, what another thread sent, and Ctrl-C.
+handler of the program raised meanwhile, what another thread sent, and Ctrl-C. The other way round, nothing of the
+program observes tdbg's work: once torch is loaded, its modes are set aside meanwhile (`set_modes_aside_with`).
 Every process of a run may load this file, so it imports nothing but what Python has loaded anyway.
 """
 
@@ -11,6 +12,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import CodeType, FrameType, TracebackType
     from typing import ParamSpec, TypeVar
 
@@ -51,7 +53,11 @@ class Guard:
         if not self.on:
             return None
         try:
-            return function(*args, **kwargs)
+            modes = _active_modes()
+            if modes is None:
+                return function(*args, **kwargs)
+            with modes:
+                return function(*args, **kwargs)
         except BaseException as error:
             if belongs_to_program(error):
                 raise
@@ -143,6 +149,19 @@ def ignore_failure(part: str, error: BaseException) -> None:
 
 
 _process_report: "Report" = ignore_failure
+
+
+def _no_modes() -> None:
+    """Without torch there are none."""
+
+
+_active_modes: "Callable[[], AbstractContextManager[None] | None]" = _no_modes
+
+
+def set_modes_aside_with(active_modes: "Callable[[], AbstractContextManager[None] | None]") -> None:
+    """From now on, guarded work runs inside what ``active_modes`` returns, where it returns anything."""
+    global _active_modes
+    _active_modes = active_modes
 
 
 def report_to(report: "Report") -> None:

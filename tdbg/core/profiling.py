@@ -1,11 +1,11 @@
 """What a profiler records, and in which steps: `tdbg profile` and the options around it, as data."""
 
-import re
 import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.ranges import parse_ranges
 
 # Each kind, and what of torch.profiler it switches on.
@@ -128,7 +128,7 @@ def parse_windows(text: str, name: str = "profile_window") -> tuple[Span, ...]:
     return tuple(spans)
 
 
-_NAME = re.compile(r"(.+?)\.(\d+)\.pt\.trace\.json(\.gz)?")
+_NAME = lazy_pattern(r"(.+?)\.(\d+)\.pt\.trace\.json(\.gz)?")
 
 
 def trace_name(worker: str, t_ns: int) -> str:

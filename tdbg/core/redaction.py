@@ -7,6 +7,8 @@ Standard library alone: a rank writes with it.
 
 import re
 
+from tdbg.core.lazy_pattern import lazy_pattern
+
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,7 @@ MARK = "***"
 _WORDS = frozenset(
     [
         "pwd",
+        "pw",
         "pass",
         "passwd",
         "password",
@@ -44,30 +47,31 @@ _WORDS = frozenset(
         "sas",
         "jwt",
         "signature",
+        "sig",
     ]
 )
 # What says so within a longer word too: HFTOKEN, dbpassword, githubpat is beyond us.
-_WITHIN = re.compile(r"passw|passphrase|secret|credential|apikey|authkey|accesskey|privatekey|token(?!iz|is)|.pwd$")
+_WITHIN = lazy_pattern(r"passw|passphrase|secret|credential|apikey|authkey|accesskey|privatekey|token(?!iz|is)|.pwd$")
 _MANY = frozenset(("keys", "tokens", "passwords", "cookies"))  # a number with them is a count
-_COUNTED = re.compile(r"[-+]?[\d_]+(?:\.\d*)?(?:[eE][-+]?\d+)?|true|false|none", re.IGNORECASE)
+_COUNTED = lazy_pattern(r"[-+]?[\d_]+(?:\.\d*)?(?:[eE][-+]?\d+)?|true|false|none", re.IGNORECASE)
 _NOT_SECRET = frozenset(("PWD", "OLDPWD"))  # of every shell: the current folder
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 _NAME = r"[A-Za-z_][\w.-]*"
-_VALUE = re.compile(r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|[^\s,;&)\]}\"']+")
-_NAMED = re.compile(rf"(?<![\w.-])(?P<name>{_NAME})\\?[\"']?\s*(?:=>|=|:(?!//))\s*\\?(?=[^\s=])")
-_OPTION = re.compile(rf"(?<![\w-])(?P<name>--?{_NAME})\\?[\"']?,?\s+\\?(?=[\"']?[^\s-])")
-_URL = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#@\"']*(?:@[^\s/?#@\"']*)*@")
-_BEARER = re.compile(
+_VALUE = lazy_pattern(r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|[^\s,;&)\]}\"']+")
+_NAMED = lazy_pattern(rf"(?<![\w.-])(?P<name>{_NAME})\\?[\"']?\s*(?:=>|=|:(?!//))\s*\\?(?=[^\s=])")
+_OPTION = lazy_pattern(rf"(?<![\w-])(?P<name>--?{_NAME})\\?[\"']?,?\s+\\?(?=[\"']?[^\s-])")
+_URL = lazy_pattern(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#@\"']*(?:@[^\s/?#@\"']*)*@")
+_BEARER = lazy_pattern(
     r"\b(?P<name>bearer|basic|digest|negotiate)(?P<sep>[\s:=]+)(?P<value>[^\s\"',;)\]}]+)", re.IGNORECASE
 )
-_HEADER = re.compile(
+_HEADER = lazy_pattern(
     r"\b(?P<name>(?:proxy-)?authorization|x-[\w-]{0,40}(?:key|token|auth)[\w-]{0,40}|(?:set-)?cookie)(?P<sep>\\?[\"']?\s*[:=]\s*\\?[\"']?)"
     r"(?P<value>[^\"'\n]+)",
     re.IGNORECASE,
 )
 # Well-known shapes that are secrets by themselves.
-_SHAPES = re.compile(
+_SHAPES = lazy_pattern(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[opusr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|"
     r"xox[abpr]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,1000}\.[\w-]{10,}\.[\w-]*)"
 )
@@ -75,6 +79,7 @@ _SHAPES = re.compile(
 _SUSPECT = [
     "pass",
     "pwd",
+    "pw",
     "secret",
     "cred",
     "token",
@@ -90,6 +95,7 @@ _SUSPECT = [
     "jwt",
     "sas",
     "signature",
+    "sig",
     "://",
     "hf_",
     "gho_",
@@ -103,13 +109,13 @@ _SUSPECT = [
     "akia",
     "eyj",
 ]
-_CLASS = re.compile(r"(?:Error|Exception|Warning|Interrupt)$")
-_WEAK = ("key", "pass", "auth", "pat", "sas", "signature")
-_CODE = re.compile(r"[(\[]|\w\.[A-Za-z_]")
+_CLASS = lazy_pattern(r"(?:Error|Exception|Warning|Interrupt)$")
+_WEAK = ("key", "pass", "auth", "pat", "sas", "signature", "sig", "pw")
+_CODE = lazy_pattern(r"[(\[]|\w\.[A-Za-z_]")
 # What is remembered of a secret's value: neither a path nor words with a short number, as names of columns and layers are.
-_REMEMBERED = re.compile(r"(?!/|\.{1,2}/|~|[A-Za-z]:\\)(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])\S{8,4096}")
-_LONG_RANDOM = re.compile(r"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])\S{16,}")  # for a name that says little, such as a key
-_WORDS_AND_NUMBERS = re.compile(r"(?:[A-Za-z]*\d{0,3}[_.:/-])*[A-Za-z]*\d{0,3}")
+_REMEMBERED = lazy_pattern(r"(?!/|\.{1,2}/|~|[A-Za-z]:\\)(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])\S{8,4096}")
+_LONG_RANDOM = lazy_pattern(r"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])\S{16,}")  # for a name that says little, such as a key
+_WORDS_AND_NUMBERS = lazy_pattern(r"(?:[A-Za-z]*\d{0,3}[_.:/-])*[A-Za-z]*\d{0,3}")
 _MAX_REMEMBERED = 200
 _remembered: tuple[str, ...] = ()  # secrets that were met by their name, the longest first: one may begin another
 _LONGEST_JUDGED = 512  # characters of a value by which it is judged: not each of many names rescans all that follows

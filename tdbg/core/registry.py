@@ -1,6 +1,9 @@
 """Named things of one kind, kept in the order users see them."""
 
+import functools
 import importlib
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -127,9 +130,40 @@ class Registry(Generic[T]):
 
 def points_of(group: str) -> dict[str, str]:
     """What installed packages registered under an entry-point group: name -> ``module:attribute``."""
+    if not _is_named_by_a_package(group):
+        return {}
     from importlib.metadata import entry_points
 
     return {point.name: point.value for point in entry_points(group=group)}
+
+
+def _is_named_by_a_package(group: str) -> bool:
+    """True if a package registered something under the group, or may have."""
+    texts = _entry_points(tuple(sys.path))
+    return texts is None or f"[{group}]".encode() in texts
+
+
+@functools.cache
+def _entry_points(path: tuple[str, ...]) -> bytes | None:
+    """The entry points of all packages, as they stand in their files; None where a package has none of its own.
+
+    To read them takes a tenth of the time that it takes to import what parses them.
+    """
+    found = []
+    for place in path:
+        try:
+            names = [name for name in os.listdir(place or ".") if name.endswith((".dist-info", ".egg-info"))]
+        except OSError:
+            if os.path.isfile(place):  # a packed one
+                return None
+            continue
+        for name in names:
+            try:
+                with open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
+                    found.append(file.read())
+            except OSError:  # it registers nothing
+                continue
+    return b"\n".join(found)
 
 
 def _module_of(item: object) -> str:

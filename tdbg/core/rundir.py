@@ -9,8 +9,6 @@ import errno
 import glob
 import json
 import os
-import re
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +19,8 @@ from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.events import Event, Note, Step
 from tdbg.core.files import is_readable, read_json, read_lines, why_unreadable
 from tdbg.core.guard import undo_on_error
+from tdbg.core.host import host_name
+from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.lines import LineWriter
 from tdbg.core.ownership import TRUST
 from tdbg.core.redaction import is_secret_name, redact_env
@@ -37,7 +37,7 @@ UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
 JOB_ENV = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 # The only variables a run directory may hold: launchers', and no secrets.
-ENV_ALLOWED = re.compile(
+ENV_ALLOWED = lazy_pattern(
     r"(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_ADDR|MASTER_PORT|"
     r"TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS)|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|"
     r"SLURM_(JOB_ID|JOB_NAME|PROCID|LOCALID|NODEID|NNODES|NTASKS|RESTART_COUNT)|"
@@ -64,7 +64,7 @@ def copies_of(run: "RunDir") -> list[dict[str, Any]]:
 
 def mark_unwritten(run: Path) -> None:
     """Leave word that this process cannot write its events: an empty file, for which even a full disk may have room."""
-    os.close(run_files.open_append(run / UNWRITTEN / f"{socket.gethostname()}-{os.getpid()}", makes=True))
+    os.close(run_files.open_append(run / UNWRITTEN / f"{host_name()}-{os.getpid()}", makes=True))
 
 
 def unwritten(run: "RunDir") -> set[tuple[str, int]]:
@@ -399,7 +399,7 @@ def lives(pid: object, host: object, started: object = "") -> bool | None:
 
     started: what `process_start` said of it then; without it, whoever has the number now counts.
     """
-    if host != socket.gethostname():
+    if host != host_name():
         return None
     if not isinstance(pid, int) or pid <= 0:
         return False
@@ -428,7 +428,7 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     """
     base = rank_folder(run, rank)
     run_files.make_folder(base)
-    pid, host = os.getpid(), socket.gethostname()
+    pid, host = os.getpid(), host_name()
     me = {"pid": pid, "host": host, "start": process_start(pid), "restart": restart}
     for attempt in range(10_000):
         folder = base if attempt == 0 else base / f"attempt{attempt}"
@@ -465,7 +465,7 @@ def _take(path: Path, me: dict[str, object]) -> dict[str, Any] | None:
 def _was_there(owner: Mapping[str, object], folder: Path) -> bool:
     """True if this process had started when an owner on this host wrote last: the parent of children that train, say."""
     began_t = _began_t()
-    if owner.get("host") != socket.gethostname() or began_t is None:
+    if owner.get("host") != host_name() or began_t is None:
         return False
     try:
         return began_t < (folder / EVENTS).stat().st_mtime

@@ -1,12 +1,12 @@
 """Places that a URL names, such as ``s3://bucket/run``: known without any library."""
 
 import os
-import re
 from pathlib import Path, PurePosixPath
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.lazy_pattern import lazy_pattern
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOCAL = ("file", "local")
 
 

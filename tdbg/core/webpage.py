@@ -12,9 +12,10 @@ from importlib import resources
 from typing import IO
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.lazy_pattern import lazy_pattern
 
 # Plotly adds styles of a map's unless an element of this id is there: the page's policy would refuse them.
-STYLED = re.compile(r'document\.getElementById\("([0-9a-f]{64})"\)')
+STYLED = lazy_pattern(r'document\.getElementById\("([0-9a-f]{64})"\)')
 
 
 def as_json(value: object) -> bytes:

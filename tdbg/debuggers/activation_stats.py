@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger
-from tdbg.debuggers.figures import channel_dim, each_tensor, measured, numbers
+from tdbg.debuggers.captured_stats import channel_dim, each_tensor, measured, numbers
 
 SAMPLES = 100
 

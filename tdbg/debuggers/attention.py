@@ -13,8 +13,8 @@ from torch.overrides import TorchFunctionMode
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.attention_calls import LIMIT_MB, TAPS, Call, NoWeights, Overhears
 from tdbg.debuggers.base import ForwardDebugger
+from tdbg.debuggers.captured_stats import numbers
 from tdbg.debuggers.copies import snapshot
-from tdbg.debuggers.figures import numbers
 from tdbg.debuggers.hooks import BARE, Hook, Hooks
 from tdbg.debuggers.layers import inner
 from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook

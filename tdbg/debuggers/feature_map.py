@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger
-from tdbg.debuggers.figures import each_tensor, stats
+from tdbg.debuggers.captured_stats import each_tensor, stats
 
 
 @DEBUGGERS.add

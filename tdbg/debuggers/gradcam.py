@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import BaseDebugger, joined
+from tdbg.debuggers.captured_stats import channel_dim, spatial_dims, stats, time_first
 from tdbg.debuggers.copies import snapshot
-from tdbg.debuggers.figures import channel_dim, spatial_dims, stats, time_first
 from tdbg.debuggers.hooks import hookable
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.debuggers.second_pass import gradients_on, run_again

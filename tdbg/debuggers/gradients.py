@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger, joined
+from tdbg.debuggers.captured_stats import measured, stats
 from tdbg.debuggers.copies import copy_of
-from tdbg.debuggers.figures import measured, stats
 from tdbg.debuggers.hooks import watching
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.runtime.own_hooks import add_gradient_hook

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger
-from tdbg.debuggers.figures import each_tensor, numbers, spatial_dims
+from tdbg.debuggers.captured_stats import each_tensor, numbers, spatial_dims
 
 POOLS: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 

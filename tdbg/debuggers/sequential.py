@@ -18,11 +18,11 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.guard import undo_on_error
 from tdbg.core.urls import Url, located
 from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
+from tdbg.debuggers.captured_outputs import CapturedOutputs
 from tdbg.debuggers.hooks import Hooks
 from tdbg.debuggers.ids import batch_ids
-from tdbg.debuggers.outputs import Outputs
 from tdbg.debuggers.pool import RING_BYTES, Pool
-from tdbg.debuggers.recording import Recording
+from tdbg.debuggers.recording_thread import Recording
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.format.page_writer import PageWriter
 
@@ -148,7 +148,7 @@ class SequentialDebugger(BaseDebugger):
     def add_to_buffer(self, idx: object, outputs: Mapping[str, object]) -> None:
         """Have the outputs of one datapoint (or of a batch, if ``idx`` has several ids) written."""
         ids = idx if isinstance(idx, list) else [idx]
-        points = Outputs(ids, outputs, self._pool)
+        points = CapturedOutputs(ids, outputs, self._pool)
         for why in points.refused:
             if why not in self.dropped:
                 LOG.warning("tdbg: not stored: %s; the other outputs are kept", why)

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 from tdbg.debuggers.tap import Copied, Tap
 
 MOST = 8  # passes that wait at a time
+LATE = "no gradient came: it was not used, it was a view changed in place, or backward came after the update"
+CROWDED = f"its gradient was not waited for: more than {MOST} passes ran before their backward"
+NO_ROOM = "its gradient was not waited for: the passes that waited filled the memory for copies"
 
 
 class Ended(NamedTuple):
@@ -21,10 +24,10 @@ class Waiting:
     """Hands passes over in the order in which they ran: each once its gradients are there, or nothing waits for them.
 
     A pass whose outputs nobody uses has gradients that never come: it stands here until the update, with those behind
-    it. hand_over: what takes a pass that is complete, or as complete as it will be.
+    it. hand_over: what takes a pass that is complete, or as complete as it will be, and why gradients are missing if any.
     """
 
-    def __init__(self, tap: Tap, hand_over: Callable[[Ended], None]) -> None:
+    def __init__(self, tap: Tap, hand_over: Callable[[Ended, str], None]) -> None:
         self.tap, self._hand_over = tap, hand_over
         self._ended: deque[Ended] = deque()
 
@@ -35,7 +38,7 @@ class Waiting:
         """A pass that was ended as ``parked``."""
         self._ended.append(ended)
         while len(self._ended) > MOST:
-            self._next()
+            self._next(CROWDED)
         self.hand_over_complete()
 
     def hand_over_complete(self) -> None:
@@ -48,7 +51,12 @@ class Waiting:
         while self._ended and (before_step is None or self._ended[0].about["step"] < before_step):
             self._next()
 
-    def _next(self) -> None:
+    def make_room(self) -> None:
+        """All of them, since there is no room for another pass."""
+        while self._ended:
+            self._next(NO_ROOM)
+
+    def _next(self, missing: str = LATE) -> None:
         ended = self._ended.popleft()
         self.tap.unpark(ended.copied)
-        self._hand_over(ended)
+        self._hand_over(ended, missing)

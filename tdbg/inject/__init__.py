@@ -37,7 +37,7 @@ def watch_table(settings: "Settings") -> "dict[str, str]":
         for mode in (*AUTO, settings.inject):  # also without flags: the program's config may have some on of itself
             table.update(TAKERS.get(mode, {}))
     if settings.log_level:
-        table["logging"] = "tdbg.inject.console"
+        table["logging"] = "tdbg.inject.console_level"
     return table
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tdbg.core.guard import Guard
 from tdbg.core.profiling import rest
-from tdbg.inject.console import PACKAGES
-from tdbg.logs.guards.files import map_of
+from tdbg.inject.console_level import PACKAGES
 from tdbg.logs.guards.kept import tree_maps
 from tdbg.logs.guards.link import GuardMap
+from tdbg.logs.guards.program_files import map_of
 
 OWN = os.path.join(Path(__file__).parents[1], "")
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from tdbg.core.events import Note, Traceback
 from tdbg.core.frames import OWN_FOLDER, WITHOUT_OWN_FRAMES, walk_traceback
 from tdbg.core.guard import guarded
-from tdbg.inject import records
+from tdbg.inject import log_recorder
 from tdbg.inject.agent import Agent
-from tdbg.inject.console import PACKAGES, SITE
+from tdbg.inject.console_level import PACKAGES, SITE
 from tdbg.inject.identity import rank_of_process
 from tdbg.inject.imports import passed_over_like
 
@@ -100,7 +100,7 @@ def emit(agent: Agent, error: BaseException, how: str) -> None:
     event = describe(error, how, agent.step)
     agent.emit(event)
     if how != "logged":
-        records.keep_traceback(event)
+        log_recorder.keep_traceback(event)
 
 
 def describe(error: BaseException, how: str, step: int) -> Traceback:

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import math
 import os
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,10 +13,11 @@ from tdbg.core import control, run_files
 from tdbg.core.control import CONTROL_FILE, Request
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Switch
+from tdbg.core.host import host_name
 from tdbg.core.output import say
 from tdbg.core.rundir import EVENTS, RunDir
-from tdbg.launch.follow import Tail
 from tdbg.launch.live import RankState, Snapshot, look
+from tdbg.launch.run_follower import Tail
 
 LOCK_FILE = ".control.lock"
 LOCK_PATIENCE_S = 10.0
@@ -112,8 +112,8 @@ def check(snapshot: Snapshot) -> None:
         )
     if snapshot.settings.baseline:
         raise TdbgError(
-            f"the run {path} measures what tdbg costs (--baseline): a change would spoil that",
-            "start it without --baseline",
+            f"the run {path} measures what tdbg costs (--measure-overhead): a change would spoil that",
+            "start it without --measure-overhead",
         )
 
 
@@ -122,7 +122,7 @@ def common_step(ranks: Sequence[RankState], now: float) -> int:
 
     Each rank is taken to be as far as its rate since its last sign of life brings it.
     """
-    hosts = {socket.gethostname(), *(rank.host for rank in ranks)}
+    hosts = {host_name(), *(rank.host for rank in ranks)}
     margin_s = MARGIN_S if len(hosts) == 1 else MARGIN_OVER_HOSTS_S
     likely = 0
     for rank in ranks:

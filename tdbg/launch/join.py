@@ -9,7 +9,6 @@ the others join. A run that is over is never joined, except by the restart of it
 import json
 import os
 import re
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
@@ -20,6 +19,7 @@ from tdbg.core import run_files
 from tdbg.core.config import Settings
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.files import read_json
+from tdbg.core.host import host_name
 from tdbg.core.ownership import TRUST, describe_risk, is_exempt
 from tdbg.core.rundir import RUNS, STATE_FILE, RunDir, lives, process_start, restart_count
 from tdbg.launch.command import short_name
@@ -199,12 +199,12 @@ def _takes_over(run: RunDir, restart: int) -> bool:
 
 def me() -> dict[str, object]:
     """This process, so that others can tell whether it still lives."""
-    return {"pid": os.getpid(), "host": socket.gethostname(), "started": process_start(os.getpid())}
+    return {"pid": os.getpid(), "host": host_name(), "started": process_start(os.getpid())}
 
 
 def agent_name() -> str:
     """This process among the agents of a job."""
-    return f"{socket.gethostname()}-{os.getpid()}"
+    return f"{host_name()}-{os.getpid()}"
 
 
 def _enter_node(run: RunDir) -> None:

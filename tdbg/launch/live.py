@@ -14,7 +14,7 @@ from tdbg.core.config import Settings
 from tdbg.core.events import Cost, End, Event, Number, Start, Step, Switch
 from tdbg.core.files import open_regular, parse_json, read_json
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, lives
-from tdbg.launch.follow import Tail
+from tdbg.launch.run_follower import Tail
 from tdbg.rules.view import SILENT_S, ProcessView, View
 
 TAIL_BYTES = 64 << 10
@@ -106,7 +106,7 @@ def look(run: RunDir) -> Snapshot:
         found = [*_head(process), *_tail(process)]
         points[process.label] = _course(found)
         for event in found:
-            view.take(process, event)
+            view.add_event(process, event)
     view.close(None)
     snapshot = Snapshot(run, time.time(), view.settings, has_ended(info), "")
     snapshot.exit_text = _exit_text(view) if snapshot.ended else ""

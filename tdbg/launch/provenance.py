@@ -2,7 +2,6 @@
 
 import os
 import platform
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from tdbg.core.config import Settings
 from tdbg.core.events import Start
+from tdbg.core.host import host_name
 from tdbg.core.redaction import count_blotted, redact_argv, redact_flags
 from tdbg.core.registry import points_of
 from tdbg.core.rundir import RunDir, allowed_env
@@ -28,7 +28,7 @@ def record(
         "settings": {**settings.as_dict(), "flags": redact_flags(settings.flags)},
         "origin": dict(origin),
         "versions": {"tdbg": __version__, "python": platform.python_version(), "platform": platform.platform()},
-        "host": socket.gethostname(),
+        "host": host_name(),
         "start": time.time(),
         "end": None,
         "exit": None,

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import socket
 import sys
 import threading
 import time
@@ -14,14 +13,15 @@ from tdbg.core.config import Settings
 from tdbg.core.control import Request
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.guard import guarded
+from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say
 from tdbg.core.rundir import RunDir
 from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
-from tdbg.launch.follow import Follower
 from tdbg.launch.orphans import Guard
+from tdbg.launch.run_follower import Follower
 from tdbg.launch.supervise import Child, start_error
 from tdbg.launch.tee import Tee
-from tdbg.rules import check_words, wanted
+from tdbg.rules import check_words, matches_words
 from tdbg.rules.silence import silence
 from tdbg.rules.verdict import Verdict
 
@@ -222,14 +222,16 @@ class Supervision:
 
     def _write_board(self) -> None:
         """What TensorBoard shows beside the traces."""
-        from tdbg.traces.render import tensorboard_export as board
+        if not any(self.run.path.glob("rank*/**/traces")):
+            return
+        from tdbg.traces.render import tensorboard_export
 
         def report(error: BaseException) -> None:
             said = error.strerror or error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             say(f"nothing was written for TensorBoard: {said}")
 
         with guarded("a package that does not fit here must not change how the run ends", report):
-            board.write(self.run)
+            tensorboard_export.export_scalars(self.run)
 
     def _stop(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""
@@ -245,7 +247,7 @@ class Supervision:
 
     def _note_child(self, pid: int) -> None:
         """The command's own process: its exit code is that of no other."""
-        _record(self.run, child={"pid": pid, "host": socket.gethostname()})
+        _record(self.run, child={"pid": pid, "host": host_name()})
 
     def _note_end(self, code: int) -> None:
         _record(
@@ -270,6 +272,6 @@ class Supervision:
         """The command's own, 128+N after signal N; findings that were asked for turn 0, and nothing else, into 1."""
         if code:
             return code if code > 0 else 128 - code
-        found = any(wanted(finding, self.settings.stop_on) for finding in verdict.findings)
+        found = any(matches_words(finding, self.settings.stop_on) for finding in verdict.findings)
         asked = self.stopped or found or any(trigger["stop"] for trigger in verdict.triggers)
         return 1 if asked or verdict.fails(self.settings.fail_on) else 0

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from tdbg.core.capture import Epochs
 from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import guarded
+from tdbg.core.host import host_name
 from tdbg.core.output import say
 from tdbg.core.rundir import UPLOAD, RunDir, write_json
 
@@ -79,7 +79,7 @@ class Uploading:
         with guarded("the run must not end by it", self._failed):
             from tdbg.pages.page_upload import Upload
 
-            upload = self._upload = Upload(self._run.path, self.url, host=socket.gethostname(), stays=self._stays)
+            upload = self._upload = Upload(self._run.path, self.url, host=host_name(), stays=self._stays)
             self._attempt(upload.store.check)
             while not self._ending.wait(pause):
                 begun = time.monotonic()
@@ -113,7 +113,7 @@ class Uploading:
         return bool(word) or not number.isdecimal() or self._epochs.wants(int(number))
 
     def _note(self, files: int, nbytes: int) -> None:
-        host = socket.gethostname()
+        host = host_name()
         about = {"url": self.url, "host": host, "files": files, "bytes": nbytes}
         about |= {"failures": self._failures, "error": self._error}
         try:
@@ -127,7 +127,7 @@ class Turn:
     """One agent of a host copies at a time, so that several of them copy nothing twice."""
 
     def __init__(self, run: RunDir, *, wait: bool) -> None:
-        self._path = run.path / UPLOAD / f"{socket.gethostname()}.lock"
+        self._path = run.path / UPLOAD / f"{host_name()}.lock"
         self._flags = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
         self._file: IO[bytes] | None = None
 

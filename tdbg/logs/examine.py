@@ -11,8 +11,8 @@ from tdbg.core.events import Injection
 from tdbg.core.files import read_tables
 from tdbg.core.flags import DIAGNOSTICS, FLAGS, covers, owner
 from tdbg.core.rundir import RunDir
-from tdbg.logs.guards.files import files_below, maps_below
-from tdbg.logs.textlog import RECORDS
+from tdbg.logs.guards.program_files import files_below, maps_below
+from tdbg.logs.log_header import RECORDS
 
 TAG = re.compile(r"\s*(\[[A-Z][A-Z0-9_]*\])")
 MAX_TAGS = 20

@@ -10,16 +10,19 @@ from typing import ClassVar, cast
 
 from tdbg.core.flags import tag
 from tdbg.core.registry import Registry
-from tdbg.logs.textlog import LEVELS
+from tdbg.logs.log_header import LEVELS
 
 # What launchers, tees and terminals put before a line: colours, `[rank3]:`, `[default3]:` (a local rank), `3: `.
 # Atomic: what is behind the prefix is judged once, never with a part of the prefix. (No possessive groups below:
 # before Python 3.11.5 one whose last try fails takes a byte too many.)
 COLOUR = rb"(?:\xef\xbb\xbf)?(?:\x1b\[[0-9;]*m)*"  # and a byte order mark, at the beginning of a file
 LAUNCHER = rb"(?:\[(?:rank|default)\d+\]:\s?|\d+: )?"
-PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb")"
+# What a formatter of the program's own puts before everything else, on the first line of a record alone: `[rank3] `.
+OWN_RANK = rb"\[[Rr]ank[ :=]?\d+\]:?[ \t]+(?:[-|][ \t]+)?"
+PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb"(?:" + OWN_RANK + rb")?)"
+RANKED = re.compile(COLOUR + LAUNCHER + COLOUR + rb"\[[Rr]ank[ :=]?(\d+)\]")
 LAUNCHED = re.compile(COLOUR + rb"(?:\[rank(\d+)\]:|\[default(?P<local>\d+)\]:|(\d+): )")
-STEP = re.compile(rb"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?[ =:#]{1,3}\[?(\d+)", re.IGNORECASE)
+STEP = rb"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?[ =:#]{1,3}\[?(\d+)"
 TRACEBACK = b"Traceback (most recent call last)"
 ERROR = 40
 STAMP = rb"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{4})[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
@@ -95,6 +98,7 @@ class Format:
         surely is a header, and any line that begins like ``20??-`` the first of a record.
     """
 
+    _step_in_text = expression(STEP, re.IGNORECASE)
     name: ClassVar[str] = ""
     header: ClassVar[re.Pattern[bytes]]
     start: ClassVar[re.Pattern[bytes]]
@@ -127,6 +131,8 @@ class Format:
         if prefix is not None and prefix["local"] is None:
             return number(prefix[1] or prefix[3])
         named = found["rank"] if "rank" in cls.header.groupindex else None
+        if not named and (own := RANKED.match(found.string, found.start())) is not None:
+            named = own[1]
         return number(named) if named else number(prefix["local"]) if prefix is not None else None
 
     @classmethod
@@ -136,7 +142,7 @@ class Format:
         if named:
             return number(named)
         end = found.string.find(b"\n", found.end(), found.endpos)
-        said = STEP.search(found.string, found.end(), found.endpos if end < 0 else end)
+        said = cls._step_in_text.search(found.string, found.end(), found.endpos if end < 0 else end)
         return number(said[1]) if said else None
 
     @classmethod

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import Filter, Workspace
 from tdbg.logs.formats import Format, sniff
+from tdbg.logs.log_files import Source, total_bytes
 from tdbg.logs.query import Matcher, Query
-from tdbg.logs.sources import Source, total_bytes
 from tdbg.logs.untangle import Untangled, is_tangled
 
 UNIT_BYTES = 8 << 20

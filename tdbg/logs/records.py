@@ -12,8 +12,8 @@ from itertools import groupby
 from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import Filter
 from tdbg.logs.formats import LAUNCHED, Format, sortable
+from tdbg.logs.log_files import PARTS, Source
 from tdbg.logs.query import Matcher, Query
-from tdbg.logs.sources import PARTS, Source
 
 SMALL_BLOCK_BYTES = 1 << 16  # many files are open at once
 LONGEST_BYTES = 4 << 20  # what is kept of a longer record for comparing; the filter's own output has all of it

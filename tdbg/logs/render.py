@@ -10,7 +10,8 @@ from tdbg.core import flags
 from tdbg.core.escapes import safe
 from tdbg.core.files import parse_json
 from tdbg.logs.formats import WORDS
-from tdbg.logs.textlog import INDENT, LEVELS
+from tdbg.logs.log_header import LEVELS
+from tdbg.logs.textlog import INDENT
 
 LETTERS = {number: letter for letter, number in LEVELS.items()}
 

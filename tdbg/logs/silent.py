@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from tdbg.core.ranges import gaps
 from tdbg.logs.collapse import alike, kind_of
 from tdbg.logs.formats import Format
+from tdbg.logs.log_files import Source
 from tdbg.logs.parallel import Readable, opened
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.records import Record, seconds, split
-from tdbg.logs.sources import Source
 
 TAIL_BYTES = 1 << 18
 LOOKED_AT = 200  # of a rank's last records

@@ -14,14 +14,12 @@ from weakref import WeakSet
 from tdbg.core.escapes import escape_controls
 from tdbg.core.guard import Guard
 from tdbg.core.redaction import redact_text
+from tdbg.logs.log_header import LEVELS
 
-TYPE_CHECKING = False  # what `typing` says, without its import: a filter of logs reads the header's levels here
+TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from pathlib import Path
 
-RECORDS = "records.jsonl"  # beside the two logs: the program's own log records
-STATS = 15  # a level between DEBUG and INFO: figures that a person reads now and then
-LEVELS = {"D": 10, "S": STATS, "I": 20, "W": 30, "E": 40, "C": 50}
 INDENT = "    "
 ROTATE_BYTES = 64_000_000
 KEPT_PARTS = 4

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tdbg.core.asked import Asked, Options
+from tdbg.core.command_spec import Args, Argument, Option, Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tdbg.metrics.rows.series import Tally
 
 
-class Selected(Asked):
+class Selected(Args):
     """Which ranks and keys of a run."""
 
     ranks: str = ""
@@ -21,26 +21,26 @@ class Selected(Asked):
 
 
 SELECTION: Options = {
-    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "key": (("--key", "-k"), "GLOB", "Only keys such as 'val/*'; repeatable."),
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "key": Option(("--key", "-k"), "GLOB", "Only keys such as 'val/*'; repeatable."),
 }
 MOST_TOLD = 8  # ranks of which it is said what they left out
 ROWS_ARE = "name a run, its metrics.jsonl, or a file of JSON lines, each with a step and numbers"
 NO_ROWS = "no rows of metrics are there yet"
-ARGUMENTS = ("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
+ARGUMENT = Argument("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
 
 
-def place_of(question: Selected) -> "Place":
+def find_place(args: Selected) -> "Place":
     """The files that are meant. Raises TdbgError for none, and for several paths."""
     from tdbg.core.errors import TdbgError
-    from tdbg.metrics.rows.row_files import find
+    from tdbg.metrics.rows.row_files import find_rows_files
 
-    if len(question.paths) > 1:
-        raise TdbgError(f"{len(question.paths)} paths were given", "name one run, folder or file")
-    return find(question.paths[0] if question.paths else "", question.ranks)
+    if len(args.paths) > 1:
+        raise TdbgError(f"{len(args.paths)} paths were given", "name one run, folder or file")
+    return find_rows_files(args.paths[0] if args.paths else "", args.ranks)
 
 
-def chooser(globs: Sequence[str], *, copies: bool = False) -> "Callable[[str], bool]":
+def key_filter(globs: Sequence[str], *, copies: bool = False) -> "Callable[[str], bool]":
     """Which keys are meant: those of the globs; without any all. copies: those under ``core/`` too."""
     if not globs:
         return lambda key: copies or not key.startswith("core/")
@@ -60,10 +60,10 @@ def check_keys(globs: Sequence[str], known: "Iterable[str]") -> None:
     keys = sorted(set(known))
     for one in globs:
         if not any(fnmatchcase(key, one) for key in keys):
-            raise TdbgError(f"no key is named {one!r}", nearest(one, keys))
+            raise TdbgError(f"no key is named {one!r}", suggest_keys(one, keys))
 
 
-def nearest(word: str, keys: Sequence[str]) -> str:
+def suggest_keys(word: str, keys: Sequence[str]) -> str:
     """A hint with the keys that a word may mean."""
     from difflib import get_close_matches
 
@@ -81,7 +81,7 @@ def label(key: str, letters: int = 80) -> str:
     return short(key, letters) or "''"
 
 
-def tell_counts(name: str, counts: "Counts") -> None:
+def report_skipped_rows(name: str, counts: "Counts") -> None:
     """Say on stderr what was passed over. Raises TdbgError where that is all there was, beyond a line that a kill tore."""
     from pathlib import Path
 
@@ -100,7 +100,7 @@ def tell_counts(name: str, counts: "Counts") -> None:
         say(safe(f"{name}: {counted(counts.again, 'row')} passed over: a resumed run made these steps again"))
 
 
-def tell_left_out(tally: "Tally") -> None:
+def report_unwritten_rows(tally: "Tally") -> None:
     """Say on stderr, of each rank, which rows were never written, and why."""
     from tdbg.core.output import say
     from tdbg.core.tables import counted, short

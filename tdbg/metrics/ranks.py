@@ -38,7 +38,7 @@ def merge_states(states: Sequence[Mapping[str, object]]) -> dict[str, object]:
         best.epochs = []
         for key, metric in phase:
             for point in metric.history if key == best.criterion else ():
-                best.offer(point.value, point.epoch, point.step)
+                best.add_if_best(point.value, point.epoch, point.step)
     return first.state_dict()
 
 

@@ -10,7 +10,7 @@ from tdbg.pages.format.dtypes import DTYPES, Dtype
 from tdbg.pages.read import tensor_values
 
 if TYPE_CHECKING:
-    from tdbg.pages.pickle_reader.pickle_pages import Datapoint as LegacyDatapoint
+    from tdbg.pages.pickle_reader.pickle_pages import PickledDatapoint as LegacyDatapoint
     from tdbg.pages.read.datapoint import Datapoint
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tdbg.core.errors import TdbgError
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME, page_name
-from tdbg.pages.read.page_folder import Folder, find
+from tdbg.pages.read.page_folder import Folder, find_page_folders
 from tdbg.pages.read.page_sources import JournalSource, Problems
 from tdbg.pages.read.remote_store import Store
 from tdbg.pages.repair.verification import is_writer_alive
@@ -60,7 +60,7 @@ class Upload:
         if last:
             self._there = None  # others may have copied meanwhile
         failed: list[TdbgError] = []
-        for path in find(self.source):
+        for path in find_page_folders(self.source):
             if last or self._stays(path):
                 try:
                     self._attempt(path, last=last)
@@ -185,7 +185,7 @@ class Upload:
 
 def pages_bytes(source: Path) -> Iterator[int]:
     """Bytes of each page at and below a folder, for a bar."""
-    for path in find(source):
+    for path in find_page_folders(source):
         folder = Folder(path)
         yield from (folder.size(name) for name in folder.names() if PAGE_NAME.fullmatch(name))
         folder.close()

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tdbg.core.deprecation import renamed_method
+from tdbg.core.events import UNAVAILABLE
 from tdbg.core.flags import FLAGS, flag_of
 from tdbg.core.observations import Observed, field_lines
 from tdbg.core.registry import Registry
@@ -21,13 +23,15 @@ class Probe(Listener):
 
     Cost is booked by the monitor. An exception switches the probe off, is recorded once, and never
     reaches the program. A method must not issue a collective and must not synchronise a device.
-    Work beyond a few microseconds a step asks `may` first.
+    Work beyond a few microseconds a step asks `should_sample` first.
     """
 
     levels: tuple[str, ...] = ()  # levels it belongs to without being asked for by a flag
     every: ClassVar[int] = 1  # steps from look to look where only a level asks for it: more for what changes slowly
     observations: ClassVar[tuple[type[Observed], ...]] = ()  # what `emit` may tell
-    fields: ClassVar[dict[str, str]] = {}  # of these or of `see`: name (with its unit) -> a line for docs/probes.md
+    fields: ClassVar[dict[str, str]] = {}  # of these or of `observe`: name (with its unit) -> a line for docs/probes.md
+
+    _renamed = {**Listener._renamed, "may": "should_sample", "see": "observe", "abstain": "unavailable"}
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -49,7 +53,7 @@ class Probe(Listener):
         """A bound of this probe's flag, as set or its default."""
         return self.monitor.settings.threshold(f"{flag_of(self.name)}.{name}")
 
-    def may(self, kind: str = "") -> bool:
+    def should_sample(self, kind: str = "") -> bool:
         """True if the running step is one to look at (``--every``, ``--steps``, ``--ranks``) and can be afforded.
 
         kind: a piece of work whose cost is remembered apart, by `work`; the probe's own if left out.
@@ -71,7 +75,7 @@ class Probe(Listener):
 
     @contextlib.contextmanager
     def work(self, kind: str = "") -> Iterator[None]:
-        """Around the work that `may` allowed: remembers what it cost."""
+        """Around the work that `should_sample` allowed: remembers what it cost."""
         begun = time.perf_counter()
         try:
             yield
@@ -84,9 +88,9 @@ class Probe(Listener):
         flag: where the probe serves several flags. step: if it is not the running one. At most one a step and part.
         """
         seen.step = self.monitor.running_step if step is None else step
-        self.see(seen.text(), seen.PART + seen.suffix, seen.level, flag, seen.step, **seen.as_values())
+        self.observe(seen.text(), seen.PART + seen.suffix, seen.level, flag, seen.step, **seen.as_values())
 
-    def see(
+    def observe(
         self, text: str, part: str = "", level: str = "D", flag: str = "", step: int | None = None, **values: Any
     ) -> None:
         """`emit` without a class: for probes of other packages.
@@ -99,11 +103,15 @@ class Probe(Listener):
             self, flag or self._owner, part, text, values, level, step=step, epoch=monitor.epoch
         )
 
-    def abstain(self, reason: str) -> None:
+    def unavailable(self, reason: str) -> None:
         """Say once why this probe cannot see what it is there for; to those who asked for it by its flag."""
         if not self.flags:
             return
-        self.monitor.note(f"abstains-{self.name}", f"{flag_of(self.name) or self.name}: {reason}")
+        self.monitor.note(f"{UNAVAILABLE}{self.name}", f"{flag_of(self.name) or self.name}: {reason}")
+
+    may = renamed_method("may", should_sample)
+    see = renamed_method("see", observe)
+    abstain = renamed_method("abstain", unavailable)
 
     def patch(
         self,

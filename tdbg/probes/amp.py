@@ -108,7 +108,7 @@ class MixedPrecision(Probe):
     def backward_ended(self) -> None:
         """The gradients are there, still scaled: what is lost in half precision is lost now."""
         step = self.monitor.step + 1
-        if step == self._sampled_step or (self._gave_up and not self._mixed) or not self.may():
+        if step == self._sampled_step or (self._gave_up and not self._mixed) or not self.should_sample():
             return
         self._sampled_step = step
         with self.work():
@@ -144,7 +144,7 @@ class MixedPrecision(Probe):
     def _without(self, grads: list[Tensor]) -> None:
         if not self._mixed and self._looks >= LOOKS_BEFORE_GIVING_UP and grads:
             self._gave_up = True
-            self.abstain("no mixed precision was seen: no autocast, no half-precision gradient, no GradScaler")
+            self.unavailable("no mixed precision was seen: no autocast, no half-precision gradient, no GradScaler")
 
     def sampled(self, sample: _Sample) -> None:
         """The shares of one look have arrived."""
@@ -174,7 +174,7 @@ class MixedPrecision(Probe):
         found = scaler._per_optimizer_states[id(optimizer)].get("found_inf_per_device", {}).values()
         if not all(map(tensors.on_host, found)) or not any(float(value) for value in found):
             return
-        if self._skipped < ALWAYS_TOLD or self.may():
+        if self._skipped < ALWAYS_TOLD or self.should_sample():
             with self.work():
                 held = [p for group in optimizer.param_groups for p in group["params"]]
                 bad = [(p, seen) for p in held if p.grad is not None and (seen := look(p.grad))]
@@ -209,9 +209,9 @@ class MixedPrecision(Probe):
         real = "loss" if loss is not None and not math.isfinite(loss) else ""
         if not real and self._nan_streak >= NAN_STREAK:
             real = "gradient"
-        if self._skipped > ALWAYS_TOLD and not real and not self.may():
+        if self._skipped > ALWAYS_TOLD and not real and not self.should_sample():
             return
-        if real and self._told >= ALWAYS_TOLD and not self.may():
+        if real and self._told >= ALWAYS_TOLD and not self.should_sample():
             return
         self._told += bool(real)
         skipped = UpdateSkipped(
@@ -239,7 +239,7 @@ class MixedPrecision(Probe):
             return
         grew = scale > before
         self._growths, self._backoffs = self._growths + grew, self._backoffs + (not grew)
-        if (self._growths if grew else self._backoffs) <= ALWAYS_TOLD or self.may():
+        if (self._growths if grew else self._backoffs) <= ALWAYS_TOLD or self.should_sample():
             changed = ScaleChanged(scale=scale, before=before, growths=self._growths, backoffs=self._backoffs)
             self.emit(changed, step=max(self.monitor.step, 1))
 

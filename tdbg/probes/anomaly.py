@@ -50,10 +50,10 @@ class Anomaly(Probe):
         return self.monitor.settings.flags.get("AUTOGRAD_ANOMALY") == RAISES
 
     def call_begins(self, module: "nn.Module", call: "Call") -> None:
-        if not call.graded or self._entered is not None or not self.may():
+        if not call.graded or self._entered is not None or not self.should_sample():
             return
         if torch.is_anomaly_enabled():
-            self.abstain("the program runs anomaly mode itself")
+            self.unavailable("the program runs anomaly mode itself")
             return
         self._step = self.monitor.step + 1
         with warnings.catch_warnings():

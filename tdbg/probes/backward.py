@@ -52,7 +52,7 @@ class Backward(Probe):
         flows = [None if row.grad_norm is None else row.grad_norm / scale for row in rows]
         reached = [(row, flow) for row, flow in zip(rows, flows, strict=True) if flow is not None and row.leaf]
         if not reached:
-            self.abstain("no gradient arrived at any module's output")
+            self.unavailable("no gradient arrived at any module's output")
             return
         bad = [row.path for row, flow in reached if not math.isfinite(flow)]
         unreached = [row.path for row in rows if row.leaf and row.place.trainable and row.graded and not row.reached]

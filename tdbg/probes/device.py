@@ -197,7 +197,7 @@ class Device(Probe):
         window = self._window
         if window is not None and (window.ended or self.monitor.step >= window.step):
             self._close()
-        if self._window is None and torch.is_grad_enabled() and self._windows < MAX_WINDOWS and self.may():
+        if self._window is None and torch.is_grad_enabled() and self._windows < MAX_WINDOWS and self.should_sample():
             with self.work():
                 self._open(from_loader)
 
@@ -206,7 +206,7 @@ class Device(Probe):
         self._window = Seen(self.monitor.step + 1, from_loader, threading.get_ident())
         if self._compiles or _compiled():
             self._window.blind = True
-            self.abstain("parts of the program are compiled: copies and waits inside the step are not counted")
+            self.unavailable("parts of the program are compiled: copies and waits inside the step are not counted")
             return
         for name in SYNCS + MOVES:
             for owner, _ in targets("tensor-method", name=name):

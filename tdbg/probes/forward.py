@@ -48,7 +48,7 @@ class Forward(Probe):
     def modules_seen(self, look: ModuleSampler) -> None:
         rows = [row for row in look.seen if row.rms is not None]
         if not rows:
-            self.abstain("no module's output holds floating-point numbers")
+            self.unavailable("no module's output holds floating-point numbers")
             return
         bad = [row.path or row.place.module_class for row in rows if not math.isfinite(row.rms or 0.0)]
         dead = [row.path for row in rows if row.leaf and row.sample.get("zero_share", 0.0) >= DEAD_SHARE]

@@ -116,7 +116,7 @@ class GradientReport(Probe):
     # which steps
 
     def update_begins(self, optimizer: "Optimizer") -> None:
-        if not self.monitor.is_main(optimizer) or not self.monitor.plan.full or not self.may():
+        if not self.monitor.is_main(optimizer) or not self.monitor.plan.full or not self.should_sample():
             return
         if len(self._due) >= MAX_DUE:
             self._due.pop(next(iter(self._due)))
@@ -134,7 +134,7 @@ class GradientReport(Probe):
     def _begin(self, key: tuple[int, ...], parameters: list[Tensor]) -> None:
         norms = self.monitor.probe("gradient-norms")
         if norms is None:
-            self.abstain("the probe that takes the gradient norms is off")
+            self.unavailable("the probe that takes the gradient norms is off")
             return
         self._key = key
         self._names = [norms.name_of(parameter) for parameter in parameters]

@@ -131,7 +131,7 @@ class OptimizerReport(Probe):
         if not self.monitor.is_main(optimizer):
             return
         self._moved = None  # of an update that raised
-        if not self.may():
+        if not self.should_sample():
             return
         begun = time.perf_counter()
         self._notice_change(optimizer)
@@ -183,7 +183,7 @@ class OptimizerReport(Probe):
         roots = self.monitor.trained_roots()
         named = self.monitor.probe("gradient-norms")
         if named is None:
-            self.abstain("the probe that knows the parameters' names is off")
+            self.unavailable("the probe that knows the parameters' names is off")
             return
         trainable = list({id(p): p for root in roots for p in root.parameters() if p.requires_grad}.values())
         holders = self._holders()

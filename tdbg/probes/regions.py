@@ -90,7 +90,7 @@ class Regions(Probe):
         slow = sorted(rows, key=lambda name: -rows[name][0])[:4]
         text = ", ".join(f"{name} {rows[name][0]:.3g} ms" for name in slow)
         more = f" and {len(rows) - len(slow)} more" if len(rows) > len(slow) else ""
-        self.see(
+        self.observe(
             f"{text}{more} a step",
             step=step,
             names=list(rows),

@@ -91,6 +91,11 @@ class _Course:
     every: int = 0  # updates in a row with an advance
     epochs_then: int | None = None  # passes over the loader when it was announced
 
+    @property
+    def known_length(self) -> int | None:
+        """Its own length, where its steps are counted from the first on: else none of them can be set against it."""
+        return self.planned if self.whole else None
+
     def close_interval(self, gap: int) -> None:
         """Updates were done since the last advance: count how it steps between them."""
         crowd, gone = self.crowd >= 2 and gap == 1, self.crowd
@@ -164,7 +169,7 @@ class Schedule(Probe):
     def attach(self) -> None:
         self._bound = self.monitor.settings.threshold("LR.high")
         if not any(targets("scheduler-stepped")):
-            self.abstain("in this torch the steps of schedulers are not seen; the rates are")
+            self.unavailable("in this torch the steps of schedulers are not seen; the rates are")
         self.patch_at("scheduler-stepped", after=self._computed)
         self.patch_at("plateau-made", after=self._plateau_built)
         self.patch_at("plateau-stepped", before=self._plateau_begins, after=self._plateau_ended)
@@ -256,7 +261,7 @@ class Schedule(Probe):
             updates=course.at,
             why=why,
             before=_short(before),
-            planned=course.planned,
+            planned=course.known_length,
             whole=course.whole,
         )
         self._say("SCHEDULING", first, self._now)
@@ -269,7 +274,7 @@ class Schedule(Probe):
             return
         course, rates = pending.course, _rates(optimizer)
         why, direction = self._why(pending, rates)
-        if not (why and self._worth("STEP", pending.step)) and not self.may():
+        if not (why and self._worth("STEP", pending.step)) and not self.should_sample():
             return
         self._last = pending.step, direction
         stepped = SchedulerStepped(
@@ -280,7 +285,7 @@ class Schedule(Probe):
             why=why,
             before=_short(pending.before),
             rates=_short(rates),
-            planned=course.planned,
+            planned=course.known_length,
             per_update=course.crowd if course.crowd > 1 else None,
         )
         self._say("SCHEDULING", stepped, pending.step)
@@ -380,7 +385,7 @@ class Schedule(Probe):
         course.advances += 1
         rates, before = _rates(scheduler.optimizer), self._plateau_before
         notable = course.advances == 1 or rates != before or gap >= RARE_STEPS
-        if not (notable and self._worth("PLATEAU", self._now)) and not self.may():
+        if not (notable and self._worth("PLATEAU", self._now)) and not self.should_sample():
             return
         metric = _metric(args[1] if len(args) > 1 else kwargs.get("metrics"))
         judged = PlateauJudged(
@@ -492,7 +497,7 @@ class Schedule(Probe):
         jumped = old > 0 and new > 0 and not 1 / JUMP < new / old < JUMP
         notable = not before or ((ended or jumped) and self._worth("RATE", record.step))
         twice = len(self.flags) < 2 and any(course.advances for course in self._courses.values())  # STEP tells it
-        if not notable and (twice or not self.may()):
+        if not notable and (twice or not self.should_sample()):
             return
         warm = self._warming and self._rises >= WARM_RISES
         phase = "warm-up" if warm else "rising" if rose else "falling" if new < old else "constant"

@@ -64,7 +64,7 @@ class TensorStats(Probe):
         self._looks = 0
 
     def update_begins(self, optimizer: "Optimizer") -> None:
-        if not self.monitor.is_main(optimizer) or not self.may():
+        if not self.monitor.is_main(optimizer) or not self.should_sample():
             return
         with self.work():
             parameters = [p for group in optimizer.param_groups for p in group["params"] if checkable(p)]
@@ -114,7 +114,7 @@ class TensorStats(Probe):
         known = [value for value in values.get("weight_rms", ()) if value is not None]
         worst = max(known, key=lambda value: value if isinstance(value, float) else math.inf, default=0.0)
         text = f"{len(known)} weights, rms at most {worst}"
-        self.see(text, step=step, **values)
+        self.observe(text, step=step, **values)
 
     def history_cleared(self) -> None:
         self._history.clear()

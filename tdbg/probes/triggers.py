@@ -115,7 +115,7 @@ class Triggers(Probe):
     Cost:   2 us a record, 1 to 5 us a condition more. A dump is booked as a report, apart from the budget.
     Limits: sees the steps that are on record; between them, where the loss is on the host, what the loss, the step's
             number and metrics alone make true. Each rank looks at its own records alone: a loss that spikes on
-            one rank is looked at closer there. Nothing goes off while --baseline measures.
+            one rank is looked at closer there. Nothing goes off while --measure-overhead measures.
     """
 
     name = "triggers"
@@ -137,7 +137,7 @@ class Triggers(Probe):
         if settings.baseline:
             self.on = False
             if settings.when:
-                self.monitor.note("triggers-off", "--when: no condition is looked at while --baseline measures")
+                self.monitor.note("triggers-off", "--when: no condition is looked at while --measure-overhead measures")
             return
         self._users = [(condition, action, _Fuse()) for condition, action in pairs(settings.when, settings.then)]
         self.monitor.suspects = self.suspects

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from tdbg.core.observations.validation import CallsEachStep, EvaluationPass, NoEvaluation
 from tdbg.probes import PROBES
-from tdbg.probes.training_loop.sources import Source, is_same, source_of
+from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.own_hooks import add_gradient_hook
 from tdbg.runtime.root_modules import unwrapped

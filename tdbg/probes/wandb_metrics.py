@@ -145,7 +145,7 @@ class WandbMetrics(Probe):
         started = WandbStarted(run=_id(run), mode=mode, project=project, seconds=round(seconds, 3), starting_step=start)
         self.emit(started)
         if mode == "disabled":
-            self.abstain("wandb is disabled: it sends nothing")
+            self.unavailable("wandb is disabled: it sends nothing")
 
     def _login_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         self.emit(WandbLogin(ok=bool(result)))
@@ -266,7 +266,7 @@ class WandbMetrics(Probe):
     def _tell_line(self, name: str, run: _Run) -> None:
         """The line of a step that is over: where a key is new, else as far as it is affordable."""
         line, run.line = run.line, None
-        if line is None or not (line.new or self.may()):
+        if line is None or not (line.new or self.should_sample()):
             return
         with self.work():
             self._write_line(name, line)

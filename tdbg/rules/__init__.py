@@ -6,18 +6,20 @@ between ranks: a finding already given out may be amended in place when another 
 """
 
 import difflib
-import inspect
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 
+from tdbg.core.deprecation import renamed_method
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Step
 from tdbg.core.observations import Observed
 from tdbg.core.registry import Registry
+from tdbg.core.rule_base import EvidencedParts, Needs, RuleBase, Unarmed
 from tdbg.core.rundir import ProcessDir
+from tdbg.rules._signals import Signals
 
 if TYPE_CHECKING:
     from tdbg.rules.view import View
@@ -25,22 +27,32 @@ if TYPE_CHECKING:
 MAX_EVIDENCE = 12
 
 
-class Rule:
+class Rule(RuleBase[Signals]):
     """One thing that can be wrong with a run; an instance watches one run.
 
     A rule without its signal abstains. It keeps a bounded amount per process, never a list of all steps.
     """
 
-    code: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    severity: ClassVar[str] = "warning"
     listens: ClassVar[tuple[type[Event], ...]] = ()  # the events `feed` is called for
-    leads_to: ClassVar[tuple[str, ...]] = ()  # codes that follow from this one: they come after it in the verdict
-    name: ClassVar[str] = ""  # what the registry knows it by: its code
+    observes: ClassVar[tuple[type[Observed], ...]] = ()  # of observations those of these classes; none given: all
+    _renamed = {"found": "make_finding", "once": "report_once"}
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        cls.name = cls.code
+        if "needs" not in vars(cls):
+            cls.needs = Needs(cls.observes, tuple(event for event in cls.listens if event is not Observation))
+
+    def check_armed(self, given: Signals) -> Unarmed | None:
+        """Why the rule has no signal in this run: level, flag, probe, phase or ranks."""
+        if given.level == "off":
+            return Unarmed("level off", level="basic")
+        if self.needs.ranks > given.ranks:
+            return Unarmed(f"needs {self.needs.ranks} ranks")
+        if self.needs.observations:
+            return given.unwatched(dict.fromkeys(kind.PROBE for kind in self.needs.observations))
+        if self.needs.events[:1] == (Step,) and not given.has_trained:
+            return Unarmed("no training step was recorded")
+        return None
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         """See one event; return what is certain now, at once."""
@@ -50,12 +62,12 @@ class Rule:
         """See the whole run after its last event; return what only the whole shows."""
         return ()
 
-    def found(self, title: str, **parts: Any) -> Finding:
+    def make_finding(self, title: str, **parts: Unpack[EvidencedParts]) -> Finding:
         """A finding of this rule, of its usual severity unless ``parts`` says otherwise."""
         parts.setdefault("severity", self.severity)
         return Finding(code=self.code, title=title, **parts)
 
-    def once(self, given: list[Finding], new: Finding) -> list[Finding]:
+    def report_once(self, given: list[Finding], new: Finding) -> list[Finding]:
         """Give out the first finding of a kind in a run; later ranks are only added to its evidence.
 
         given: what this rule gave out already, kept by the rule (empty or one). Ranks may be read in any
@@ -65,7 +77,7 @@ class Rule:
             given.append(new)
             return [new]
         first = given[0]
-        if _when(new) < _when(first):
+        if _place(new) < _place(first):
             old = Finding(**first.as_dict())
             for item in fields(Finding):
                 setattr(first, item.name, getattr(new, item.name))
@@ -76,10 +88,8 @@ class Rule:
             first.evidence.append(line)
         return []
 
-    @classmethod
-    def page(cls) -> str:
-        """What `tdbg explain` prints."""
-        return inspect.cleandoc(cls.__doc__ or "")
+    found = renamed_method("found", make_finding)
+    once = renamed_method("once", report_once)
 
 
 S = TypeVar("S")
@@ -90,41 +100,43 @@ class PerProcessRule(Rule, ABC, Generic[S]):
 
     kept: ClassVar[type[Any]]  # what is kept of one process: a class S, made without arguments
     listens: ClassVar[tuple[type[Event], ...]] = (Step,)
+    _renamed = {**Rule._renamed, "see": "evaluate"}
 
     def __init__(self) -> None:
         self._states: defaultdict[str, S] = defaultdict(self.kept)
         self._given: list[Finding] = []
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        """Hand what the rule follows to `see`."""
+        """Hand what the rule follows to `evaluate`."""
         if not self.follows(event):
             return ()
-        new = self.see(process, self._states[process.label], event)
-        return self.once(self._given, new) if new is not None else ()
+        new = self.evaluate(process, self._states[process.label], event)
+        return self.report_once(self._given, new) if new is not None else ()
 
     def follows(self, event: Event) -> bool:
-        """True for an event that `see` is to be called with."""
+        """True for an event that `evaluate` is to be called with."""
         return isinstance(event, Step) and event.phase == "train"
 
     @abstractmethod
-    def see(self, process: ProcessDir, state: S, event: Any) -> Finding | None:
-        """See one event of a process, and what is kept of it; return what is certain now."""
+    def evaluate(self, process: ProcessDir, state: S, event: Any) -> Finding | None:
+        """Evaluate one event of a process, given what is kept of it; return what is certain now."""
+
+    see = renamed_method("see", evaluate)
 
 
 class ObservingRule(PerProcessRule[S]):
-    """The same for what probes see: `see` is called with each observation of one of the classes in ``observes``."""
+    """The same for what probes see: `evaluate` is called with each observation of a class in ``observes``."""
 
-    observes: ClassVar[tuple[type[Observed], ...]] = ()
-    probe: ClassVar[str] = ""  # without ``observes``: the probe whose events `see` is called with
+    probe: ClassVar[str] = ""  # without ``observes``: the probe whose events `evaluate` is called with
     listens: ClassVar[tuple[type[Event], ...]] = (Observation,)
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        """Hand what was observed to `see`."""
+        """Hand what was observed to `evaluate`."""
         if not self.observes:
             return super().feed(process, event)
-        for seen in observed(event, self.observes):
-            new = self.see(process, self._states[process.label], seen)
-            return self.once(self._given, new) if new is not None else ()
+        for seen in read_observations(event, self.observes):
+            new = self.evaluate(process, self._states[process.label], seen)
+            return self.report_once(self._given, add_grade(new, seen)) if new is not None else ()
         return ()
 
     def follows(self, event: Event) -> bool:
@@ -132,7 +144,7 @@ class ObservingRule(PerProcessRule[S]):
         return isinstance(event, Observation) and event.probe == self.probe
 
 
-def observed(event: Event, kinds: Iterable[type[Observed]]) -> Iterator[Observed]:
+def read_observations(event: Event, kinds: Iterable[type[Observed]]) -> Iterator[Observed]:
     """What an event says, if it is one of these observations."""
     for kind in kinds:
         seen = kind.of(event)
@@ -140,7 +152,13 @@ def observed(event: Event, kinds: Iterable[type[Observed]]) -> Iterator[Observed
             yield seen
 
 
-def _when(finding: Finding) -> tuple[int, int]:
+def add_grade(finding: Finding, seen: Observed) -> Finding:
+    """The finding, as sure as the observation behind it unless its rule says otherwise."""
+    finding.grade = finding.grade or seen.EVIDENCE.word
+    return finding
+
+
+def _place(finding: Finding) -> tuple[int, int]:
     return finding.first_step or 0, finding.rank or 0
 
 
@@ -152,7 +170,7 @@ def at_least(severity: str, floor: str) -> bool:
     return floor in SEVERITIES and SEVERITIES.index(severity) >= SEVERITIES.index(floor)
 
 
-def wanted(finding: Finding, words: Iterable[str]) -> bool:
+def matches_words(finding: Finding, words: Iterable[str]) -> bool:
     """True if one of ``words`` asks for this finding: its code, the beginning of it, or a severity it reaches."""
     return any(
         finding.code.startswith(word.upper()) if word.upper().startswith("TD-") else at_least(finding.severity, word)

@@ -2,41 +2,40 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation
+from tdbg.core.observations.loss import LossFault, LossReport
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules import Rule
+from tdbg.rules import Rule, add_grade
 
 
 class LossRule(Rule):
     """A rule that hands on the faults of its code; each task, class or part that they are about once."""
 
     listens = (Observation,)
+    observes = (LossReport,)
 
     def __init__(self) -> None:
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         """Hand on the faults that are new in this process."""
-        if not isinstance(event, Observation) or event.probe != "loss":
+        report = LossReport.of(event)
+        if report is None:
             return ()
-        faults = event.values.get("faults")
-        if not isinstance(faults, list):
-            return ()
-        ours = [fault for fault in faults if isinstance(fault, dict) and fault.get("code") == self.code]
-        return [given for fault in ours for given in self._tell(process, event, fault)]
+        ours = [fault for fault in report.faults if fault.get("code") == self.code]
+        return [given for fault in ours for given in self._report_fault(process, report, fault)]
 
-    def _tell(self, process: ProcessDir, event: Observation, fault: dict[str, Any]) -> list[Finding]:
-        what, severity = str(fault.get("what", "")), fault.get("severity")
-        found = self.found(
-            f"{fault.get('title') or self.title}, step {event.step}, rank {process.rank}",
+    def _report_fault(self, process: ProcessDir, report: LossReport, fault: LossFault) -> list[Finding]:
+        severity = fault.get("severity", "")
+        finding = self.make_finding(
+            f"{fault.get('title') or self.title}, step {report.step}, rank {process.rank}",
             severity=severity if severity in SEVERITIES else self.severity,
-            first_step=event.step,
+            first_step=report.step,
             rank=process.rank,
-            phase="eval" if event.values.get("training") is False else "train",
-            evidence=[str(line) for line in fault.get("evidence", ())],
-            cause=str(fault.get("cause", "")),
-            try_next=str(fault.get("try_next", "")),
+            phase="eval" if report.training is False else "train",
+            evidence=list(fault.get("evidence", ())),
+            cause=fault.get("cause", ""),
+            try_next=fault.get("try_next", ""),
         )
-        return self.once(self._given[what], found)
+        return self.report_once(self._given[fault.get("what", "")], add_grade(finding, report))

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 
 from tdbg.core.events import SEVERITIES, Finding
+from tdbg.core.observations import Evidence
+from tdbg.core.rule_base import Weight, following_codes, sort_causes_first
 from tdbg.rules import RULES, at_least
 
-Weight = tuple[int, float, str, int]
+GRADES = tuple(kind.word for kind in Evidence)  # the surest first
 
 
 def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
@@ -13,43 +15,20 @@ def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
 
     A cause stands before the consequences that its rule names (`Rule.leads_to`), however severe those are: it takes
     the place of the first of them. A finding below the usual severity of its rule, such as an exception that the
-    program lived on with, is no cause.
+    program lived on with, is no cause. Of findings of one severity and step the surer comes first.
     """
     usual = {rule.code: rule.severity for rule in RULES}
-    places = {code: _first_place(code, findings) for code in {finding.code for finding in findings}}
-
-    def place(finding: Finding) -> tuple[Weight, int, Weight]:
-        causes = at_least(finding.severity, usual.get(finding.code, finding.severity))
-        own = _weight(finding)
-        return (min(own, places[finding.code]) if causes else own, *_own_place(finding))
-
-    return sorted(findings, key=place)
-
-
-def _first_place(code: str, findings: Sequence[Finding]) -> Weight:
-    """The place of the first finding that follows from this code; behind all others if there is none."""
-    following = _all_that_follows(code)
-    return min((_weight(finding) for finding in findings if finding.code in following), default=(1, 0.0, "", 0))
+    return sort_causes_first(
+        findings,
+        lambda finding: finding.code,
+        _weigh,
+        following_codes(RULES),
+        is_cause=lambda finding: at_least(finding.severity, usual.get(finding.code, finding.severity)),
+    )
 
 
-def _own_place(finding: Finding) -> tuple[int, Weight]:
-    """Causes of many first, so that the cause of a cause comes before it."""
-    return -len(_all_that_follows(finding.code)), _weight(finding)
-
-
-def _all_that_follows(code: str) -> set[str]:
-    """The codes that follow from this one, directly or through others."""
-    direct = {rule.code: set(getattr(rule, "leads_to", ())) for rule in RULES}
-    found: set[str] = set()
-    waiting = [code]
-    while waiting:
-        new = direct.get(waiting.pop(), set()) - found - {code}
-        found |= new
-        waiting += new
-    return found
-
-
-def _weight(finding: Finding) -> Weight:
+def _weigh(finding: Finding) -> Weight:
     step = finding.first_step if finding.first_step is not None else float("inf")
     rank = finding.rank if finding.rank is not None else 1 << 30
-    return -SEVERITIES.index(finding.severity), step, finding.code, rank
+    grade = GRADES.index(finding.grade) if finding.grade in GRADES else GRADES.index(Evidence.LOCAL.word)
+    return -SEVERITIES.index(finding.severity), step, grade, finding.code, rank

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tdbg.core.events import MOMENT, REDUCED_GRADIENT, NonFinite
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 
 # From the surest to the weakest. A rank that saw the value after the reduction, or in its weights a step later, says
 # nothing against one that saw it in what is its own.
 RERUN, OWN, HERE, WEIGHTS, REDUCED = range(5)
+EVIDENCE = (Evidence.LOCATED, Evidence.LOCAL, Evidence.LOCAL, Evidence.FROM_WEIGHTS, Evidence.AFTER_REDUCTION)
 
 
 @dataclass(slots=True)
@@ -28,6 +30,11 @@ class Sighting:
         if event.origin == "other-rank":
             return REDUCED
         return WEIGHTS if event.weights == "updated" or event.tensor == REDUCED_GRADIENT else HERE
+
+    @property
+    def evidence(self) -> Evidence:
+        """The same in the words of observations."""
+        return EVIDENCE[self.grade]
 
     @property
     def certain(self) -> bool:

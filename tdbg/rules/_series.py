@@ -24,9 +24,9 @@ class Surge:
         self.streak = 0
         self.base = self.peak = 0.0
 
-    def see(self, value: float) -> bool:
+    def add(self, value: float) -> bool:
         """Add a value; True from the value that makes it a surge to the last one of it."""
-        if not self._far(value):
+        if not self._is_far(value):
             self.streak = 0
         elif self.streak == 0:
             self.streak, self.base, self.peak = 1, self.window.median, value
@@ -36,7 +36,7 @@ class Surge:
         self.window.push(value)
         return self.streak >= self.lasting
 
-    def _far(self, value: float) -> bool:
+    def _is_far(self, value: float) -> bool:
         base = self.base if self.streak else self.window.median
         if len(self.window) < self.warm or base <= 0 or value <= self.ratio * base:
             return False

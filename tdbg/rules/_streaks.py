@@ -14,7 +14,7 @@ class Streaks:
     looks: dict[str, int] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)  # the step of the first of them
 
-    def see(self, look: ModuleLook, found: Iterable[str]) -> None:
+    def add(self, look: ModuleLook, found: Iterable[str]) -> None:
         """One look: ``found`` are the modules in that state."""
         turn = look.turn or 0
         self.names[turn] = look.modules if look.modules is not None else self.names.get(turn, [])
@@ -27,6 +27,6 @@ class Streaks:
             if name in held:
                 self.looks[name] += 1
 
-    def lasting(self, count: int, among: Iterable[str]) -> list[str]:
+    def find_lasting(self, count: int, among: Iterable[str]) -> list[str]:
         """Those found at least ``count`` times in a row."""
         return [name for name in among if self.looks.get(name, 0) >= count]

@@ -53,10 +53,10 @@ class SkipStreak(PerProcessRule[_State]):
     severity = "warning"
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if event.scale is None:
             return None
-        _count(state, event)
+        _count_skips(state, event)
         if state.said:
             return None
         if state.streak >= (STREAK if event.step > START_STEPS + STREAK else START_STREAK):
@@ -66,10 +66,10 @@ class SkipStreak(PerProcessRule[_State]):
         else:
             return None
         state.said = True
-        return self._skips(process, state, event, what)
+        return self._make_skip_finding(process, state, event, what)
 
-    def _skips(self, process: ProcessDir, state: _State, event: Step, what: str) -> Finding:
-        return self.found(
+    def _make_skip_finding(self, process: ProcessDir, state: _State, event: Step, what: str) -> Finding:
+        return self.make_finding(
             f"GradScaler skipped {what}, rank {process.rank}, scale now {figure(event.scale)}",
             first_step=state.since if state.streak else event.step,
             rank=process.rank,
@@ -80,7 +80,7 @@ class SkipStreak(PerProcessRule[_State]):
         )
 
 
-def _count(state: _State, event: Step) -> None:
+def _count_skips(state: _State, event: Step) -> None:
     if event.step > START_STEPS:
         state.steps += 1
         state.recent = (state.recent << 1 | event.skipped) & _MASK

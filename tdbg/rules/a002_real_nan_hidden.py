@@ -43,7 +43,7 @@ class RealNanHidden(ObservingRule[_State]):
     observes = (UpdateSkipped, SkipExplained)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: UpdateSkipped | SkipExplained) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: UpdateSkipped | SkipExplained) -> Finding | None:
         if state.said or not seen.real:
             return None
         state.said = True
@@ -54,7 +54,7 @@ class RealNanHidden(ObservingRule[_State]):
         else:
             what = f"the {counted(streak, 'update')} up to it as well: NaN gradients at every scale"
         evidence = [f"not finite: {row['name']}, {row['count']} elements ({row['kind']})" for row in rows[:4]]
-        return self.found(
+        return self.make_finding(
             f"GradScaler skipped step {seen.step} at scale {loss_scale(seen.scale)}, {what}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

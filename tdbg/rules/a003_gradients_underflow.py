@@ -17,7 +17,7 @@ class _State:
     said: bool = False
 
 
-def _percent(value: object) -> str:
+def _format_percent(value: object) -> str:
     return f"{100 * value:.3g} %" if isinstance(value, int | float) else "-"
 
 
@@ -50,15 +50,15 @@ class GradientsUnderflow(ObservingRule[_State]):
     observes = (PrecisionLoss,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: PrecisionLoss) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: PrecisionLoss) -> Finding | None:
         if state.said or seen.lost_looks < LOOKS:
             return None
         state.said = True
         scaler = seen.scaler
         at = f"at loss scale {loss_scale(seen.scale)}" if scaler else "no GradScaler"
-        return self.found(
-            f"fp16 loses the gradient: {_percent(seen.zero_share)} of its elements are zero,"
-            f" {_percent(seen.faint_share)} below the normal range, {at}, rank {process.rank}",
+        return self.make_finding(
+            f"fp16 loses the gradient: {_format_percent(seen.zero_share)} of its elements are zero,"
+            f" {_format_percent(seen.faint_share)} below the normal range, {at}, rank {process.rank}",
             first_step=seen.lost_since if seen.lost_since is not None else seen.step,
             rank=process.rank,
             phase="gradient",

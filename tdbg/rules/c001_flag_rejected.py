@@ -39,7 +39,7 @@ class FlagRejected(Rule):
             return ()
         self._told.add(event.flag)
         return (
-            self.found(
+            self.make_finding(
                 f"the program's config refuses {event.flag} ({event.where})",
                 rank=event.rank,
                 evidence=[event.hint] if event.hint else [],

@@ -57,7 +57,7 @@ class FlagUntaken(Rule):
         if not untaken:
             return ()
         return (
-            self.found(
+            self.make_finding(
                 f"the program never read {joined(untaken, 6)} and ran without {'it' if len(untaken) == 1 else 'them'}",
                 cause="the program's config has no such key, or the program ended before it was read"
                 + ("; or its losses are called inside torch.compile alone" if any(map(_is_loss, untaken)) else ""),

@@ -38,7 +38,7 @@ class NothingSeen(Rule):
             return ()
         found = silence(view.run)
         if found is not None:
-            return (self.found(found[0], try_next=found[1]),)
+            return (self.make_finding(found[0], try_next=found[1]),)
         if any(found.crash or found.swallowed for found in view.processes.values()):
             return ()  # it ended before its first step, and TD-R003 says how
         notes = (found.notes.get("step-optimizer") for found in view.processes.values())
@@ -46,12 +46,14 @@ class NothingSeen(Rule):
         if missed:
             profiled = "; nothing was profiled" if view.settings.flags.get("PROFILER") else ""
             return (
-                self.found(missed + profiled, severity="info", try_next="correct --step-optimizer, or leave it out"),
+                self.make_finding(
+                    missed + profiled, severity="info", try_next="correct --step-optimizer, or leave it out"
+                ),
             )
         hellos = len(view.run.hellos())
         who = counted(hellos, "torch process") if hellos else "no torch process"
         return (
-            self.found(
+            self.make_finding(
                 f"{who} reported, and no optimizer step was seen",
                 severity="info",
                 try_next="is it the training command? Steps are seen at torch.optim optimizers and nn.Module calls",

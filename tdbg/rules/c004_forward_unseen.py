@@ -39,7 +39,7 @@ class ForwardUnseen(Rule):
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if not isinstance(event, Note) or event.code not in CODES:
             return ()
-        new = self.found(
+        new = self.make_finding(
             f"rank {process.rank}: {event.text}",
             first_step=event.step,
             rank=process.rank,
@@ -47,4 +47,4 @@ class ForwardUnseen(Rule):
             cause="the model is called through .forward(), or has no modules",
             try_next="call model(x), not model.forward(x)",
         )
-        return self.once(self._given, new)
+        return self.report_once(self._given, new)

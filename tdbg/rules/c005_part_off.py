@@ -43,7 +43,7 @@ class PartOff(Rule):
         self._told.add(event.probe)
         where = f"rank {process.rank}" if process.rank is not None else process.label
         return (
-            self.found(
+            self.make_finding(
                 f"tdbg's {event.probe} switched itself off on {where}: {clip(event.error, 120)}",
                 rank=process.rank,
                 evidence=event.lines[-4:],
@@ -56,4 +56,4 @@ class PartOff(Rule):
         first = boot_error(view.run)
         if not first:
             return ()
-        return (self.found(f"tdbg could not wake up in a process: {first}", evidence=[ERRORS_LOG]),)
+        return (self.make_finding(f"tdbg could not wake up in a process: {first}", evidence=[ERRORS_LOG]),)

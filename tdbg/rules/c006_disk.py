@@ -1,6 +1,6 @@
 """TD-C006: the disk or the disk budget left out part of the record."""
 
-import shutil
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -44,28 +44,28 @@ class DiskNote(Rule):
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if not isinstance(event, Note) or event.code not in CODES:
             return ()
-        new = self.found(
+        new = self.make_finding(
             f"rank {process.rank}: {event.text}",
             severity="info",
             first_step=event.step,
             rank=process.rank,
             try_next="give more with --disk-budget",
         )
-        return self.once(self._given.setdefault(event.code, []), new)
+        return self.report_once(self._given.setdefault(event.code, []), new)
 
     def finish(self, view: View) -> Iterable[Finding]:
-        yield from self._unseen(view)
+        yield from self._find_unseen(view)
         lost = [found for found in view.steppers() if found.cost is not None and found.cost.dropped]
         total = sum(found.cost.dropped for found in lost if found.cost is not None)
         if lost:
-            yield self.found(
+            yield self.make_finding(
                 f"{counted(total, 'event')} could not be written ({lost[0].who}{' and others' if len(lost) > 1 else ''})",
                 rank=lost[0].rank,
                 cause="the disk or the disk budget was full",
                 try_next="free space, or give more with --disk-budget",
             )
 
-    def _unseen(self, view: View) -> Iterable[Finding]:
+    def _find_unseen(self, view: View) -> Iterable[Finding]:
         """What the verdict cannot know of."""
         if not view.over:
             return
@@ -79,7 +79,7 @@ class DiskNote(Rule):
             return
         first = min(ranks, key=lambda found: (found.step, found.rank or 0))
         others = f" (and of {counted(len(ranks) - 1, 'other rank')})" if len(ranks) > 1 else ""
-        yield self.found(
+        yield self.make_finding(
             f"nothing was seen of {first.who} after step {first.step}{others}:"
             f" {'the run directory was removed' if removed else 'its events could not be written'}",
             first_step=first.step,
@@ -93,6 +93,7 @@ class DiskNote(Rule):
 
 def _is_full(folder: Path) -> bool:
     try:
-        return shutil.disk_usage(folder).free < FULL_BYTES
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize < FULL_BYTES
     except OSError:
         return False

@@ -39,13 +39,13 @@ class DeviceMix(KindsRule):
     severity = "warning"
     observes = (MixedDtypes, MixedDevices, AcceleratorIdle)
 
-    def see(self, process: ProcessDir, seen: MixedDtypes | AcceleratorIdle) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: MixedDtypes | AcceleratorIdle) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, AcceleratorIdle):
-            return [("idle", self._idle(process, seen))]
+            return [("idle", self._make_idle_finding(process, seen))]
         names, count = seen.odd, seen.odd_count
         of = "on" if isinstance(seen, MixedDevices) else "in"
         is_or_are = "is" if count == 1 else "are"
-        finding = self.found(
+        finding = self.make_finding(
             f"{joined(names, 3) if count <= len(names) else counted(count, 'tensor')} {is_or_are} {of}"
             f" {seen.odd_kind}, the other parameters {of} {seen.common_kind}, rank {process.rank}",
             first_step=seen.step,
@@ -61,9 +61,9 @@ class DeviceMix(KindsRule):
         )
         return [(seen.what, finding)]
 
-    def _idle(self, process: ProcessDir, seen: AcceleratorIdle) -> Finding:
+    def _make_idle_finding(self, process: ProcessDir, seen: AcceleratorIdle) -> Finding:
         there = counted(seen.accelerators, "accelerator")
-        return self.found(
+        return self.make_finding(
             f"{there} can be used, and the model trains on the CPU, rank {process.rank}",
             severity="info",
             first_step=seen.step,

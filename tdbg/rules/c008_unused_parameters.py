@@ -38,15 +38,15 @@ class UnusedParameters(KindsRule):
     leads_to = ("TD-G003", "TD-G005", "TD-S007")
     observes = (UngradedParameters, StuckAtZero)
 
-    def see(self, process: ProcessDir, seen: UngradedParameters | StuckAtZero) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: UngradedParameters | StuckAtZero) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, UngradedParameters):
-            return [("unused", self._unused(process, seen))]
-        return [("stuck", self._stuck(process, seen))]
+            return [("unused", self._make_unused_finding(process, seen))]
+        return [("stuck", self._make_stuck_finding(process, seen))]
 
-    def _unused(self, process: ProcessDir, seen: UngradedParameters) -> Finding:
+    def _make_unused_finding(self, process: ProcessDir, seen: UngradedParameters) -> Finding:
         names, count, updates = seen.unused, seen.count, seen.updates
         more = f" and {count - 3} more" if count > 3 else ""
-        return self.found(
+        return self.make_finding(
             f"{counted(count, 'trainable parameter')} had no gradient in {counted(updates, 'update')}:"
             f" {', '.join(names[:3])}{more}, rank {process.rank}",
             first_step=seen.step,
@@ -58,10 +58,10 @@ class UnusedParameters(KindsRule):
             try_next="call it, remove it or freeze it; raise MODEL_BUILD.unused_steps if it is used seldom",
         )
 
-    def _stuck(self, process: ProcessDir, seen: StuckAtZero) -> Finding:
+    def _make_stuck_finding(self, process: ProcessDir, seen: StuckAtZero) -> Finding:
         names = seen.stuck
         is_or_are = "is" if len(names) == 1 else "are"
-        return self.found(
+        return self.make_finding(
             f"{joined(names, 3)} {is_or_are} stuck at zero, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

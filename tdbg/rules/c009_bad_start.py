@@ -39,20 +39,20 @@ class BadStart(KindsRule):
     severity = "warning"
     observes = (InitialWeights, ShapeMismatch)
 
-    def see(self, process: ProcessDir, seen: InitialWeights | ShapeMismatch) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: InitialWeights | ShapeMismatch) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, ShapeMismatch):
-            return [("shape", self._shape(process, seen))]
+            return [("shape", self._make_shape_finding(process, seen))]
         found = []
         if seen.not_finite:
-            found.append(("not finite", self._not_finite(process, seen)))
+            found.append(("not finite", self._make_not_finite_finding(process, seen)))
         if seen.too_large:
-            found.append(("large", self._large(process, seen)))
+            found.append(("large", self._make_large_finding(process, seen)))
         return found
 
-    def _not_finite(self, process: ProcessDir, seen: InitialWeights) -> Finding:
+    def _make_not_finite_finding(self, process: ProcessDir, seen: InitialWeights) -> Finding:
         names = seen.not_finite
         verb = "holds" if len(names) == 1 else "hold"
-        return self.found(
+        return self.make_finding(
             f"{joined(names, 3)} {verb} NaN or Inf before the first update, rank {process.rank}",
             severity="error",
             first_step=seen.step,
@@ -64,10 +64,10 @@ class BadStart(KindsRule):
             try_next="initialise it; look at what was loaded",
         )
 
-    def _large(self, process: ProcessDir, seen: InitialWeights) -> Finding:
+    def _make_large_finding(self, process: ProcessDir, seen: InitialWeights) -> Finding:
         names, ratios = seen.too_large, seen.ratios
         verb = "starts" if len(names) == 1 else "start"
-        return self.found(
+        return self.make_finding(
             f"{joined(names, 3)} {verb} at {figure(ratios[0] if ratios else None)}x He's standard deviation,"
             f" rank {process.rank}",
             first_step=seen.step,
@@ -79,11 +79,11 @@ class BadStart(KindsRule):
             try_next="nn.init.kaiming_normal_, or the layer's own reset_parameters",
         )
 
-    def _shape(self, process: ProcessDir, seen: ShapeMismatch) -> Finding:
+    def _make_shape_finding(self, process: ProcessDir, seen: ShapeMismatch) -> Finding:
         shown = ", ".join(f"{name} {shape}" for name, shape in list(seen.shapes.items())[:4])
         name = f"{seen.module or 'the root'} ({seen.module_class})"
         when = "in its first step" if seen.first else f"at step {seen.step}"
-        return self.found(
+        return self.make_finding(
             f"{name} does not fit its input {when}: {shown}, rank {process.rank}",
             severity="error",
             first_step=seen.step,

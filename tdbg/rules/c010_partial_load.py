@@ -38,14 +38,14 @@ class PartialLoad(KindsRule):
     severity = "warning"
     observes = (PartlyLoaded,)
 
-    def see(self, process: ProcessDir, seen: PartlyLoaded) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: PartlyLoaded) -> Iterable[tuple[str, Finding]]:
         nothing = seen.placed <= seen.given // 10
         prefix = seen.prefix or seen.lacks
         carry = "carry" if seen.prefix else "lack"
         title = f"{seen.module}: {seen.placed} of {seen.keys} keys loaded"
         if prefix:
             title += f", {seen.prefixed} of {seen.given} given keys {carry} the prefix {prefix}"
-        found = self.found(
+        found = self.make_finding(
             f"{title}, rank {process.rank}",
             severity="error" if nothing else self.severity,
             first_step=seen.step,

@@ -49,12 +49,12 @@ class ResumeMismatch(KindsRule):
     severity = "warning"
     observes = (RunResumed, CounterBehind)
 
-    def see(self, process: ProcessDir, seen: RunResumed | CounterBehind) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: RunResumed | CounterBehind) -> Iterable[tuple[str, Finding]]:
         if seen.fault not in CAUSES:
             return ()
         cause, try_next = CAUSES[seen.fault]
-        found = self.found(
-            f"{self._title(seen)}, rank {process.rank}",
+        found = self.make_finding(
+            f"{self._format_title(seen)}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
             phase="load",
@@ -64,7 +64,7 @@ class ResumeMismatch(KindsRule):
         )
         return [(seen.fault, found)]
 
-    def _title(self, seen: RunResumed | CounterBehind) -> str:
+    def _format_title(self, seen: RunResumed | CounterBehind) -> str:
         if isinstance(seen, CounterBehind):
             return f"resumed at {seen.name} {seen.recorded}, and the next save says {seen.saved}"
         path = seen.path or "memory"

@@ -36,12 +36,12 @@ class EvaluationInTrainMode(KindsRule):
     severity = "warning"
     observes = (EvaluationPass,)
 
-    def see(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
         if "train_mode" not in seen.faults or not self.is_news(process, "train_mode"):
             return ()
         layers = (seen.dropouts, "dropout layer"), (seen.norms, "batch norm layer")
         active = [counted(count, noun) for count, noun in layers if count]
-        found = self.found(
+        found = self.make_finding(
             f"evaluation runs in train mode: pass {seen.number} after step {seen.step}, {seen.root},"
             f" {' and '.join(active)} active, rank {process.rank}",
             severity="error" if seen.norms else self.severity,

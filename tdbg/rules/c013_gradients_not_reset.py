@@ -36,11 +36,11 @@ class GradientsNotReset(KindsRule):
     severity = "error"
     observes = (LoopFault,)
 
-    def see(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:
         if seen.kind != "unreset":
             return ()
         name, since = seen.optimizer, seen.since
-        found = self.found(
+        found = self.make_finding(
             f"{name} never resets its gradients: each update adds to all before it,"
             f" from step {since}, rank {process.rank}",
             first_step=since,

@@ -43,12 +43,12 @@ class GradientsThrownAway(KindsRule):
     severity = "warning"
     observes = (LoopFault,)
 
-    def see(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:
         kind, since = seen.kind, seen.since
         if kind not in TRY:
             return ()
-        title, evidence = self._words(seen)
-        found = self.found(
+        title, evidence = self._describe_fault(seen)
+        found = self.make_finding(
             f"{title}, from step {since}, rank {process.rank}",
             severity={"emptied": "error", "tail": "info"}.get(kind, self.severity),
             first_step=since,
@@ -60,7 +60,7 @@ class GradientsThrownAway(KindsRule):
         )
         return [(kind, found)]
 
-    def _words(self, seen: LoopFault) -> tuple[str, str]:
+    def _describe_fault(self, seen: LoopFault) -> tuple[str, str]:
         """Title and evidence."""
         lasting = f"{seen.streak} updates in a row"
         if seen.kind == "emptied":

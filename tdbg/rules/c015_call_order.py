@@ -48,13 +48,13 @@ class CallOrder(KindsRule):
     severity = "warning"
     observes = (LoopFault,)
 
-    def see(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:
         kind = seen.kind
         if kind not in KINDS:
             return ()
         title, cause, try_next = KINDS[kind]
         since = seen.since
-        found = self.found(
+        found = self.make_finding(
             f"{title.format(optimizer=seen.optimizer)}, from step {since}, rank {process.rank}",
             first_step=since,
             rank=process.rank,

@@ -33,10 +33,10 @@ class CheckpointNotSaved(KindsRule):
     severity = "error"
     observes = (SaveFailed,)
 
-    def see(self, process: ProcessDir, seen: SaveFailed) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: SaveFailed) -> Iterable[tuple[str, Finding]]:
         if not seen.path:
             return ()
-        found = self.found(
+        found = self.make_finding(
             f"saving {seen.path} failed at step {seen.step}: {seen.error}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

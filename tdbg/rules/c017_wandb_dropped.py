@@ -36,6 +36,7 @@ class WandbDropped(Rule):
     title = "wandb dropped what was logged for a step that had passed"
     severity = "warning"
     listens = (Observation,)
+    observes = (WandbDroppedCall, WandbFinished)
 
     def __init__(self) -> None:
         self._given: list[Finding] = []
@@ -46,17 +47,17 @@ class WandbDropped(Rule):
         call, finished = WandbDroppedCall.of(event), WandbFinished.of(event)
         if call is not None and process.label not in self._of:
             self._keys[process.label] = list(call.keys)
-            new = self._of[process.label] = self._finding(process, call)
-            return self.once(self._given, new)
+            new = self._of[process.label] = self._make_dropped_finding(process, call)
+            return self.report_once(self._given, new)
         if call is not None and process.label in self._of:
-            self._count(process, call.dropped, call.keys)
+            self._update_count(process, call.dropped, call.keys)
         if finished is not None and process.label in self._of:
-            self._count(process, finished.dropped, [])
+            self._update_count(process, finished.dropped, [])
         return ()
 
-    def _finding(self, process: ProcessDir, call: WandbDroppedCall) -> Finding:
+    def _make_dropped_finding(self, process: ProcessDir, call: WandbDroppedCall) -> Finding:
         keys = joined(call.keys, KEYS_SHOWN)
-        return self.found(
+        return self.make_finding(
             f"wandb dropped {keys or 'a call'}: logged for step {call.wandb_step} when the run was at step"
             f" {call.current_step}, after training step {call.step}, rank {process.rank}",
             first_step=call.step,
@@ -66,7 +67,7 @@ class WandbDropped(Rule):
             try_next="one counter for all calls, or run.define_metric for a second axis",
         )
 
-    def _count(self, process: ProcessDir, dropped: int, keys: list[str]) -> None:
+    def _update_count(self, process: ProcessDir, dropped: int, keys: list[str]) -> None:
         """Bring the number of calls up to date."""
         finding, seen = self._of[process.label], self._keys[process.label]
         seen += [key for key in keys if key not in seen]

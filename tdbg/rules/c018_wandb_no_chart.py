@@ -38,6 +38,7 @@ class WandbNoChart(Rule):
     title = "a key makes no chart in wandb"
     severity = "warning"
     listens = (Observation,)
+    observes = (ChartlessKey,)
 
     def __init__(self) -> None:
         self._given: list[Finding] = []
@@ -53,7 +54,7 @@ class WandbNoChart(Rule):
             if len(self._given[0].evidence) < MAX_EVIDENCE:
                 self._given[0].evidence.append(f"{said}, at step {seen.step}, rank {process.rank}")
             return ()
-        new = self.found(
+        new = self.make_finding(
             f"{said}, at step {seen.step}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

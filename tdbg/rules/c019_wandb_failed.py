@@ -38,6 +38,7 @@ class WandbFailed(Rule):
     title = "wandb failed"
     severity = "warning"
     listens = (Observation,)
+    observes = (WandbCallFailed, WandbMessage)
 
     def __init__(self) -> None:
         self._given: list[Finding] = []
@@ -45,7 +46,7 @@ class WandbFailed(Rule):
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         seen = WandbCallFailed.of(event) or WandbMessage.of(event)
-        said = _failure(seen)
+        said = _describe_failure(seen)
         if seen is None or not said or said in self._said:
             return ()
         self._said.add(said)
@@ -53,7 +54,7 @@ class WandbFailed(Rule):
             if len(self._given[0].evidence) < MAX_EVIDENCE:
                 self._given[0].evidence.append(f"{said}, at step {seen.step}")
             return ()
-        new = self.found(
+        new = self.make_finding(
             f"{clip(said, 150)}, at step {seen.step}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
@@ -61,10 +62,10 @@ class WandbFailed(Rule):
             cause="no key, no network, or a server that did not answer in time",
             try_next="`wandb login --verify`; offline: WANDB_MODE=offline now, `wandb sync` later",
         )
-        return self.once(self._given, new)
+        return self.report_once(self._given, new)
 
 
-def _failure(seen: WandbCallFailed | WandbMessage | None) -> str:
+def _describe_failure(seen: WandbCallFailed | WandbMessage | None) -> str:
     """What failed, in one line; empty if nothing did."""
     if isinstance(seen, WandbCallFailed):
         return f"{NAMES.get(seen.what, seen.what)} failed: {' '.join(seen.error.split())}"

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from tdbg.core.capture import ASKED_FOR
 from tdbg.core.config import Settings
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.capture import CaptureDone, CaptureFailed, CaptureOver, LayersChosen, LayersMissing
 from tdbg.core.rundir import ProcessDir, copies_of
 from tdbg.core.tables import counted
 from tdbg.rules import RULES
@@ -12,6 +13,8 @@ from tdbg.rules._kinds import KindsRule
 from tdbg.rules.silence import silence
 from tdbg.rules.text import joined
 from tdbg.rules.view import View
+
+Captured = LayersChosen | LayersMissing | CaptureOver | CaptureDone
 
 
 @RULES.add
@@ -36,25 +39,25 @@ class CaptureIncomplete(KindsRule):
     code = "TD-C020"
     title = "capture incomplete"
     severity = "error"
-    probe = "capture"
+    observes = (LayersChosen, LayersMissing, CaptureOver, CaptureFailed, CaptureDone)
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen = False  # capturing had something to do
+        self._has_begun = False  # capturing had something to do
 
     def finish(self, view: View) -> Iterable[Finding]:
         """Nothing captured at all; and what could not be copied elsewhere."""
-        yield from self._nothing(view)
+        yield from self._find_nothing_captured(view)
         yield from self._not_copied(view)
 
-    def _nothing(self, view: View) -> Iterable[Finding]:
+    def _find_nothing_captured(self, view: View) -> Iterable[Finding]:
         settings = view.settings
-        if not settings.capture or settings.capture_on or settings.level == "off" or self._seen:
+        if not settings.capture or settings.capture_on or settings.level == "off" or self._has_begun:
             return ()
         if not view.over or view.exit_code != 0 or silence(view.run) is not None:
             return ()  # said already: it failed, or nobody reported
-        chosen = [name for name, value in _limits(settings) if value]
-        found = self.found(
+        chosen = [name for name, value in _chosen_limits(settings) if value]
+        found = self.make_finding(
             "--capture: nothing was captured",
             phase="capture",
             cause=(
@@ -66,92 +69,101 @@ class CaptureIncomplete(KindsRule):
         )
         return (found,)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        values = event.values
-        if event.part == "DONE" and "why" in values:
+    def evaluate(self, process: ProcessDir, seen: Captured) -> Iterable[tuple[str, Finding]]:
+        if isinstance(seen, CaptureDone) and seen.why is not None:
             return  # nothing was captured: `finish` says so, if it is a fault
-        self._seen = True
-        if event.part == "MISSING":
-            yield (
-                f"missing {values['pattern']}",
-                self.found(
-                    f"--capture {values['pattern']!r}: no layer of {values['root']} matches; {values['hint']}, rank {process.rank}",
-                    first_step=event.step,
-                    rank=process.rank,
-                    phase="capture",
-                    try_next="mend the name: a path, with * for a part of it and ** for several parts",
-                ),
-            )
-        elif event.part == "OVER":
-            found = self.found(
-                f"capturing ended at step {event.step}, rank {process.rank}: {values['why']}",
-                first_step=event.step,
-                rank=process.rank,
-                phase="capture",
-                try_next="capture fewer layers or steps, or raise --capture-budget",
-            )
-            found.severity = "info"
-            yield "over", found
-        elif event.part == "FAILED":
-            yield (
-                "failed",
-                self.found(
-                    f"capturing ended at step {event.step}, rank {process.rank}: {values['why']}",
-                    first_step=event.step,
-                    rank=process.rank,
-                    phase="capture",
-                    cause="the pages could not be written; what was written before is whole",
-                    try_next="make room, or choose a disk that can be written with --run-dir",
-                ),
-            )
-        elif event.part == "DONE":
-            yield from self._done(process, event)
+        self._has_begun = True
+        if isinstance(seen, LayersMissing):
+            yield f"missing {seen.pattern}", self._make_missing_finding(process, seen)
+        elif isinstance(seen, CaptureFailed):
+            yield "failed", self._make_failed_finding(process, seen)
+        elif isinstance(seen, CaptureOver):
+            yield "over", self._make_over_finding(process, seen)
+        elif isinstance(seen, CaptureDone):
+            yield from self._evaluate_totals(process, seen)
 
-    def _done(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        values = event.values
-        kept = [f"{counted(values['datapoints'], 'pass')} written, {values['bytes'] / 1e6:.1f} MB"]
-        if values.get("not_executed"):
-            found = self.found(
-                f"{joined(values['not_executed'], 4)} not executed in any captured pass, rank {process.rank}",
-                rank=process.rank,
-                phase="capture",
-                evidence=kept,
-                cause="the model has these layers and does not use them, or not in these steps and phases",
-                try_next="choose other layers, steps or phases",
-            )
-            found.severity = "warning"
-            yield "idle", found
-        if values.get("skipped"):
-            found = self.found(
-                f"{next(iter(values['skipped']))} not kept: {next(iter(values['skipped'].values()))}, rank {process.rank}",
-                rank=process.rank,
-                phase="capture",
-                evidence=[*kept, *(f"{path}: {why}" for path, why in values["skipped"].items())],
-                cause=f"something asked for could not be kept {counted(values['skips'], 'time')}",
-                try_next="choose other layers, or ask for other things of them",
-            )
-            found.severity = "warning"
-            yield "skipped", found
-        lost = {why: count for why, count in values["dropped"].items() if why not in ASKED_FOR}
+    def _make_missing_finding(self, process: ProcessDir, seen: LayersMissing) -> Finding:
+        return self.make_finding(
+            f"--capture {seen.pattern!r}: no layer of {seen.root} matches; {seen.hint}, rank {process.rank}",
+            first_step=seen.step,
+            rank=process.rank,
+            phase="capture",
+            try_next="mend the name: a path, with * for a part of it and ** for several parts",
+        )
+
+    def _make_over_finding(self, process: ProcessDir, seen: CaptureOver) -> Finding:
+        return self.make_finding(
+            f"capturing ended at step {seen.step}, rank {process.rank}: {seen.why}",
+            severity="info",
+            first_step=seen.step,
+            rank=process.rank,
+            phase="capture",
+            try_next="capture fewer layers or steps, or raise --capture-budget",
+        )
+
+    def _make_failed_finding(self, process: ProcessDir, seen: CaptureFailed) -> Finding:
+        return self.make_finding(
+            f"capturing ended at step {seen.step}, rank {process.rank}: {seen.why}",
+            first_step=seen.step,
+            rank=process.rank,
+            phase="capture",
+            cause="the pages could not be written; what was written before is whole",
+            try_next="make room, or choose a disk that can be written with --run-dir",
+        )
+
+    def _evaluate_totals(self, process: ProcessDir, seen: CaptureDone) -> Iterable[tuple[str, Finding]]:
+        kept = [f"{counted(seen.datapoints, 'pass')} written, {seen.bytes / 1e6:.1f} MB"]
+        if seen.not_executed:
+            yield "idle", self._make_idle_finding(process, seen.not_executed, kept)
+        if seen.skipped:
+            yield "skipped", self._make_skipped_finding(process, seen.skipped, seen.skips or 0, kept)
+        lost = {why: count for why, count in (seen.dropped or {}).items() if why not in ASKED_FOR}
         if lost:
-            reasons = "; ".join(f"{count:,} {why}" for why, count in lost.items())
-            cause, advice = NEXT[next((why for why in lost if why in NEXT), "")]
-            found = self.found(
-                f"passes left out: {reasons}, rank {process.rank}",
-                rank=process.rank,
-                phase="capture",
-                evidence=kept,
-                cause=cause,
-                try_next=advice,
-            )
-            found.severity = "warning"
-            yield "lost", found
+            yield "lost", self._make_lost_finding(process, lost, kept)
+
+    def _make_idle_finding(self, process: ProcessDir, layers: list[str], kept: list[str]) -> Finding:
+        return self.make_finding(
+            f"{joined(layers, 4)} not executed in any captured pass, rank {process.rank}",
+            severity="warning",
+            rank=process.rank,
+            phase="capture",
+            evidence=kept,
+            cause="the model has these layers and does not use them, or not in these steps and phases",
+            try_next="choose other layers, steps or phases",
+        )
+
+    def _make_skipped_finding(
+        self, process: ProcessDir, skipped: dict[str, str], skips: int, kept: list[str]
+    ) -> Finding:
+        path, why = next(iter(skipped.items()))
+        return self.make_finding(
+            f"{path} not kept: {why}, rank {process.rank}",
+            severity="warning",
+            rank=process.rank,
+            phase="capture",
+            evidence=[*kept, *(f"{path}: {why}" for path, why in skipped.items())],
+            cause=f"something asked for could not be kept {counted(skips, 'time')}",
+            try_next="choose other layers, or ask for other things of them",
+        )
+
+    def _make_lost_finding(self, process: ProcessDir, lost: dict[str, int], kept: list[str]) -> Finding:
+        reasons = "; ".join(f"{count:,} {why}" for why, count in lost.items())
+        cause, advice = NEXT[next((why for why in lost if why in NEXT), "")]
+        return self.make_finding(
+            f"passes left out: {reasons}, rank {process.rank}",
+            severity="warning",
+            rank=process.rank,
+            phase="capture",
+            evidence=kept,
+            cause=cause,
+            try_next=advice,
+        )
 
     def _not_copied(self, view: View) -> Iterable[Finding]:
         """One for each host whose last try to copy what it captured failed."""
         for copied in copies_of(view.run):
             if copied.get("error"):
-                yield self.found(
+                yield self.make_finding(
                     f"not all that was captured is on {copied.get('url')}: {copied['error']}",
                     severity="warning",
                     phase="capture",
@@ -163,7 +175,7 @@ class CaptureIncomplete(KindsRule):
                 )
 
 
-def _limits(settings: Settings) -> Iterable[tuple[str, object]]:
+def _chosen_limits(settings: Settings) -> Iterable[tuple[str, object]]:
     yield "--capture-phase", settings.capture_phase
     yield "--capture-steps", settings.capture_steps
     yield "--capture-every", settings.capture_every > 1

@@ -35,13 +35,13 @@ class BadBatch(ObservingRule[set[str]]):
     observes = (BadValues,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], seen: BadValues) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: set[str], seen: BadValues) -> Finding | None:
         if seen.loss_finite is not False:
             return None
         indices, rows = list(map(str, seen.indices)), list(map(str, seen.rows))
         one = "dataset index" if len(indices) == 1 else "dataset indices"
         which = f" ({one} {joined(indices, 4)})" if indices else ""
-        return self.found(
+        return self.make_finding(
             f"{kind_name(seen.kind)} in tensor {seen.tensor} of batch {seen.batch}"
             f"{which}, and the loss is not finite, rank {process.rank}",
             first_step=seen.step,

@@ -36,11 +36,11 @@ class ConstantBatches(ObservingRule[set[str]]):
     observes = (ConstantInput,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], seen: ConstantInput) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: set[str], seen: ConstantInput) -> Finding | None:
         what = "holds one sample over and over"
         if seen.constant:
             what = f"is {figure(seen.value)} all over"
-        return self.found(
+        return self.make_finding(
             f"input {seen.tensor} {what} in {seen.count} of {seen.looked} batches looked at, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

@@ -35,7 +35,7 @@ class RepeatedBatches(ObservingRule[set[str]]):
     observes = (RepeatedBatch,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], seen: RepeatedBatch) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: set[str], seen: RepeatedBatch) -> Finding | None:
         workers = seen.workers
         shared = seen.iterable and workers > 1
         cause = "the dataset ignores its index, or the sampler gives indices twice"
@@ -43,7 +43,7 @@ class RepeatedBatches(ObservingRule[set[str]]):
         if shared:
             cause = f"each of {workers} workers reads the whole stream"
             try_next = "give each worker its part: torch.utils.data.get_worker_info() in __iter__"
-        return self.found(
+        return self.make_finding(
             f"batch {seen.batch} holds what batch {seen.first} held: {seen.repeats} of"
             f" {seen.compared} batches compared came again in one pass, rank {process.rank}",
             first_step=seen.step,

@@ -44,6 +44,7 @@ class LabelRange(Rule):
     title = "labels out of range"
     severity = "error"
     listens = (Observation, Traceback)
+    observes = (LabelsOutside,)
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -57,11 +58,11 @@ class LabelRange(Rule):
         seen = self._seen.get(process.label)
         if seen is None or not isinstance(event, Traceback) or not ERROR.search(event.message):
             return []
-        return self.once(self._given, self._outside(process, seen.labels, event))
+        return self.report_once(self._given, self._make_range_finding(process, seen.labels, event))
 
-    def _outside(self, process: ProcessDir, seen: LabelsOutside, failure: Traceback) -> Finding:
+    def _make_range_finding(self, process: ProcessDir, seen: LabelsOutside, failure: Traceback) -> Finding:
         rows, indices = list(map(str, seen.rows)), list(map(str, seen.indices))
-        return self.found(
+        return self.make_finding(
             f"labels from {seen.label_low} to {seen.label_high}, but the model has"
             f" {seen.width} classes, rank {process.rank} at step {seen.step}",
             first_step=seen.step,

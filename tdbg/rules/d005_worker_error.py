@@ -43,11 +43,11 @@ class WorkerError(ObservingRule[set[str]]):
     observes = (LoaderFailed,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], seen: LoaderFailed) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: set[str], seen: LoaderFailed) -> Finding | None:
         error, where = seen.error, seen.where
         who = f"worker {seen.worker}" if seen.worker is not None else "the data loader"
         hint = next((hint for hint in HINTS if hint[0] in error.lower()), None)
-        return self.found(
+        return self.make_finding(
             f"{who} failed at batch {seen.batch}: {clip(error, 120)}"
             f"{f' ({where})' if where else ''}, rank {process.rank}",
             first_step=seen.step,

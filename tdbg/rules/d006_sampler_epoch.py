@@ -31,8 +31,8 @@ class SamplerEpoch(ObservingRule[set[str]]):
     observes = (SamplerNotSet,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], seen: SamplerNotSet) -> Finding | None:
-        return self.found(
+    def evaluate(self, process: ProcessDir, state: set[str], seen: SamplerNotSet) -> Finding | None:
+        return self.make_finding(
             f"pass {seen.passes} trains in the order of pass {seen.before}: the sampler's epoch is"
             f" still {seen.sampler_epoch}, rank {process.rank}",
             first_step=seen.step,

@@ -33,9 +33,9 @@ class TransformMakesNan(ObservingRule[set[str]]):
     observes = (TransformMadeNan,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], seen: TransformMadeNan) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: set[str], seen: TransformMadeNan) -> Finding | None:
         span = f"{figure(seen.low_in)} to {figure(seen.high_in)}"
-        return self.found(
+        return self.make_finding(
             f"transform {seen.step_name} turned a finite image into NaN or Inf, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

@@ -40,14 +40,14 @@ class ValueRange(ObservingRule[set[str]]):
     observes = (RangeMistaken,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], seen: RangeMistaken) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: set[str], seen: RangeMistaken) -> Finding | None:
         what = {
             "normalised-twice": f"normalises what {seen.other} has normalised before",
             "not-scaled": "takes values of 0 to 255 as if they were 0 to 1",
         }.get(seen.problem, "gives values that were scaled down twice")
         cause, try_next = CAUSES.get(seen.problem, CAUSES["scaled-twice"])
         low_in, high_in, low, high = map(figure, (seen.low_in, seen.high_in, seen.low_out, seen.high_out))
-        return self.found(
+        return self.make_finding(
             f"transform {seen.step_name} {what}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

@@ -33,8 +33,8 @@ class IdleTransform(ObservingRule[set[str]]):
     observes = (TransformIdle,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], seen: TransformIdle) -> Finding | None:
-        return self.found(
+    def evaluate(self, process: ProcessDir, state: set[str], seen: TransformIdle) -> Finding | None:
+        return self.make_finding(
             f"transform {seen.step_name} changed none of {seen.count} measured samples, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

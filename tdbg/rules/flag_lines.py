@@ -1,7 +1,7 @@
 """Which key of the program's own configuration each debug flag reached: the lines of the report."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 from tdbg.core.events import Injection
 from tdbg.rules.text import clip
@@ -15,29 +15,44 @@ RESULTS = {
 }
 
 
+class InjectionRow(TypedDict):
+    """What became of one flag in the program's configuration."""
+
+    flag: str
+    status: str
+    where: str
+    old: object
+    new: object
+    hint: str
+
+
 class Injections:
     """The Injection events of a run; what all ranks say alike is kept once."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], Injection] = {}
 
-    def take(self, event: Injection) -> None:
+    def add(self, event: Injection) -> None:
         """Keep it, if it is new."""
         if len(self._found) < MAX_INJECTIONS:
             self._found.setdefault((event.flag, event.status, event.where), event)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[InjectionRow]:
         """Each as plain data, in the order of their flags."""
-        names = ("flag", "status", "where", "old", "new", "hint")
         events = sorted(self._found.values(), key=lambda event: (event.flag, event.t))
-        return [{name: getattr(event, name) for name in names} for event in events]
+        return [
+            InjectionRow(
+                flag=event.flag, status=event.status, where=event.where, old=event.old, new=event.new, hint=event.hint
+            )
+            for event in events
+        ]
 
 
-def flag_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
+def flag_lines(rows: Sequence[InjectionRow]) -> list[str]:
     """``MEMORY: set argparse --debug_memory_usage: False became True``."""
-    return [clip(f"{row['flag']}: {_result(row)}", 200) for row in rows]
+    return [clip(f"{row['flag']}: {_result_text(row)}", 200) for row in rows]
 
 
-def _result(row: dict[str, Any]) -> str:
+def _result_text(row: InjectionRow) -> str:
     known = RESULTS.get(row["status"])
     return f"{row['status']} {row['where']}" if known is None else known.format(**row)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from tdbg.core.events import Finding, Step
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
@@ -16,13 +17,13 @@ LASTING_STEPS = 3
 WARM_STEPS = 20
 
 
-def _surge() -> Surge:
+def _make_surge() -> Surge:
     return Surge(ratio=RATIO, mads=RATIO, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
 
 
 @dataclass(slots=True)
 class _State:
-    surge: Surge = field(default_factory=_surge)
+    surge: Surge = field(default_factory=_make_surge)
     losses: Window = field(default_factory=Window)
     said: bool = False
     since: int = 0
@@ -57,7 +58,7 @@ class GradientExplosion(PerProcessRule[_State]):
     severity = "warning"
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if event.skipped:
             return None
         norm, loss = finite(event.grad_norm), finite(event.loss)
@@ -66,7 +67,7 @@ class GradientExplosion(PerProcessRule[_State]):
             state.losses.push(loss)
         if norm is None or norm <= 0 or state.said:
             return None
-        surged = state.surge.see(norm)
+        surged = state.surge.add(norm)
         if state.surge.streak == 1:
             state.since = event.step
         counts = state.surge.streak > 0 and norm > FLOOR and not better
@@ -74,11 +75,11 @@ class GradientExplosion(PerProcessRule[_State]):
         if not surged or state.held < LASTING_STEPS:
             return None
         state.said = True
-        return self._exploded(process, state)
+        return self._make_explosion_finding(process, state)
 
-    def _exploded(self, process: ProcessDir, state: _State) -> Finding:
+    def _make_explosion_finding(self, process: ProcessDir, state: _State) -> Finding:
         surge = state.surge
-        return self.found(
+        return self.make_finding(
             f"gradient norm rose from {figure(surge.base)} to {figure(surge.peak)} at step {state.since},"
             f" rank {process.rank}",
             first_step=state.since,
@@ -90,4 +91,5 @@ class GradientExplosion(PerProcessRule[_State]):
             ],
             cause="a learning rate too high, a bad batch, or a layer without normalisation",
             try_next="clip_grad_norm_, a longer warm-up; grad_norms in the step records shows which parameter it is",
+            grade=Evidence.STATISTICAL.word,
         )

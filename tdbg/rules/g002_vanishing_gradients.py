@@ -45,13 +45,13 @@ class VanishingGradients(ObservingRule[_State]):
     observes = (GradientNorms,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: GradientNorms) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: GradientNorms) -> Finding | None:
         lasting = seen.lasts("vanishing")
         if state.said or not lasting or lasting["count"] < LEAST:
             return None
         state.said = True
         names = lasting["names"]
-        return self.found(
+        return self.make_finding(
             f"gradients vanish in {counted(lasting['count'], 'parameter')} ({figure(lasting.get('norm'))} at {names[0]},"
             f" {figure(seen.largest)} at {seen.largest_name}), rank {process.rank}",
             first_step=lasting["since"],

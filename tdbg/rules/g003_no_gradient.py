@@ -7,6 +7,7 @@ from tdbg.core.observations._lasting import Lasting
 from tdbg.core.observations.gradient_report import GradientNorms
 from tdbg.core.observations.model_build import UngradedParameters
 from tdbg.core.observations.optimizer import UpdateSizes
+from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
@@ -61,6 +62,8 @@ class NoGradient(Rule):
     severity = "warning"
     leads_to = ("TD-G005",)  # one gap, seen at the parameters and at the outputs of their modules
     listens = (Observation,)
+    observes = (UngradedParameters, GradientNorms, UpdateSizes)
+    needs = Needs(observations=(GradientNorms, UpdateSizes))
 
     def __init__(self) -> None:
         self._given: dict[str, list[Finding]] = {kind: [] for kind in KINDS}
@@ -79,24 +82,24 @@ class NoGradient(Rule):
         found: list[Finding] = []
         for kind in KINDS:
             lasting = seen.lasts(kind)
-            if kind == "none" and lasting and self._is_told(process, lasting):
+            if kind == "none" and lasting and self._is_reported(process, lasting):
                 continue
             if lasting and (process.label, kind) not in self._said:
                 self._said.add((process.label, kind))
-                found += self.once(self._given[kind], self._finding(process, seen.step, kind, lasting))
+                found += self.report_once(self._given[kind], self._make_gap_finding(process, seen.step, kind, lasting))
         return found
 
-    def _is_told(self, process: ProcessDir, lasting: Lasting) -> bool:
+    def _is_reported(self, process: ProcessDir, lasting: Lasting) -> bool:
         """True if TD-C008 says the same of the same parameters; another instance of the model is more than it knows."""
         names, count = self._unused.get(process.label, (set(), 0))
         return not lasting.get("other") and lasting["count"] == count and names == set(lasting["names"])
 
-    def _finding(self, process: ProcessDir, step: int, kind: str, lasting: Lasting) -> Finding:
+    def _make_gap_finding(self, process: ProcessDir, step: int, kind: str, lasting: Lasting) -> Finding:
         what, cause, try_next = KINDS[kind]
         names, other = lasting["names"], lasting.get("other")
         if other:
             cause, try_next = ELSEWHERE[0].format(other=other), ELSEWHERE[1]
-        return self.found(
+        return self.make_finding(
             f"{counted(lasting['count'], 'parameter')} {what} in {counted(lasting['looks'], 'look')}:"
             f" {joined(names, 3)}, rank {process.rank}",
             first_step=lasting["since"],

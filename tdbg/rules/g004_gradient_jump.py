@@ -42,13 +42,13 @@ class GradientJump(ObservingRule[_State]):
     observes = (GradientNorms,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: GradientNorms) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: GradientNorms) -> Finding | None:
         lasting = seen.lasts("jumped")
         if state.said or not lasting:
             return None
         state.said = True
         names = lasting["names"]
-        return self.found(
+        return self.make_finding(
             f"the gradient of {joined(names, 2)} rose to {figure(lasting.get('norm'))} by itself at step"
             f" {lasting['since']}, rank {process.rank}",
             first_step=lasting["since"],

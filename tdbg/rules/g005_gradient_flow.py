@@ -51,25 +51,25 @@ class GradientFlow(ObservingRule[_State]):
     observes = (ModuleGradients,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding | None:
         if state.said:
             return None
         unreached = seen.unreached or []
-        state.unreached.see(seen, unreached)
-        lasting = state.unreached.lasting(LOOKS, unreached)
+        state.unreached.add(seen, unreached)
+        lasting = state.unreached.find_lasting(LOOKS, unreached)
         state.vanished = state.vanished + 1 if seen.vanishes else 0
         if state.vanished == 1:
             state.since = seen.step
         if lasting:
             state.said = True
-            return self._unreached(process, seen, lasting)
+            return self._make_unreached_finding(process, seen, lasting)
         if state.vanished >= LOOKS:
             state.said = True
-            return self._vanishes(process, state, seen)
+            return self._make_vanishing_finding(process, state, seen)
         return None
 
-    def _unreached(self, process: ProcessDir, seen: ModuleGradients, names: list[str]) -> Finding:
-        return self.found(
+    def _make_unreached_finding(self, process: ProcessDir, seen: ModuleGradients, names: list[str]) -> Finding:
+        return self.make_finding(
             f"no gradient reaches {joined(names, 3)}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
@@ -80,9 +80,9 @@ class GradientFlow(ObservingRule[_State]):
             try_next="look for detach(), no_grad or argmax behind it; freeze it if that is meant",
         )
 
-    def _vanishes(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding:
+    def _make_vanishing_finding(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding:
         first, last = finite(seen.first), finite(seen.last)
-        return self.found(
+        return self.make_finding(
             f"the gradient falls from {figure(last)} at {seen.last_module} to {figure(first)} at"
             f" {seen.first_module}, rank {process.rank}",
             first_step=state.since,

@@ -46,11 +46,11 @@ class MemoryCreep(ObservingRule[_State]):
     observes = (MemoryGrowth,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: MemoryGrowth) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: MemoryGrowth) -> Finding | None:
         if not seen.sure:
             return None
         graphs = seen.piled_up
-        return self.found(
+        return self.make_finding(
             f"{seen.kind} memory grew {seen.grown_mb:,.0f} MB in {seen.steps} steps"
             f" ({figure(seen.mb_per_step)} MB a step) since step {seen.from_step}, rank {process.rank}",
             severity="warning" if graphs or seen.kind == "device" else "info",
@@ -59,7 +59,7 @@ class MemoryCreep(ObservingRule[_State]):
             phase="train",
             evidence=[
                 f"{figure(seen.grown_pct)} % more than at step {seen.from_step}, and it goes on at step {seen.step}",
-                *self._piles(seen),
+                *self._describe_piles(seen),
                 *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
             ],
             cause=(
@@ -70,7 +70,7 @@ class MemoryCreep(ObservingRule[_State]):
             try_next="keep .item() or .detach() of what is kept; evaluate under torch.no_grad(); empty what is done with",
         )
 
-    def _piles(self, growth: MemoryGrowth) -> list[str]:
+    def _describe_piles(self, growth: MemoryGrowth) -> list[str]:
         lines = []
         if growth.piled_up:
             lines.append(f"{growth.graphs} more tensors with a graph in {growth.graph_steps} steps")

@@ -42,7 +42,7 @@ class OutOfMemory(ObservingRule[_State]):
     observes = (AllocationFailed,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: AllocationFailed) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: AllocationFailed) -> Finding | None:
         asked = f": {seen.tried_mb:,.0f} MB were asked for" if seen.tried_mb else ""
         held = [f"{name} {figure(mb)} MB" for name, mb in seen.held().items() if mb and name != "buffers"]
         in_use = {
@@ -53,7 +53,7 @@ class OutOfMemory(ObservingRule[_State]):
             "device peak": seen.device_peak_mb,
         }
         use = [f"{name} {figure(mb)} MB" for name, mb in in_use.items() if mb is not None]
-        return self.found(
+        return self.make_finding(
             f"out of {seen.kind} memory at step {seen.step}, rank {process.rank}{asked}",
             first_step=seen.step,
             rank=process.rank,

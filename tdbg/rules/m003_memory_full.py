@@ -40,8 +40,8 @@ class MemoryFull(ObservingRule[_State]):
     observes = (MachineMemory,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: MachineMemory) -> Finding | None:
-        return self.found(
+    def evaluate(self, process: ProcessDir, state: _State, seen: MachineMemory) -> Finding | None:
+        return self.make_finding(
             f"{figure(seen.used_pct)} % of the {seen.whose}'s {seen.limit_mb:,.0f} MB are in use, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

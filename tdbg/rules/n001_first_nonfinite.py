@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from statistics import median
 
 from tdbg.core.events import MOMENT, Event, Finding, NonFinite, Start, Step
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
+from tdbg.core.window import middle
 from tdbg.rules import RULES, Rule
 from tdbg.rules._origins import REDUCED, Sighting, find_origin
 from tdbg.rules.text import figure, joined, kept_in, kind_name, ranges
@@ -33,17 +33,17 @@ CAUSES = {
     " thread",
 }
 TRIES = {
-    "input": "look at the saved batch; check decoding, normalisation (division by a zero std) and missing labels",
-    "forward": "clamp or rescale what enters the module, or run it in float32; the saved batch repeats it",
-    "loss": "check the targets; clamp the loss's inputs (log, exp, division), or reduce in float32; the saved batch"
-    " repeats it",
+    "input": "check decoding, normalisation (division by a zero std) and missing labels",
+    "forward": "clamp or rescale what enters the module, or run it in float32",
+    "loss": "check the targets; clamp the loss's inputs (log, exp, division), or reduce in float32",
     "backward": "add an eps inside the root or norm, or use a safe where() on the input, not the output",
     "gradient": "check what multiplies this parameter: custom backward, hooks, loss scale; --flag AUTOGRAD_ANOMALY=raise "
     "ends a run at the operation and prints its line",
     "optimizer": "lower the learning rate or raise eps, and save a checkpoint before the step above",
     "weights": "look for what writes parameters after optimizer.step(): .data, copy_, load_state_dict, EMA or swap code",
 }
-OF_THE_BATCH = ("look at the saved batch; ", "; the saved batch repeats it")
+REPEATS = "{}; the saved batch repeats it"
+WITH_BATCH = {"input": "look at the saved batch; {}", "forward": REPEATS, "loss": REPEATS}
 INITIAL = "the weights were not finite before training began: initialisation, or the checkpoint that was loaded"
 INITIAL_TRY = "check the functions that initialise them and the file that is loaded; --flag MODEL_BUILD looks at both"
 WRITTEN = {"optimizer": ", written by the update", "weights": ", written between two updates"}
@@ -127,30 +127,32 @@ class FirstNonFinite(Rule):
         if isinstance(event, Start):
             self._world = max(self._world, event.world_size)
         elif isinstance(event, NonFinite):
-            return self._nonfinite(process, state, event)
+            return self._evaluate_nonfinite(process, state, event)
         elif isinstance(event, Step) and event.phase == "train":
-            return self._step(process, state, event)
+            return self._evaluate_step(process, state, event)
         return ()
 
     def finish(self, view: View) -> Iterable[Finding]:
         new: list[Finding] = []
         for label, state in self._states.items():
             if state.waiting is not None and label in view.processes:
-                new += self._admit(Sighting(view.processes[label].process, state.waiting))
-        return [*new, *self._give()]
+                new += self._add_sighting(Sighting(view.processes[label].process, state.waiting))
+        return [*new, *self._report_origin()]
 
-    def _nonfinite(self, process: ProcessDir, state: _State, event: NonFinite) -> Iterable[Finding]:
+    def _evaluate_nonfinite(self, process: ProcessDir, state: _State, event: NonFinite) -> Iterable[Finding]:
         if event.eval:
             return ()
         # A rank tells of a second value only after it recovered from the first: that update was skipped.
         before, state.waiting = state.waiting, None
-        new = [*self._admit(Sighting(process, before, recovered=True))] if before and "nan" in before.kind else []
+        new = (
+            [*self._add_sighting(Sighting(process, before, recovered=True))] if before and "nan" in before.kind else []
+        )
         if event.phase not in ("input", "optimizer", "") and (state.scale is not None or state.step == 0):
             state.waiting = event
             return new
-        return [*new, *self._admit(Sighting(process, event))]
+        return [*new, *self._add_sighting(Sighting(process, event))]
 
-    def _step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
+    def _evaluate_step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
         state.step = event.step
         before, state.scale = state.scale, finite(event.scale)
         if state.waiting is not None and event.step >= state.waiting.step:
@@ -159,54 +161,60 @@ class FirstNonFinite(Rule):
             skipped = event.skipped if event.step == state.waiting.step else fell
             waited, state.waiting = state.waiting, None
             if not skipped or "nan" in waited.kind:
-                return self._admit(Sighting(process, waited, recovered=skipped))
+                return self._add_sighting(Sighting(process, waited, recovered=skipped))
         elif event.finite is False and not event.skipped and process.label not in self._seen:
-            return self._admit(Sighting(process, _from_record(event)))
-        return self._give() if self._held and self._waited(event.step) else ()
+            return self._add_sighting(Sighting(process, _from_record(event)))
+        return self._report_origin() if self._held and self._has_waited(event.step) else ()
 
-    def _waited(self, step: int) -> bool:
-        best = self._best().event
+    def _has_waited(self, step: int) -> bool:
+        best = self._find_best().event
         return step >= best.step + PATIENCE_STEPS.get(best.origin, 0)
 
-    def _admit(self, sighting: Sighting) -> Iterable[Finding]:
+    def _add_sighting(self, sighting: Sighting) -> Iterable[Finding]:
         known = self._seen.get(sighting.process.label)
         # Of several skipped updates the first is the first NaN; one that reached the weights matters more.
         if known is None or (known.recovered and not sighting.recovered) or known.event.how == "record":
             self._seen[sighting.process.label] = sighting
         if self._given is not None:
-            _copy(self._finding(), self._given)
+            _copy_finding(self._make_origin_finding(), self._given)
             return ()
-        self._held = not (self._world == 1 and sighting.event.how != "record") and not self._best().certain
-        return () if self._held else self._give()
+        self._held = not (self._world == 1 and sighting.event.how != "record") and not self._find_best().certain
+        return () if self._held else self._report_origin()
 
-    def _give(self) -> Iterable[Finding]:
+    def _report_origin(self) -> Iterable[Finding]:
         self._held = False
         if self._given is not None or not self._seen:
             return ()
-        self._given = self._finding()
+        self._given = self._make_origin_finding()
         return (self._given,)
 
-    def _best(self) -> Sighting:
+    def _find_best(self) -> Sighting:
         return find_origin(list(self._seen.values()), self._world)
 
-    def _finding(self) -> Finding:
-        best = self._best()
+    def _make_origin_finding(self) -> Finding:
+        best = self._find_best()
         event, rank = best.event, best.process.rank
         who = f"received by rank {rank} from another rank" if best.grade == REDUCED else f"on rank {rank}"
-        found = f"first {kind_name(event.kind)} {_when(event)}{',' if best.grade == REDUCED else ''} {who}"
-        return self.found(
-            f"{found}, {_place(event)}",
+        found = f"first {kind_name(event.kind)} {_describe_when(event)}{',' if best.grade == REDUCED else ''} {who}"
+        return self.make_finding(
+            f"{found}, {_describe_place(event)}",
             severity="info" if best.recovered else self.severity,
             first_step=event.step,
             rank=rank,
             phase=event.phase,
             module=event.module,
-            evidence=[*_evidence(best), *([SKIPPED] if best.recovered else []), *self._others(best), *_further(event)],
-            cause=_cause(event),
+            evidence=[
+                *_describe_evidence(best),
+                *([SKIPPED] if best.recovered else []),
+                *self._describe_others(best),
+                *_describe_parameters(event),
+            ],
+            cause=_describe_cause(event),
             try_next=_try_next(event),
+            grade=best.evidence.word,
         )
 
-    def _others(self, best: Sighting) -> list[str]:
+    def _describe_others(self, best: Sighting) -> list[str]:
         others = [seen for seen in self._seen.values() if seen.process is not best.process]
         through = [seen.process.rank or 0 for seen in others if seen.event.origin == "other-rank"]
         later = [seen for seen in others if seen.event.origin != "other-rank" and seen.process.rank is not None]
@@ -241,12 +249,12 @@ def _is_initial(event: NonFinite) -> bool:
     return event.phase == "optimizer" and event.weights == "intact" and event.step <= 1
 
 
-def _cause(event: NonFinite) -> str:
+def _describe_cause(event: NonFinite) -> str:
     if _is_unread(event):
         return UNREAD
     if _is_initial(event):
         return INITIAL
-    return _diverged(event) or (BRACKETED if _is_bracketed(event) else CAUSES.get(event.phase, ""))
+    return _describe_divergence(event) or (BRACKETED if _is_bracketed(event) else CAUSES.get(event.phase, ""))
 
 
 def _try_next(event: NonFinite) -> str:
@@ -258,15 +266,10 @@ def _try_next(event: NonFinite) -> str:
         return INITIAL_TRY
     if _is_bracketed(event):
         return BRACKETED_TRY + (WATCH_ALL if event.weights == "updated" else "")
-    advice = CALM if _diverged(event) else TRIES.get(event.phase, "")
-    return advice if event.batch else _without_batch(advice)
-
-
-def _without_batch(advice: str) -> str:
-    """The advice for a value whose batch could not be saved."""
-    for words in OF_THE_BATCH:
-        advice = advice.replace(words, "")
-    return advice
+    if _describe_divergence(event):
+        return CALM
+    advice = TRIES.get(event.phase, "")
+    return WITH_BATCH.get(event.phase, "{}").format(advice) if event.batch else advice
 
 
 def _from_record(step: Step) -> NonFinite:
@@ -283,23 +286,23 @@ def _from_record(step: Step) -> NonFinite:
     )
 
 
-def _diverged(event: NonFinite) -> str:
+def _describe_divergence(event: NonFinite) -> str:
     """What to say of a forward pass or loss that overflowed at the end of a rise of the loss; empty if it is none."""
     last = finite(event.last_good.get("loss")) if event.last_good else None
     losses = [loss for row in event.ring or () if (loss := finite(row.get("loss"))) is not None]
     if last is None or not losses or event.phase not in ("forward", "loss"):
         return ""
-    usual = median(losses)
+    usual = middle(losses)
     if last < DIVERGED_LOSS or last < DIVERGED_RATIO * abs(usual):
         return ""
     return f"the run had diverged: loss {figure(last)} at step {event.last_good.get('step')}, {figure(usual)} at the median"
 
 
-def _when(event: NonFinite) -> str:
+def _describe_when(event: NonFinite) -> str:
     return f"at step {event.step}" if event.until <= event.step else f"in one of steps {event.step} to {event.until}"
 
 
-def _place(event: NonFinite) -> str:
+def _describe_place(event: NonFinite) -> str:
     """``in backward of module "blocks.2.act" (Act)``, in the words of the phase."""
     kind = f" ({event.module_class})" if event.module_class else ""
     named = f'module "{event.module}"{kind}' if event.module else (event.module_class or "the model")
@@ -322,7 +325,7 @@ def _place(event: NonFinite) -> str:
     return "in the loss" if event.phase == "loss" or event.tensor == "loss" else f"in the {event.tensor or 'loss'}"
 
 
-def _evidence(seen: Sighting) -> list[str]:
+def _describe_evidence(seen: Sighting) -> list[str]:
     event = seen.event
     size = f": {event.count:,} of {counted(event.numel, 'element')}" if event.count is not None and event.numel else ""
     kind = f", {event.dtype.removeprefix('torch.')} {event.shape}" if event.dtype else ""
@@ -343,7 +346,7 @@ def _evidence(seen: Sighting) -> list[str]:
     return [*lines, *(["; ".join(parts)] if parts else [])]
 
 
-def _further(event: NonFinite) -> list[str]:
+def _describe_parameters(event: NonFinite) -> list[str]:
     lines = []
     if event.bad_param_count:
         names = joined(event.bad_params[:3], 3)
@@ -355,6 +358,6 @@ def _further(event: NonFinite) -> list[str]:
     return lines
 
 
-def _copy(source: Finding, target: Finding) -> None:
+def _copy_finding(source: Finding, target: Finding) -> None:
     for item in fields(Finding):
         setattr(target, item.name, getattr(source, item.name))

@@ -60,7 +60,7 @@ class DeadRun(PerProcessRule[_Streak]):
         """True for a training step, and for the first bad value of training."""
         return (isinstance(event, NonFinite) and not event.eval) or super().follows(event)
 
-    def see(self, process: ProcessDir, state: _Streak, event: Step | NonFinite) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _Streak, event: Step | NonFinite) -> Finding | None:
         if isinstance(event, NonFinite):
             if non_finite(event.loss) and not state.first_bad and not state.records:
                 state.first_bad, state.kind = event.step, str(event.loss)
@@ -81,7 +81,7 @@ class DeadRun(PerProcessRule[_Streak]):
         if state.steps > self._longest.steps:
             self._longest = state
         said, state.said = state.said, True
-        return None if said else self._dead(process, state)
+        return None if said else self._make_dead_finding(process, state)
 
     def finish(self, view: View) -> Iterable[Finding]:
         if self._given:
@@ -89,10 +89,10 @@ class DeadRun(PerProcessRule[_Streak]):
             self._given[0].evidence.insert(0, f"{spent} without a finite loss, from step {self._longest.since} on")
         return ()
 
-    def _dead(self, process: ProcessDir, streak: _Streak) -> Finding:
+    def _make_dead_finding(self, process: ProcessDir, streak: _Streak) -> Finding:
         skips = streak.skipped == streak.records
         again = "mend what TD-N001 names" if skips else "restart from a checkpoint older than that step"
-        return self.found(
+        return self.make_finding(
             f"the loss has not been finite for {DEAD_STEPS} steps and training goes on,"
             f" rank {process.rank}, since step {streak.since}",
             first_step=streak.since,

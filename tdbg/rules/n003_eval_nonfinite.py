@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, NonFinite, Start
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
@@ -74,10 +75,10 @@ class EvalNonFinite(Rule):
         evidence += [f"batch kept: {kept_in(process.label, event.batch)}"] if event.batch else []
         evidence += [f"note: {event.note}"] if event.note else []
         again = f" attempt {process.attempt}" if process.attempt else ""
-        new = self.found(
+        new = self.make_finding(
             f"first {kind_name(event.kind)} in evaluation at step {event.step}, rank {process.rank}{again}"
             + (f", {named}" if named else ""),
-            severity=self._severity(ran_in, event.step),
+            severity=self._choose_severity(ran_in, event.step),
             first_step=event.step,
             rank=process.rank,
             phase=event.phase,
@@ -85,19 +86,20 @@ class EvalNonFinite(Rule):
             evidence=evidence,
             cause=CAUSES.get(event.phase, ""),
             try_next=_try_next(event),
+            grade=Evidence.LOCAL.word,
         )
-        return self.once(self._given[ran_in], new)
+        return self.report_once(self._given[ran_in], new)
 
     def finish(self, view: View) -> Iterable[Finding]:
         for ran_in, given in self._given.items():
             for finding in given:
-                finding.severity = self._severity(ran_in, finding.first_step or 0)
+                finding.severity = self._choose_severity(ran_in, finding.first_step or 0)
                 if finding.severity == "info":
                     trained = self._train_steps[ran_in]
                     finding.cause = f"training had a NaN or Inf at step {trained} (TD-N001): this follows from it"
         return ()
 
-    def _severity(self, ran_in: int, step: int) -> str:
+    def _choose_severity(self, ran_in: int, step: int) -> str:
         return "info" if ran_in in self._train_steps and self._train_steps[ran_in] <= step else self.severity
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tdbg.core.events import Event, Finding, Params, Step
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
@@ -17,13 +18,13 @@ LASTING_STEPS = 5
 WARM_STEPS = 30
 
 
-def _surge() -> Surge:
+def _make_surge() -> Surge:
     return Surge(ratio=RATIO, mads=MADS, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
 
 
 @dataclass(slots=True)
 class _State:
-    surge: Surge = field(default_factory=_surge)
+    surge: Surge = field(default_factory=_make_surge)
     per_call: Window = field(default_factory=Window)
     per_call_base: float = 0.0  # its median before the surge
     held: int = 0  # steps in a row with a loss per call as far up
@@ -66,7 +67,7 @@ class LossJump(PerProcessRule[_State]):
             self._states[process.label].silent = True
         return super().feed(process, event)
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         loss = finite(event.loss)
         if loss is None or state.silent:
             return None
@@ -76,7 +77,7 @@ class LossJump(PerProcessRule[_State]):
         per_call = loss / max(event.micro, 1)
         before = state.per_call.median
         state.per_call.push(per_call)
-        surged = state.surge.see(loss)
+        surged = state.surge.add(loss)
         if state.surge.streak == 1:
             state.per_call_base = before
         more_calls = per_call <= RATIO * state.per_call_base  # a sum grows with its summands
@@ -86,10 +87,10 @@ class LossJump(PerProcessRule[_State]):
         if not surged or state.held < LASTING_STEPS:
             return None
         state.silent = True
-        return self._jumped(process, state.surge, state.since)
+        return self._make_jump_finding(process, state.surge, state.since)
 
-    def _jumped(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
-        return self.found(
+    def _make_jump_finding(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
+        return self.make_finding(
             f"the loss jumped from {figure(surge.base)} to {figure(surge.peak)} at step {since},"
             f" rank {process.rank}, and stayed up",
             first_step=since,
@@ -101,4 +102,5 @@ class LossJump(PerProcessRule[_State]):
             ],
             cause="a step too large, or data that changed from that step on",
             try_next="compare with TD-S001 and TD-G001 of this run; look at the batches from that step on",
+            grade=Evidence.STATISTICAL.word,
         )

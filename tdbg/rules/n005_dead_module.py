@@ -46,17 +46,17 @@ class DeadModule(ObservingRule[_State]):
     observes = (ModuleOutputs,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: ModuleOutputs) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: ModuleOutputs) -> Finding | None:
         if seen.step <= FIRST_STEPS or seen.zero_share is None:
             return None
         dead = seen.dead or []
-        state.dead.see(seen, dead)
-        lasting = state.dead.lasting(LOOKS, dead)
+        state.dead.add(seen, dead)
+        lasting = state.dead.find_lasting(LOOKS, dead)
         if not lasting or state.said:
             return None
         state.said = True
         since = state.dead.since[lasting[0]]
-        return self.found(
+        return self.make_finding(
             f"the output of {lasting[0]} has been zero since step {since}, rank {process.rank}",
             first_step=since,
             rank=process.rank,

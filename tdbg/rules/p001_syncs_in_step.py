@@ -45,7 +45,7 @@ class SyncsInStep(ObservingRule[_State]):
     observes = (StepPlaces,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: StepPlaces) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: StepPlaces) -> Finding | None:
         if seen.over is None or state.said:
             return None
         found = seen.counts_by_line
@@ -54,7 +54,7 @@ class SyncsInStep(ObservingRule[_State]):
         if not lasting:
             return None
         state.said = True
-        return self.found(
+        return self.make_finding(
             f"{found[lasting[0]]} waits or copies a step at {lasting[0]}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

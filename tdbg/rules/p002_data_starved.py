@@ -9,7 +9,7 @@ from tdbg.core.observations.augmentation import TransformSlow
 from tdbg.core.observations.dataloader import DataWait, SlowStart
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
-from tdbg.rules import RULES, Rule, observed
+from tdbg.rules import RULES, Rule, read_observations
 
 
 @RULES.add
@@ -44,26 +44,27 @@ class DataStarved(Rule):
     title = "the step waits for data"
     severity = "warning"
     listens = (Observation,)
+    observes = (DataWait, SlowStart, TransformSlow)
 
     def __init__(self) -> None:
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        for seen in observed(event, (DataWait, SlowStart, TransformSlow)):
-            return self.once(self._given[seen.PART], self._finding(process, seen))
+        for seen in read_observations(event, self.observes):
+            return self.report_once(self._given[seen.PART], self._make_input_finding(process, seen))
         return ()
 
-    def _finding(self, process: ProcessDir, seen: Observed) -> Finding:
+    def _make_input_finding(self, process: ProcessDir, seen: Observed) -> Finding:
         if isinstance(seen, DataWait):
-            return self._waits(process, seen)
+            return self._make_wait_finding(process, seen)
         if isinstance(seen, SlowStart):
-            return self._starts(process, seen)
+            return self._make_start_finding(process, seen)
         assert isinstance(seen, TransformSlow)
-        return self._transform(process, seen)
+        return self._make_transform_finding(process, seen)
 
-    def _waits(self, process: ProcessDir, seen: DataWait) -> Finding:
-        return self.found(
-            f"waiting for batches of {_loader(seen)} takes {seen.share:.0%} of the time between them"
+    def _make_wait_finding(self, process: ProcessDir, seen: DataWait) -> Finding:
+        return self.make_finding(
+            f"waiting for batches of {_loader_name(seen)} takes {seen.share:.0%} of the time between them"
             f" (median {seen.median_ms:.3g} ms each){_of_the_run(seen)}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
@@ -74,12 +75,12 @@ class DataStarved(Rule):
                 _set_up(seen),
             ],
             cause="batches are made more slowly than they are used",
-            try_next=_advice(seen),
+            try_next=_workers_advice(seen),
         )
 
-    def _starts(self, process: ProcessDir, seen: SlowStart) -> Finding:
-        return self.found(
-            f"waiting for the first batch of a pass over {_loader(seen)} takes {seen.starting:.0%} of the"
+    def _make_start_finding(self, process: ProcessDir, seen: SlowStart) -> Finding:
+        return self.make_finding(
+            f"waiting for the first batch of a pass over {_loader_name(seen)} takes {seen.starting:.0%} of the"
             f" run's time ({seen.first_s} s each), rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
@@ -89,8 +90,8 @@ class DataStarved(Rule):
             try_next="persistent_workers=True, or longer passes",
         )
 
-    def _transform(self, process: ProcessDir, seen: TransformSlow) -> Finding:
-        return self.found(
+    def _make_transform_finding(self, process: ProcessDir, seen: TransformSlow) -> Finding:
+        return self.make_finding(
             f"transform {seen.slow} takes {seen.slow_share:.0%} of each fetch while the step"
             f" waits for data, rank {process.rank}",
             first_step=seen.step,
@@ -105,7 +106,7 @@ class DataStarved(Rule):
         )
 
 
-def _loader(seen: DataWait | SlowStart) -> str:
+def _loader_name(seen: DataWait | SlowStart) -> str:
     return f"{seen.dataset} ({seen.use})" if seen.use else seen.dataset
 
 
@@ -120,7 +121,7 @@ def _set_up(seen: DataWait | SlowStart) -> str:
     return ", ".join([counted(seen.workers or 0, "worker"), *told, counted(seen.cores, "core")])
 
 
-def _advice(seen: DataWait) -> str:
+def _workers_advice(seen: DataWait) -> str:
     workers, cores = seen.workers or 0, seen.cores
     if workers == 0:
         return f"num_workers={max(min(cores, 8), 1)}, persistent_workers=True"

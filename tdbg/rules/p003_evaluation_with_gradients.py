@@ -35,13 +35,13 @@ class EvaluationWithGradients(KindsRule):
     severity = "warning"
     observes = (EvaluationPass,)
 
-    def see(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
         if "graphs" not in seen.faults or not self.is_news(process, "graphs"):
             return ()
         evidence = [f"{seen.graphs} of {counted(seen.seen, 'call')} looked at put out a graph"]
         grown_mb = seen.grown_mb or 0.0
         evidence += [f"memory grew by {grown_mb:g} MB in the pass"] if grown_mb > 0 else []
-        found = self.found(
+        found = self.make_finding(
             f"evaluation builds graphs nobody uses: pass {seen.number} after step {seen.step},"
             f" {counted(seen.calls, 'call')}, rank {process.rank}",
             first_step=seen.step,

@@ -3,7 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations import Observed
+from tdbg.core.observations.profiler import (
+    BUDGET_USED,
+    ProfilingDone,
+    TraceLost,
+    TraceWritten,
+    WindowOpened,
+    WindowYielded,
+)
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES
@@ -33,41 +42,42 @@ class ProfileIncomplete(KindsRule):
     code = "TD-P004"
     title = "profile incomplete"
     severity = "warning"
-    probe = "profiler"
+    observes = (WindowOpened, TraceWritten, TraceLost, WindowYielded, ProfilingDone)
 
     def __init__(self) -> None:
         super().__init__()
         self._open: dict[str, str] = {}  # by process: the window it is in
         self._traces: Counter[str] = Counter()  # by process
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        self._traces[process.label] += event.part == "TRACE"
+    def evaluate(self, process: ProcessDir, seen: Observed) -> Iterable[tuple[str, Finding]]:
+        self._traces[process.label] += isinstance(seen, TraceWritten)
         self._open.pop(process.label, None)
-        if event.part == "WINDOW":
-            self._open[process.label] = event.text
-        missing = event.values.get("missing")
-        if event.part == "DONE" and missing:
-            windows = event.values.get("windows", 0)
-            had = [f"{counted(event.values['steps'], 'step')} in {counted(windows, 'trace')}"] if windows else []
-            yield "missing", self._missing(process, missing, windows, had)
+        if isinstance(seen, WindowOpened):
+            self._open[process.label] = seen.text()
+        elif isinstance(seen, ProfilingDone) and seen.missing:
+            windows = seen.windows
+            had = [f"{counted(seen.steps, 'step')} in {counted(windows, 'trace')}"] if windows else []
+            yield "missing", self._make_missing_finding(process, seen.missing, windows, had)
 
     def finish(self, view: View) -> Iterable[Finding]:
         """A process that was killed could not say itself what is missing."""
         new: list[Finding] = []
         for found in view.ranks():
             label = found.process.label
-            if label in self._open and view.gone(found):
+            if label in self._open and view.is_gone(found):
                 why = f"{view.ending(found)} while {self._open[label]}"
-                new += self.once(self._given["missing"], self._missing(found.process, why, self._traces[label], []))
+                new += self.report_once(
+                    self._given["missing"], self._make_missing_finding(found.process, why, self._traces[label], [])
+                )
         return new
 
-    def _missing(self, process: ProcessDir, why: str, windows: int, had: list[str]) -> Finding:
-        return self.found(
+    def _make_missing_finding(self, process: ProcessDir, why: str, windows: int, had: list[str]) -> Finding:
+        return self.make_finding(
             f"{'not all' if windows else 'nothing'} was profiled on rank {process.rank}: {why}",
             rank=process.rank,
             phase="profile",
             evidence=had,
             try_next="raise --disk-budget, or record fewer steps, or a lighter --kind"
-            if "--disk-budget" in why
+            if why == BUDGET_USED
             else "let it run longer, or choose earlier and fewer steps: --wait, --active, --window",
         )

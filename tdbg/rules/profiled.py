@@ -1,35 +1,44 @@
 """What the profiler recorded, of all ranks together, in a line."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
+from tdbg.core.events import Observation
+from tdbg.core.observations.profiler import ProfilingDone, TraceLost, TraceWritten
 from tdbg.core.tables import counted
 
-if TYPE_CHECKING:
-    from tdbg.rules.view import Looks, ProcessView
+Recorded = tuple[str, Observation]  # who says it, and the last observation of its profiler
 
 
-def together(said: "Sequence[tuple[ProcessView, Looks]]") -> str:
+def merge_profiles(recorded: Sequence[Recorded]) -> str:
     """The last lines of several processes as one: what all recorded, the step's time on the first, what is missing."""
-    done = [(process, looks.values) for process, looks in said if _number(looks.values, "bytes")]
-    if len(said) < 2 or not done:
-        return said[0][1].text if said else ""
-    steps = sorted({int(_number(values, "steps")) for _, values in done})
+    read = [(who, _read_summary(event)) for who, event in recorded]
+    done = [(who, summary) for who, summary in read if summary is not None and summary.bytes]
+    if len(recorded) < 2 or not done:
+        return recorded[0][1].text if recorded else ""
+    steps = sorted({summary.steps for _, summary in done})
     what = counted(steps[0], "step") if len(steps) == 1 else f"{steps[0]} to {counted(steps[-1], 'step')}"
-    traces = sum(
-        int(_number(values, "windows", 1)) for _, values in done
-    )  # of one that could not tell its end the last
-    size_mb = sum(_number(values, "bytes") for _, values in done) / 1e6
-    first, values = done[0]
-    on = f"each of {counted(len(done), 'rank')}" if len(done) > 1 else first.who
+    traces = sum(summary.windows for _, summary in done)
+    size_mb = sum(summary.bytes for _, summary in done) / 1e6
+    first, summary = done[0]
+    on = f"each of {counted(len(done), 'rank')}" if len(done) > 1 else first
     text = f"profiled {what} on {on}, in {counted(traces, 'trace')}, {size_mb:.1f} MB"
-    inside_ms, outside_ms = _number(values, "inside_ms"), _number(values, "outside_ms")
-    if inside_ms and outside_ms:
-        text += f"; on {first.who} a step took {inside_ms:.4g} ms in it and {outside_ms:.4g} ms outside"
-    missing = [f"{process.who}: {looks.values['missing']}" for process, looks in said if looks.values.get("missing")]
+    if summary.inside_ms and summary.outside_ms:
+        text += f"; on {first} a step took {summary.inside_ms:.4g} ms in it and {summary.outside_ms:.4g} ms outside"
+    missing = [f"{who}: {one.missing}" for who, one in read if one is not None and one.missing]
     return f"{text}; {missing[0]}" if missing else text
 
 
-def _number(values: Mapping[str, Any], name: str, otherwise: float = 0) -> float:
-    found = values.get(name, otherwise)
-    return found if isinstance(found, int | float) else otherwise
+def has_profile(event: Observation) -> bool | None:
+    """True if it tells of something recorded, False if of nothing; None if it tells of neither."""
+    summary = _read_summary(event)
+    return bool(summary.windows) if summary is not None and TraceLost.of(event) is None else None
+
+
+def _read_summary(event: Observation) -> ProfilingDone | None:
+    """The end of profiling; of a process that could not tell its end, its last trace."""
+    lost, written = TraceLost.of(event), TraceWritten.of(event)
+    if lost is not None:
+        return ProfilingDone(missing=lost.missing)
+    if written is not None:
+        return ProfilingDone(windows=1, steps=written.steps, bytes=written.bytes)
+    return ProfilingDone.of(event)

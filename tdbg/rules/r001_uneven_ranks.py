@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding, Start
 from tdbg.core.ranges import MAX_RANKS
+from tdbg.core.rule_base import Needs
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import ranges
@@ -40,12 +41,13 @@ class UnevenRanks(Rule):
     title = "ranks stopped at different steps"
     severity = "error"
     listens = (Start,)
+    needs = Needs(ranks=2)
 
     def finish(self, view: View) -> Iterable[Finding]:
         ranks = [found for found in view.ranks() if found.start is not None and found.start.world_size > 1]
         newest = max((found.launch for found in ranks), default=0)
         ranks = [found for found in ranks if found.launch == newest]  # a restart may use fewer ranks
-        if not ranks or not view.over or not all(view.gone(found) for found in ranks):
+        if not ranks or not view.over or not all(view.is_gone(found) for found in ranks):
             return ()
         world = max(found.start.world_size for found in ranks if found.start)
         missing = sorted(set(range(min(world, MAX_RANKS))) - {found.rank for found in ranks if found.rank is not None})
@@ -60,16 +62,18 @@ class UnevenRanks(Rule):
         # Without a failure a rank without steps may have another job (a parameter server): no matter of ours.
         if not uneven and not (missing and view.exit_code and max(steps) > 0):
             return ()
-        return (self._finding(steps, missing if view.exit_code else [], uneven, recorded=unsure > 0),)
+        return (self._make_uneven_finding(steps, missing if view.exit_code else [], uneven, recorded=unsure > 0),)
 
-    def _finding(self, steps: dict[int, list[int]], missing: list[int], uneven: bool, *, recorded: bool) -> Finding:
+    def _make_uneven_finding(
+        self, steps: dict[int, list[int]], missing: list[int], uneven: bool, *, recorded: bool
+    ) -> Finding:
         told = [f"{ranges(steps[step])} at {step}" for step in sorted(steps)[:4]]
         absent = f"{ranges(missing)} never took a step" if missing else ""
         what = "the last records of the ranks are from different steps" if recorded else self.title
         title = f"{what}: {', '.join(told)}" if uneven else absent
         laggard = missing[0] if missing else min(steps[min(steps)])
         last = 0 if missing else min(steps)
-        return self.found(
+        return self.make_finding(
             title,
             first_step=last,
             rank=laggard,

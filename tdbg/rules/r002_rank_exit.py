@@ -1,10 +1,10 @@
 """TD-R002: a rank that ended by its own exit code or by a signal."""
 
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tdbg.core.events import ChildExit, Finding
+from tdbg.core.host import host_name
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined
 from tdbg.rules.view import View, signal_name
@@ -62,7 +62,7 @@ class RankExit(Rule):
 
     def finish(self, view: View) -> Iterable[Finding]:
         exits = sorted(_bad_exits(view), key=lambda found: (found.code in ASKED_TO_END, found.t, found.rank))
-        first = _first(exits)
+        first = _find_first(exits)
         if first is None:
             return ()
         rest = [other for other in exits if other is not first]
@@ -71,13 +71,13 @@ class RankExit(Rule):
         when = last if first.step else " before its first step"
         others = [f"rank {other.rank} {signal_name(-other.code) if other.code < 0 else other.code}" for other in rest]
         return (
-            self.found(
+            self.make_finding(
                 f"rank {first.rank} {how}{when}",
                 severity="info" if first.code in ASKED_TO_END else self.severity,
                 first_step=first.step,
                 rank=first.rank,
                 evidence=[f"on {first.host}"] * bool(first.host) + [f"then: {joined(others, 6)}"] * bool(others),
-                cause=_cause(view, first.code),
+                cause=_find_cause(view, first.code),
                 try_next="read the end of that rank's output; `--tee` keeps it"
                 if first.code not in ASKED_TO_END
                 else "",
@@ -85,14 +85,14 @@ class RankExit(Rule):
         )
 
 
-def _cause(view: View, code: int) -> str:
+def _find_cause(view: View, code: int) -> str:
     stopped = view.info.get("stopped")
     if stopped and code in ASKED_TO_END:
         return f"tdbg ended the run at {stopped}"
     return CAUSES.get(code, "")
 
 
-def _first(exits: list[_Exit]) -> _Exit | None:
+def _find_first(exits: list[_Exit]) -> _Exit | None:
     """The exit to name: the first, or a signal nobody explains at the same time; None where a traceback says it."""
     if not exits or not exits[0].explained:
         return exits[0] if exits else None
@@ -111,7 +111,7 @@ def _bad_exits(view: View) -> Iterable[_Exit]:
     for found in stepped:
         code = view.own_exit(found)
         if code:
-            host, pid = (found.start.host, found.start.pid) if found.start else (socket.gethostname(), 0)
+            host, pid = (found.start.host, found.start.pid) if found.start else (host_name(), 0)
             t = view.child_exits.get((host, pid), (found.t, 0))[0]
             explained = found.crash is not None and code > 0
             yield _Exit(t, code, found.rank or 0, found.step, host, explained, unsaid=found.end is None)

@@ -98,39 +98,43 @@ class ExceptionRule(Rule):
             if name != TOLD_TO_END and event.how == "uncaught":
                 self._of_launcher = self._of_launcher or (process, event)
             return ()
-        return self._uncaught(process, event) if event.how == "uncaught" else self._logged(process, event)
+        return (
+            self._evaluate_uncaught(process, event)
+            if event.how == "uncaught"
+            else self._evaluate_logged(process, event)
+        )
 
     def finish(self, view: View) -> Iterable[Finding]:
         found: Iterable[Finding] = ()
         if self._of_launcher is not None and self._crash is None and not view.child_exits:
-            found = self._uncaught(*self._of_launcher)  # nothing else is known of what it tells
+            found = self._evaluate_uncaught(*self._of_launcher)  # nothing else is known of what it tells
         if self._crash is not None:
             finding = self._crash[1]
             later = [text for t, text in sorted(self._crashed) if t != self._crash[0]]
             finding.evidence += [f"later: {text}" for text in later[:3]]
             finding.evidence += [f"and {counted(len(later) - 3, 'further process')}"] if len(later) > 3 else []
         for kept in self._swallowed.values():
-            self._conclude(kept, view)
+            self._conclude_swallowed(kept, view)
             if kept.count > 1:
                 times = f"{kept.count:,} times" + (" or more" if self._capped else "")
                 kept.finding.evidence.insert(0, f"{times}, last after step {kept.last_step}")
         return found
 
-    def _uncaught(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
+    def _evaluate_uncaught(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
         if len(self._crashed) < 1000:
-            self._crashed.append((event.t, clip(f"{_who(process, event)}: {_error(event, 140)}", 160)))
+            self._crashed.append((event.t, clip(f"{_process_name(process, event)}: {_format_error(event, 140)}", 160)))
         if self._crash is None:
             logged = self._swallowed.pop((event.exception, event.where), None)
             finding = logged.finding if logged else Finding(code=self.code, severity=self.severity, title="")
-            self._fill(finding, process, event, "uncaught")
+            self._fill_finding(finding, process, event, "uncaught")
             self._crash = event.t, finding
             return () if logged else (finding,)
         if event.t < self._crash[0]:
-            self._fill(self._crash[1], process, event, "uncaught")
+            self._fill_finding(self._crash[1], process, event, "uncaught")
             self._crash = event.t, self._crash[1]
         return ()
 
-    def _logged(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
+    def _evaluate_logged(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
         key = event.exception, event.where
         kept = self._swallowed.get(key)
         if kept is None and len(self._swallowed) >= MAX_SWALLOWED:
@@ -140,7 +144,7 @@ class ExceptionRule(Rule):
         new = kept.count == 0
         ends_thread = event.how == "thread"
         if new or (ends_thread and kept.threads == 0):  # the end of a thread says more than its log
-            self._warn(kept.finding, process, event)
+            self._fill_warning(kept.finding, process, event)
             kept.event = event
         kept.logged += not ends_thread
         kept.threads += ends_thread
@@ -148,12 +152,12 @@ class ExceptionRule(Rule):
         kept.process = process
         return (kept.finding,) if new else ()
 
-    def _warn(self, finding: Finding, process: ProcessDir, event: Traceback) -> None:
+    def _fill_warning(self, finding: Finding, process: ProcessDir, event: Traceback) -> None:
         how = "ended a thread" if event.how == "thread" else f"{event.how} and swallowed"
-        self._fill(finding, process, event, how)
+        self._fill_finding(finding, process, event, how)
         finding.severity = "warning"
 
-    def _conclude(self, kept: _Swallowed, view: View) -> None:
+    def _conclude_swallowed(self, kept: _Swallowed, view: View) -> None:
         """Say what became of the program after it swallowed an exception."""
         finding, event, process = kept.finding, kept.event, kept.process
         if event is None or process is None:
@@ -162,29 +166,31 @@ class ExceptionRule(Rule):
         rank = process.rank if process.rank is not None else event.rank
         how = "ended a thread" if kept.threads else f"{event.how} and swallowed"
         if found is not None and _went_on(found, kept):
-            how = how.removesuffix(" and swallowed")
-            self._fill(finding, process, event, f"{how}, and the program went on")
+            did = "ended a thread" if kept.threads else event.how
+            self._fill_finding(finding, process, event, f"{did}, and the program went on")
         elif not view.over:
             return
         elif kept.threads or view.has_stepped(rank):
-            self._fill(finding, process, event, f"{how}, and no step came after it")
+            self._fill_finding(finding, process, event, f"{how}, and no step came after it")
         else:
             code = view.own_exit(found) if found is not None else None
             code = view.exit_code if code is None else code
             ended = f" (exit {code})" if code is not None and code >= 0 else ""
-            self._fill(finding, process, event, f"{how}, and the program ended{ended} without one optimizer step")
+            self._fill_finding(
+                finding, process, event, f"{how}, and the program ended{ended} without one optimizer step"
+            )
             finding.cause = "the program catches what its training raises, and ends as though all were well"
             finding.try_next = "let the exception through, or end with sys.exit(1); `tdbg report` shows the traceback"
             return
         finding.severity = "warning"
 
-    def _fill(self, finding: Finding, process: ProcessDir, event: Traceback, how: str) -> None:
+    def _fill_finding(self, finding: Finding, process: ProcessDir, event: Traceback, how: str) -> None:
         at = f" ({event.where})" if event.where else ""
-        finding.title = f"{_who(process, event)}: {_error(event)}, {how}, after step {event.step}{at}"
+        finding.title = f"{_process_name(process, event)}: {_format_error(event)}, {how}, after step {event.step}{at}"
         finding.severity = self.severity
         finding.first_step = event.step
         finding.rank = process.rank if process.rank is not None else event.rank
-        lines = [_printable(line) for line in event.lines if set(line.strip()) - set("^~")]
+        lines = [_escape_line(line) for line in event.lines if set(line.strip()) - set("^~")]
         finding.evidence = [*_own_lines(lines, event), *([TRACEBACK, *lines[-SHOWN_LINES:]] if len(lines) > 3 else [])]
         finding.try_next = "`tdbg report` shows the traceback"
 
@@ -195,7 +201,7 @@ def _went_on(found: ProcessView, kept: _Swallowed) -> bool:
     return found.step > kept.last_step or evaluated > kept.last_t
 
 
-def _error(event: Traceback, width: int = 100) -> str:
+def _format_error(event: Traceback, width: int = 100) -> str:
     """Class and text of an exception, at most ``width`` characters of text; a comma may follow."""
     again = RAISED_AGAIN.match(event.message)
     if again is None or not event.lines:
@@ -214,12 +220,12 @@ def _own_lines(lines: list[str], event: Traceback) -> list[str]:
     return [text for text in lines[at : at + 2] if text is not lines[-1]] if at >= 0 else []
 
 
-def _printable(line: str) -> str:
+def _escape_line(line: str) -> str:
     """A line of somebody else's text that cannot colour or move the terminal it is shown on."""
     return "".join(letter if letter.isprintable() else "?" for letter in line.rstrip().expandtabs(4))
 
 
-def _who(process: ProcessDir, event: Traceback) -> str:
+def _process_name(process: ProcessDir, event: Traceback) -> str:
     if process.is_rank:
         return f"rank {process.rank}"
     if process.rank is None and event.rank is not None:

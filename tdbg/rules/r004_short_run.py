@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation, Plan
 from tdbg.core.observations.early_stopping import StoppingCheck
+from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
@@ -34,6 +35,8 @@ class ShortRun(Rule):
     title = "fewer steps than planned"
     severity = "warning"
     listens = (Plan, Observation)
+    observes = (StoppingCheck,)
+    needs = Needs(events=(Plan,))
 
     def __init__(self) -> None:
         self._stopped: dict[str, int] = {}  # process -> the step at which an early stopper asked for the end
@@ -49,13 +52,13 @@ class ShortRun(Rule):
             if not found.swallowed and self._stopped.get(found.process.label, -1) >= found.step:
                 continue
             planned = found.plan.steps if found.plan is not None else None
-            if planned and 0 < found.step < planned and view.gone(found) and view.ending(found) == "ended":
-                return (self._short(found, planned),)
+            if planned and 0 < found.step < planned and view.is_gone(found) and view.ending(found) == "ended":
+                return (self._make_short_finding(found, planned),)
         return ()
 
-    def _short(self, found: ProcessView, planned: int) -> Finding:
+    def _make_short_finding(self, found: ProcessView, planned: int) -> Finding:
         source = f" ({found.plan.source})" if found.plan is not None and found.plan.source else ""
-        return self.found(
+        return self.make_finding(
             f"rank {found.rank} took {found.step:,} of {planned:,} planned steps{source}",
             severity=self.severity if found.swallowed else "info",
             first_step=found.step,

@@ -7,6 +7,7 @@ from typing import Any
 
 from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import CallOrder, GroupOrder
+from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, ranges
@@ -70,6 +71,8 @@ class OutOfStep(Rule):
     title = "ranks out of step"
     severity = "error"
     listens = (Start, Observation)
+    observes = (CallOrder,)
+    needs = Needs(observations=(CallOrder,), ranks=2)
 
     def __init__(self) -> None:
         self._launches: dict[str, int] = {}
@@ -90,10 +93,10 @@ class OutOfStep(Rule):
         for group in seen.groups:
             key = (ran_in, group["group"], group["since"], tuple(group.get("ranks", ())))
             self._sizes[key] = group["size"]
-            found += self._take(key, process.rank, group)
+            found += self._add_group(key, process.rank, group)
         return found
 
-    def _take(self, key: Key, rank: int, group: GroupOrder) -> Iterable[Finding]:
+    def _add_group(self, key: Key, rank: int, group: GroupOrder) -> Iterable[Finding]:
         texts = self._texts[key, rank]
         for crc, ops in group["chunks"].items():
             if len(texts) < MAX_TEXTS:
@@ -103,15 +106,15 @@ class OutOfStep(Rule):
             if len(slots) < MAX_CHUNKS or first in slots:
                 slots.setdefault(first, {})[rank] = _Chunk(first, last, crc, first_step, last_step, texts.get(crc))
             if key not in self._parted and len(slots.get(first, ())) >= self._sizes[key]:
-                yield from self._compare(key, first)
+                yield from self._compare_chunk(key, first)
 
     def finish(self, view: View) -> Iterable[Finding]:
         for key in sorted(self._chunks):
             for first in sorted(self._chunks[key]):
                 if key not in self._parted:
-                    yield from self._compare(key, first)
+                    yield from self._compare_chunk(key, first)
 
-    def _compare(self, key: Key, first: int) -> Iterable[Finding]:
+    def _compare_chunk(self, key: Key, first: int) -> Iterable[Finding]:
         """One chunk of all ranks, or of those that wrote it; forgotten where they agree."""
         chunks = self._chunks[key][first]
         ends = {(chunk.last, chunk.crc) for chunk in chunks.values()}
@@ -119,14 +122,14 @@ class OutOfStep(Rule):
             if len(chunks) >= self._sizes[key]:
                 del self._chunks[key][first]
             return ()
-        at = _parting(list(chunks.values()))
+        at = _find_divergence(list(chunks.values()))
         if at is None and len({chunk.last for chunk in chunks.values()}) > 1:
             return ()  # one has come further than the other, as far as can be told
         self._parted.add(key)
-        new = self._finding(key, chunks, at)
-        return self.once(self._given, new)
+        new = self._make_order_finding(key, chunks, at)
+        return self.report_once(self._given, new)
 
-    def _finding(self, key: Key, chunks: dict[int, _Chunk], at: int | None) -> Finding:
+    def _make_order_finding(self, key: Key, chunks: dict[int, _Chunk], at: int | None) -> Finding:
         called: defaultdict[str, list[int]] = defaultdict(list)
         for rank, chunk in chunks.items():
             calls = list(chunk.calls()) if at is not None else [chunk.crc]
@@ -149,7 +152,7 @@ class OutOfStep(Rule):
             evidence = [f"rank {rank}: {chunks[rank].window(at)}" for rank in sorted(chunks)][:4]
             more = [f"{ranges(called[call])}: {call}" for call in called if call not in (usual, other)]
             evidence += [joined(more, 4)] if more else []
-        return self.found(
+        return self.make_finding(
             f"{what}: {place}, {when}",
             first_step=low,
             rank=odd[0],
@@ -161,7 +164,7 @@ class OutOfStep(Rule):
         )
 
 
-def _parting(chunks: list[_Chunk]) -> int | None:
+def _find_divergence(chunks: list[_Chunk]) -> int | None:
     """The place of the first call that differs, of those the ranks both have; None if none is known to."""
     if any(chunk.ops is None for chunk in chunks):
         return None

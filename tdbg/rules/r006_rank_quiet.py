@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.ranges import MAX_RANKS
+from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, kept_in, ranges
@@ -136,6 +137,8 @@ class RankQuiet(Rule):
     severity = "warning"
     leads_to = ("TD-R001", "TD-R002", "TD-R003")  # whoever ends a job that hangs, and the timeout of a collective
     listens = (Start, Observation)
+    observes = (QuietRank, RankResumed)
+    needs = Needs(observations=(QuietRank,), ranks=2)
 
     def __init__(self) -> None:
         self._launches: dict[str, int] = {}
@@ -150,12 +153,12 @@ class RankQuiet(Rule):
             return ()
         kept = self._episodes.setdefault(process.label, [])
         if quiet is not None:
-            self._quiet(kept, process, event.t, quiet)
+            self._add_quiet(kept, process, event.t, quiet)
         if resumed is not None and kept and kept[-1].over_t is None:
             kept[-1].over_t, kept[-1].lasted_s = event.t, resumed.quiet_s
-        return self._conclude({}, over=False)
+        return self._update_finding({}, over=False)
 
-    def _quiet(self, kept: list[_Episode], process: ProcessDir, t: float, seen: QuietRank) -> None:
+    def _add_quiet(self, kept: list[_Episode], process: ProcessDir, t: float, seen: QuietRank) -> None:
         if kept and kept[-1].over_t is None:
             last = kept[-1]  # told again, after twice the time: still the same
             last.seen, last.told_t, last.lasted_s = seen, t, seen.quiet_s
@@ -170,16 +173,16 @@ class RankQuiet(Rule):
                 if episode.over_t is None and found.last is not None and found.last.t > episode.told_t:
                     episode.over_t = found.last.t  # it has stepped since
         endings = {found.rank or 0: f"step {found.step}, {view.ending(found)}" for found in view.ranks()}
-        return self._conclude(endings, over=view.over)
+        return self._update_finding(endings, over=view.over)
 
-    def _conclude(self, endings: dict[int, str], *, over: bool) -> Iterable[Finding]:
+    def _update_finding(self, endings: dict[int, str], *, over: bool) -> Iterable[Finding]:
         """The finding that all episodes together make; one is given out, and kept up to date."""
         episodes = [episode for kept in self._episodes.values() for episode in kept]
-        cases = list(_cases(episodes, endings, over))
+        cases = list(_find_cases(episodes, endings, over))
         if not cases:
             return ()
         worst = max(cases, key=lambda case: (not case.over, case.sure, case.lasted_s, -case.first.rank))
-        new = self._told(worst, over)
+        new = self._make_case_finding(worst, over)
         if self._finding is None:
             self._finding = new
             return (new,)
@@ -187,21 +190,22 @@ class RankQuiet(Rule):
             setattr(self._finding, name, value)
         return ()
 
-    def _told(self, case: _Case, over: bool) -> Finding:
+    def _make_case_finding(self, case: _Case, over: bool) -> Finding:
         first = case.first
-        waiting = ranges(sorted({episode.rank for episode in case.waiting}))
+        waiters = {episode.rank for episode in case.waiting}
+        waiting = ranges(waiters)
         missing = sorted({episode.rank for episode in case.missing} | set(case.silent))
         severity = "info" if case.over else SEVERITIES[2 if over else 1]
         since = f"at step {first.step}" if case.over else f"since step {first.step}"
-        verb = "waited" if case.over else "has waited" if waiting.startswith("rank ") else "have waited"
+        verb = "waited" if case.over else "has waited" if len(waiters) == 1 else "have waited"
         came = "came late" if case.over else "does not come" if len(missing) == 1 else "do not come"
         title = f"{ranges(missing)} {came} to {first.doing}, where {waiting} {verb} for {case.lasted_s:.0f} s {since}"
         if case.missing:
             title += f": {'it was' if case.over else 'it is'} {case.missing[0].at()}"
-        lines = [_line(episode) for episode in [*case.missing[:3], *sorted(case.waiting, key=_by_rank)[:4]]]
+        lines = [_describe_episode(episode) for episode in [*case.missing[:3], *sorted(case.waiting, key=_by_rank)[:4]]]
         lines = [f"rank {rank}: {how}" for rank, how in list(case.silent.items())[:3]] + lines
         files = [kept_in(episode.folder, file) for episode in [*case.missing[:3], first] for file in episode.seen.files]
-        return self.found(
+        return self.make_finding(
             title,
             severity=severity,
             first_step=first.step,
@@ -218,30 +222,30 @@ def _by_rank(episode: _Episode) -> int:
     return episode.rank
 
 
-def _line(episode: _Episode) -> str:
+def _describe_episode(episode: _Episode) -> str:
     ended = "went on" if episode.over_t is not None else "no end seen"
     number = f", call {episode.number} on {episode.group}" if episode.number else ""
     return f"rank {episode.rank}: {episode.at()}{number}, quiet for {episode.lasted_s:.1f} s, {ended}"
 
 
-def _cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -> Iterator[_Case]:
+def _find_cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -> Iterator[_Case]:
     """Every wait in which it is known who was missing."""
     for wait in episodes:
         if wait.state not in WAITING:
             continue
-        others = [other for other in episodes if other.meets(wait) and _belongs(other.rank, wait)]
+        others = [other for other in episodes if other.meets(wait) and _is_member(other.rank, wait)]
         behind = [other for other in others if _is_behind(other, wait)]
         missing = [other for other in behind if other.state == "elsewhere"] or behind  # the rest only wait as well
         together = [wait, *(other for other in others if _waits_along(other, wait))]
         if missing:
             yield _Case(together, missing)
             continue
-        silent = _silent(wait, others, endings)
+        silent = _find_silent(wait, others, endings)
         if over and wait.over_t is None and wait.state in SURE and silent:
             yield _Case(together, silent=silent)
 
 
-def _belongs(rank: int, wait: _Episode) -> bool:
+def _is_member(rank: int, wait: _Episode) -> bool:
     return not wait.seen.ranks or rank in wait.seen.ranks
 
 
@@ -259,10 +263,15 @@ def _is_behind(other: _Episode, wait: _Episode) -> bool:
         return other.state == "elsewhere" and wait.state in SURE
     if begun < wait.number:
         return True
-    return begun == wait.number and other.group == wait.group and other.number == wait.number and _differ(other, wait)
+    return (
+        begun == wait.number
+        and other.group == wait.group
+        and other.number == wait.number
+        and _call_differently(other, wait)
+    )
 
 
-def _differ(other: _Episode, wait: _Episode) -> bool:
+def _call_differently(other: _Episode, wait: _Episode) -> bool:
     """Both in the same call by number, but in different functions: the higher rank is named."""
     return other.doing != wait.doing and other.rank > wait.rank
 
@@ -271,7 +280,7 @@ def _waits_along(other: _Episode, wait: _Episode) -> bool:
     return other.state == wait.state and other.doing == wait.doing and other.number == wait.number
 
 
-def _silent(wait: _Episode, others: list[_Episode], endings: dict[int, str]) -> dict[int, str]:
+def _find_silent(wait: _Episode, others: list[_Episode], endings: dict[int, str]) -> dict[int, str]:
     """Ranks of the group that wrote nothing while this one waited, and how they ended."""
     members = wait.seen.ranks or range(min(wait.seen.size or len(endings), MAX_RANKS))
     heard = {wait.rank, *(other.rank for other in others)}

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tdbg.core.events import Finding, Start, Traceback
+from tdbg.core.rule_base import Needs
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import clip, ranges
 from tdbg.rules.view import ProcessView, View, signal_name
@@ -54,6 +55,7 @@ class EarlyEnd(Rule):
     severity = "error"
     leads_to = ("TD-R001", "TD-R002", "TD-R003", "TD-R006")
     listens = (Start,)
+    needs = Needs(ranks=2)
 
     def finish(self, view: View) -> Iterable[Finding]:
         ranks = [found for found in view.ranks() if found.start is not None and found.start.world_size > 1]
@@ -65,17 +67,19 @@ class EarlyEnd(Rule):
         first, left_at = left[0], _end_of(view, left[0])
         if any(_failed_by_itself(view, found, left_at) for found in ranks):
             return ()
-        failed = [how for found in ranks if (how := _failure(view, found, left_at)) is not None]
+        failed = [how for found in ranks if (how := _find_failure(view, found, left_at)) is not None]
         ended = "with exit code 0" if view.own_exit(first) == 0 else "without an error"
         sure = [one for one in failed if one.lost_peer]
         if not failed:
             return ()
         since = min(one.found.crash.t for one in sure if one.found.crash is not None) if sure else float("inf")
         return (
-            self._finding([found for found in left if _end_of(view, found) <= since + CLOCK_S], ended, sure or failed),
+            self._make_left_finding(
+                [found for found in left if _end_of(view, found) <= since + CLOCK_S], ended, sure or failed
+            ),
         )
 
-    def _finding(self, left: list[ProcessView], ended: str, failed: list[_Failed]) -> Finding:
+    def _make_left_finding(self, left: list[ProcessView], ended: str, failed: list[_Failed]) -> Finding:
         first, sure = left[0], failed[0].lost_peer
         who = ranges(sorted(one.found.rank or 0 for one in failed))
         then = (
@@ -84,7 +88,7 @@ class EarlyEnd(Rule):
             else f"{who} took no step {_after_steps(failed)} in the {failed[0].waited_s:.0f} s until the end"
         )
         others = ranges(sorted(found.rank or 0 for found in left[1:])) if left[1:] else ""
-        return self.found(
+        return self.make_finding(
             f"rank {first.rank} ended {ended} after step {first.step}, and {then}",
             severity=self.severity if sure else "warning",
             first_step=first.step,
@@ -107,10 +111,10 @@ def _after_steps(failed: list[_Failed]) -> str:
 
 def _end_of(view: View, found: ProcessView) -> float:
     """When it ended, by its own word, its launcher's, or what it wrote last."""
-    return found.end.t if found.end is not None else _exit(view, found)[0] or found.t
+    return found.end.t if found.end is not None else _find_exit(view, found)[0] or found.t
 
 
-def _exit(view: View, found: ProcessView) -> tuple[float, int]:
+def _find_exit(view: View, found: ProcessView) -> tuple[float, int]:
     """When and how its launcher saw it end; 0, 0 where none told."""
     start = found.start
     return view.child_exits.get((start.host, start.pid), (0.0, 0)) if start is not None else (0.0, 0)
@@ -118,7 +122,7 @@ def _exit(view: View, found: ProcessView) -> tuple[float, int]:
 
 def _failed_by_itself(view: View, found: ProcessView, left_at: float) -> bool:
     """True if a rank failed for a reason of its own before another left: that one was ended by its launcher, and well."""
-    crash, (ended_at, code) = found.crash, _exit(view, found)
+    crash, (ended_at, code) = found.crash, _find_exit(view, found)
     if crash is not None:
         return crash.t <= left_at + CLOCK_S and not _is_of_collective(crash)
     return found.end is None and code != 0 and 0 < ended_at <= left_at
@@ -136,17 +140,17 @@ def _ended_well(view: View, found: ProcessView) -> bool:
         return False
     if found.end is not None:
         return view.ending(found) == "ended"
-    return view.own_exit(found) == 0  # os._exit: its launcher told of it
+    return view.own_exit(found) == 0  # os._find_exit: its launcher told of it
 
 
-def _failure(view: View, found: ProcessView, left_at: float) -> _Failed | None:
+def _find_failure(view: View, found: ProcessView, left_at: float) -> _Failed | None:
     """How the rank failed after another had left; None where it did not, or for a reason of its own."""
     crash, code = found.crash, view.own_exit(found)
     if crash is not None and crash.t >= left_at - CLOCK_S and _is_of_collective(crash):
         return _Failed(found, clip(f"{crash.exception}: {crash.message}", 140), True, crash.t - left_at)
     if code is None or code >= 0 or found.start is None:
         return None
-    ended_at = _exit(view, found)[0]
+    ended_at = _find_exit(view, found)[0]
     stepped_at = max(one.t for one in (found.last, found.last_eval, found.start) if one is not None)
     waited_s = ended_at - max(left_at, stepped_at)
     return _Failed(found, signal_name(-code), False, waited_s) if waited_s >= WAITED_S else None

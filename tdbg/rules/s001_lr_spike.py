@@ -77,44 +77,44 @@ class LearningRateSpike(PerProcessRule[_State]):
     severity = "error"
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if not event.lr or state.said:
             return None
         rate = max((value for value in event.lr if finite(value) is not None), default=0.0)
-        if state.spike is None and self._jumped(state, rate):
-            state.spike = _begin(state, event.step, rate)
+        if state.spike is None and self._has_jumped(state, rate):
+            state.spike = _begin_spike(state, event.step, rate)
         state.rates.push(rate)
         state.highest, state.step = max(state.highest, rate), event.step
         if state.spike is None:
-            _remember(state, event)
+            _remember_step(state, event)
             return None
-        return self._watch(process, state, state.spike, event)
+        return self._watch_spike(process, state, state.spike, event)
 
     @staticmethod
-    def _jumped(state: _State, rate: float) -> bool:
+    def _has_jumped(state: _State, rate: float) -> bool:
         known = len(state.rates) >= WARM_STEPS and state.rates.median > 0
         return known and rate > RATIO * state.rates.median and rate > OVER_HIGHEST * state.highest
 
-    def _watch(self, process: ProcessDir, state: _State, spike: _Spike, event: Step) -> Finding | None:
+    def _watch_spike(self, process: ProcessDir, state: _State, spike: _Spike, event: Step) -> Finding | None:
         spike.seen += 1
         if spike.seen > WATCH_RECORDS or event.step > spike.step + WATCH_STEPS:
             state.spike = None
             return None
-        worst = _reaction(spike, event)
+        worst = _describe_reaction(spike, event)
         if worst:
             spike.bad += 1
             spike.worst = worst
-        if spike.bad < REACTIONS and not _ruined(event):
+        if spike.bad < REACTIONS and not _is_ruined(event):
             return None
         state.said = True
-        return self._spiked(process, spike)
+        return self._make_spike_finding(process, spike)
 
-    def _spiked(self, process: ProcessDir, spike: _Spike) -> Finding:
+    def _make_spike_finding(self, process: ProcessDir, spike: _Spike) -> Finding:
         times = spike.after / spike.before
         gap = (
             [f"no record between steps {spike.last_step} and {spike.step}"] if spike.step > spike.last_step + 1 else []
         )
-        return self.found(
+        return self.make_finding(
             f"learning rate jumped {times:,.0f}x at step {spike.step} ({figure(spike.before)} to"
             f" {figure(spike.after)}), rank {process.rank}, and {spike.worst or 'loss or gradients became NaN'}",
             first_step=spike.step,
@@ -126,7 +126,7 @@ class LearningRateSpike(PerProcessRule[_State]):
         )
 
 
-def _begin(state: _State, step: int, rate: float) -> _Spike:
+def _begin_spike(state: _State, step: int, rate: float) -> _Spike:
     """Fix what is normal at the moment of the jump, so that the effect is measured against it."""
     losses, norms = state.losses, state.norms
     return _Spike(
@@ -135,23 +135,23 @@ def _begin(state: _State, step: int, rate: float) -> _Spike:
         after=rate,
         last_step=state.step,
         loss=losses.median,
-        loss_limit=_limit(losses, LOSS_RATIO),
-        norm_limit=_limit(norms, GRAD_RATIO),
+        loss_limit=_noise_limit(losses, LOSS_RATIO),
+        norm_limit=_noise_limit(norms, GRAD_RATIO),
     )
 
 
-def _limit(window: Window, ratio: float) -> float:
+def _noise_limit(window: Window, ratio: float) -> float:
     """What a value must exceed to be no noise; nothing does, where too little is known or values may be negative."""
     if len(window) < WARM_STEPS or window.lowest <= 0:
         return math.inf
     return window.median * max(ratio, math.exp(min(LOG_SIGMAS * window.log_sigma(), 100.0)))
 
 
-def _ruined(event: Step) -> bool:
+def _is_ruined(event: Step) -> bool:
     return event.finite is False and not event.skipped
 
 
-def _remember(state: _State, event: Step) -> None:
+def _remember_step(state: _State, event: Step) -> None:
     loss, norm = finite(event.loss), finite(event.grad_norm)
     if loss is not None:
         state.losses.push(loss)
@@ -159,10 +159,10 @@ def _remember(state: _State, event: Step) -> None:
         state.norms.push(norm)
 
 
-def _reaction(spike: _Spike, event: Step) -> str:
+def _describe_reaction(spike: _Spike, event: Step) -> str:
     """How this step suffers from the jump, in words; empty if it does not."""
     loss, norm = finite(event.loss), finite(event.grad_norm)
-    if _ruined(event):
+    if _is_ruined(event):
         return "loss or gradients became NaN or Inf"
     if loss is not None and loss > spike.loss_limit:
         return f"the loss went from {figure(spike.loss)} to {figure(loss)}"

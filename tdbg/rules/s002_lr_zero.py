@@ -48,14 +48,16 @@ class LearningRateZero(PerProcessRule[_State]):
     severity = "warning"
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         rates = [value for value in event.lr if finite(value) is not None]
         if not event.lr or (state.said and not state.zeros):
             return None
         high, low = max(rates, default=1.0), min(rates, default=1.0)
         state.highest = max(state.highest, high)
         if low < -ROUNDING * max(state.highest, ROUNDING) and not state.said:
-            return self._say(process, state, f"the learning rate is negative: {figure(low)}", event.step, "error")
+            return self._make_rate_finding(
+                process, state, f"the learning rate is negative: {figure(low)}", event.step, "error"
+            )
         if abs(high) > 0 or abs(low) > 0:
             state.zeros = 0
             return None
@@ -64,7 +66,7 @@ class LearningRateZero(PerProcessRule[_State]):
         if state.zeros < ZERO_STEPS or state.said:
             return None
         text = f"the learning rate has been 0 for {ZERO_STEPS} steps, since step {state.since}"
-        return self._say(process, state, text, state.since, self.severity)
+        return self._make_rate_finding(process, state, text, state.since, self.severity)
 
     def finish(self, view: View) -> Iterable[Finding]:
         longest = max((state.zeros for state in self._states.values() if state.said), default=0)
@@ -72,9 +74,9 @@ class LearningRateZero(PerProcessRule[_State]):
             self._given[0].evidence.insert(0, f"{counted(longest, 'step')} with rate 0 up to the end")
         return ()
 
-    def _say(self, process: ProcessDir, state: _State, text: str, step: int, severity: str) -> Finding:
+    def _make_rate_finding(self, process: ProcessDir, state: _State, text: str, step: int, severity: str) -> Finding:
         state.said = True
-        return self.found(
+        return self.make_finding(
             f"{text}, rank {process.rank}",
             severity=severity,
             first_step=step,

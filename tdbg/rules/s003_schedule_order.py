@@ -41,11 +41,11 @@ class ScheduleOrder(ObservingRule[_State]):
     observes = (OrderReversed,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: OrderReversed) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: OrderReversed) -> Finding | None:
         if state.said:
             return None
         state.said = True
-        return self.found(
+        return self.make_finding(
             f"{seen.scheduler} steps before the optimizer: the rate {figure(seen.skipped_rate)}"
             f" was never used, rank {process.rank}",
             first_step=1,

@@ -16,7 +16,7 @@ from tdbg.core.observations.schedule import (
 )
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
-from tdbg.rules import RULES, Rule, observed
+from tdbg.rules import RULES, Rule, read_observations
 from tdbg.rules.text import figure
 from tdbg.rules.view import ProcessView, View
 
@@ -59,6 +59,7 @@ class ScheduleIdle(Rule):
     title = "schedule without effect"
     severity = "warning"
     listens = (Observation, Switch, ProbeOff)
+    observes = (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged, SchedulerIdle)
 
     def __init__(self) -> None:
         self._states: defaultdict[str, _State] = defaultdict(_State)
@@ -68,15 +69,15 @@ class ScheduleIdle(Rule):
         state = self._states[process.label]
         if not isinstance(event, Observation):
             state.blind = True
-        for seen in observed(event, (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged)):
-            self._take(state, seen)
+        for seen in read_observations(event, (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged)):
+            self._add_observation(state, seen)
         idle = SchedulerIdle.of(event)
         if idle is not None and not state.said:
             state.said = True
-            return self.once(self._given, self._idle(process, idle))
+            return self.report_once(self._given, self._evaluate_idle(process, idle))
         return ()
 
-    def _take(self, state: _State, seen: Observed) -> None:
+    def _add_observation(self, state: _State, seen: Observed) -> None:
         if isinstance(seen, SchedulerBuilt) and not seen.own_step:
             state.built.setdefault(seen.which, seen.scheduler)
             state.rates.setdefault(seen.which, seen.rates)
@@ -85,12 +86,12 @@ class ScheduleIdle(Rule):
         elif isinstance(seen, RateChanged) and seen.before is not None:
             state.blind = True
 
-    def _idle(self, process: ProcessDir, idle: SchedulerIdle) -> Finding:
+    def _evaluate_idle(self, process: ProcessDir, idle: SchedulerIdle) -> Finding:
         if idle.kind == "never":
             what = f"{idle.scheduler} was built but has never stepped in {counted(idle.epochs or 0, 'epoch')}"
-            return self._finding(process, idle.step, what, idle.text())
+            return self._make_idle_finding(process, idle.step, what, idle.text())
         what = f"{idle.scheduler} steers an optimizer that does not update: the rate in use does not follow it"
-        return self._finding(process, idle.step, what, idle.text(), elsewhere=True)
+        return self._make_idle_finding(process, idle.step, what, idle.text(), elsewhere=True)
 
     def finish(self, view: View) -> Iterable[Finding]:
         """A run that ended in good order, and never stepped a scheduler it had built."""
@@ -105,11 +106,13 @@ class ScheduleIdle(Rule):
                 continue
             what = f"{name} was built but never stepped in {counted(seen.step, 'step')}"
             detail = f"the learning rate was {figure(state.rates[idle[0]])} from beginning to end"
-            found += self.once(self._given, self._finding(seen.process, 1, what, detail))
+            found += self.report_once(self._given, self._make_idle_finding(seen.process, 1, what, detail))
         return found
 
-    def _finding(self, process: ProcessDir, step: int, what: str, detail: str, *, elsewhere: bool = False) -> Finding:
-        return self.found(
+    def _make_idle_finding(
+        self, process: ProcessDir, step: int, what: str, detail: str, *, elsewhere: bool = False
+    ) -> Finding:
+        return self.make_finding(
             f"{what}, rank {process.rank}",
             first_step=step,
             rank=process.rank,

@@ -61,33 +61,33 @@ class ScheduleMisfit(ObservingRule[_State]):
     listens: ClassVar[tuple[type[Event], ...]] = (Observation, Plan)
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        """A trainer's plan is kept; observations go to `see`."""
+        """A trainer's plan is kept; observations go to `evaluate`."""
         if isinstance(event, Plan):
             self._states[process.label].steps = event.steps
             return ()
         return super().feed(process, event)
 
-    def see(self, process: ProcessDir, state: _State, seen: SchedulerStepped | ScheduleOver) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: SchedulerStepped | ScheduleOver) -> Finding | None:
         if isinstance(seen, SchedulerStepped):
-            return self._follow(process, state, seen) if seen.planned else None
+            return self._follow_schedule(process, state, seen) if seen.planned else None
         if state.said:
             return None
         state.said = True
-        return self._over(process, seen)
+        return self._make_over_finding(process, seen)
 
-    def _follow(self, process: ProcessDir, state: _State, seen: SchedulerStepped) -> Finding | None:
+    def _follow_schedule(self, process: ProcessDir, state: _State, seen: SchedulerStepped) -> Finding | None:
         state.scheduler, state.planned = seen.scheduler, seen.planned or 0
         state.advanced, state.updates = seen.advanced, seen.updates
         if state.said or not _will_barely_begin(state):
             return None
         state.said = True
-        return self._barely(process, state, state.updates)
+        return self._make_barely_finding(process, state, state.updates)
 
-    def _over(self, process: ProcessDir, seen: ScheduleOver) -> Finding:
+    def _make_over_finding(self, process: ProcessDir, seen: ScheduleOver) -> Finding:
         length = f" of {counted(seen.planned, 'step')}" if seen.planned else ""
         crowded = seen.kind == "crowded"
         where = "" if crowded else " of the first epoch"
-        return self.found(
+        return self.make_finding(
             f"{seen.scheduler}{length} was over after {counted(seen.updates, 'update')}{where}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
@@ -108,12 +108,12 @@ class ScheduleMisfit(ObservingRule[_State]):
                 continue
             whole = seen.end is not None and seen.end.reason == "exit"
             fits = abs(seen.step - state.planned) <= NEAR * state.planned
-            if whole and fits and state.advanced <= BARELY * state.planned:
-                found += self.once(self._given, self._barely(seen.process, state, seen.step))
+            if whole and fits and _has_barely_begun(state, seen.step):
+                found += self.report_once(self._given, self._make_barely_finding(seen.process, state, seen.step))
         return found
 
-    def _barely(self, process: ProcessDir, state: _State, steps: int) -> Finding:
-        return self.found(
+    def _make_barely_finding(self, process: ProcessDir, state: _State, steps: int) -> Finding:
+        return self.make_finding(
             f"{state.scheduler} of {counted(state.planned, 'step')} had barely begun after {counted(steps, 'update')},"
             f" rank {process.rank}",
             first_step=1,
@@ -125,6 +125,12 @@ class ScheduleMisfit(ObservingRule[_State]):
             cause="its length counts updates, and it steps once an epoch",
             try_next="step it after each update, or give its length in epochs",
         )
+
+
+def _has_barely_begun(state: _State, updates: int) -> bool:
+    """True if it was at most a tenth of its way, as far as it was seen and at the pace it had until then."""
+    rest = max(updates - state.updates, 0) * state.advanced / state.updates if state.updates else updates
+    return state.advanced + rest <= BARELY * state.planned
 
 
 def _will_barely_begin(state: _State) -> bool:

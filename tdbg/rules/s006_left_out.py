@@ -44,7 +44,7 @@ class LeftOut(ObservingRule[_State]):
     observes = (ParameterCoverage,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: ParameterCoverage) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: ParameterCoverage) -> Finding | None:
         if state.said or not (seen.forgotten or seen.twice):
             return None
         state.said = True
@@ -56,7 +56,7 @@ class LeftOut(ObservingRule[_State]):
             )
         else:
             what = f"{counted(seen.twice_count or 0, 'parameter')} updated by two optimizers: {joined(names, 3)}"
-        return self.found(
+        return self.make_finding(
             f"{what}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

@@ -47,14 +47,14 @@ class WeightsStuck(ObservingRule[_State]):
     observes = (UpdateSizes,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: UpdateSizes) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: UpdateSizes) -> Finding | None:
         lasting = seen.lasts("stuck")
         if state.said or not lasting:
             return None
         state.said = True
         names, dtype = lasting["names"], lasting.get("dtype", "")
         half = dtype in HALF
-        return self.found(
+        return self.make_finding(
             f"{counted(lasting['count'], 'sampled parameter')} unchanged since step {lasting['since']}"
             f" ({dtype}, lr {figure(lasting.get('lr'))}): {joined(names, 3)}, rank {process.rank}",
             first_step=lasting["since"],

@@ -42,11 +42,11 @@ class RateHigh(ObservingRule[_State]):
     observes = (RateAboveBound,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: RateAboveBound) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: RateAboveBound) -> Finding | None:
         if state.said:
             return None
         state.said = True
-        return self.found(
+        return self.make_finding(
             f"learning rate {figure(float(seen.highest))} with {seen.optimizer} at step"
             f" {seen.step}, rank {process.rank}",
             first_step=seen.step,

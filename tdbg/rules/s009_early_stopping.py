@@ -54,13 +54,13 @@ class EarlyStoppingAstray(KindsRule):
     severity = "warning"
     observes = (StoppingCheck,)
 
-    def see(self, process: ProcessDir, seen: StoppingCheck) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: StoppingCheck) -> Iterable[tuple[str, Finding]]:
         if seen.fault not in CAUSES or not self.is_news(process, seen.fault):
             return ()
         cause, try_next = CAUSES[seen.fault]
         words = {"better": seen.better, "metric": seen.metric or "the metric", "greater": seen.better == "max"}
-        found = self.found(
-            f"{self._title(seen)}, at step {seen.step}, rank {process.rank}",
+        found = self.make_finding(
+            f"{self._format_title(seen)}, at step {seen.step}, rank {process.rank}",
             first_step=seen.since,
             rank=process.rank,
             phase="eval",
@@ -70,7 +70,7 @@ class EarlyStoppingAstray(KindsRule):
         )
         return [(seen.fault, found)]
 
-    def _title(self, seen: StoppingCheck) -> str:
+    def _format_title(self, seen: StoppingCheck) -> str:
         metric = seen.metric or "its metric"
         span = f"from {figure(seen.first)} to {figure(seen.value)}"
         if seen.fault == "nan":

@@ -1,23 +1,22 @@
 """Words for people: numbers, lists of ranks, plurals, all in one line."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 KINDS = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf", "nan+inf": "NaN and Inf"}
 
 TRACEBACK = "traceback:"  # evidence: the lines of one follow
 
 
-def figure(value: Any) -> str:
+def figure(value: object) -> str:
     """A number of an event, four digits; NaN and Inf spelt as people do, nothing as a dash."""
     if isinstance(value, list | tuple):
         return ", ".join(dict.fromkeys(figure(item) for item in value[:4])) or "-"
     if isinstance(value, float):
         return f"{value:.4g}"
-    return KINDS.get(value, str(value)) if value is not None else "-"
+    return "-" if value is None else KINDS.get(str(value), str(value))
 
 
-def loss_scale(value: Any) -> str:
+def loss_scale(value: object) -> str:
     """A loss scale, a power of two, in full."""
     return f"{value:,.0f}" if isinstance(value, int | float) and value >= 1 else figure(value)
 

@@ -2,7 +2,6 @@
 
 import math
 import signal
-import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +20,14 @@ from tdbg.core.events import (
     Observation,
     Params,
     Plan,
+    ProbeOff,
     Start,
     Step,
     Switch,
     Traceback,
     Trigger,
 )
+from tdbg.core.host import host_name
 from tdbg.core.rundir import ProcessDir, RunDir, lives, restart_count
 from tdbg.rules.flag_lines import Injections
 
@@ -72,18 +73,11 @@ def launch_of(process: ProcessDir, start: Start | None) -> int:
 
 
 @dataclass(slots=True)
-class Looks:
-    """What one flag's probe said in one process."""
+class FlagObservations:
+    """What the probe of one flag told in one process: how often, and its last observation."""
 
+    last: Observation
     count: int = 0
-    step: int = 0
-    text: str = ""
-    values: dict[str, Any] = field(default_factory=dict)  # of the last one
-
-    def take(self, event: Observation) -> None:
-        """One more observation."""
-        self.count += 1
-        self.step, self.text, self.values = event.step, event.text, event.values
 
 
 @dataclass(slots=True)
@@ -108,7 +102,9 @@ class ProcessView:
     crash: Traceback | None = None  # the last exception nobody caught
     swallowed: int = 0  # exceptions that were logged or printed
     notes: dict[str, str] = field(default_factory=dict)
-    looks: dict[str, "Looks"] = field(default_factory=dict)  # by flag, or by probe where no flag wakes it
+    observations_by_flag: dict[str, FlagObservations] = field(default_factory=dict)  # by probe where no flag wakes it
+    probes: set[str] = field(default_factory=set)  # those whose observations came
+    failed_probes: set[str] = field(default_factory=set)  # parts of tdbg that switched themselves off
     switch: Switch | None = None  # the last change of level and flags; None: as the run began
     triggers: list[Trigger] = field(default_factory=list)  # the first ones
 
@@ -129,11 +125,11 @@ class ProcessView:
             return self.process.label
         return f"rank {self.rank}" + (f" attempt {self.process.attempt}" if self.process.attempt else "")
 
-    def take(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Bring the state up to date."""
         self.t = max(self.t, event.t)
         if isinstance(event, Step):
-            self._step(event)
+            self._add_step(event)
         elif isinstance(event, Note):
             if len(self.notes) < MAX_NOTES:
                 self.notes.setdefault(event.code, event.text)
@@ -143,7 +139,9 @@ class ProcessView:
             else:
                 self.swallowed += 1
         elif isinstance(event, Observation):
-            self.looks.setdefault(event.flag or event.probe, Looks()).take(event)
+            self._add_observation(event)
+        elif isinstance(event, ProbeOff):
+            self.failed_probes.add(event.probe)
         elif isinstance(event, Trigger):
             if len(self.triggers) < MAX_TRIGGERS:
                 self.triggers.append(event)
@@ -156,7 +154,16 @@ class ProcessView:
             if isinstance(event, Cost):
                 self.evals = max(self.evals, event.evals)
 
-    def _step(self, event: Step) -> None:
+    def _add_observation(self, event: Observation) -> None:
+        self.probes.add(event.probe)
+        name = event.flag or event.probe
+        found = self.observations_by_flag.get(name)
+        if found is None:
+            found = self.observations_by_flag[name] = FlagObservations(event)
+        found.count += 1
+        found.last = event
+
+    def _add_step(self, event: Step) -> None:
         event.grad_norms = None  # long, and no rule asks for it: not worth keeping
         self.records += 1
         if event.phase == "eval":
@@ -191,14 +198,14 @@ class View:
         self.exit_code: int | None = None
         self.over = False
 
-    def take(self, process: ProcessDir, event: Event) -> None:
+    def add_event(self, process: ProcessDir, event: Event) -> None:
         """Bring the state up to date."""
         found = self.processes.get(process.label)
         if found is None:
             found = self.processes[process.label] = ProcessView(process)
-        found.take(event)
+        found.add_event(event)
         if isinstance(event, Injection):
-            self.injections.take(event)
+            self.injections.add(event)
         if isinstance(event, ChildExit) and len(self.child_exits) < MAX_EXITS:
             self.child_exits.setdefault((event.host, event.pid), (event.t, event.code))
 
@@ -211,9 +218,9 @@ class View:
         killed_by = _signal_number(number)
         if killed_by:
             self.exit_code = -killed_by
-        self.over = self.exit_code is not None or bool(self.info.get("end")) or not self._supervised()
+        self.over = self.exit_code is not None or bool(self.info.get("end")) or not self._is_supervised()
 
-    def _supervised(self) -> bool:
+    def _is_supervised(self) -> bool:
         """True while the tdbg that started the run may still live."""
         supervisor = self.info.get("supervisor")
         if not isinstance(supervisor, dict):
@@ -350,11 +357,11 @@ class View:
         alone = not any(one.step and not one.process.is_rank for one in same)
         return found.process.is_rank and last and alone and len(self.ranks()) == 1
 
-    def gone(self, found: ProcessView) -> bool:
+    def is_gone(self, found: ProcessView) -> bool:
         """True if the process is known to have ended, in whatever way."""
         if found.end is not None or found.crash is not None or self.own_exit(found) is not None:
             return True
-        here = found.start is None or found.start.host in ("", socket.gethostname())
+        here = found.start is None or found.start.host in ("", host_name())
         return self.over and (here or time.time() - found.t > SILENT_S)
 
     def ending(self, found: ProcessView) -> str:
@@ -370,7 +377,7 @@ class View:
             return {"exit": "ended", "exception": "exception"}.get(found.end.reason, found.end.reason)
         if code == 0:
             return "ended"
-        if self.gone(found):
+        if self.is_gone(found):
             return "cut off"
         return "no end seen" if self.over else "running"
 
@@ -388,7 +395,7 @@ def _stands_before(found: ProcessView, other: ProcessView) -> bool:
     return order(found) > order(other)
 
 
-def _signal_number(value: Any) -> int:
+def _signal_number(value: object) -> int:
     if isinstance(value, int):
         return abs(value)
     return int(signal.Signals[value]) if isinstance(value, str) and value in signal.Signals.__members__ else 0

@@ -96,14 +96,14 @@ class ProbeDispatcher:
         The table is changed as a whole: a thread of the program's that takes batches looks into it meanwhile.
         """
         subscribers = {}
-        probes = sorted(self.probes, key=lambda probe: not probe.rests)
+        probes = sorted(self.probes, key=lambda probe: not probe.pause_while_profiling)
         for name, method in vars(Listener).items():
             if callable(method) and not name.startswith("_"):
                 subscribers[name] = [
                     (probe, getattr(probe, name))
                     for probe in probes
-                    if getattr(type(probe), name) is not method and name not in probe.ignores
-                    if not (self._state.quiet and probe.rests and name in RESTS)
+                    if getattr(type(probe), name) is not method and name not in probe.muted | probe.ignores
+                    if not (self._state.quiet and probe.pause_while_profiling and name in RESTS)
                 ]
         self.subscribers = subscribers
 

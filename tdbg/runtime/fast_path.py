@@ -1,6 +1,7 @@
 """The fast path of steps too short for more: compare the loss with a bound, count the update, and skip the rest."""
 
 import math
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.runtime.alarm import Attention
 from tdbg.runtime.compiler import hide
@@ -18,6 +20,9 @@ from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss
 from tdbg.runtime.state import State
+from tdbg.runtime.torch_compat import active_modes
+
+is_compiling = torch.compiler.is_compiling
 
 
 class FastPath:
@@ -86,7 +91,7 @@ class FastPath:
             return
         self._main_id = id(optimizer)
         self._rate = optimizer.param_groups[0].get("lr")
-        self._loss_bound = loss_bound
+        self._loss_bound = min(loss_bound, sys.float_info.max)  # neither NaN nor Inf is within it
         self._until = until
         self.thread = get_ident()
         self.steps_left = steps
@@ -137,38 +142,66 @@ class FastPath:
         self._calls.append((weakref.ref(module), args, kwargs))
         return True
 
-    @hide
-    def skip_loss(self, losses: object) -> bool:
-        """Before backward."""
+    def around_backward(self, original: Any, whole_path: Any) -> Any:
+        """Return `torch.autograd.backward` that checks the loss here while steps are skipped, else by ``whole_path``."""
         state = self._state
-        try:
-            if type(losses) is Tensor and losses.is_cpu and not state.scaling and state.in_update is None:
-                value = losses.item()
-                if math.isfinite(value) and value <= self._loss_bound and len(self._losses) < MAX_PARTS:
-                    self._losses.append(value)
-                    return True
-        except BaseException as error:  # a loss that shows no value, or one that has no order
-            if belongs_to_program(error):
-                raise
-        self._leave_guarded()
-        return False
 
-    @hide
-    def skip_clipping(self, total: object) -> bool:
-        """After clipping. total: the gradients' norm before it."""
-        try:
-            if type(total) is Tensor and total.is_cpu and math.isfinite(total.item()):
-                return True
-        except BaseException as error:  # a tensor that shows no value
-            if belongs_to_program(error):
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
+                    try:
+                        is_read = active_modes() is None and type(tensors) is Tensor and tensors.is_cpu
+                        is_read = is_read and not state.scaling and state.in_update is None
+                        loss = tensors.item() if is_read else math.nan
+                        is_usual = -math.inf < loss <= self._loss_bound and len(self._losses) < MAX_PARTS
+                    except BaseException as error:  # a loss that shows no value, or one that has no order
+                        if belongs_to_program(error):
+                            raise
+                        is_usual = False
+                    if is_usual:
+                        self._losses.append(loss)
+                        return original(tensors, *args, **kwargs)
+                    self._leave_guarded()
+                return whole_path(tensors, *args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
                 raise
-        self._leave_guarded()  # the report of bad gradients runs the step's calls again
-        return False
+
+        return hide(backward)
+
+    def around_clip(self, original: Any, whole_path: Any, glance: Callable[[list[Tensor], Any], None]) -> Any:
+        """Return `clip_grad_norm_` that checks the norm here while steps are skipped, else by ``whole_path``.
+
+        glance: called with the parameters and a norm that is not finite, or cannot be read.
+        """
+
+        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if self.steps_left <= 0 or get_ident() != self.thread:
+                    return whole_path(parameters, *args, **kwargs)
+                if type(parameters) is not list and not isinstance(parameters, Tensor):
+                    parameters = list(parameters)
+                total = original(parameters, *args, **kwargs)
+                try:
+                    is_usual = type(total) is Tensor and total.is_cpu and -math.inf < total.item() < math.inf
+                except BaseException as error:  # a tensor that shows no value
+                    if belongs_to_program(error):
+                        raise
+                    is_usual = False
+                if not is_usual:
+                    self._leave_guarded()  # the report of bad gradients runs the step's calls again
+                    glance(parameters if type(parameters) is list else [parameters], total)
+                return total
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+
+        return hide(clip_grad_norm_)
 
     @hide
     def hook_before_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook before each step of any optimizer."""
-        if self.steps_left > 0 and get_ident() == self.thread and not torch.compiler.is_compiling():
+        if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
             state = self._state
             if state.in_update is None and id(optimizer) == self._main_id:
                 state.in_update = optimizer
@@ -181,7 +214,7 @@ class FastPath:
     @hide
     def hook_after_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook after each step of any optimizer."""
-        if self.steps_left > 0 and get_ident() == self.thread and not torch.compiler.is_compiling():
+        if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
             state = self._state
             if state.in_update is None or optimizer is not state.in_update:
                 if id(state.in_update) == self._main_id:
@@ -216,7 +249,7 @@ class FastPath:
 
     @hide
     def _leave_guarded(self) -> None:
-        """Leave where nothing of ours stands around: at a loss, after clipping, in an optimizer's hook."""
+        """Leave from a hook or wrapper, which nothing of ours stands around."""
         try:
             self.leave()
         except BaseException as error:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tdbg.core.deprecation import adopt_old_names
 from tdbg.core.events import Step
 from tdbg.core.guard import Guard
 from tdbg.runtime.patches import Patches
@@ -22,8 +23,18 @@ class Listener:
     """
 
     name = ""
-    ignores: frozenset[str] = frozenset()  # points it is not told of for the time being: `Monitor.ignore`
-    rests: ClassVar[bool] = True  # while a profiler records; one that does not is told of a call after all others
+    muted: frozenset[str] = frozenset()  # points it is not called at for the time being: `Monitor.ignore`
+    pause_while_profiling: ClassVar[bool] = True  # one that does not pause is called after all others
+    ignores: frozenset[str] = muted  # the old names of the two, which other packages may set
+    rests: ClassVar[bool] = pause_while_profiling
+    _renamed: ClassVar[dict[str, str]] = {"ignores": "muted", "rests": "pause_while_profiling"}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adopt_old_names(cls, cls._renamed)
+        for old, new in Listener._renamed.items():
+            if new in vars(cls):
+                setattr(cls, old, vars(cls)[new])
 
     def __init__(self, failed: "Callable[[Any, BaseException], None]") -> None:
         self.on = True

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from tdbg.core.config import Selection, Settings
 from tdbg.core.control import Request
 from tdbg.core.events import Cost, Event
+from tdbg.core.guard import set_modes_aside_with
 from tdbg.core.profiling import MAX_STEPS
 from tdbg.runtime.alarm import Alarm, Attention
 from tdbg.runtime.budget import Budget
@@ -44,7 +45,7 @@ from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.root_search import RootSearch, is_anything_compiled
 from tdbg.runtime.state import State
 from tdbg.runtime.step_record import Recorder
-from tdbg.runtime.torch_compat import MISSING
+from tdbg.runtime.torch_compat import MISSING, active_modes
 from tdbg.runtime.training_hooks import TrainingHooks
 
 
@@ -120,7 +121,7 @@ class Monitor(State):
         overhead = measure_overhead()
         self.budget.calibrate(
             # Two hooks each, booked once; a skipped step has a loss, two hooks of the optimizer's and a clipping.
-            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s, "skipped_step": 4 * overhead.entry_s}
+            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s, "skipped_step": overhead.skipped_s}
             | dict.fromkeys(
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
             )
@@ -178,6 +179,7 @@ class Monitor(State):
         """Set every hook and patch. Nothing is hooked before, nothing is left after `detach`."""
         for name, goes_off in MISSING.items():
             self.note(f"without-{name}", f"this torch has no {name}: {goes_off}")
+        set_modes_aside_with(active_modes)
         self.roots.attach(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
         self.hooks.attach()
         self.use(probes)
@@ -220,7 +222,7 @@ class Monitor(State):
 
     def ignore(self, probe: Listener, points: Iterable[str]) -> None:
         """From now on a probe is not told of these points, although it has methods for them."""
-        probe.ignores = frozenset(points)
+        probe.muted = probe.ignores = frozenset(points)
         self.dispatcher.subscribe()
 
     def hush(self, quiet: bool) -> None:
@@ -417,8 +419,11 @@ class Monitor(State):
         """A step that the budget does not even pay a glance for: counted, as cheaply as can be."""
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
+            self.optimizers.other_stepped()
+            self.optimizers.give_way(optimizer)
             self.losses.last.drop()
             return
+        self.optimizers.main_stepped()
         self.optimizers.claim(optimizer)  # a profiler may want quiet from the first step on
         self.step += 1
         self.losses.last.end_step(self.step)
@@ -451,6 +456,7 @@ class Monitor(State):
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
+            self.optimizers.give_way(optimizer)
             self.losses.last.drop()
             return
         self.optimizers.main_stepped()
@@ -486,6 +492,7 @@ class Monitor(State):
             self.calls.late = []
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
+            self.optimizers.give_way(optimizer)
             self.losses.last.drop()
             return
         self.optimizers.main_stepped()

@@ -141,8 +141,10 @@ class _Keep:
         self.into, self.index = into, index
 
     def __call__(self, grad: Tensor) -> None:
-        with GUARD:
-            self.into[self.index] = grad.detach()
+        GUARD.call(self._keep, grad)
+
+    def _keep(self, grad: Tensor) -> None:
+        self.into[self.index] = grad.detach()
 
 
 @dataclass(frozen=True, slots=True)

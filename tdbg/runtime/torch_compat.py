@@ -77,6 +77,15 @@ _queue = _find(
 _no_subclass = _find(
     "_C.DisableTorchFunctionSubclass", "`__torch_function__` of tensor subclasses is called when tdbg sets hooks"
 )
+_observed = "modes of the program's own (FlopCounterMode and the like) also see what tdbg does"
+_function_modes = _find("_C._len_torch_function_stack", _observed)
+_function_mode_at = _find("_C._get_function_stack_at", _observed)
+_pop_function_mode = _find("_C._pop_torch_function_stack", _observed)
+_push_function_mode = _find("_C._push_on_torch_function_stack", _observed)
+_dispatch_modes = _find("_C._len_torch_dispatch_stack", _observed)
+_pop_dispatch_mode = _find("_C._pop_torch_dispatch_stack", _observed)
+_push_dispatch_mode = _find("_C._push_on_torch_dispatch_stack", _observed)
+can_set_modes_aside = _observed not in MISSING.values()
 _jit = _find("jit._recursive", "modules nested inside TorchScript modules keep tdbg's hooks")
 
 
@@ -111,7 +120,42 @@ def without_subclass() -> AbstractContextManager[object]:
     return _no_subclass() if _no_subclass is not None else nullcontext()
 
 
-def script_makers() -> list[tuple[object, str]]:
+def _sets_default_device(mode: Any) -> bool:
+    return type(mode).__name__ == "DeviceContext" and type(mode).__module__ == "torch.utils._device"
+
+
+class _ModesAside:
+    """Inside it no mode of the program's is in force but the default device."""
+
+    def __enter__(self) -> None:
+        self._dispatch = [_pop_dispatch_mode(None) for _ in range(_dispatch_modes())]
+        self._function = [_pop_function_mode() for _ in range(_function_modes())]
+        self._devices = [mode for mode in reversed(self._function) if _sets_default_device(mode)]
+        for mode in self._devices:
+            _push_function_mode(mode)
+
+    def __exit__(self, *error: object) -> None:
+        for _ in self._devices:
+            _pop_function_mode()
+        for mode in reversed(self._function):
+            _push_function_mode(mode)
+        for mode in reversed(self._dispatch):
+            _push_dispatch_mode(mode)
+
+
+def active_modes() -> _ModesAside | None:
+    """What sets the modes aside that are in force in this thread and would observe tdbg's work; None if none is."""
+    if not can_set_modes_aside:
+        return None
+    if _dispatch_modes():
+        return _ModesAside()
+    count = _function_modes()
+    if count and any(not _sets_default_device(_function_mode_at(place)) for place in range(count)):
+        return _ModesAside()
+    return None
+
+
+def script_makers() -> list[tuple[Any, str]]:
     """Where the functions stand that make TorchScript of their first argument."""
     if _jit is not None:
         return [(_jit, "create_script_module")]  # for all of those below

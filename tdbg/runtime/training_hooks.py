@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard
 from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.fast_path import FastPath
@@ -246,8 +245,8 @@ class TrainingHooks:
 
         return begin_or_end
 
-    def _around_clip(self, original: Callable[..., object]) -> Callable[..., object]:
-        monitor, guard, path = self.monitor, self._clip, self.fast_path
+    def _around_clip(self, original: Any) -> Any:
+        monitor, guard = self.monitor, self._clip
 
         def clip(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
@@ -265,25 +264,13 @@ class TrainingHooks:
 
         hide(clip)
 
-        def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> object:
-            try:
-                if path.steps_left <= 0 or get_ident() != path.thread:
-                    return clip(parameters, *args, **kwargs)
-                if type(parameters) is not list and not isinstance(parameters, Tensor):
-                    parameters = list(parameters)
-                total = original(parameters, *args, **kwargs)
-                if not path.skip_clipping(total):
-                    clipped = parameters if type(parameters) is list else [parameters]
-                    unseen(guard.call, monitor.clip_glanced, clipped, total)
-                return total
-            except BaseException as error:
-                drop_own_frames(error)
-                raise
+        def glance(clipped: list[Tensor], total: Any) -> None:
+            unseen(guard.call, monitor.clip_glanced, clipped, total)
 
-        return hide(clip_grad_norm_)
+        return self.fast_path.around_clip(original, clip, glance)
 
-    def _around_backward(self, original: Callable[..., object]) -> Callable[..., object]:
-        monitor, guard, path = self.monitor, self._backward, self.fast_path
+    def _around_backward(self, original: Any) -> Any:
+        monitor, guard = self.monitor, self._backward
 
         def look_and_go(tensors: Any, *args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
@@ -314,18 +301,4 @@ class TrainingHooks:
 
         hide(look_and_go)
 
-        def backward(tensors: Any, *args: object, **kwargs: object) -> object:
-            try:
-                if (
-                    path.steps_left > 0
-                    and get_ident() == path.thread
-                    and not (self._depth or torch.compiler.is_compiling())
-                    and path.skip_loss(tensors)
-                ):
-                    return original(tensors, *args, **kwargs)
-                return look_and_go(tensors, *args, **kwargs)
-            except BaseException as error:
-                drop_own_frames(error)
-                raise
-
-        return hide(backward)
+        return self.fast_path.around_backward(original, look_and_go)

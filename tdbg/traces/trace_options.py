@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tdbg.core.asked import Asked, Options
+from tdbg.core.command_spec import Args, Argument, Option, Options
 from tdbg.core.errors import TdbgError
-from tdbg.traces.parse.trace_files import Found
+from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 
 
-class Selected(Asked):
+class Selected(Args):
     """Which traces of a run or folder."""
 
     ranks: str = ""
@@ -18,34 +18,36 @@ class Selected(Asked):
 
 
 SELECTION: Options = {
-    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "windows": (("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "windows": Option(("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
 }
-ARGUMENTS = ("PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out.")
+ARGUMENT = Argument(
+    "PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out."
+)
 
 
-def chosen(question: Selected) -> list[Found]:
+def select_traces(args: Selected) -> list[TraceFile]:
     """The traces that are meant. Raises TdbgError for none, for several paths, and for options that cannot be."""
-    from tdbg.traces.parse.trace_files import newest, traces
+    from tdbg.traces.parse.trace_files import find_traces, newest_windows
 
-    if len(question.paths) > 1:
-        raise TdbgError(f"{len(question.paths)} paths were given", "name one trace, folder or run")
-    if question.windows not in ("last", "all"):
-        raise TdbgError(f"--windows cannot be {question.windows!r}", "write last or all")
-    found = traces(question.paths[0] if question.paths else "", _ranks(question.ranks))
-    return found if question.windows == "all" else newest(found)
+    if len(args.paths) > 1:
+        raise TdbgError(f"{len(args.paths)} paths were given", "name one trace, folder or run")
+    if args.windows not in ("last", "all"):
+        raise TdbgError(f"--windows cannot be {args.windows!r}", "write last or all")
+    found = find_traces(args.paths[0] if args.paths else "", _ranks(args.ranks))
+    return found if args.windows == "all" else newest_windows(found)
 
 
-def worth_reading(found: "list[Found]", question: Selected) -> "tuple[list[Found], list[int]]":
-    """Of many ranks those that matter, where the question names none; which are left out is said, and returned."""
-    if question.ranks:
+def sample_ranks(found: "list[TraceFile]", args: Selected) -> "tuple[list[TraceFile], list[int]]":
+    """Of many ranks those that matter, where the command line names none; which are left out is said, and returned."""
+    if args.ranks:
         return found, []
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.traces.analyze.rank_sampling import picked, unprofiled
+    from tdbg.traces.analyze.rank_sampling import describe_unprofiled, select_ranks
 
-    some = picked(found)
-    for line in (some.said, unprofiled(found)):
+    some = select_ranks(found)
+    for line in (some.said, describe_unprofiled(found)):
         if line:
             say(safe(line))
     return some.found, some.left
@@ -66,7 +68,7 @@ def check_top(top: int) -> None:
         raise TdbgError("--top cannot be negative", "write --top 0 or more")
 
 
-def target(option: str, name: str, found: Sequence[Found], *, force: bool) -> Path:
+def check_output_path(option: str, name: str, found: Sequence[TraceFile], *, force: bool) -> Path:
     """The file that is to be written. TdbgError for one that is there, without force, and always for a trace that is read."""
     from tdbg.core.tables import safe
 
@@ -82,7 +84,7 @@ def target(option: str, name: str, found: Sequence[Found], *, force: bool) -> Pa
     return path
 
 
-def share(option: str, text: str) -> float:
+def parse_share(option: str, text: str) -> float:
     """A share as people write it: ``0.1`` or ``10%``; 1 and more in percent alone. TdbgError for anything else."""
     try:
         found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -93,15 +95,15 @@ def share(option: str, text: str) -> float:
     return found
 
 
-def summaries(found: Sequence[Found], *, trees: bool = False) -> list[tuple[Found, Summary]]:
+def load_summaries(found: Sequence[TraceFile], *, trees: bool = False) -> list[tuple[TraceFile, Summary]]:
     """Each with its summary (trees: also of which operator called which); what cannot be read is told, and TdbgError if that is all of them."""
     from tdbg.core.output import say
     from tdbg.core.tables import safe
 
-    good: list[tuple[Found, Summary]] = []
+    good: list[tuple[TraceFile, Summary]] = []
     for one in found:
         try:
-            read = _summary(one, trees)
+            read = _load_summary(one, trees)
         except TdbgError as error:
             if len(found) == 1:
                 raise
@@ -115,7 +117,7 @@ def summaries(found: Sequence[Found], *, trees: bool = False) -> list[tuple[Foun
     return good
 
 
-def is_empty(every: Sequence[tuple[Found, Summary]]) -> bool:
+def is_empty(every: Sequence[tuple[TraceFile, Summary]]) -> bool:
     """True if there is no event in any of them, which is said: every command then exits with 1."""
     from tdbg.core.output import say
 
@@ -125,7 +127,7 @@ def is_empty(every: Sequence[tuple[Found, Summary]]) -> bool:
     return True
 
 
-def _summary(one: Found, trees: bool) -> Summary:
+def _load_summary(one: TraceFile, trees: bool) -> Summary:
     if one.part is not None:  # of a slice: small, and an index is of a whole file
         from tdbg.traces.analyze.summary_builder import summarize
 
@@ -135,7 +137,7 @@ def _summary(one: Found, trees: bool) -> Summary:
     return summary(one.path, trees=trees)
 
 
-def label(one: Found, read: Summary) -> str:
+def label(one: TraceFile, read: Summary) -> str:
     """What a trace is called: by the rank that its path or the trace itself tells."""
     if one.rank is None and read.rank is not None:
         return f"rank {read.rank}"

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.api import flags as api_flags
-from tdbg.api import metrics, session, watching
+from tdbg.api import flag_values as api_flags
+from tdbg.api import session, user_metrics, watching
 from tdbg.probes.regions import TOTALS
 
 FOREIGN = ("TDBG_", "SLURM_", "TORCHELASTIC_", "PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
@@ -35,7 +35,7 @@ def clean() -> Iterator[None]:
         watching.stop(left)
     api_flags.live().clear()
     api_flags._reported.clear()
-    metrics._refused.clear()
+    user_metrics._refused.clear()
     TOTALS.clear()
     torch.autograd.set_detect_anomaly(False)
     assert left is None, f"a watch of {left.owner} was left behind"

@@ -8,7 +8,7 @@ import pytest
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Cost, End, Params, Plan, Start, Step
 from tdbg.core.rundir import RunDir
-from tdbg.rules.verdict import judge_run
+from tdbg.rules.rule_engine import judge_run
 
 LIGHTNING = """
 import json, sys, warnings, logging

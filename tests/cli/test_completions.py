@@ -30,7 +30,7 @@ CASES = [
     ("tdbg run --stop-on crit", "tdbg run --stop-on critical"),
     ("tdbg run --stop-on TD-N002", "tdbg run --stop-on TD-N002"),
     ("tdbg run --run-dir fold", "tdbg run --run-dir folder"),
-    ("tdbg run --tee --bas", "tdbg run --tee --baseline"),
+    ("tdbg run --tee --mea", "tdbg run --tee --measure-overhead"),
     ("tdbg flags show AUTO", "tdbg flags show AUTOGRAD_ANOMALY"),
     ("tdbg explain TD-R006", "tdbg explain TD-R006"),
     ("tdbg report 2026", "tdbg report 20261121-031500-train"),

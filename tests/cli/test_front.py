@@ -25,6 +25,25 @@ def test_it_loads_no_parser(line):
     assert done.returncode == 0 and "typer" not in done.stderr and "tdbg.cli" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "line",
+    (
+        "flags list",
+        "explain TD-N001",
+        "doctor",
+        "trust --list",
+        "run -q -- true",
+        "run --help",
+        "trace --help",
+        "trace",
+    ),
+)
+def test_a_plain_line_of_any_command_loads_no_parser(line, tmp_path):
+    code = "import sys; from tdbg.cli import main; main(sys.argv[1:]); sys.exit('typer' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, *line.split()], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("line", (["--help", "run"], ["run", "--help"], ["--version", "x"], ["--verbose"], ["flags"]))
 def test_everything_else_goes_to_the_command_line(line):
     assert front._ready_text(line) == ""

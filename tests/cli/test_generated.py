@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.cli import generate, main, options, pages
+from tdbg.cli import generate, kinds, main, pages
 from tdbg.cli.generate import man, markdown, words
 from tdbg.core.events import EVENT_TYPES
 from tdbg.core.flags import FLAGS
@@ -56,10 +56,10 @@ def test_nothing_depends_on_the_terminal(monkeypatch):
 
 @by_path
 def test_every_value_has_a_known_kind(page):
-    known = {*options.LISTED, *options.ON_DISK, *options.FREE, options.COMMAND}
+    known = {*kinds.LISTED, *kinds.ON_DISK, *kinds.FREE, kinds.COMMAND}
     for param in (*page.options, *page.arguments):
         if param.kind or not param.names:
-            assert set(param.kind.split("|")) <= known, f"{page.path}: {param.label}: add its kind to cli/options.py"
+            assert set(param.kind.split("|")) <= known, f"{page.path}: {param.label}: add its kind to cli/kinds.py"
 
 
 @by_path
@@ -74,7 +74,7 @@ def test_examples_keep_their_lines(page):
     assert not [text for text in flowing if text.startswith("tdbg ")], "indent the examples below `Examples:`"
 
 
-@pytest.mark.parametrize("kind", options.LISTED)
+@pytest.mark.parametrize("kind", kinds.LISTED)
 def test_listed_kinds_have_words(kind):
     found = [word for word, _text in words.of(kind)]
     assert found and len(set(found)) == len(found)

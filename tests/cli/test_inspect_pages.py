@@ -161,7 +161,7 @@ def loaded(folder: Path, *words: str) -> set[str]:
 )
 def test_what_must_be_quick_loads_nothing_heavy(folder: Path, words: str) -> None:
     found = loaded(folder, *words.split())
-    heavy = {"torch", "numpy", "rich", "typer", "yacs", "wandb", "dataclasses", "msgspec", "tdbg.cli", "difflib"}
+    heavy = {"torch", "numpy", "rich", "typer", "yacs", "wandb", "dataclasses", "msgspec", "tdbg.cli.parser", "difflib"}
     assert not found & heavy and "tdbg.pages.read.page_set" in found
 
 
@@ -227,7 +227,7 @@ def test_where_letters_have_no_bars(folder: Path) -> None:
 def test_progress_is_for_terminals(folder: Path) -> None:
     code = (
         "from tdbg.pages import progress_bar; progress_bar.SILENT_S = 0.0; progress_bar.EVERY_S = 0.0\n"
-        "import sys; from tdbg.pages.commands import thin; thin(sys.argv[1:])"
+        "import sys; from tdbg.cli import main; main(['inspect-pages', *sys.argv[1:]])"
     )
     words = ["stats", "run"]
     piped = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, env=ENV, capture_output=True, text=True)

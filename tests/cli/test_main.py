@@ -4,13 +4,12 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Annotated
 
 import pytest
 import typer
 
 from tdbg import __version__, cli
-from tdbg.cli import options
+from tdbg.core.command_spec import Args, Argument, Command, Option
 from tdbg.core.errors import CommandNotFoundError, LaunchError, TdbgError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -24,9 +23,9 @@ def tdbg(*words: str, **more) -> subprocess.CompletedProcess[str]:
 def command(monkeypatch):
     """Put a function into the command line under the name `probe`."""
 
-    def install(function, **extra):
+    def install(function, args=Args, options=None, argument=None, **more):
         module = types.ModuleType("tdbg.cli.probe")
-        vars(module).update(command=function, **extra)
+        module.COMMAND = Command(function, args, "Probe.", options or {}, argument, **more)
         monkeypatch.setitem(sys.modules, "tdbg.cli.probe", module)
         monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, cli.Entry("probe", "Probe.")))
 
@@ -34,8 +33,7 @@ def command(monkeypatch):
 
 
 def raising(error: BaseException):
-    def function() -> None:
-        """Probe."""
+    def function(args: Args) -> int:
         raise error
 
     return function
@@ -128,8 +126,7 @@ def test_ctrl_c_is_130(command, capsys, error):
 
 @pytest.mark.parametrize(("value", "code"), [(None, 0), (0, 0), (1, 1), (7, 7)])
 def test_what_a_command_returns_is_the_exit_code(command, value, code):
-    def function() -> int | None:
-        """Probe."""
+    def function(args: Args) -> int | None:
         return value
 
     command(function)
@@ -153,13 +150,16 @@ def test_what_a_command_returns_is_the_exit_code(command, value, code):
 def test_a_wrapped_command_passes_through_untouched(command, typed, flag, words):
     seen = []
 
-    def function(
-        words: options.Wrapped = None, flag: Annotated[list[str] | None, typer.Option("-f", "--flag")] = None
-    ) -> None:
-        """Probe."""
-        seen.extend([list(flag or ()), list(words or ())])
+    class WrappedArgs(Args):
+        words: tuple[str, ...] = ()
+        flag: tuple[str, ...] = ()
 
-    command(function, SETTINGS=options.WRAPS_A_COMMAND)
+    def function(args: WrappedArgs) -> int:
+        seen.extend([list(args.flag), list(args.words)])
+        return 0
+
+    argument = Argument("COMMAND", "A command.", field="words")
+    command(function, WrappedArgs, {"flag": Option(("-f", "--flag"), "FLAG", "One.")}, argument, wraps=True)
     assert cli.main(["probe", *typed.split()]) == 0
     assert seen == [flag, words.split()]
 

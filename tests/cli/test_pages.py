@@ -1,11 +1,9 @@
 """Help pages: how they are read from a live command, and how they look."""
 
-from typing import Annotated
-
 import pytest
-import typer
 
-from tdbg.cli import options, pages
+from tdbg.cli import COMMANDS, asks_for_help, pages, root
+from tdbg.core.command_spec import Args, Argument, Command, Group, Option
 
 PAGE = pages.Page(
     words=("tdbg", "try"),
@@ -61,28 +59,27 @@ def test_render():
     assert all(len(line) <= 80 for line in wide.splitlines())
 
 
-def sample(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who.")],
-    words: options.Wrapped = None,
-    flag: Annotated[list[str] | None, typer.Option("--flag", "-f", metavar="FLAG", help="One.")] = None,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Two.")] = 5,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Three.")] = False,
-    secret: Annotated[bool, typer.Option("--secret", hidden=True)] = False,
-) -> None:
-    """Do it.
-
-    More.
-    """
+class SampleArgs(Args):
+    words: tuple[str, ...] = ()
+    flag: tuple[str, ...] = ()
+    steps: int = 5
+    quiet: bool = False
 
 
-def live(function):
-    app = options.group()
-    app.command("sample")(function)
-    return typer.main.get_command(app)
+OPTIONS = {
+    "flag": Option(("--flag", "-f"), "FLAG", "One."),
+    "steps": Option(("--steps",), "N", "Two.", old_names=("--secret",)),
+    "quiet": Option(("--quiet",), "", "Three."),
+}
+
+
+def sample(*, wraps: bool, required: bool = False) -> Command:
+    argument = Argument("COMMAND", "Who.", field="words", required=required)
+    return Command(lambda args: 0, SampleArgs, "Do it.\n\n    More.\n    ", OPTIONS, argument, wraps=wraps)
 
 
 def test_read():
-    page = pages.read(live(sample), ("tdbg", "sample"))
+    page = pages.read(sample(wraps=True), ("tdbg", "sample"))
     assert (page.path, page.summary, page.about) == ("tdbg sample", "Do it.", "Do it.\n\nMore.")
     assert [(item.label, item.default, item.repeated) for item in page.options] == [
         ("-f, --flag FLAG", "", True),
@@ -90,24 +87,21 @@ def test_read():
         ("--quiet", "", False),
         ("-h, --help", "", False),
     ]
-    assert [item.label for item in page.arguments] == ["NAME", "[COMMAND]..."]
-    assert page.wraps and page.commands == () and page.synopsis == "[OPTIONS] NAME [COMMAND]..."
+    assert [item.label for item in page.arguments] == ["[COMMAND]..."]
+    assert page.wraps and page.commands == () and page.synopsis == "[OPTIONS] [--] [COMMAND]..."
+    page = pages.read(sample(wraps=False, required=True), ("tdbg", "sample"))
+    assert page.synopsis == "[OPTIONS] COMMAND..."
 
 
 def test_walk_leaves_out_what_is_hidden():
-    app = options.group("A group.")
-
-    @app.command()
-    def shown() -> None:
-        """Shown."""
-
-    @app.command(hidden=True)
-    def hidden() -> None:
-        """Hidden."""
-
-    found = list(pages.walk(typer.main.get_group(app), ("g",)))
+    found = list(pages.walk(root(), ("tdbg",)))
+    hidden = {entry.name for entry in COMMANDS if entry.hidden}
+    assert hidden and not hidden & {word for page in found for word in page.words}
+    assert not hidden & {name for name, _summary in found[0].commands}
+    group = Group("A group.", ("shown",), lambda name: sample(wraps=False))
+    found = list(pages.walk(group, ("g",)))
     assert [page.path for page in found] == ["g", "g shown"]
-    assert found[0].commands == (("shown", "Shown."),)
+    assert found[0].commands == (("shown", "Do it."),)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +118,7 @@ def test_walk_leaves_out_what_is_hidden():
     ],
 )
 def test_asking_for_help(args, anywhere, answer):
-    assert options.asks_for_help(args, live(sample).params, anywhere) is answer
+    assert asks_for_help(sample(wraps=not anywhere), args) is answer
 
 
 @pytest.mark.parametrize(("columns", "width"), [("10", 40), ("60", 60), ("500", 80)])

@@ -3,12 +3,12 @@
 import json
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
 from tdbg.core import errors, output
-from tdbg.core.registry import Registry
+from tdbg.core.registry import Registry, points_of
 
 
 class Thing:
@@ -31,18 +31,27 @@ def test_a_registry_keeps_order_and_refuses_doubles() -> None:
     assert caught.value.hint == "known: zeta, alpha"
 
 
-def test_third_parties_join_through_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = [
-        EntryPoint("good", "tests.core.test_registry:THIRD", "tdbg.things"),
-        EntryPoint("broken", "tests.nowhere:X", "tdbg.things"),
-    ]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
+def test_third_parties_join_through_entry_points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "things-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: things\nVersion: 1.0\n")
+    points = "[tdbg.things]\ngood = tests.core.test_registry:THIRD\nbroken = tests.nowhere:X\n"
+    (package / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(tmp_path)
     things: Registry[Thing] = Registry("thing", group="tdbg.things")
     assert things["third"] is THIRD
     again: Registry[Thing] = Registry("thing", group="tdbg.things")
     (failed,) = again.load_third_party()
     assert failed.startswith("thing 'broken' of tests.nowhere:X:")
     assert again.load_third_party() == []
+
+
+def test_nobody_is_looked_up_in_packages_that_name_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(group: str) -> None:
+        raise AssertionError(group)
+
+    monkeypatch.setattr("importlib.metadata.entry_points", refuse)
+    assert points_of("tdbg.nobody") == {}
 
 
 @pytest.mark.parametrize("name", ["model-build", "device"])

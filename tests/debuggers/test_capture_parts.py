@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers import pool as pools
 from tdbg.debuggers.pool import Full, Pool
-from tdbg.debuggers.recording import Pass, Recording, parts
+from tdbg.debuggers.recording_thread import Pass, Recording, parts
 from tdbg.debuggers.tap import Clock, Copied, Tap, Target
 from tdbg.pages.format.page_writer import PageWriter
 from tdbg.pages.read.page_set import PageSet

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tdbg.debuggers.pool import Pool
-from tdbg.debuggers.recording import Pass, Recording
+from tdbg.debuggers.recording_thread import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.pages.format.page_writer import PageWriter
 from tdbg.pages.read.datapoint import Datapoint

@@ -15,7 +15,7 @@ import pytest
 
 from tdbg.core.events import Event, Step
 from tdbg.core.rundir import RunDir
-from tdbg.rules.verdict import judge_run
+from tdbg.rules.rule_engine import judge_run
 from tests.warm import WARMTH
 
 PROGRAMS = Path(__file__).parent / "programs"

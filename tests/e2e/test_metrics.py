@@ -11,9 +11,9 @@ import pytest
 from tdbg.metrics.keys import Key
 from tdbg.metrics.rows import row_codec
 from tdbg.metrics.rows.row import FILE, Header, Row
-from tdbg.metrics.rows.row_files import find
-from tdbg.metrics.rows.run_summary import look
-from tdbg.metrics.sanity import judge
+from tdbg.metrics.rows.row_files import find_rows_files
+from tdbg.metrics.rows.run_summary import summarize_run
+from tdbg.metrics.sanity import evaluate_metrics
 from tests.e2e import conftest
 from tests.e2e.conftest import EVERY_STEP, Result, Runner, program, same_output, torchrun
 from tests.metrics.rows_of import read_csv
@@ -31,7 +31,7 @@ def read(path: Path) -> tuple[Header, list[Row]]:
 def nothing_found(result: Result, *known: str) -> None:
     """Neither the rules on the run nor those on its metrics have anything to say, but for codes that are known."""
     conftest.nothing_found(result)
-    found, trouble = judge(look(find(str(result.folder)))[0])
+    found, trouble = evaluate_metrics(summarize_run(find_rows_files(str(result.folder)))[0])
     assert ([one.code for one in found], trouble) == ([*known], [])
 
 

@@ -250,7 +250,7 @@ def test_where_the_program_writes_no_trace_the_window_comes_later(profiled: Runn
     (trace,) = traces(result)
     assert trace["tdbg"]["first_step"] == 7
     assert steps(trace) == [7, 6, 8, 9], "the program goes on to mark steps of its own for a while"
-    (one,) = trace_files.traces(str(result.folder))
+    (one,) = trace_files.find_traces(str(result.folder))
     assert [step.number for step in summary(one.path).steps] == [7, 8, 9], "they are told apart"
     assert result.codes == []
 

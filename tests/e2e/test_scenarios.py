@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tdbg.core.rundir import RunDir
-from tdbg.launch import metrics
-from tdbg.rules.verdict import judge_run
+from tdbg.launch import metrics_findings
+from tdbg.rules.rule_engine import judge_run
 from tests.e2e.conftest import Result, call
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_nothing_is_found_without_the_fault(page: Path, tmp_path: Path) -> None:
     results = [run(line, tmp_path, fault=False) for line in command(page)]
     assert results[0].code == 0, results[0].stderr
     (folder,) = (tmp_path / "tdbg_runs").glob("2*")
-    verdict = metrics.join(judge_run(RunDir(folder)), RunDir(folder))
+    verdict = metrics_findings.join(judge_run(RunDir(folder)), RunDir(folder))
     assert verdict.findings == [] and verdict.trouble == [], results[0].stderr
     said = "".join(result.stdout + result.stderr for result in results)
     assert not found(promised(page), said), said

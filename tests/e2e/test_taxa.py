@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tdbg.core.flags import FLAGS, tag
-from tdbg.launch import metrics
-from tdbg.rules.verdict import judge_run
+from tdbg.launch import metrics_findings
+from tdbg.rules.rule_engine import judge_run
 from tests.e2e.conftest import Result, call
 
 TAXA = Path(__file__).parents[2] / "examples" / "taxa"
@@ -84,7 +84,7 @@ def resumed(row: dict[str, Any], place: Path) -> tuple[object, ...]:
 
 def verdict(result: Result) -> tuple[list[str], Any]:
     """All codes, those of the metrics too, and the verdict."""
-    found = metrics.join(judge_run(result.run), result.run)
+    found = metrics_findings.join(judge_run(result.run), result.run)
     return [finding.code for finding in found.findings], found
 
 

@@ -23,9 +23,9 @@ from tdbg.core.events import Cost, End, Finding, Observation, Plan, Step, Switch
 from tdbg.core.rundir import process_start
 from tdbg.launch import ask as ask_module
 from tdbg.launch.ask import LOCK_FILE, ask, common_step
-from tdbg.launch.follow import FINDINGS, Follower
 from tdbg.launch.join import me
 from tdbg.launch.live import TAIL_BYTES, RankState, look
+from tdbg.launch.run_follower import FINDINGS, Follower
 
 
 def begin(folder: Path, **settings: Any) -> Stream:
@@ -158,7 +158,7 @@ def test_only_the_ends_of_long_files_are_read(run: Stream, monkeypatch: pytest.M
     path = run.run.path / folder / "events.jsonl"
     read = 0
     original = os.stat(path).st_size
-    from tdbg.launch.follow import Tail
+    from tdbg.launch.run_follower import Tail
 
     def take(self: Tail, data: bytes, known: Any = Tail._take) -> Any:
         nonlocal read
@@ -436,8 +436,8 @@ WRONG: dict[str, tuple[tuple[str, ...], str, str]] = {
     "for none": (("--level", "basic", "--for", "0"), "--for is a number of steps", "1 or more"),
     "for less": (("--level", "basic", "--for", "-3"), "--for is a number of steps", "1 or more"),
     "a step that has passed": (("--level", "basic", "--at-step", "150"), "step 150 has passed: rank 1", "later step"),
-    "wait": (("--level", "basic", "--wait", "-1"), "--wait is a number of seconds", "0 or more"),
-    "wait for nan": (("--level", "basic", "--wait", "nan"), "--wait is a number of seconds", "0 or more"),
+    "wait": (("--level", "basic", "--wait", "-1"), "--timeout is a number of seconds", "0 or more"),
+    "wait for nan": (("--level", "basic", "--wait", "nan"), "--timeout is a number of seconds", "0 or more"),
 }
 
 
@@ -482,7 +482,7 @@ def test_control_of_a_run_at_level_off(tmp_path: Path, capsys) -> None:
 
 def test_control_of_a_run_that_measures_itself(tmp_path: Path, capsys) -> None:
     run = begin(tmp_path / "r", baseline=20)
-    assert "--baseline" in refused(control_words(run, "--level", "basic"), capsys)
+    assert "--measure-overhead" in refused(control_words(run, "--level", "basic"), capsys)
 
 
 def test_a_flag_that_wakes_no_probe_is_mentioned(tmp_path: Path, capsys) -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tdbg.logs import engine, parallel
 from tdbg.logs.engine import Filter, Workspace
 from tdbg.logs.formats import FORMATS, Lines, Stamped, Tdbg, sniff
+from tdbg.logs.log_files import Source, find, rank_of
 from tdbg.logs.query import Matcher, Query, family
-from tdbg.logs.sources import Source, find, rank_of
 from tdbg.logs.textlog import line
 
 TAGS = ("[DEBUG_FORWARD]", "[DEBUG_LR_STEP]", "[DEBUG_VALIDATION_METRICS]", "[DEBUG_VALIDATION]", "[monitor]")

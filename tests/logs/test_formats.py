@@ -38,6 +38,19 @@ KINDS: dict[str, tuple[str, list[bytes], tuple[int | None, int | None, bytes | N
         [b"2026-11-21 03:06:40,123 INFO a\n", b"2026-11-21 03:06:40,123 ERROR [DEBUG_LR] b\n" + TRACEBACK],
         (40, None, b"[DEBUG_LR]"),
     ),
+    "[rank] asctime levelname": (
+        "stamped",
+        [
+            b"[rank0] 2026-11-21 03:06:40,123 INFO a\n  more of it\n",
+            b"[rank3] 2026-11-21 03:06:40,123 ERROR [DEBUG_LR] b\n" + TRACEBACK,
+        ],
+        (40, 3, b"[DEBUG_LR]"),
+    ),
+    "[Rank] - levelname": (
+        "leveled",
+        [b"[Rank 0] - INFO:root:a\n", b"[Rank 3] - WARNING:pkg.mod:[DEBUG_LR] b\n" + TRACEBACK],
+        (30, 3, b"[DEBUG_LR]"),
+    ),
     "asctime - name - levelname": (
         "stamped",
         [

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdbg.logs.guards.facts import Facts
-from tdbg.logs.guards.files import facts_of, files_below, map_of, maps_below
 from tdbg.logs.guards.link import GuardMap, link
+from tdbg.logs.guards.program_files import facts_of, files_below, map_of, maps_below
 from tdbg.logs.guards.reader import read
 
 SHAPES = {

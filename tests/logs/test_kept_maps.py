@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tdbg.logs.guards import kept
-from tdbg.logs.guards.files import cache_folder, maps_below
+from tdbg.logs.guards.program_files import cache_folder, maps_below
 from tdbg.logs.guards.reader import CHECKERS
 
 GUARDED = "def train(cfg):\n    if cfg.DEBUG.AMP:\n        print('scale', 1)\n"

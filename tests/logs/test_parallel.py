@@ -18,8 +18,8 @@ from logs.test_filter import records
 
 from tdbg.core.errors import TdbgError
 from tdbg.logs import engine, parallel
+from tdbg.logs.log_files import Source, find
 from tdbg.logs.query import Query, family
-from tdbg.logs.sources import Source, find
 
 HEADERS = (
     b"2026-11-21T03:06:40.000299 D r0003 s00000012 [DEBUG_LR] ",
@@ -194,7 +194,7 @@ def test_a_file_that_fails_while_it_is_read_is_told() -> None:
 
 SLOW = """
 import os, signal, sys, time
-from tdbg.logs import parallel, sources
+from tdbg.logs import log_files, parallel
 from tdbg.logs.query import Query
 parallel.UNIT_BYTES, parallel.SMALL_BYTES = 3000, 0
 def unit(*args, run=parallel.run_unit, **more):
@@ -202,7 +202,7 @@ def unit(*args, run=parallel.run_unit, **more):
         os.kill(os.getpid(), signal.SIGKILL)
     return run(*args, **more)
 parent, parallel.run_unit = os.getpid(), unit
-parallel.run(sources.find([sys.argv[1]]), Query(), 1, 2)
+parallel.run(log_files.find([sys.argv[1]]), Query(), 1, 2)
 """
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from tdbg.cli import main
 from tdbg.core.errors import TdbgError
-from tdbg.logs.guards.files import maps_below
 from tdbg.logs.guards.link import link
+from tdbg.logs.guards.program_files import maps_below
 from tdbg.logs.guards.reader import read
 from tdbg.logs.tagmap import Spelling, TagMap, build, dump, load
 from tests.logs.test_records import FLAGS, PROJECT, environment, scores, truth

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdbg.core.errors import TdbgError
-from tdbg.logs import collapse, follow, silent, sources
-from tdbg.logs.answer import answer
+from tdbg.logs import collapse, log_files, log_follower, silent
 from tdbg.logs.collapse import span
 from tdbg.logs.context import around
+from tdbg.logs.filter_args import FilterArgs
 from tdbg.logs.formats import Stamped, Tdbg, sniff
+from tdbg.logs.log_files import Source
 from tdbg.logs.query import Query
-from tdbg.logs.question import Question
 from tdbg.logs.records import Record, seconds, sortable, split
-from tdbg.logs.sources import Source
+from tdbg.logs.run_filter import run_filter
 
 Ask = Callable[..., tuple[int, str, str]]
 
@@ -32,7 +32,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.chdir(tmp_path)
 
     def call(**given_: object) -> tuple[int, str, str]:
-        code = answer(Question(**given_))
+        code = run_filter(FilterArgs(**given_))
         out, err = capfd.readouterr()
         return code, out, err
 
@@ -474,9 +474,9 @@ class Following:
     def __init__(self, folder: Path, query: Query) -> None:
         self.seen: list[bytes] = []
         self._end = threading.Event()
-        find = lambda: sources.find([str(folder)])  # noqa: E731
+        find = lambda: log_files.find([str(folder)])  # noqa: E731
         emit = lambda data, source: self.seen.append(data)  # noqa: E731
-        self._thread = threading.Thread(target=follow.follow, args=(find, query, None, emit, self._end.is_set))
+        self._thread = threading.Thread(target=log_follower.follow, args=(find, query, None, emit, self._end.is_set))
         self._thread.start()
 
     def wait(self, count: int) -> list[bytes]:

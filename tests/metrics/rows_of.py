@@ -10,7 +10,7 @@ from typing import Any
 
 from tdbg.metrics.rows import row_codec
 from tdbg.metrics.rows.row import Header, Row
-from tdbg.metrics.rows.row_files import RowsFile, find
+from tdbg.metrics.rows.row_files import RowsFile
 from tdbg.metrics.rows.row_reader import Line, Reading
 
 
@@ -51,4 +51,4 @@ def run(code: str, *words: Any, **more: Any) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=more.pop("timeout", 60), env=env, **more)
 
 
-__all__ = ["Header", "Path", "find", "lines", "raw", "read_csv", "row", "run", "write"]
+__all__ = ["Header", "Path", "lines", "raw", "read_csv", "row", "run", "write"]

@@ -19,9 +19,9 @@ from tdbg.inject.agent import Agent
 from tdbg.inject.metrics import dumps
 from tdbg.inject.metrics import feed as feeds
 from tdbg.inject.metrics.feed import Feed
-from tdbg.inject.metrics.sorting import sort
 from tdbg.inject.metrics.steps import Passes, values_of
 from tdbg.inject.metrics.taps import TAPS, Tap
+from tdbg.inject.metrics.value_sorting import sort
 from tdbg.inject.on.torch_ import Rank
 from tdbg.metrics.keys import Key
 from tdbg.metrics.rows import row_codec

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tdbg.cli.metrics import sanity
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Finding
-from tdbg.metrics.commands import sanity
 from tdbg.metrics.rows.row import FILE, Row
-from tdbg.metrics.rows.row_files import find
-from tdbg.metrics.rows.run_summary import look
-from tdbg.metrics.sanity import RULES, judge
+from tdbg.metrics.rows.row_files import find_rows_files
+from tdbg.metrics.rows.run_summary import summarize_run
+from tdbg.metrics.sanity import RULES, evaluate_metrics
 from tdbg.metrics.sinks.jsonl import RowFile
 
 Say = Callable[[int], Iterator[Row]]
@@ -27,7 +27,7 @@ def judged(tmp_path: Path, *ranks: list[Row]) -> list[Finding]:
             row.rank = rank
             assert file.row(row)
         file.close()
-    found, trouble = judge(look(find(str(tmp_path)))[0])
+    found, trouble = evaluate_metrics(summarize_run(find_rows_files(str(tmp_path)))[0])
     assert not trouble
     return found
 
@@ -273,7 +273,7 @@ def test_a_summary_names_the_metrics_that_nobody_fed(tmp_path: Path) -> None:
             log.tracker.update_val_metrics(values, 4)
             log.tracker.finalize_val_phase("val", epoch, 10 * epoch + 10)
             log.log_validation_summary()
-    (one,) = judge(look(find(str(tmp_path)))[0])[0]
+    (one,) = evaluate_metrics(summarize_run(find_rows_files(str(tmp_path)))[0])[0]
     assert (one.code, one.title) == ("TD-K003", "val was finalised with count 0 at step 20: val/acc1")
     assert one.evidence == ["step 20, rank 0, val: val/acc1"]
 
@@ -302,14 +302,12 @@ def test_a_resumed_run_goes_back_rightly(tmp_path: Path) -> None:
         for row in epochs(6 if not start else 12, val__loss=falling)[start:]:
             assert file.row(row)
         file.close()
-    found, _ = judge(look(find(str(path)))[0])
+    found, _ = evaluate_metrics(summarize_run(find_rows_files(str(path)))[0])
     assert found == []
 
 
 def run(words: list[str], **options: Any) -> int:
-    command: Any = sanity
-    question: Any = command.Question(paths=words, **options)
-    return command.answer(question)
+    return sanity.run(sanity.SanityArgs(paths=words, **options))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -336,8 +334,9 @@ def test_the_command_on_a_file_that_a_kill_tore(tmp_path: Path, capsys: pytest.C
 
 
 def test_explain_knows_them(capsys: pytest.CaptureFixture[str]) -> None:
-    from tdbg.cli.explain import describe, rule_of
+    from tdbg.cli.explain import describe
+    from tdbg.core.rule_base import RULE_CATALOG
 
     for code in RULES.names():
-        page = describe(rule_of(code.lower().replace("td-", "")))
+        page = describe(RULE_CATALOG.find(code.lower().replace("td-", "")))
         assert page["code"] == code and "What to do:" in page["page"] and "Thresholds:" in page["page"]

@@ -17,20 +17,20 @@ import numpy as np
 import torch
 
 from tdbg.pages.pickle_reader.allowed_globals import RULES
-from tdbg.pages.pickle_reader.byte_source import Memory, Reader
-from tdbg.pages.pickle_reader.datapoint_tree import Tree
-from tdbg.pages.pickle_reader.pickle_machine import Machine
-from tdbg.pages.pickle_reader.read_budget import Ledger
-from tdbg.pages.pickle_reader.unpickle import load
+from tdbg.pages.pickle_reader.byte_source import ByteReader, MemorySource
+from tdbg.pages.pickle_reader.datapoint_tree import TreeBuilder
+from tdbg.pages.pickle_reader.pickle_machine import PickleMachine
+from tdbg.pages.pickle_reader.read_budget import ReadBudget
+from tdbg.pages.pickle_reader.unpickle import follow_pickle
 
 Point = namedtuple("Point", "x y")
 
 
-def read(data: bytes, **limits: Any) -> tuple[Any, Ledger]:
+def read(data: bytes, **limits: Any) -> tuple[Any, ReadBudget]:
     """The plain tree of a pickle, and what it cost."""
-    ledger = Ledger(**limits)
-    found = load(Machine(Reader(Memory(data)), RULES, ledger))
-    return Tree(ledger.refuse).plain(found), ledger
+    ledger = ReadBudget(**limits)
+    found = follow_pickle(PickleMachine(ByteReader(MemorySource(data)), RULES, ledger))
+    return TreeBuilder(ledger.refuse).plain(found), ledger
 
 
 def raw(tensor: torch.Tensor) -> bytes:

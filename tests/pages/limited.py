@@ -101,11 +101,10 @@ def _answered(words: Sequence[str]) -> Answer:
 def main() -> None:
     import numpy  # noqa: F401 - not what a command needs for a file
 
-    from tdbg.core.asked import load
-    from tdbg.pages import commands
+    from tdbg.cli.inspect_pages import COMMAND
 
-    for name in commands.NAMES:
-        load(commands.__name__, name)
+    for name in COMMAND.names:
+        COMMAND.load(name)
     resource.setrlimit(resource.RLIMIT_AS, (SPACE_BYTES, SPACE_BYTES))
     signal.signal(signal.SIGALRM, _alarm)
     for line in sys.stdin:

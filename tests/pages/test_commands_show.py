@@ -67,7 +67,7 @@ def test_the_longest_key_wins_where_it_has_the_tensor(tmp_path: Path) -> None:
         writer.add("a/b", [item("c", [2.0])])
     with PageSet.open(tmp_path / "p") as pages:
         found = {
-            word: tensor_name.resolve(pages, word, Selected())
+            word: tensor_name.resolve_target(pages, word, Selected())
             for word in ("a/b/c", "a/b", "a/d", "a/b/x", "a/b/d", "x/y")
         }
     shown = {word: (one.key, one.tensors) if one else None for word, one in found.items()}

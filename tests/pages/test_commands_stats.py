@@ -9,7 +9,7 @@ import pytest
 
 from tdbg.core.errors import TdbgError
 from tdbg.pages.format.page_writer import Item, PageWriter
-from tdbg.pages.selection import group_scores
+from tdbg.pages.selection import grouping
 from tdbg.pages.stats import group_stats
 from tests.pages.samples import Commands, item, run
 
@@ -192,25 +192,25 @@ def test_wrong_use(ask: Commands, words: tuple[str, ...], what: str) -> None:
 def test_files_that_hold_no_scores(tmp_path: Path, text: str) -> None:
     (tmp_path / "s").write_text(text)
     with pytest.raises(TdbgError):
-        group_scores.scores(str(tmp_path / "s"))
+        grouping.load_scores(str(tmp_path / "s"))
 
 
 def test_how_scores_are_parted() -> None:
-    assert set(group_scores.split(dict(enumerate([1.0, 2.0, 3.0, 4.0]))).items()) == {
+    assert set(grouping.split_groups(dict(enumerate([1.0, 2.0, 3.0, 4.0]))).items()) == {
         (0, "low"),
         (1, "low"),
         (2, "high"),
         (3, "high"),
     }
-    assert group_scores.split(dict(enumerate([0.0, 1.0, 0.0]))) == {0: "0", 1: "1", 2: "0"}
-    assert group_scores.split({0: "a", 1: 2.0}) == {0: "a", 1: "2"}
-    ties = group_scores.split(dict(enumerate([1.0] * 6 + [2.0, 3.0, 4.0, 5.0, 6.0])))
+    assert grouping.split_groups(dict(enumerate([0.0, 1.0, 0.0]))) == {0: "0", 1: "1", 2: "0"}
+    assert grouping.split_groups({0: "a", 1: 2.0}) == {0: "a", 1: "2"}
+    ties = grouping.split_groups(dict(enumerate([1.0] * 6 + [2.0, 3.0, 4.0, 5.0, 6.0])))
     assert [ties[at] for at in range(11)] == ["low"] * 6 + ["high"] * 5
-    upper = group_scores.split(dict(enumerate([1.0, 2.0, 3.0] + [9.0] * 4)))
+    upper = grouping.split_groups(dict(enumerate([1.0, 2.0, 3.0] + [9.0] * 4)))
     assert [upper[at] for at in range(7)] == ["low"] * 3 + ["high"] * 4
-    odd = group_scores.split(dict(enumerate([math.nan, math.inf, 1.0, 2.0, 3.0])))
+    odd = grouping.split_groups(dict(enumerate([math.nan, math.inf, 1.0, 2.0, 3.0])))
     assert [odd[at] for at in range(5)] == ["nan", "high", "low", "low", "high"]
-    few = group_scores.split(dict(enumerate([1.0, 2.0, 3.0] * 2)))
+    few = grouping.split_groups(dict(enumerate([1.0, 2.0, 3.0] * 2)))
     assert sorted(set(few.values())) == ["1", "2", "3"]
 
 
@@ -233,12 +233,12 @@ def test_numbers_beyond_a_float(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_score_files_may_be_odd(tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_text('\n{"key": "a\u2028b", "score": %s}\n\n' % ("9" * 400), encoding="utf-8")
-    assert group_scores.scores(str(tmp_path / "s.jsonl")) == {"a\u2028b": math.inf}
+    assert grouping.load_scores(str(tmp_path / "s.jsonl")) == {"a\u2028b": math.inf}
     (tmp_path / "s.csv").write_text('key,score\n\n"a\nb",1\n  \n', encoding="utf-8")
-    assert group_scores.scores(str(tmp_path / "s.csv")) == {"a\nb": 1.0}
+    assert grouping.load_scores(str(tmp_path / "s.csv")) == {"a\nb": 1.0}
     (tmp_path / "s.csv").write_text("17," + "9" * 200_000, encoding="utf-8")
     with pytest.raises(TdbgError, match="field larger"):
-        group_scores.scores(str(tmp_path / "s.csv"))
+        grouping.load_scores(str(tmp_path / "s.csv"))
 
 
 def test_figures_that_are_none_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 from tdbg.core.config import BUDGET_PCT
 from tdbg.core.events import Observation
 from tdbg.probes import dataloader
-from tdbg.probes.dataloader import batches, feeds
+from tdbg.probes.dataloader import batch_contents, feeds
 from tdbg.probes.dataloader.feeds import Waits, told_by
 from tdbg.runtime import tensors
 
@@ -192,23 +192,23 @@ MEANT = {
 }
 
 
-def looked_at(batch: Any) -> list[batches.Part]:
-    parts = batches.parts_of(batch)
+def looked_at(batch: Any) -> list[batch_contents.Part]:
+    parts = batch_contents.parts_of(batch)
     for part in parts:
-        batches.look(part)
+        batch_contents.look(part)
     return parts
 
 
 @pytest.mark.parametrize("name", CONSTANT)
 def test_an_input_that_is_constant(name: str) -> None:
     batch, path = CONSTANT[name]
-    found = batches.constant_input(looked_at(batch))
+    found = batch_contents.constant_input(looked_at(batch))
     assert found is not None and found.path == path
 
 
 @pytest.mark.parametrize("name", MEANT)
 def test_what_is_constant_beside_an_input(name: str) -> None:
-    assert batches.constant_input(looked_at(MEANT[name])) is None
+    assert batch_contents.constant_input(looked_at(MEANT[name])) is None
 
 
 class Deaf(Numbers):
@@ -503,7 +503,7 @@ def test_batches_on_an_accelerator_are_read_a_step_late(watch: Any, monkeypatch:
 def test_a_sample_is_spread_over_the_whole_tensor() -> None:
     x_NF = torch.arange(64 * 1024, dtype=torch.float64).reshape(64, 1024)
     for tensor in (x_NF, x_NF.T, x_NF.reshape(8, 8, 32, 32).permute(0, 2, 3, 1)):
-        sample = batches.spread(tensor, 1024)
+        sample = batch_contents.spread(tensor, 1024)
         assert 256 <= sample.numel() <= 1024
         assert (sample % 1024).unique().numel() >= 16, "not one column only"
         assert sample.max() > 0.9 * x_NF.max() and sample.min() < 0.1 * x_NF.max()
@@ -512,27 +512,27 @@ def test_a_sample_is_spread_over_the_whole_tensor() -> None:
 def test_one_bad_element_in_a_large_tensor_is_seen() -> None:
     x_BF = torch.randn(256, 512)
     x_BF[200, 7] = float("inf")
-    (part,) = batches.parts_of(x_BF)
-    batches.look(part)
-    assert part.bad is not None and part.bad.count == 1 and batches.bad_rows(x_BF) == [200]
+    (part,) = batch_contents.parts_of(x_BF)
+    batch_contents.look(part)
+    assert part.bad is not None and part.bad.count == 1 and batch_contents.bad_rows(x_BF) == [200]
     assert part.high is not None and part.high < 10
 
 
 def test_halves_whose_sum_overflows_are_finite() -> None:
-    (part,) = batches.parts_of(torch.full((64, 64), 60000.0, dtype=torch.float16))
-    batches.look(part)
+    (part,) = batch_contents.parts_of(torch.full((64, 64), 60000.0, dtype=torch.float16))
+    batch_contents.look(part)
     assert part.bad is None and part.constant
 
 
 def test_fingerprints_tell_content_apart() -> None:
-    prints = batches.Prints()
+    prints = batch_contents.Prints()
     x_BF = torch.randn(64, 1000)
     moved = x_BF.clone()
     moved[1, 1] += 1e-3
-    one = prints.of(batches.parts_of(x_BF[:4]))
-    assert one == prints.of(batches.parts_of(x_BF[:4].clone()))
-    assert one != prints.of(batches.parts_of(moved[:4]))
-    assert prints.of(batches.parts_of(["a", 3])) is None
+    one = prints.of(batch_contents.parts_of(x_BF[:4]))
+    assert one == prints.of(batch_contents.parts_of(x_BF[:4].clone()))
+    assert one != prints.of(batch_contents.parts_of(moved[:4]))
+    assert prints.of(batch_contents.parts_of(["a", 3])) is None
 
 
 @pytest.mark.parametrize(
@@ -541,7 +541,7 @@ def test_fingerprints_tell_content_apart() -> None:
 )
 def test_the_width_of_an_output(shape: tuple[int, ...], target: tuple[int, ...], width: int | None) -> None:
     output = {"loss": torch.zeros(()), "logits": torch.zeros(shape)}
-    assert batches.width_for(torch.zeros(target, dtype=torch.long), output) == width
+    assert batch_contents.width_for(torch.zeros(target, dtype=torch.long), output) == width
 
 
 def test_waits_are_judged_with_an_idle_device_only() -> None:

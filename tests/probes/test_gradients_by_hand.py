@@ -89,3 +89,45 @@ def test_what_an_update_with_a_closure_begins_with_is_not_read(watch: Start) -> 
         norm = float(torch.stack([gradient.norm() for gradient in expected]).norm())
         assert seen.steps[-1].grad_norm == pytest.approx(norm)
     assert not seen.notes
+
+
+def update_by_hand(model: nn.Module, bad_batch: int = 0, bad_gradient: int = 0) -> None:
+    for number in range(1, 13):
+        batch = torch.ones(2, 4)
+        if number == bad_batch:
+            batch[0, 0] = torch.nan
+        model.zero_grad()
+        model(batch).square().mean().backward()
+        if number == bad_gradient:
+            next(model.parameters()).grad[0, 0] = torch.nan  # type: ignore[index]
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.01 * parameter.grad
+
+
+def test_without_an_optimizer_the_backward_pass_is_named(watch: Start) -> None:
+    watched = watch()
+    update_by_hand(nn.Linear(4, 2), bad_batch=9)
+    (event,) = watched.bad
+    assert (event.step, event.phase) == (1, "input")
+    assert event.note == "no optimizer has stepped yet, and this is backward pass 9"
+
+
+def test_weights_that_the_program_updates_itself_were_not_bad_from_the_beginning(watch: Start) -> None:
+    watched = watch()
+    update_by_hand(nn.Linear(4, 2), bad_gradient=9)
+    (event,) = watched.bad
+    assert (event.phase, event.parameter) == ("weights", "weight")
+    assert "this is backward pass 10; the loss before, of backward pass 9, was finite" in event.note
+
+
+def test_of_several_models_one_may_have_been_bad_from_the_beginning(watch: Start) -> None:
+    watched = watch()
+    other, model = nn.Linear(4, 2), nn.Linear(4, 2)
+    with torch.no_grad():
+        model.weight[0, 0] = torch.nan
+    for net in (other, model):
+        net(torch.ones(2, 4)).square().mean().backward()
+    (event,) = watched.bad
+    assert event.phase == "optimizer"
+    assert event.note.endswith("the weights were bad from the beginning, or the program has written them since")

@@ -14,11 +14,11 @@ from probes.judging import findings
 from torch import nn
 
 import tdbg
-from tdbg.api import flags as api_flags
+from tdbg.api import flag_values as api_flags
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Observation
 from tdbg.probes import loss
-from tdbg.probes.loss.report import STATES
+from tdbg.probes.loss.loss_report import STATES
 from tdbg.rules import RULES
 from tdbg.runtime import run_context
 

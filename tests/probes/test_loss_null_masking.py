@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from tdbg.core.errors import TdbgError
 from tdbg.probes.loss import NullMasking, null_masking
-from tdbg.probes.loss.figures import surprise, wilson
+from tdbg.probes.loss.arithmetic import surprise, wilson
 from tdbg.probes.loss.null_targets import format_of
 
 pytestmark = pytest.mark.usefixtures("loss_flags")

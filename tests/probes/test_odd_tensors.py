@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.probes.checkpoint import state_keys
-from tdbg.probes.dataloader import batches
+from tdbg.probes.dataloader import batch_contents
 from tdbg.runtime import tensors
 from tdbg.runtime.rerun import Call
 
@@ -41,9 +41,9 @@ def test_a_sparse_input_is_small() -> None:
 
 def test_labels_may_be_unsigned() -> None:
     labels = torch.tensor([3, 1, 2], dtype=torch.uint16)
-    assert batches.label_range(labels) == (1, 3)
-    part = batches.Part("0", torch.full((4, 3), 7, dtype=torch.uint16))
-    batches.look(part)
+    assert batch_contents.label_range(labels) == (1, 3)
+    part = batch_contents.Part("0", torch.full((4, 3), 7, dtype=torch.uint16))
+    batch_contents.look(part)
     assert part.constant
 
 

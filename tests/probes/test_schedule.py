@@ -447,3 +447,19 @@ def test_every_scheduler_of_torch_leaves_a_healthy_run_alone(watch: Any, tmp_pat
         assert seen(watched, "schedule", "STEP") and seen(watched, "schedule", "BUILT"), number
         assert codes(watched, tmp_path / str(number)) == [], number
         watched.monitor.detach()
+
+
+def test_of_a_schedule_whose_first_steps_nobody_saw_no_share_is_told(watch: Any, tmp_path: Path) -> None:
+    model, optimizer = setup(0.01)
+    scheduler = lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=40)
+    for _ in range(8):
+        update(model, optimizer)
+        scheduler.step()
+    watched = watch(**EVERY_STEP)
+    for _ in range(31):
+        update(model, optimizer)
+        scheduler.step()
+    stepped = seen(watched, "schedule", "STEP")
+    assert "is first seen stepping" in stepped[0].text
+    assert not any("planned" in step.values or " of 40" in step.text for step in stepped)
+    assert "TD-S005" not in codes(watched, tmp_path)

@@ -10,7 +10,7 @@ from streams import Stream
 from tdbg.core.events import Event, Finding, Observation
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
-from tdbg.rules.verdict import Judge
+from tdbg.rules.rule_engine import RuleEngine
 
 
 def seen(part: str, step: int, t: float = 0.0, **values: Any) -> Observation:
@@ -409,7 +409,7 @@ def test_the_order_of_reading_changes_nothing(stream):
     rows = [(folder, event) for folder, event in run.log if isinstance(event, Observation)]
     told = set()
     for seed in range(6):
-        judge = Judge(run.run)
+        judge = RuleEngine(run.run)
         mixed: dict[str, list[Event]] = {}
         for folder, event in rows:
             mixed.setdefault(folder, []).append(event)

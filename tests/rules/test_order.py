@@ -1,6 +1,7 @@
 """The order of a verdict: a cause comes before what follows from it."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 from streams import Stream
@@ -8,7 +9,7 @@ from streams import Stream
 from tdbg.core.events import Event, Finding, Step
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
-from tdbg.rules.verdict import Judge
+from tdbg.rules.rule_engine import RuleEngine
 
 CAUSES = ("TD-S006", "TD-C008", "TD-S005", "TD-D002")
 CONSEQUENCES = ("TD-G003", "TD-G005", "TD-S007")
@@ -26,7 +27,7 @@ def judged(run: Stream, planted: list[Finding], patch: pytest.MonkeyPatch) -> li
 
     RULES.load()
     patch.setitem(RULES._items, Planted.code, Planted)
-    judge = Judge(run.run)
+    judge = RuleEngine(run.run)
     for folder, event in run.log:
         judge.feed(ProcessDir(run.run, run.run.path / folder), event)
     return [finding.code for finding in judge.finish().findings]
@@ -59,3 +60,16 @@ def test_an_exception_that_ended_a_rank_is_a_cause_and_one_it_lived_on_with_is_n
     exception = Finding(code="TD-R003", severity=severity, title="an exception", first_step=0, rank=1)
     uneven = Finding(code="TD-R001", severity="error", title="rank 1 never took a step", first_step=0, rank=1)
     assert judged(run, [uneven, exception], monkeypatch) == order
+
+
+def test_of_findings_of_one_severity_and_step_the_surer_comes_first(
+    stream: Callable[[], Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = [
+        Finding(code="TD-D001", severity="error", title="a", first_step=3, grade="statistical"),
+        Finding(code="TD-D004", severity="error", title="b", first_step=3, grade="located"),
+        Finding(code="TD-D005", severity="error", title="c", first_step=2, grade="statistical"),
+    ]
+    run = stream()
+    run.train(run.rank(), [1.0])
+    assert judged(run, planted, monkeypatch) == ["TD-D005", "TD-D004", "TD-D001"]

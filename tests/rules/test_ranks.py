@@ -7,7 +7,7 @@ from streams import HOST, Stream
 
 from tdbg.core.events import Note, Observation, Plan, Step, Traceback
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules.verdict import Judge
+from tdbg.rules.rule_engine import RuleEngine
 
 
 def first(run: Stream, code: str, exit_code: int = 0):
@@ -165,9 +165,9 @@ def test_a_program_that_replaced_itself_ended_once(one):
     again = run.rank(attempt=1, pid=1000)
     for folder in (rank, again):
         run.train(folder, [2.0] * 5)
-    view = Judge(run.run).view
+    view = RuleEngine(run.run).view
     for folder, event in run.log:
-        view.take(ProcessDir(run.run, run.run.path / folder), event)
+        view.add_event(ProcessDir(run.run, run.run.path / folder), event)
     view.close(7)
     assert [view.own_exit(view.processes[folder]) for folder in (rank, again)] == [None, 7]
 

@@ -8,7 +8,7 @@ import pytest
 import tdbg.rules
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import SEVERITIES, Finding
-from tdbg.rules import RULES, at_least, check_words, wanted
+from tdbg.rules import RULES, at_least, check_words, matches_words
 
 LETTERS = "NGDLMSARCP"
 SECTIONS = ("What it does:", "Why it matters:", "Example:", "What to do:", "Thresholds:")
@@ -51,8 +51,10 @@ def test_severities_are_ordered():
 
 def test_words_of_stop_on():
     finding = Finding(code="TD-N001", severity="critical", title="x")
-    assert wanted(finding, ["td-n001"]) and wanted(finding, ["TD-N"]) and wanted(finding, ["error"])
-    assert not wanted(finding, []) and not wanted(finding, ["TD-R001"])
+    assert (
+        matches_words(finding, ["td-n001"]) and matches_words(finding, ["TD-N"]) and matches_words(finding, ["error"])
+    )
+    assert not matches_words(finding, []) and not matches_words(finding, ["TD-R001"])
     check_words(["TD-N", "critical", "TD-R002"])
 
 

@@ -29,18 +29,18 @@ def surge() -> Surge:
 
 def test_a_surge_is_told_from_its_third_value_on():
     found = surge()
-    said = [found.see(value) for value in [1.0, 1.1, 0.9] * 10 + [5.0, 6.0, 5.0, 5.0, 5.0, 1.0]]
+    said = [found.add(value) for value in [1.0, 1.1, 0.9] * 10 + [5.0, 6.0, 5.0, 5.0, 5.0, 1.0]]
     assert said == [False] * 32 + [True] * 3 + [False]
     assert (found.base, found.peak) == (1.0, 6.0)
 
 
 def test_no_surge_while_warming_up_or_in_wide_noise():
-    assert not any(map(surge().see, [1.0] * 5 + [50.0] * 5))
+    assert not any(map(surge().add, [1.0] * 5 + [50.0] * 5))
     noise = random.Random(3)
     found = surge()
-    assert not any(found.see(noise.lognormvariate(0, 1.2)) for _ in range(20_000))
+    assert not any(found.add(noise.lognormvariate(0, 1.2)) for _ in range(20_000))
 
 
 def test_a_constant_series_may_surge_too():
     found = surge()
-    assert any(found.see(value) for value in [1.0] * 20 + [3.0] * 3)
+    assert any(found.add(value) for value in [1.0] * 20 + [3.0] * 3)

@@ -20,7 +20,7 @@ def played(*dead: list[str]) -> Streaks:
     for step, found in enumerate(dead, 1):
         seen = ModuleOutputs.of(look(step, 2 - step % 2, found, named=step <= 2))
         assert seen is not None
-        streaks.see(seen, found)
+        streaks.add(seen, found)
     return streaks
 
 
@@ -28,7 +28,7 @@ def test_a_look_in_which_a_module_has_no_turn_says_nothing_of_it():
     streaks = played(["a"], [], ["a"], ["b"], ["a"])
     assert streaks.looks == {"a": 3, "b": 1}
     assert streaks.since == {"a": 1, "b": 4}
-    assert streaks.lasting(3, ["a", "b"]) == ["a"]
+    assert streaks.find_lasting(3, ["a", "b"]) == ["a"]
 
 
 def test_a_module_that_is_in_every_look_counts_in_every_look():

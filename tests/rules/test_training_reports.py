@@ -153,6 +153,14 @@ def test_a_schedule_that_has_barely_begun(one: Any, planned: int, advanced: int,
     assert ("TD-S005" in run.codes()) == told
 
 
+def test_a_schedule_that_was_seen_only_at_first_has_gone_on(one: Any) -> None:
+    run, rank = one
+    run.emit(rank, look("schedule", "STEP", scheduler="OneCycleLR", planned=100, advanced=5, updates=5))
+    steps(run, rank, 100)
+    run.end(rank, 100)
+    assert "TD-S005" not in run.codes()
+
+
 @pytest.mark.parametrize(
     ("planned", "advanced", "told"), [(100, 3, True), (100, 2, False), (100, 9, False), (300, 3, False)]
 )

@@ -6,12 +6,12 @@ import pytest
 from streams import HOST, Stream
 
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules.verdict import Judge
+from tdbg.rules.rule_engine import RuleEngine
 
 
 def finish(run: Stream, code: int):
     """The verdict of the supervisor, which has read all events as they came."""
-    judge = Judge(run.run)
+    judge = RuleEngine(run.run)
     for folder, event in run.log:
         judge.feed(ProcessDir(run.run, run.run.path / folder), event)
     return judge.finish(code)

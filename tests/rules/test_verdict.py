@@ -12,8 +12,9 @@ from tdbg.core.rundir import EVENTS, RunDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, PerProcessRule, Rule
 from tdbg.rules.flag_lines import flag_lines
+from tdbg.rules.rule_engine import RuleEngine, judge_run
 from tdbg.rules.text import ranges
-from tdbg.rules.verdict import VERDICT_LINES, Judge, block, judge_run
+from tdbg.rules.verdict import VERDICT_LINES, block
 
 
 def ruined(run: Stream, world: int = 2, steps: int = 60) -> None:
@@ -61,6 +62,8 @@ def test_healthy_lines(one):
     run.end(rank, 2)
     assert run.judge().lines() == [
         "verdict: no problem found in what was watched; 1 rank, 2 steps; exit 0",
+        "not watched: DATALOADER, SCHEDULING, CHECKPOINT and 8 more (--level advanced);"
+        " TRAINING_LOOP, WANDB_METRICS, AUGMENTATION and 2 more (--level extreme)",
         "rank 0: step 2, ended, loss 2.25",
     ]
 
@@ -160,7 +163,7 @@ def test_half_a_rule_is_left_out_and_said(one, monkeypatch):
     run.emit(rank, bad(step=4))
     verdict = judge_run(run.run, 0)
     (trouble,) = verdict.trouble
-    assert trouble.startswith("rule TD-P999 failed and was switched off: TypeError: ") and "see" in trouble
+    assert trouble.startswith("rule TD-P999 failed and was switched off: TypeError: ") and "evaluate" in trouble
     assert [finding.code for finding in verdict.findings] == ["TD-N001"]
 
 
@@ -254,7 +257,7 @@ def test_an_endless_run_needs_no_more_memory(stream):
     import tracemalloc
 
     run = stream()
-    judge, process = Judge(run.run), next(iter(_process(run)))
+    judge, process = RuleEngine(run.run), next(iter(_process(run)))
     for step in range(1, 500):
         judge.feed(process, Step(step=step, loss=2.0, lr=[1e-3], grad_norm=1.0, grad_norms=[1.0] * 100))
     tracemalloc.start()

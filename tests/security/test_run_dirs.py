@@ -209,9 +209,9 @@ def write_events(run: Path, path: Path) -> None:
 def write_tensors(run: Path, path: Path) -> None:
     import torch
 
-    from tdbg.pages.format.safetensors_file import write
+    from tdbg.pages.format.safetensors_file import write_safetensors
 
-    write(path, {"x": torch.zeros(2)}, {})
+    write_safetensors(path, {"x": torch.zeros(2)}, {})
 
 
 def keep_output(run: Path, path: Path) -> None:

@@ -8,7 +8,7 @@ from traces.material import gpu, launch, memory, note, op, real, span, step, wri
 from tdbg.core.errors import TdbgError
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.analyze.summary_builder import summarize
-from tdbg.traces.rules import RULES, Abstain, asked, consult
+from tdbg.traces.rules import RULES, Abstain, evaluate_traces, parse_thresholds
 
 A100 = {
     "deviceProperties": [{"id": 0, "name": "A100", "computeMajor": 8, "computeMinor": 0, "totalGlobalMem": 1 << 30}]
@@ -126,11 +126,11 @@ def test_evidence_is_of_a_step_as_the_title_is(tmp_path):
             *(op("aten::add_", begin + 105 + 10 * at, 9) for at in range(70)),
         ]
 
-    (one,) = consult([("", summarize(write(tmp_path / "t.json", steps(looping, 3))))], {})[0]
+    (one,) = evaluate_traces([("", summarize(write(tmp_path / "t.json", steps(looping, 3))))], {})[0]
     assert one.code == "TD-P111" and one.title.endswith("in 70 small operations")
     assert one.evidence[0] == "aten::add_: 70 calls and 0.63 ms a step"
     waits = slowly(steps(lambda number, begin: plain(number, begin, wait=300), 3))
-    (one,) = consult([("", summarize(write(tmp_path / "t.json", waits)))], {})[0]
+    (one,) = evaluate_traces([("", summarize(write(tmp_path / "t.json", waits)))], {})[0]
     assert one.code == "TD-P101" and one.evidence[-1] == f"{LOADER}: 1 call and 3 ms a step"
 
 
@@ -149,7 +149,7 @@ def test_a_leak_that_is_the_first_thing_a_step_allocates(tmp_path):
 
     for kept, codes in ((40_000, ["TD-P116"]), (0, [])):
         read = summarize(write(tmp_path / "t.json", slowly(steps(leaking(kept)))))
-        assert [one.code for one in consult([("", read)], {})[0]] == codes
+        assert [one.code for one in evaluate_traces([("", read)], {})[0]] == codes
 
 
 def reserved(allocated, taken):
@@ -193,7 +193,7 @@ FAULTS = {
 
 def advice(path, events, head=None, **thresholds):
     every = [("rank 0", summarize(write(path / "t.json", events, head=head)))]
-    return consult(every, thresholds)
+    return evaluate_traces(every, thresholds)
 
 
 @pytest.mark.parametrize("code", FAULTS)
@@ -220,7 +220,7 @@ def test_a_slow_rank_is_named_with_what_makes_it_slow(tmp_path):
 
     def said(*waits, **thresholds):
         every = {f"rank {number}": rank(wait) for number, wait in enumerate(waits)}
-        return consult(list(every.items()), thresholds, every)[0]
+        return evaluate_traces(list(every.items()), thresholds, every)[0]
 
     found = said(10, 10, 40, straggler_warning=0.02)
     one = next(one for one in found if one.code == "TD-P115")
@@ -303,7 +303,7 @@ def test_traces_that_are_no_ranks_of_one_job_do_not_excuse_each_other(tmp_path):
     every = {name: summarize(write(tmp_path / f"{name}.json", steps(make))) for name, make in WAITS.items()}
 
     def codes(ranks):
-        return [one.code for one in consult(list(every.items()), {}, ranks)[0]]
+        return [one.code for one in evaluate_traces(list(every.items()), {}, ranks)[0]]
 
     assert "TD-P114" in codes({}) and "TD-P114" not in codes(every)
 
@@ -361,7 +361,7 @@ def test_a_rank_that_is_slow_in_each_step_is_critical(tmp_path):
             events = steps(lambda number, begin, late=late: plain(number, begin, late[number]), len(waits))
             events += [op("c10d::allreduce_", at * 1000 + 610 + wait, 250 - wait) for at, wait in enumerate(late)]
             every[f"rank {rank}"] = summarize(write(tmp_path / f"{rank}.json", slowly(events)))
-        (found,) = (one for one in consult(list(every.items()), {}, every)[0] if one.code == "TD-P115")
+        (found,) = (one for one in evaluate_traces(list(every.items()), {}, every)[0] if one.code == "TD-P115")
         return found.severity
 
     assert severity(230, 230, 230) == "critical"
@@ -385,12 +385,15 @@ def test_a_rule_without_its_signal_abstains_and_says_what_supplies_it(tmp_path):
 def test_thresholds_are_settable(tmp_path):
     fault, _, head = FAULTS["TD-P101"]
     assert advice(tmp_path, fault, head, input_notice=0.9, input_warning=0.9, input_critical=0.9)[0] == []
-    assert asked(["input_warning=0.3"]) == {"input_warning": 0.3} == asked(["input_warning=30%"])
-    assert asked(["straggler_warning=200%", "loop_calls=80"]) == {"straggler_warning": 2.0, "loop_calls": 80.0}
+    assert parse_thresholds(["input_warning=0.3"]) == {"input_warning": 0.3} == parse_thresholds(["input_warning=30%"])
+    assert parse_thresholds(["straggler_warning=200%", "loop_calls=80"]) == {
+        "straggler_warning": 2.0,
+        "loop_calls": 80.0,
+    }
     with pytest.raises(TdbgError, match="no threshold is called 'inputwarning'"):
-        asked(["inputwarning=0.3"])
+        parse_thresholds(["inputwarning=0.3"])
     with pytest.raises(TdbgError, match="cannot be 'much'"):
-        asked(["input_warning=much"])
+        parse_thresholds(["input_warning=much"])
 
 
 LINE = "train.py(7): fit"
@@ -446,7 +449,7 @@ def test_the_busiest_line_is_that_of_the_programs_thread_without_what_it_calls(t
 
 def test_what_the_real_traces_are_told():
     def codes(name):
-        found, _ = consult([("rank", summarize(real(name)))], {})
+        found, _ = evaluate_traces([("rank", summarize(real(name)))], {})
         return [one.code for one in found]
 
     assert codes("control.json.gz") == ["TD-P114", "TD-P106"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tdbg.api.flags import live
+from tdbg.api.flag_values import live
 from tdbg.api.levels import DebugLevel
 from tdbg.api.session import LOG, Session, current, run_agent
 from tdbg.api.watching import start, stop

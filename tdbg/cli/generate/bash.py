@@ -6,7 +6,7 @@ its own rules. bash splits words at ``=``, so ``--level=adv`` arrives as three o
 
 from collections.abc import Iterable
 
-from tdbg.cli import options, pages
+from tdbg.cli import kinds, pages
 from tdbg.cli.generate import words
 
 HEAD = """\
@@ -137,7 +137,7 @@ def _arguments(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
 
 
 def _words() -> Iterable[tuple[list[str], str]]:
-    return [([kind], " ".join(word for word, _text in words.of(kind))) for kind in options.LISTED]
+    return [([kind], " ".join(word for word, _text in words.of(kind))) for kind in kinds.LISTED]
 
 
 def _function(name: str, subject: str, about: str, cases: Iterable[tuple[list[str], str]]) -> str:

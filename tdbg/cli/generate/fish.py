@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tdbg.cli import options, pages
+from tdbg.cli import kinds, pages
 from tdbg.cli.generate import words
 
 HEAD = """\
@@ -96,7 +96,7 @@ def _set(name: str, members: list[str]) -> str:
 
 def _values() -> Iterator[str]:
     """A function per kind that prints its words, a tab and a line about each."""
-    for kind in options.LISTED:
+    for kind in kinds.LISTED:
         rows = [_quoted(f"{word}\t{text}" if text else word) for word, text in words.of(kind)]
         yield "\n".join([f"function __tdbg_{kind}", *(f"    printf '%s\\n' {row}" for row in rows), "end", ""])
 
@@ -108,7 +108,7 @@ def _page(page: pages.Page) -> Iterator[str]:
     for option in page.options:
         yield " ".join([at, *_names(option), *_action(option.kind), "-d", _quoted(option.help)])
     for argument in page.arguments[-1:]:
-        if argument.kind == options.COMMAND:
+        if argument.kind == kinds.COMMAND:
             yield f"{at} -a '(__tdbg_wrapped)'"
             yield f"{_at(f'{_path(page)} --')} -a '(__tdbg_wrapped)'"
         else:
@@ -138,7 +138,7 @@ def _action(kind: str) -> list[str]:
 
 def _call(kind: str) -> str:
     special = {"DIR": "(__fish_complete_directories)", "RUN": "(__tdbg_runs)"}
-    return special.get(kind, f"(__tdbg_{kind})" if kind in options.LISTED else "")
+    return special.get(kind, f"(__tdbg_{kind})" if kind in kinds.LISTED else "")
 
 
 def _path(page: pages.Page) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from tdbg.cli import options, pages
+from tdbg.cli import kinds, pages
 from tdbg.cli.generate import words
 from tdbg.core import config
 from tdbg.version import __version__
@@ -43,7 +43,7 @@ def render(page: pages.Page, others: list[pages.Page]) -> str:
         _section("Description", _about(page)),
         _section("Commands", _entries([(_reference((*page.words, name)), text) for name, text in page.commands])),
         _section("Arguments", _entries([(_italic(item.label), item.help) for item in page.arguments])),
-        _section("Options", _entries([(_option(item), item.help) for item in page.options])),
+        _section("Options", _option_lines(page)),
         *_values(page),
         _section("Exit status", _bold_entries(STATUS_OF_A_WRAPPER if page.wraps else STATUS)),
         _section("Environment", _bold_entries(_variables(page))),
@@ -80,11 +80,20 @@ def _bold_entries(rows: tuple[tuple[str, str], ...]) -> list[str]:
     return _entries([(f"\\fB{_plain(tag)}\\fR", text) for tag, text in rows])
 
 
+def _option_lines(page: pages.Page) -> list[str]:
+    """The options, under a heading for each group where there are several."""
+    lines: list[str] = []
+    for title, options in page.grouped_options:
+        lines += [f".SS {_plain(title)}"] if len(page.grouped_options) > 1 else []
+        lines += _entries([(_option(item), item.help) for item in options])
+    return lines
+
+
 def _values(page: pages.Page) -> list[str]:
     """A section for each kind whose values are a list: the levels, the flags, ..."""
     params = (*page.options, *page.arguments)
-    kinds = dict.fromkeys(kind for param in params for kind in param.kind.split("|") if kind in options.LISTED)
-    return [_section(f"Values of {kind}", _value_lines(words.of(kind))) for kind in kinds]
+    listed = dict.fromkeys(kind for param in params for kind in param.kind.split("|") if kind in kinds.LISTED)
+    return [_section(f"Values of {kind}", _value_lines(words.of(kind))) for kind in listed]
 
 
 def _value_lines(found: words.Words) -> list[str]:

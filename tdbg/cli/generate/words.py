@@ -10,11 +10,10 @@ Words = list[tuple[str, str]]
 
 def of(kind: str) -> Words:
     """The words of a kind that is a list; none for what is found on disk, or free."""
-    makers = {"FLAG": _flags, "PRESET": _presets, "CODE": _codes, "ADVICE": _advice, "FAULT": _faults}
+    makers = {"LEVEL": _levels, "FLAG": _flags, "PRESET": _presets, "CODE": _codes, "ADVICE": _advice, "FAULT": _faults}
     if kind in makers:
         return makers[kind]()
     choices = {
-        "LEVEL": config.LEVELS,
         "MODE": config.INJECTS,
         "SEVERITY": config.FAIL_ON,
         "LOG_LEVEL": config.LOG_LEVELS,
@@ -22,6 +21,18 @@ def of(kind: str) -> Words:
         "KIND": tuple(KINDS),
     }
     return [(word, "") for word in choices.get(kind, ())]
+
+
+LEVEL_LINES = {
+    "off": "nothing is recorded; nothing of the program is hooked",
+    "basic": "loss, learning rate, times, gradient norms, the first bad value; at most 1 % of the time",
+    "advanced": "also statistics of module outputs, weights and gradients, and memory; at most 3 %",
+    "extreme": "also every module each time, exact extremes, more probes, a history; at most 10 %",
+}
+
+
+def _levels() -> Words:
+    return [(level, LEVEL_LINES[level]) for level in config.LEVELS]
 
 
 def _flags() -> Words:

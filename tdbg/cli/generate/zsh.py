@@ -1,6 +1,6 @@
 """The completion script for zsh: one function per command, made of `_arguments` specifications."""
 
-from tdbg.cli import options, pages
+from tdbg.cli import kinds, pages
 from tdbg.cli.generate import words
 
 HEAD = """\
@@ -42,7 +42,7 @@ def render(found: list[pages.Page]) -> str:
     """The script."""
     unions = {param.kind for page in found for param in (*page.options, *page.arguments) if "|" in param.kind}
     parts = [HEAD, HELPERS]
-    parts += [_values(kind) for kind in options.LISTED]
+    parts += [_values(kind) for kind in kinds.LISTED]
     parts += [_union(kind) for kind in sorted(unions)]
     parts += [_group(page) if page.commands else _leaf(page) for page in found]
     return "\n".join([*parts, TAIL])
@@ -56,7 +56,7 @@ def _values(kind: str) -> str:
 
 
 def _union(kind: str) -> str:
-    calls = [f"    {_action(part)} && ret=0" for part in kind.split("|") if part not in options.FREE]
+    calls = [f"    {_action(part)} && ret=0" for part in kind.split("|") if part not in kinds.FREE]
     return "\n".join([f"{_function_of(kind)}() {{", "    local -i ret=1", *calls, "    return ret", "}", ""])
 
 
@@ -86,7 +86,7 @@ def _group(page: pages.Page) -> str:
 def _leaf(page: pages.Page) -> str:
     specs = _options(page)
     for number, argument in enumerate(page.arguments, 1):
-        if argument.kind == options.COMMAND:
+        if argument.kind == kinds.COMMAND:
             specs.append(_quoted("(-)*:: : _tdbg_wrapped"))
         else:
             place = "*" if argument.repeated else str(number)
@@ -122,7 +122,7 @@ def _action(kind: str) -> str:
     actions = {"FILE": "_files", "PATH": "_files", "DIR": "_files -/", "RUN": "_tdbg_RUN"}
     if kind in actions:
         return actions[kind]
-    return _function_of(kind) if kind in options.LISTED or "|" in kind else " "
+    return _function_of(kind) if kind in kinds.LISTED or "|" in kind else " "
 
 
 def _function_of(kind: str) -> str:

@@ -24,6 +24,11 @@ class Evidence(Enum):
     FROM_WEIGHTS = "from weights: read off the parameters or the optimizer, after the fact"
     STATISTICAL = "statistical: judged from a sample or a trend"
 
+    @property
+    def word(self) -> str:
+        """What a finding carries as its grade."""
+        return self.value.partition(":")[0]
+
 
 @typing.dataclass_transform(kw_only_default=True)
 class _Fields:
@@ -104,9 +109,13 @@ class Observed(_Fields, ABC):
         suffix = event.part.removeprefix(cls.PART)
         if event.part != cls.PART + suffix or (suffix and not (cls.NUMBERED and suffix.startswith("_"))):
             return None
-        values, kinds = event.values, _kinds(cls)
-        known = {name: values[name] for name in cls._lines if name in values and _fits(values[name], kinds[name])}
-        return cls(**known, step=event.step, suffix=suffix)
+        return cls(**cls.known_values(event.values), step=event.step, suffix=suffix)
+
+    @classmethod
+    def known_values(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Those of the values that are fields of this class and hold what they must."""
+        kinds = _kinds(cls)
+        return {name: values[name] for name in cls._lines if name in values and _fits(values[name], kinds[name])}
 
 
 def field_lines(kinds: Iterable[type[Observed]]) -> dict[str, str]:

@@ -156,11 +156,11 @@ class Dumps:
 
     def _start(self) -> "MetricsTracker":
         """The tracker of the feed; the program's list of trackers does not know it."""
-        from tdbg.metrics.tracker import tracker_state as holding
+        from tdbg.metrics.tracker import tracker_state
         from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
         self._own = MetricsTracker()
-        holding.MADE.discard(self._own)
+        tracker_state.LIVE_TRACKERS.discard(self._own)
         return self._own
 
 
@@ -188,7 +188,7 @@ def _record(tracker: "MetricsTracker", row: Row) -> None:
             continue
         if key.phase in CATEGORIES or key.core or key.text:
             continue
-        tracker._open(key.phase).metric(key.metric, key.task, key.subset).record(value, row.epoch, row.step)
+        tracker._open_phase(key.phase).metric(key.metric, key.task, key.subset).record(value, row.epoch, row.step)
 
 
 def _free(folder: Path, stem: str) -> Path:

@@ -10,12 +10,12 @@ from tdbg.core.events import Event, Metric, Plan, Step
 from tdbg.core.guard import Guard
 from tdbg.inject.metrics import steps
 from tdbg.inject.metrics.dumps import Dumps
-from tdbg.inject.metrics.sorting import sort
 from tdbg.inject.metrics.taps import Tap
+from tdbg.inject.metrics.value_sorting import sort
 from tdbg.metrics.rows.row import FILE, Row
 from tdbg.metrics.sinks.fan_out import SENDING
 from tdbg.metrics.sinks.jsonl import RowFile
-from tdbg.metrics.step_logger import default_dir as home
+from tdbg.metrics.step_logger import default_dir
 
 if TYPE_CHECKING:
     from tdbg.inject.agent import Agent
@@ -45,7 +45,7 @@ class Feed:
         self.taps, self.dumps = Tap(self), Dumps(self)
         self._reset()
         me.at_fork(self._reset)
-        home.FOLDER.append(self._home)
+        default_dir.FOLDER.append(self._home)
 
     def _reset(self) -> None:
         self._lock = threading.RLock()  # a new one: the parent may have held it at the fork
@@ -289,8 +289,8 @@ class Feed:
         self.is_off = True
         self.taps.patches.restore()
         self.dumps.close()
-        if self._home in home.FOLDER:
-            home.FOLDER.remove(self._home)
+        if self._home in default_dir.FOLDER:
+            default_dir.FOLDER.remove(self._home)
         if self._file is not None:
             self._file.close()
 

@@ -16,7 +16,7 @@ from tdbg.core.events import End, Event, Metric, Start, Step, number, plain
 from tdbg.core.flags import DIAGNOSTICS
 from tdbg.core.redaction import redact_argv
 from tdbg.core.rundir import allowed_env, env_rank, rank_folder, write_json
-from tdbg.inject import children, records, tracebacks
+from tdbg.inject import children, log_recorder, tracebacks
 from tdbg.inject.agent import Agent, agent
 from tdbg.inject.identity import is_child
 from tdbg.inject.imports import when_imported
@@ -42,7 +42,7 @@ def arrive(module: ModuleType) -> None:
         return
     me.guard("monitor").call(Rank, me, begun)
     if me.settings.records:
-        me.guard("records").call(records.install, me)
+        me.guard("records").call(log_recorder.install, me)
 
 
 def _give_host(me: Agent) -> None:
@@ -91,7 +91,7 @@ class Rank:
         me.monitor = self.monitor
         PROBES.add_points(me.third_party)
         if me.settings.capture:
-            from tdbg.debuggers.capture import Capture
+            from tdbg.debuggers.run_capture import Capture
 
             self.monitor.lasting.append(Capture.into(lambda: me.folder))
         own_passes = me.guard("own-passes")
@@ -174,7 +174,8 @@ class Rank:
 
     def _save_batch(self, step: int, parts: dict[str, object]) -> str:
         """Write the tensors of a batch; the file's name, or nothing where no tensor could be written."""
-        from tdbg.pages.format.safetensors_file import storable, write
+        from tdbg.pages.format.safetensors_file import storable
+        from tdbg.pages.format.safetensors_file import write_safetensors as write
         from tdbg.runtime.tensors import walk
 
         folder = self.me.folder
@@ -218,11 +219,11 @@ class Rank:
         if self.ended or self.me.rank is None:
             guard("optimizers").call(self.monitor.optimizers.miss)
             guard("uncaught").call(self._uncaught)
-            guard("records").call(records.finish)
+            guard("records").call(log_recorder.finish)
             return
         self.ended = True
         failed = guard("uncaught").call(self._uncaught)  # first: what comes next may fail with the device
-        guard("records").call(records.finish)
+        guard("records").call(log_recorder.finish)
         guard("last steps").call(self.monitor.finish)
         if self.feed is not None:
             guard("metrics").call(self.feed.finish)
@@ -238,8 +239,8 @@ class Rank:
     def _emit_cost(self) -> None:
         cost = self.monitor.cost()
         cost.errors, cost.dropped = self.me.errors, self.me.dropped
-        cost.records_ms = records.spent_ms()
-        cost.startup_ms += records.reading_ms()
+        cost.records_ms = log_recorder.spent_ms()
+        cost.startup_ms += log_recorder.reading_ms()
         self.me.emit(cost)
 
     def _speak_late(self) -> None:

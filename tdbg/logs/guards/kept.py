@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tdbg.core.files import parse_json, read_small
-from tdbg.logs.guards.files import cache_folder, files_below, maps_below, replace_kept
 from tdbg.logs.guards.link import GuardMap
+from tdbg.logs.guards.program_files import cache_folder, files_below, maps_below, replace_kept
 from tdbg.version import __version__
 
 SETTLED_S = 2.0  # a file changed so lately may change again within the clock of its file system

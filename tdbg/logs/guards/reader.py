@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tdbg.logs.guards.asking import Asking
 from tdbg.logs.guards.facts import Facts, Function, LogCall, Reference
 from tdbg.logs.guards.flagsets import NONE, Flags, Pair, either
+from tdbg.logs.guards.guard_tests import Asking
 from tdbg.logs.guards.messages import LOG_METHODS, PRINTS, Messages, Said
 from tdbg.logs.guards.names import Definition, Env, Names, Place, Scope, bindings, bound_in, joined_env
 from tdbg.logs.guards.shapes import GAP, percent

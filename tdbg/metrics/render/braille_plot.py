@@ -10,7 +10,7 @@ DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a letter: by c
 BLANK = 0x2800
 
 
-def graph(curves: Sequence[Curve], width: int, height: int) -> list[str]:
+def draw_graph(curves: Sequence[Curve], width: int, height: int) -> list[str]:
     """Curves that share their axes, as lines of text: ``width`` columns in all, ``height`` rows and two of axis.
 
     A cross on the axis is a step whose value is not finite.

@@ -10,7 +10,7 @@ GRAPHS = 400  # of a page: a browser draws no more
 LETTERS = 160  # of a name
 
 
-def write(file: IO[bytes], curves: Sequence[dict[str, Any]], name: str) -> None:
+def write_page(file: IO[bytes], curves: Sequence[dict[str, Any]], name: str) -> None:
     """Write the page; curves: as `tdbg metrics plot --json` tells them. Raises TdbgError without plotly, OSError."""
     by_key: dict[str, list[dict[str, object]]] = {}
     for one in curves:

@@ -33,7 +33,7 @@ class Place:
     run: RunDir | None = None
 
 
-def find(where: str = "", ranks: str = "") -> Place:
+def find_rows_files(where: str = "", ranks: str = "") -> Place:
     """The files of a run (a directory or a name under ./tdbg_runs), of a folder or one file; "": the newest run.
 
     ranks: such as ``0,3-5``; empty for all. Raises TdbgError where there is none.
@@ -52,13 +52,13 @@ def find(where: str = "", ranks: str = "") -> Place:
         place = Place(where, found)
     else:
         run = RunDir.open(where or None)
-        place = Place(where or str(run.path), _of_run(run), run)
+        place = Place(where or str(run.path), _files_of_run(run), run)
     if not place.files:
         raise TdbgError(f"{place.name}: there are no metrics", RUN_FIRST)
-    return Place(place.name, _chosen(place, ranks), place.run)
+    return Place(place.name, _selected_files(place, ranks), place.run)
 
 
-def _of_run(run: RunDir) -> list[RowsFile]:
+def _files_of_run(run: RunDir) -> list[RowsFile]:
     """Those of its ranks; those of other processes where no rank has any."""
     paths = [*run.path.glob(f"rank*/**/{FILE}"), *run.path.glob(f"other/*/{FILE}")]
     processes = sorted(
@@ -76,7 +76,7 @@ def _owner(root: Path, path: Path) -> tuple[int | None, int]:
     return (None if rank is None else int(rank)), int(attempt)
 
 
-def _chosen(place: Place, ranks: str) -> list[RowsFile]:
+def _selected_files(place: Place, ranks: str) -> list[RowsFile]:
     if not ranks:
         return list(place.files)
     bounds = parse_ranges("--ranks", ranks, "-")

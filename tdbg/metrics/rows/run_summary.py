@@ -1,4 +1,4 @@
-"""What the rules of `tdbg metrics sanity` look at: series, the order of rows, plans and dumps of a run, all bounded."""
+"""The summary of a run that the rules of `tdbg metrics sanity` read: series, order of rows, plans, dumps; all bounded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ MAX_SETS = 1000  # different units, epochs or texts that are kept of one thing
 
 
 @dataclass(slots=True)
-class Order:
+class RowOrder:
     """How the rows of one source and rank follow each other.
 
     back: the first time that a step was lower than the one before, as (before, step). clock: the epochs that tdbg itself
@@ -41,12 +41,12 @@ class Order:
 
 
 @dataclass(slots=True)
-class Seen:
+class RunSummary:
     """What was read of a run."""
 
     name: str = ""
     tally: Tally = field(default_factory=Tally)
-    orders: dict[tuple[str, int], Order] = field(default_factory=dict)  # by source and rank
+    orders: dict[tuple[str, int], RowOrder] = field(default_factory=dict)  # by source and rank
     units: dict[str, set[str]] = field(default_factory=dict)  # key -> what it was said to be measured in
     said: list[tuple[int, int, str, str]] = field(default_factory=list)  # rank, step, key, and metrics without a sample
     dumps: list[tuple[int, dict[str, object]]] = field(default_factory=list)  # rank and dump, in order
@@ -70,7 +70,7 @@ class Seen:
             self._clock[rank] = line.epoch
         order = self.orders.get((line.source, rank))
         if order is None:
-            order = self.orders[line.source, rank] = Order(first_step=line.step)
+            order = self.orders[line.source, rank] = RowOrder(first_step=line.step)
         order.rows += 1
         if line.step < order.last_step:
             order.backs += 1
@@ -79,7 +79,7 @@ class Seen:
         if line.epoch is not None:
             self._epoch(order, rank, line.epoch, line.step)
 
-    def _epoch(self, order: Order, rank: int, epoch: float, step: int) -> None:
+    def _epoch(self, order: RowOrder, rank: int, epoch: float, step: int) -> None:
         if order.last_epoch is not None and epoch < order.last_epoch:
             order.epoch_back = order.epoch_back or (order.last_epoch, epoch, step)
         order.last_epoch = epoch
@@ -96,20 +96,20 @@ class Seen:
         return min(self.tally.last, default=0)
 
 
-def look(place: "Place") -> tuple[Seen, Any]:
+def summarize_run(place: "Place") -> tuple[RunSummary, Any]:
     """All that is there, and the counts of the reading. Cost: about 3 us a row."""
     from tdbg.metrics.rows.row_reader import Reading
 
-    seen = Seen(place.name)
+    seen = RunSummary(place.name)
     reading = Reading(place.files)
     for batch in reading.batches():
         seen.add(batch)
     for file in place.files:
-        seen.dumps += [(file.rank or 0, dump) for dump in dumps_of(file.path.parent)]
+        seen.dumps += [(file.rank or 0, dump) for dump in read_dumps(file.path.parent)]
     return seen, reading.counts
 
 
-def dumps_of(folder: Path) -> Iterator[dict[str, object]]:
+def read_dumps(folder: Path) -> Iterator[dict[str, Any]]:
     """The dumps of the state that lie in a rank's folder, oldest first; what cannot be read is passed over."""
     for path in sorted((folder / DUMPS).glob("*.json"))[:MAX_DUMPS]:
         try:

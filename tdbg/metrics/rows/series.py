@@ -183,7 +183,7 @@ class Tally:
         columns = _columns(keys, [line.values for line in every])
         if columns is not None:
             for key, column in zip(keys, columns, strict=True):
-                self._take(key, source, rank, every, column)
+                self._add_values(key, source, rank, every, column)
             return
         groups: dict[tuple[str, ...], list[Line]] = {}
         for line in every:
@@ -197,12 +197,12 @@ class Tally:
             columns = zip(*[line.values.values() for line in lines], strict=True)
             for key, column in zip(keys, columns, strict=True):
                 if key not in mixed:
-                    self._take(key, source, rank, lines, column)
+                    self._add_values(key, source, rank, lines, column)
         for key in mixed:  # in the order of the rows
             lines = [line for line in every if key in line.values]
-            self._take(key, source, rank, lines, [line.values[key] for line in lines])
+            self._add_values(key, source, rank, lines, [line.values[key] for line in lines])
 
-    def _take(self, key: str, source: str, rank: int, lines: "Sequence[Line]", values: Sequence[float]) -> None:
+    def _add_values(self, key: str, source: str, rank: int, lines: "Sequence[Line]", values: Sequence[float]) -> None:
         found = self.series.get((key, source, rank))
         if found is None:
             if len(self.series) >= MAX_KEYS:
@@ -222,7 +222,7 @@ class Tally:
             if len(self.texts) < MAX_KEYS:
                 self.texts |= {(key, batch.rank): text for key, text in (line.text or {}).items()}
 
-    def settle(self) -> "Tally":
+    def assign_units(self) -> "Tally":
         """Give each series its unit; to be called when all rows are in."""
         from tdbg.metrics.keys import unit_of
 
@@ -265,7 +265,7 @@ def tally(batches: Iterable["Batch"], until: int | None = None) -> Tally:
     finally:
         if collects:
             gc.enable()
-    return found.settle()
+    return found.assign_units()
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:

@@ -1,4 +1,4 @@
-"""Where the series of two runs part: both are read side by side, step by step, and never held whole."""
+"""The first divergence of the series of two runs, read side by side, step by step; neither is ever held whole."""
 
 import math
 from collections import deque
@@ -11,29 +11,29 @@ from tdbg.metrics.rows.row_reader import Batch, Counts, Reading
 from tdbg.metrics.rows.series import Point, Series
 
 SPREAD = "spread"
-WITHIN = 3.0  # of its own spread a series may differ
-IN_A_ROW = 3  # steps beyond their spread, until that is no chance: one in a million of a noisy series
-LEAST = 8  # values until a spread is known
-PENDING = 100_000  # values of a key that wait for the other run
+WITHIN = 3.0  # times its own spread that a series may differ
+IN_A_ROW = 3  # consecutive steps beyond the spread; chance alone does that once in a million steps of a noisy series
+LEAST = 8  # values before a spread is known
+PENDING = 100_000  # values of a key that are held until the other run reaches their step
 
 Name = tuple[str, str, int]  # key, source, rank
 
 
 @dataclass(slots=True)
-class Pair:
-    """One key of both runs. parted: the first step where they differ by more than is allowed, with both values."""
+class SeriesPair:
+    """One key of both runs. first_divergence: the first step where they differ beyond the tolerance, with both values."""
 
     key: str
     source: str
     rank: int
     a: Series | None = None
     b: Series | None = None
-    together: int = 0  # steps that both have
+    together: int = 0  # steps that both runs have
     only_a: int = 0
     only_b: int = 0
-    parted: tuple[int, float, float] | None = None
-    apart: int = 0  # steps that differ
-    most: float = 0.0  # the largest difference
+    first_divergence: tuple[int, float, float] | None = None
+    differing_steps: int = 0
+    largest_difference: float = 0.0
     _wait_a: deque[tuple[int, float]] = field(default_factory=deque)
     _wait_b: deque[tuple[int, float]] = field(default_factory=deque)
     _window: Window = field(default_factory=Window)
@@ -42,15 +42,17 @@ class Pair:
 
     @property
     def differs(self) -> bool:
-        """True if it parted somewhere."""
-        return self.parted is not None
+        """True if the two diverge at some step."""
+        return self.first_divergence is not None
 
 
-Allowed = Callable[[float, float, float | None], bool]  # of two values, and the spread of the first: may they differ?
+Allowed = Callable[
+    [float, float, float | None], bool
+]  # two values and the spread of the first: is the difference allowed?
 
 
-def within(tolerance: float | None) -> Allowed:
-    """What may differ: a share of the larger of both, or None: 3 times the spread of a series' own steps."""
+def make_tolerance(tolerance: float | None) -> Allowed:
+    """Which differences are allowed. tolerance: a share of the larger value; None for 3 times the series' own spread."""
 
     def allowed(a: float, b: float, spread: float | None) -> bool:
         if a == b or (math.isnan(a) and math.isnan(b)):
@@ -64,13 +66,13 @@ def within(tolerance: float | None) -> Allowed:
     return allowed
 
 
-class Comparison:
-    """Two runs, rank by rank. tolerance: see `within`. Memory: the last steps of each key that only one of them has."""
+class SeriesComparison:
+    """Two runs, rank by rank. tolerance: see `make_tolerance`. Memory: of each key, the steps that only one run has reached."""
 
     def __init__(self, a: Place, b: Place, tolerance: float | None, wanted: Callable[[str], bool]) -> None:
         self.counts = (Counts(), Counts())
-        self.pairs: dict[Name, Pair] = {}
-        self._allowed = within(tolerance)
+        self.pairs: dict[Name, SeriesPair] = {}
+        self._allowed = make_tolerance(tolerance)
         self._spread = tolerance is None
         self._wanted = wanted
         self._run(a, b)
@@ -96,15 +98,15 @@ class Comparison:
                 left[side] = None
                 continue
             reached[side] = batch.lines[-1].step
-            self._take(side, batch)
+            self._add_batch(side, batch)
         for pair in self.pairs.values():
-            self._settle(pair, everything=True)
+            self._compare_pending(pair, everything=True)
         for mine, of in zip(self.counts, readings, strict=True):
             mine.rows += of.counts.rows
             mine.broken += of.counts.broken
             mine.again += of.counts.again
 
-    def _take(self, side: int, batch: Batch) -> None:
+    def _add_batch(self, side: int, batch: Batch) -> None:
         touched: dict[Name, tuple[list[object], list[float]]] = {}
         for line in batch.lines:
             for key, value in line.values.items():
@@ -117,7 +119,7 @@ class Comparison:
 
     def _extend(self, side: int, name: Name, lines: list[object], values: list[float]) -> None:
         key, source, rank = name
-        pair = self.pairs.setdefault(name, Pair(key, source, rank))
+        pair = self.pairs.setdefault(name, SeriesPair(key, source, rank))
         series = pair.b if side else pair.a
         if series is None:
             series = Series(key, rank, Point(values[0], 0), source=source)
@@ -128,9 +130,9 @@ class Comparison:
         series.add(lines, values)  # type: ignore[arg-type]
         steps = [line.step for line in lines]  # type: ignore[attr-defined]
         (pair._wait_b if side else pair._wait_a).extend(zip(steps, values, strict=True))
-        self._settle(pair)
+        self._compare_pending(pair)
 
-    def _settle(self, pair: Pair, *, everything: bool = False) -> None:
+    def _compare_pending(self, pair: SeriesPair, *, everything: bool = False) -> None:
         """Compare what both have; what one has and the other passed over is counted."""
         a, b = pair._wait_a, pair._wait_b
         while a and b:
@@ -150,7 +152,7 @@ class Comparison:
             b.popleft()
             pair.only_b += 1
 
-    def _judge(self, pair: Pair, one: tuple[int, float], other: float) -> None:
+    def _judge(self, pair: SeriesPair, one: tuple[int, float], other: float) -> None:
         step, value = one
         pair.together += 1
         spread = None
@@ -161,13 +163,13 @@ class Comparison:
                 pair._window.push(value - pair._before)
             pair._before = value
         difference = abs(value - other)
-        if difference > pair.most:
-            pair.most = difference
+        if difference > pair.largest_difference:
+            pair.largest_difference = difference
         if self._allowed(value, other, spread):
             pair._row.clear()
             return
-        pair.apart += 1
-        if pair.parted is None:
+        pair.differing_steps += 1
+        if pair.first_divergence is None:
             pair._row.append((step, value, other))
             if len(pair._row) == (IN_A_ROW if self._spread else 1):
-                pair.parted = pair._row[0]
+                pair.first_divergence = pair._row[0]

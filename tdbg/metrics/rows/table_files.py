@@ -37,18 +37,18 @@ TYPES = {
 Rows = Iterable[Sequence[Any]]
 
 
-def write(form: str, out: str, force: bool, about: dict[str, Any], columns: Sequence[str], rows: Rows) -> int:
+def write_table(form: str, out: str, force: bool, about: dict[str, Any], columns: Sequence[str], rows: Rows) -> int:
     """Write a table; ``out``: a file, "" for stdout. Returns how many rows.
 
     about: what JSON says beside the rows. Raises TdbgError for a file that is there (unless ``force``), for Parquet
     without pyarrow or without a file.
     """
-    with place(out, force, binary=form == "parquet") as file:
+    with resolve_table_path(out, force, binary=form == "parquet") as file:
         return WRITERS[form](file, about, columns, rows)
 
 
 @contextmanager
-def place(out: str, force: bool, *, binary: bool = False) -> Iterator[IO[Any]]:
+def resolve_table_path(out: str, force: bool, *, binary: bool = False) -> Iterator[IO[Any]]:
     """A file that appears under its name when it is whole; stdout for ""."""
     if not out:
         if binary:

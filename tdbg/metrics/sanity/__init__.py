@@ -3,70 +3,67 @@
 A rule looks at what `tdbg.metrics.rows.run_summary` read, and says what it is sure of; without its signal it is silent.
 """
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
 
 from tdbg.core.events import SEVERITIES, Finding
-from tdbg.core.guard import guarded
 from tdbg.core.registry import Registry
+from tdbg.core.rule_base import FindingParts, RuleBase, Unarmed, evaluate_rules, following_codes, sort_causes_first
 
 if TYPE_CHECKING:
-    from tdbg.metrics.rows.run_summary import Seen
+    from tdbg.metrics.rows.run_summary import RunSummary
     from tdbg.metrics.rows.series import Series
 
 MAX_EVIDENCE = 12
 
 
-class Rule(ABC):
-    """One thing that can be wrong."""
-
-    code: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    severity: ClassVar[str] = "warning"
-    name: ClassVar[str] = ""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.name = cls.code
+class Rule(RuleBase["RunSummary"], ABC):
+    """One thing that can be wrong with the metrics of a run. It is armed where the keys in ``needs.fields`` have values."""
 
     @abstractmethod
-    def look(self, seen: "Seen") -> Iterable[Finding]:
-        """What the rule says of a run."""
+    def evaluate(self, seen: "RunSummary") -> Iterable[Finding]:
+        """What the rule concludes from the metrics of a run."""
 
-    def found(self, title: str, evidence: Sequence[str], **parts: Any) -> Finding:
+    def check_armed(self, given: "RunSummary") -> Unarmed | None:
+        """Which keys the rule lacks."""
+        keys = {key for key, _, _ in given.tally.series}
+        missing = [key for key in self.needs.fields if key not in keys]
+        return Unarmed(f"no values of {', '.join(missing)}") if missing else None
+
+    def make_finding(self, title: str, evidence: Sequence[str], **parts: Unpack[FindingParts]) -> Finding:
         """A finding of its usual severity; of much evidence the first lines, and how many more there are."""
         lines = list(evidence[:MAX_EVIDENCE])
         if len(evidence) > MAX_EVIDENCE:
             lines[-1] = f"and {len(evidence) - MAX_EVIDENCE + 1} more"
-        return Finding(code=self.code, severity=self.severity, title=title, evidence=lines, **parts)
-
-    @classmethod
-    def page(cls) -> str:
-        """What `tdbg explain` prints."""
-        return inspect.cleandoc(cls.__doc__ or "")
+        parts.setdefault("severity", self.severity)
+        return Finding(code=self.code, title=title, evidence=lines, **parts)
 
 
 RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.metrics.sanity")
 
 
-def judge(seen: "Seen") -> tuple[list[Finding], list[str]]:
-    """What all rules say, worst first, and which of them failed."""
-    found: list[Finding] = []
+def evaluate_metrics(seen: "RunSummary") -> tuple[list[Finding], list[str]]:
+    """What all armed rules conclude, worst first, and which of them failed."""
     trouble: list[str] = []
-    for rule in RULES:
 
-        def report(error: BaseException, code: str = rule.code) -> None:
-            trouble.append(f"rule {code} failed: {type(error).__name__}: {error}")
+    def evaluate(rule: type[Rule]) -> Iterable[Finding]:
+        made = rule()
+        return made.evaluate(seen) if made.is_armed(seen) else ()
 
-        with guarded("a rule must not take the others down", report):
-            found += rule().look(seen)
-    found.sort(key=lambda one: (-SEVERITIES.index(one.severity), one.code, one.first_step or 0))
-    return found, trouble
+    def report(rule: type[Rule], error: Exception) -> None:
+        trouble.append(f"rule {rule.code} failed: {type(error).__name__}: {error}")
+
+    found = evaluate_rules([(rule, partial(evaluate, rule)) for rule in RULES], report)
+    return sort_causes_first(found, lambda one: one.code, _weigh, following_codes(RULES)), trouble
 
 
-def by_key(seen: "Seen") -> dict[tuple[str, str], list["Series"]]:
+def _weigh(finding: Finding) -> tuple[int, str, int]:
+    return -SEVERITIES.index(finding.severity), finding.code, finding.first_step or 0
+
+
+def group_by_key(seen: "RunSummary") -> dict[tuple[str, str], list["Series"]]:
     """Series of the same key and source, of all ranks, in order."""
     found: dict[tuple[str, str], list[Series]] = {}
     for (key, source, _), one in sorted(seen.tally.series.items()):
@@ -74,12 +71,12 @@ def by_key(seen: "Seen") -> dict[tuple[str, str], list["Series"]]:
     return found
 
 
-def said_by(source: str) -> str:
+def source_text(source: str) -> str:
     """Who logged it, where that needs saying."""
     return "" if source in ("tracker", "") else f", logged with {source}" if source != "tdbg" else ", as tdbg saw it"
 
 
-def words_of(key: str) -> list[str]:
+def split_words(key: str) -> list[str]:
     """The words of a metric's name, without its phase."""
     name = key.rpartition("/")[2].lower()
     return [word for part in name.replace("-", "_").replace(".", "_").split("_") for word in [part] if word]

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import OF_MACHINE
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series, direction
-from tdbg.metrics.sanity import RULES, Rule, by_key, said_by
+from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text
 
 LEAST = 10  # values, at different steps
 CERTAIN = 4  # of a score of training that was 0 each time
@@ -38,17 +38,19 @@ class Constant(Rule):
     title = "a metric that never changes"
     severity = "warning"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
-        still = [(key, source, those) for (key, source), those in by_key(seen).items() if all(map(_is_still, those))]
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
+        still = [
+            (key, source, those) for (key, source), those in group_by_key(seen).items() if all(map(_is_constant, those))
+        ]
         still = [found for found in still if not found[0].startswith("core/") and found[1] != "tdbg"]
         if not still:
             return
         key, source, those = still[0]
         more = f", and {len(still) - 1} more metrics" if len(still) > 1 else ""
-        yield self.found(
-            f"{key} was {_value(those[0]):g} all {those[0].count} times{said_by(source)}{more}",
+        yield self.make_finding(
+            f"{key} was {_last_value(those[0]):g} all {those[0].count} times{source_text(source)}{more}",
             [
-                f"{name}: {_value(one[0]):g}, {one[0].count} values, the last at step {one[0].last.step}"
+                f"{name}: {_last_value(one[0]):g}, {one[0].count} values, the last at step {one[0].last.step}"
                 for name, _, one in still
             ],
             rank=those[0].rank,
@@ -58,11 +60,11 @@ class Constant(Rule):
         )
 
 
-def _value(one: Series) -> float:
+def _last_value(one: Series) -> float:
     return one.last.value
 
 
-def _is_still(one: Series) -> bool:
+def _is_constant(one: Series) -> bool:
     better = None if one.key.endswith(OF_MACHINE) else direction(one.key)
     if better is None or one.non_finite or one.least is None or one.most is None:
         return False

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series, direction
-from tdbg.metrics.sanity import RULES, Rule, by_key, said_by
+from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text
 
 LEAST = 3
 BEST = re.compile(r"(?i)(^|[/_.\-])best[_.\-/]?|[_.\-/]best(?=$|[_.\-/])")
@@ -36,18 +36,18 @@ class BestStuck(Rule):
     title = "a best that is never updated"
     severity = "error"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
-        every = by_key(seen)
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
+        every = group_by_key(seen)
         for (key, source), those in every.items():
             base = BEST.sub(lambda found: found.group(1) or "", key)
             if base == key or (base, source) not in every:
                 continue
             for best, plain in zip(those, every[base, source], strict=False):
                 better = direction(base)
-                text = _stuck(best, plain, better) if better is not None else ""
+                text = _describe_progress(best, plain, better) if better is not None else ""
                 if text:
-                    yield self.found(
-                        f"{key} stayed {best.last.value:g} while {base} {text}{said_by(source)}",
+                    yield self.make_finding(
+                        f"{key} stayed {best.last.value:g} while {base} {text}{source_text(source)}",
                         [f"{key}: {best.count} values, all {best.last.value:g}", f"{base}: {plain.count} values"],
                         rank=best.rank,
                         first_step=best.last.step,
@@ -58,7 +58,7 @@ class BestStuck(Rule):
                     break
 
 
-def _stuck(best: Series, plain: Series, better: bool) -> str:
+def _describe_progress(best: Series, plain: Series, better: bool) -> str:
     """What the plain series did meanwhile; empty if the best is as it should be."""
     if best.count < LEAST or plain.count < LEAST or plain.least is None or plain.most is None:
         return ""

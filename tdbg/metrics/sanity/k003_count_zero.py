@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.rows.row import COUNT_0
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
 
 EMPTY = f"/{COUNT_0}"  # how the key of the text ends that names them
@@ -34,13 +34,13 @@ class CountZero(Rule):
     title = "a metric finalised with count 0"
     severity = "warning"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         told = list({(rank, step, key): (rank, step, key, text) for rank, step, key, text in seen.said}.values())
         if not told:
             return
         rank, step, key, text = told[0]
         phase = key.removesuffix(EMPTY)
-        yield self.found(
+        yield self.make_finding(
             f"{phase} was finalised with count 0 at step {step}: {text}",
             [f"step {at}, rank {who}, {one.removesuffix(EMPTY)}: {names}" for who, at, one, names in told],
             rank=rank,

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import CATEGORIES, CORE, MASKED, PHASES
-from tdbg.metrics.rows.run_summary import Seen
-from tdbg.metrics.sanity import RULES, Rule, said_by
+from tdbg.metrics.rows.run_summary import RunSummary
+from tdbg.metrics.sanity import RULES, Rule, source_text
 
 
 @RULES.add
@@ -31,7 +31,7 @@ class UnknownPhase(Rule):
     title = "one phase under two names"
     severity = "warning"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         phases: dict[str, dict[str, list[str]]] = {}
         for key, source, _ in sorted(seen.tally.series):
             phase, slash, _name = key.partition("/")
@@ -40,12 +40,12 @@ class UnknownPhase(Rule):
                 if key not in keys:
                     keys.append(key)
         for source, found in phases.items():
-            yield from self._twice(source, found, seen.rank)
+            yield from self._find_twins(source, found, seen.rank)
             bare = MASKED.rstrip("_")
             if bare in found and source in ("tracker", ""):
                 masked = [phase for phase in found if phase.startswith(MASKED)]
                 beside = f"; {masked[0]} has values too" if masked else ""
-                yield self.found(
+                yield self.make_finding(
                     f"the phase {bare} names no component{beside}",
                     found[bare],
                     rank=seen.rank,
@@ -54,7 +54,7 @@ class UnknownPhase(Rule):
                     try_next=f"write {masked[0] if masked else 'val_mask_meta'}",
                 )
 
-    def _twice(self, source: str, found: dict[str, list[str]], rank: int) -> Iterable[Finding]:
+    def _find_twins(self, source: str, found: dict[str, list[str]], rank: int) -> Iterable[Finding]:
         folded: dict[str, list[str]] = {}
         for phase in found:
             folded.setdefault(phase.lower().replace("_", "").replace("-", ""), []).append(phase)
@@ -62,8 +62,8 @@ class UnknownPhase(Rule):
             if len(names) < 2:
                 continue
             first, *others = sorted(names, key=lambda name: (name not in PHASES, -len(found[name])))
-            yield self.found(
-                f"the phase {first} is also called {', '.join(others)}{said_by(source)}",
+            yield self.make_finding(
+                f"the phase {first} is also called {', '.join(others)}{source_text(source)}",
                 [f"{name}: {', '.join(found[name][:4])}" for name in (first, *others)],
                 rank=rank,
                 phase=first,

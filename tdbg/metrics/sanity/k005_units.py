@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import Key, KeyGrammarError, unit_of
-from tdbg.metrics.rows.run_summary import OWN, Seen
+from tdbg.metrics.rows.run_summary import OWN, RunSummary
 from tdbg.metrics.rows.series import Series
-from tdbg.metrics.sanity import RULES, Rule, by_key, said_by, words_of
+from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text, split_words
 
 SHARES = {"acc", "accuracy", "precision", "recall", "f1"}
 LEAST = 3
@@ -38,34 +38,34 @@ class MixedUnits(Rule):
     title = "one metric in two units"
     severity = "warning"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         twice = [(key, units) for key, units in sorted(seen.units.items()) if len(units) > 1]
-        stated = _stated(seen)
+        stated = _find_stated_units(seen)
         if twice or stated:
             name, units = (twice or stated)[0]
-            yield self.found(
+            yield self.make_finding(
                 f"{name} is in two units: {' and '.join(sorted(units))}",
                 [f"{one}: {', '.join(sorted(of))}" for one, of in [*twice, *stated]],
                 rank=seen.rank,
                 cause="two places that log it disagree about its unit",
                 try_next="state one unit, or let the name of the twin end in its own (_pct, _frac)",
             )
-        yield from self._by_size(seen)
+        yield from self._compare_sizes(seen)
 
-    def _by_size(self, seen: Seen) -> Iterable[Finding]:
+    def _compare_sizes(self, seen: RunSummary) -> Iterable[Finding]:
         sources: dict[str, list[Series]] = {}
-        for (key, source), those in by_key(seen).items():
+        for (key, source), those in group_by_key(seen).items():
             if not key.startswith("core/") and not unit_of(key) and key not in seen.units and _is_share(key):
                 sources.setdefault(source, []).append(those[0])
         for source, every in sources.items():
             large = [one for one in every if one.most and one.count >= LEAST and one.most.value > ABOVE]
             small = [one for one in every if one.count >= LEAST and _is_fraction(one)]
-            if not large or not small or (source not in OWN and not _alike(large, small)):
+            if not large or not small or (source not in OWN and not _share_a_word(large, small)):
                 continue
-            yield self.found(
-                f"accuracies are in two units: {large[0].key} goes up to {_most(large[0]):g},"
-                f" {small[0].key} to {_most(small[0]):g}{said_by(source)}",
-                [f"{one.key}: up to {_most(one):g}" for one in [*large[:6], *small[:6]]],
+            yield self.make_finding(
+                f"accuracies are in two units: {large[0].key} goes up to {_peak_value(large[0]):g},"
+                f" {small[0].key} to {_peak_value(small[0]):g}{source_text(source)}",
+                [f"{one.key}: up to {_peak_value(one):g}" for one in [*large[:6], *small[:6]]],
                 rank=large[0].rank,
                 phase=large[0].phase or "",
                 cause="some are in percent, others fractions of 1",
@@ -73,7 +73,7 @@ class MixedUnits(Rule):
             )
 
 
-def _stated(seen: Seen) -> list[tuple[str, set[str]]]:
+def _find_stated_units(seen: RunSummary) -> list[tuple[str, set[str]]]:
     """Metrics, whatever their phase, task or subset, of which keys state different units."""
     units: dict[str, set[str]] = {}
     for key, found in seen.units.items():
@@ -86,17 +86,17 @@ def _stated(seen: Seen) -> list[tuple[str, set[str]]]:
 
 
 def _is_share(key: str) -> bool:
-    return any(word.rstrip("0123456789") in SHARES or word in SHARES for word in words_of(key))
+    return any(word.rstrip("0123456789") in SHARES or word in SHARES for word in split_words(key))
 
 
 def _is_fraction(one: Series) -> bool:
-    return one.least is not None and one.least.value >= 0.0 and ALIVE < _most(one) <= BELOW
+    return one.least is not None and one.least.value >= 0.0 and ALIVE < _peak_value(one) <= BELOW
 
 
-def _most(one: Series) -> float:
+def _peak_value(one: Series) -> float:
     return one.most.value if one.most is not None else 0.0
 
 
-def _alike(large: list[Series], small: list[Series]) -> bool:
+def _share_a_word(large: list[Series], small: list[Series]) -> bool:
     """True if the two have a word in common: a program's own keys may mean anything."""
-    return any(set(words_of(one.key)) & set(words_of(other.key)) & SHARES for one in large for other in small)
+    return any(set(split_words(one.key)) & set(split_words(other.key)) & SHARES for one in large for other in small)

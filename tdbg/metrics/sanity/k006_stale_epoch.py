@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows.run_summary import Seen
-from tdbg.metrics.sanity import RULES, Rule, said_by
+from tdbg.metrics.rows.run_summary import RunSummary
+from tdbg.metrics.sanity import RULES, Rule, source_text
 
 PASSED = 3  # epochs that went by
 LEAST = 3  # rows
@@ -34,14 +34,14 @@ class StaleEpoch(Rule):
     title = "rows that keep the epoch of long ago"
     severity = "warning"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         for (source, rank), order in sorted(seen.orders.items()):
             if source == "tdbg" or order.rows < LEAST:
                 continue
             if order.epoch_back is not None:
                 before, after, step = order.epoch_back
-                title = f"the epoch goes back from {before:g} to {after:g} at step {step}{said_by(source)}"
-                yield self._told(title, [], rank, step)
+                title = f"the epoch goes back from {before:g} to {after:g} at step {step}{source_text(source)}"
+                yield self._make_stale_finding(title, [], rank, step)
                 return
             first, last = order.first_clock, order.last_clock
             if first is None or last is None or last - first < PASSED or len(order.epochs) != 1:
@@ -49,11 +49,11 @@ class StaleEpoch(Rule):
             (epoch,) = order.epochs
             title = f"rows still say epoch {epoch:g} at step {order.last_step}, where tdbg counts epoch {last:g}"
             evidence = [f"{order.rows} rows from step {order.first_step} to {order.last_step}"]
-            yield self._told(f"{title}{said_by(source)}", evidence, rank, order.first_step)
+            yield self._make_stale_finding(f"{title}{source_text(source)}", evidence, rank, order.first_step)
             return
 
-    def _told(self, title: str, evidence: list[str], rank: int, step: int) -> Finding:
-        return self.found(
+    def _make_stale_finding(self, title: str, evidence: list[str], rank: int, step: int) -> Finding:
+        return self.make_finding(
             title,
             evidence,
             rank=rank,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
 
 JUDGED = ("tracker", "")  # values on a device come a step late to the others
@@ -32,7 +32,7 @@ class StepBack(Rule):
     title = "steps that go backwards"
     severity = "warning"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         found = [(source, rank, order) for (source, rank), order in sorted(seen.orders.items())]
         back = [(rank, order) for source, rank, order in found if source in JUDGED and order.back]
         if not back:
@@ -41,7 +41,7 @@ class StepBack(Rule):
         assert order.back is not None
         before, step = order.back
         times = f", {order.backs} times" if order.backs > 1 else ""
-        yield self.found(
+        yield self.make_finding(
             f"the step goes back from {before} to {step}{times}",
             [f"rank {who}: from {one.back[0]} to {one.back[1]}, {one.backs} times" for who, one in back if one.back],
             rank=rank,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import Key, KeyGrammarError
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
 
 JUDGED = ("tracker", "")  # what programs send to W&B or TensorBoard they may call as they like
@@ -32,13 +32,13 @@ class OutsideGrammar(Rule):
     title = "keys outside the grammar"
     severity = "info"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         keys = {key: why for key, source, _ in sorted(seen.tally.series) if source in JUDGED and (why := _why_not(key))}
         if not keys:
             return
         shown = ", ".join(list(keys)[:3]) + (", ..." if len(keys) > 3 else "")
         count = "a key is" if len(keys) == 1 else f"{len(keys)} keys are"
-        yield self.found(
+        yield self.make_finding(
             f"{count} outside the grammar: {shown}",
             list(keys.values()),
             rank=seen.rank,

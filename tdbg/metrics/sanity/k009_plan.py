@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
 
 STEPS, EPOCHS = "schedule/planned_steps", "schedule/planned_epochs"
@@ -33,22 +33,22 @@ class BeyondPlan(Rule):
     title = "more epochs or steps than planned"
     severity = "warning"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         for rank in sorted(seen.tally.last):
             own = seen.orders.get(("tdbg", rank))
-            planned_epochs, planned_steps = _planned(seen, EPOCHS, rank), _planned(seen, STEPS, rank)
+            planned_epochs, planned_steps = _planned_amount(seen, EPOCHS, rank), _planned_amount(seen, STEPS, rank)
             if planned_epochs and own is not None and own.epochs:
                 done = len(own.epochs)  # not the last less the first: a look at the training data counts as a pass too
                 if done > planned_epochs:
-                    yield self._told(f"{done} epochs were run, and {planned_epochs:g} were planned", rank)
+                    yield self._make_plan_finding(f"{done} epochs were run, and {planned_epochs:g} were planned", rank)
                     return
             last = own.last_step if own is not None else seen.tally.last[rank].step
             if planned_steps and last > planned_steps:
-                yield self._told(f"{last} steps were run, and {planned_steps:g} were planned", rank)
+                yield self._make_plan_finding(f"{last} steps were run, and {planned_steps:g} were planned", rank)
                 return
 
-    def _told(self, title: str, rank: int) -> Finding:
-        return self.found(
+    def _make_plan_finding(self, title: str, rank: int) -> Finding:
+        return self.make_finding(
             title,
             [],
             rank=rank,
@@ -57,7 +57,7 @@ class BeyondPlan(Rule):
         )
 
 
-def _planned(seen: Seen, key: str, rank: int) -> float:
+def _planned_amount(seen: RunSummary, key: str, rank: int) -> float:
     """What was planned: the most that anybody said; 0 if nobody did."""
     found = [
         one.most.value for (name, _, who), one in seen.tally.series.items() if (name, who) == (key, rank) and one.most

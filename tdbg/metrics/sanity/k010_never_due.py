@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tdbg.core.events import Finding
+from tdbg.core.rule_base import Needs
 from tdbg.metrics.sanity import RULES, Rule
 
 if TYPE_CHECKING:
-    from tdbg.metrics.rows.run_summary import Seen
+    from tdbg.metrics.rows.run_summary import RunSummary
 
 PLANNED = "schedule/planned_steps"
 EVERY = re.compile(r"schedule/(?P<what>\w+)_every_steps")
@@ -37,8 +38,9 @@ class NeverDue(Rule):
     code = "TD-K010"
     title = "an operation that is never due"
     severity = "warning"
+    needs = Needs(fields=(PLANNED,))
 
-    def look(self, seen: "Seen") -> Iterable[Finding]:
+    def evaluate(self, seen: "RunSummary") -> Iterable[Finding]:
         last = {(key, rank): one.last.value for (key, _, rank), one in seen.tally.series.items()}
         late: dict[str, tuple[float, float, int]] = {}
         for (key, rank), every in sorted(last.items()):
@@ -49,7 +51,7 @@ class NeverDue(Rule):
             return
         what, (every, planned, rank) = next(iter(late.items()))
         more = f", and so {'is' if len(late) == 2 else 'are'} {', '.join(list(late)[1:])}" if len(late) > 1 else ""
-        yield self.found(
+        yield self.make_finding(
             f"{what} is due every {every:g} steps, and the run has {planned:g}{more}",
             [f"{name}: every {own[0]:g} steps of {own[1]:g}" for name, own in late.items()],
             rank=rank,

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series
-from tdbg.metrics.sanity import RULES, Rule, by_key, said_by, words_of
+from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text, split_words
 from tdbg.metrics.step_logger.averaging import NOT_FINITE
 
 LEFT_OUT = f"{NOT_FINITE}_"  # of a metric whose samples were left out of a mean
@@ -36,11 +36,11 @@ class NotFinite(Rule):
     title = "a metric that is not finite"
     severity = "warning"
 
-    def look(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         scaled = any(key == SCALE for key, _, _ in seen.tally.series)
         wild = [
-            (_first(one), one)
-            for (key, _), those in by_key(seen).items()
+            (_first_bad_step(one), one)
+            for (key, _), those in group_by_key(seen).items()
             if _is_judged(key, scaled)
             for one in those
             if one.non_finite or LEFT_OUT in key
@@ -51,9 +51,9 @@ class NotFinite(Rule):
         step, one = wild[0]
         others = len({(other.key, other.source) for _, other in wild}) - 1
         more = f", and {others} more metric{'s' if others > 1 else ''}" if others else ""
-        yield self.found(
-            f"{_said(one)}{said_by(one.source)}{more}",
-            [f"rank {each.rank}: {_said(each)}" for _, each in wild],
+        yield self.make_finding(
+            f"{_describe(one)}{source_text(one.source)}{more}",
+            [f"rank {each.rank}: {_describe(each)}" for _, each in wild],
             rank=one.rank,
             first_step=step,
             phase=one.phase or "",
@@ -63,15 +63,15 @@ class NotFinite(Rule):
 
 
 def _is_judged(key: str, scaled: bool) -> bool:
-    words = words_of(key)
+    words = split_words(key)
     return not key.startswith("core/") and "best" not in words and not (scaled and "grad" in words)
 
 
-def _first(one: Series) -> int:
+def _first_bad_step(one: Series) -> int:
     return one.first_step if one.first_wild is None else one.first_wild.step
 
 
-def _said(one: Series) -> str:
+def _describe(one: Series) -> str:
     if one.first_wild is None:  # the samples that were left out, as numbers
         name = one.key.replace(LEFT_OUT, "", 1)
         return f"{name} had samples that were not finite, first at step {one.first_step}, in {one.count} rows"

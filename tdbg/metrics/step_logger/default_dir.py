@@ -6,6 +6,6 @@ from pathlib import Path
 FOLDER: list[Callable[[], Path]] = []  # the last one holds
 
 
-def folder(rank: int) -> Path:
+def metrics_dir(rank: int) -> Path:
     """The folder of this rank: that of the run under `tdbg run`, else ``metrics/rank0000``."""
     return FOLDER[-1]() if FOLDER else Path("metrics") / f"rank{rank:04d}"

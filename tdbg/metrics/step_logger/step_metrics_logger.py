@@ -22,8 +22,8 @@ from tdbg.metrics.step_logger.early_stop import Reason
 from tdbg.metrics.step_logger.final_results import BEST, final_results, is_best
 from tdbg.metrics.step_logger.ops_schedule import OpsSchedule
 from tdbg.metrics.step_logger.run_config import plain_config
-from tdbg.metrics.step_logger.shutdown import ENDING
-from tdbg.metrics.step_logger.throughput import Clock
+from tdbg.metrics.step_logger.shutdown import SHUTDOWN
+from tdbg.metrics.step_logger.throughput import ThroughputMeter
 from tdbg.metrics.tracker.last_values import lr_dict
 from tdbg.metrics.tracker.metric_values import as_count, as_float
 from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
@@ -40,11 +40,11 @@ def _uninterrupted(call: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(call)
     def waiting(*args: P.args, **kwargs: P.kwargs) -> T:
-        ENDING.enter()
+        SHUTDOWN.begin_write()
         try:
             return call(*args, **kwargs)
         finally:
-            ENDING.leave()
+            SHUTDOWN.end_write()
 
     return waiting
 
@@ -83,7 +83,7 @@ class StepMetricsLogger:
         self.schedule = OpsSchedule() if schedule is None else schedule
         self.rank = _current_rank() if rank is None else rank
         self.core = core
-        place = Path(folder) if folder is not None else default_dir.folder(self.rank)
+        place = Path(folder) if folder is not None else default_dir.metrics_dir(self.rank)
         self.path = place / FILE
         jsonl = JsonlSink(self.path, run=run, rank=self.rank, on_trouble=on_trouble)
         made = [one if isinstance(one, MetricSink) else plain_sinks([one])[0] for one in sinks if one != jsonl.name]
@@ -97,14 +97,14 @@ class StepMetricsLogger:
         self.step, self.epoch = 0, self.tracker.epoch
         self.stop: Reason | None = None
         self.level: str | None = None
-        self._clock = Clock(total)
+        self._clock = ThroughputMeter(total)
         self._phase = "train"
         self._units: set[str] = set()
         self._static: set[str] = set()  # names of the static schedule that the sinks were told
         self._closed = False
         if config is not None:
             self.sinks.config(plain_config(config))
-        ENDING.register(self)
+        SHUTDOWN.register(self)
 
     # each step
 

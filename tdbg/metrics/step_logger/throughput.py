@@ -5,7 +5,7 @@ import time
 KEEP = 0.9  # weight of what was before, in the mean time of a step
 
 
-class Clock:
+class ThroughputMeter:
     """Fed once a step. Rates are over the time since the same asker asked last."""
 
     def __init__(self, total_steps: int | None = None) -> None:

@@ -10,7 +10,7 @@ from tdbg.metrics.tracker.metric_values import MetricValueError, as_count
 Values = Mapping[str, Any]
 
 
-def parts(
+def check_parts(
     kind: str,
     values: Mapping[str, Values] | None,
     samples: Mapping[str, object] | None,

@@ -39,7 +39,7 @@ class BestEpochs:
         self.higher_is_better = better
         self.epochs: list[Epoch] = []
 
-    def offer(self, value: float, epoch: int | float | None, step: int | None) -> bool:
+    def add_if_best(self, value: float, epoch: int | float | None, step: int | None) -> bool:
         """Take an epoch if it is one of the best; True if it is. NaN and Inf are not."""
         if not math.isfinite(value) or not self.size:
             return False

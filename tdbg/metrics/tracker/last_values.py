@@ -18,7 +18,7 @@ STORES = {  # name of the store -> prefix of its keys
 Stamped = tuple[float | str, int | float | None, int | None]  # value, epoch, step
 
 
-class Store:
+class LastValues:
     """The last values of one category, each with its epoch and step, and those before them."""
 
     def __init__(self, prefix: str, history: int = HISTORY) -> None:

@@ -6,22 +6,22 @@ from typing import Any
 
 from tdbg.metrics.keys import Key
 from tdbg.metrics.tracker import rank_reduction, saved_state, state_dump
-from tdbg.metrics.tracker.batch_parts import parts, quoted
+from tdbg.metrics.tracker.batch_parts import check_parts, quoted
 from tdbg.metrics.tracker.hierarchy_accuracy import ChainCounts, chain_counts, top_counts
 from tdbg.metrics.tracker.last_values import lr_dict
 from tdbg.metrics.tracker.metric_values import MetricValueError, as_count, as_float
 from tdbg.metrics.tracker.phase import Slot
-from tdbg.metrics.tracker.tracker_state import Epoch, Holding, Values
+from tdbg.metrics.tracker.tracker_state import Epoch, TrackerState, Values
 
 BEFORE_RESET: list[
     Callable[["MetricsTracker", str], None]
 ] = []  # called with each finished phase, its sums still there
 
 
-class MetricsTracker(Holding):
+class MetricsTracker(TrackerState):
     """All metrics of a run: feed it batches, end its passes, save and restore it.
 
-    Settings and questions are those of `Holding`. Every value is stamped with the epoch and step that were said last.
+    Settings and questions are those of `TrackerState`. Every value is stamped with the epoch and step that were said last.
     """
 
     def update_train_batch(self, values: Values, samples: object, *, phase: str = "train", **more: Any) -> None:
@@ -41,8 +41,8 @@ class MetricsTracker(Holding):
     def update_chain(self, counts: ChainCounts, *, phase: str | None = None) -> None:
         """Add a batch's chains (`chain_counts`): chain_accuracy and partial_chain_accuracy, in the unit declared."""
         own = self.keep(self.open_for(phase or self.val_phase))
-        self._share(own, "chain_accuracy", counts.right, counts.samples)
-        self._share(own, "partial_chain_accuracy", counts.partial_right, counts.partial_samples)
+        self._add_fraction(own, "chain_accuracy", counts.right, counts.samples)
+        self._add_fraction(own, "partial_chain_accuracy", counts.partial_right, counts.partial_samples)
 
     def update_predictions(
         self, predictions: Values, targets: Values, *, phase: str | None = None, top: Iterable[int] = (1,)
@@ -70,14 +70,14 @@ class MetricsTracker(Holding):
         own = self.keep(self.open_for(phase))
         for task, (right, samples, wild) in found.items():
             for k in ks:
-                self._share(own, f"acc{k}", right[k], samples, task)
+                self._add_fraction(own, f"acc{k}", right[k], samples, task)
             if wild:
-                self._wild(phase, task, wild, samples)
+                self._report_nan_scores(phase, task, wild, samples)
         self.update_chain(chain, phase=phase)
 
     def start_val_phase(self, phase: str = "val") -> None:
         """Begin a pass of a phase: its sums are empty, and validation calls that name no phase mean this one."""
-        self._open(phase).start()
+        self._open_phase(phase).start()
         self.val_phase = phase
 
     def finalize_train_epoch(self, epoch: Epoch = None, step: int | None = None, **more: Any) -> dict[Key, float]:
@@ -101,10 +101,10 @@ class MetricsTracker(Holding):
         that never received a value is warned of, once.
         """
         phase = phase or self.val_phase
-        self._move(epoch, step)
+        self._set_position(epoch, step)
         if phase not in self.phases or not self.phases[phase].metrics:
-            self._warn(f"phase {phase!r} was finalised and has never received a value", self._near(phase))
-        found = self._open(phase)
+            self._warn(f"phase {phase!r} was finalised and has never received a value", self._suggest_phases(phase))
+        found = self._open_phase(phase)
         if duration_sec is not None:
             found.metric("epoch_duration_sec").add(duration_sec)
         if reduce and not found.reduced:
@@ -113,9 +113,9 @@ class MetricsTracker(Holding):
             found.metric("avg_samples_per_sec").add(found.samples / mean_sec)
         snapshot = found.close(self.epoch, self.step)
         if found.empty or not snapshot:
-            self._find("finalised with count 0", phase, found.empty)
+            self._record_finding("finalised with count 0", phase, found.empty)
         if (value := snapshot.get(self.best_epochs.criterion)) is not None:
-            self.best_epochs.offer(value, self.epoch, self.step)
+            self.best_epochs.add_if_best(value, self.epoch, self.step)
         try:
             for listener in BEFORE_RESET:
                 listener(self, phase)
@@ -129,27 +129,27 @@ class MetricsTracker(Holding):
         A collective of yours: every rank of ``group`` calls it for the same phase. Raises TdbgError if this pass is
         reduced already.
         """
-        rank_reduction.reduce(self._open(phase), group)
+        rank_reduction.reduce_phase(self._open_phase(phase), group)
 
     def update_learning_rates(self, source: object, epoch: Epoch = None, step: int | None = None) -> None:
         """Take the learning rates of an optimizer, a scheduler, a mapping or a sequence (`lr_dict`)."""
-        self._keep("lr", lr_dict(source), epoch, step)
+        self._update_store("lr", lr_dict(source), epoch, step)
 
     def update_schedule_values(self, values: Values, epoch: Epoch = None, step: int | None = None) -> None:
         """Take the schedule's values of this step: numbers, and texts (whose keys end in ``_str``)."""
-        self._keep("schedule", values, epoch, step)
+        self._update_store("schedule", values, epoch, step)
 
     def update_pipeline_metrics(self, values: Values, epoch: Epoch = None, step: int | None = None) -> None:
         """Take numbers of the data pipeline."""
-        self._keep("pipeline", values, epoch, step)
+        self._update_store("pipeline", values, epoch, step)
 
     def update_gradnorm_metrics(self, values: Values, epoch: Epoch = None, step: int | None = None) -> None:
         """Take numbers of a GradNorm update; a mapping in it is by task."""
-        self._keep("gradnorm", values, epoch, step)
+        self._update_store("gradnorm", values, epoch, step)
 
     def update_task_weights(self, weights: Values, epoch: Epoch = None, step: int | None = None) -> None:
         """Take the weights of the tasks: ``gradnorm/weight_TASK``."""
-        self._keep("task_weights", {"weight": weights}, epoch, step)
+        self._update_store("task_weights", {"weight": weights}, epoch, step)
 
     def dump_metrics_state(
         self, phase: str | None = None, level: str = "basic", path: str | Path | None = None
@@ -158,18 +158,18 @@ class MetricsTracker(Holding):
 
         level: basic has values and bests, advanced the sums under way too, extreme the histories too.
         """
-        record = state_dump.record(self, phase, level)
+        record = state_dump.make_record(self, phase, level)
         if path is not None:
-            state_dump.write(record, Path(path))
+            state_dump.write_record(record, Path(path))
         return record
 
     def state_dict(self) -> dict[str, object]:
         """All of the state as plain data: going on from it equals never having stopped."""
-        return saved_state.state_of(self)
+        return saved_state.dump_state(self)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Take a state over, whole; the sums under way are part of it. Raises StateError for one that is not sound."""
-        saved_state.load(self, state)
+        saved_state.load_state(self, state)
 
     def _update(
         self,
@@ -185,8 +185,8 @@ class MetricsTracker(Holding):
         step: int | None = None,
     ) -> None:
         count = as_count(samples, f"{phase} batch")
-        of_tasks = parts("task", tasks, task_samples, count)
-        of_subsets = parts("subset", subsets, subset_samples, count, sized=True)
+        of_tasks = check_parts("task", tasks, task_samples, count)
+        of_subsets = check_parts("subset", subsets, subset_samples, count, sized=True)
         groups: list[tuple[str, str, int, Values]] = [("", "", count, values)]
         groups += [(task, "", number, inner) for task, number, inner in of_tasks]
         groups += [("", subset, number, inner) for subset, number, inner in of_subsets]
@@ -201,4 +201,4 @@ class MetricsTracker(Holding):
             own.at(slot).partial.add(value, number)
         own.samples += count
         own.batches += 1
-        self._move(epoch, step)
+        self._set_position(epoch, step)

@@ -10,7 +10,7 @@ from tdbg.metrics.tracker.partial import Partial
 from tdbg.metrics.tracker.phase import Phase
 
 
-def reduce(phase: Phase, group: object = None) -> None:
+def reduce_phase(phase: Phase, group: Any = None) -> None:
     """Add up the sums of a phase's pass under way over a process group; every rank then holds the same.
 
     A collective: every rank of the group calls it for the same phase. A metric that a rank does not have counts there
@@ -19,7 +19,7 @@ def reduce(phase: Phase, group: object = None) -> None:
     """
     if phase.reduced:
         raise TdbgError(f"the sums of {phase.name!r} are those of all ranks already", "reduce a pass once")
-    states = _gather(_sums_of(phase), group)
+    states = _gather(_list_sums(phase), group)
     names = sorted({str(state["phase"]) for state in states})
     if len(names) > 1:
         raise TdbgError(
@@ -39,7 +39,7 @@ def reduce(phase: Phase, group: object = None) -> None:
     phase.reduced = True
 
 
-def _sums_of(phase: Phase) -> dict[str, object]:
+def _list_sums(phase: Phase) -> dict[str, Any]:
     return {
         "phase": phase.name,
         "samples": phase.samples,

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tdbg.core.errors import TdbgError
 from tdbg.metrics.keys import Key
 from tdbg.metrics.tracker import state_fields
-from tdbg.metrics.tracker.last_values import STORES, Stamped, Store
+from tdbg.metrics.tracker.last_values import STORES, LastValues, Stamped
 from tdbg.metrics.tracker.metric import Metric, Point
 from tdbg.metrics.tracker.partial import Partial
 from tdbg.metrics.tracker.phase import Phase, Slot
 from tdbg.metrics.tracker.state_fields import StateError
 
 if TYPE_CHECKING:
-    from tdbg.metrics.tracker.tracker_state import Holding
+    from tdbg.metrics.tracker.tracker_state import TrackerState
 
 T = TypeVar("T")
 VERSION = 1
@@ -24,7 +24,7 @@ MAX_SHIFT = 1100  # the smallest float is 2**-1074
 MAX_DIGITS = 700  # hexadecimal, of a sum
 
 
-def state_of(tracker: "Holding") -> dict[str, object]:
+def dump_state(tracker: "TrackerState") -> dict[str, Any]:
     """All of a tracker as plain data (JSON, and `torch.load` with ``weights_only``, take it)."""
     begun = {} if tracker.val_phase == "val" else {"val_phase": tracker.val_phase}
     return {
@@ -40,7 +40,7 @@ def state_of(tracker: "Holding") -> dict[str, object]:
     }
 
 
-def load(tracker: "Holding", state: Mapping[str, object]) -> None:
+def load_state(tracker: "TrackerState", state: Mapping[str, Any]) -> None:
     """Put a saved state in the place of a tracker's own. Raises StateError, and then changes nothing.
 
     The criterion of the best epochs stays the tracker's; if the state had another, they are made anew of its history.
@@ -89,12 +89,12 @@ def phases_of(
     return found
 
 
-def stores_of(state: Mapping[str, object], history: int) -> dict[str, Store]:
+def stores_of(state: Mapping[str, Any], history: int) -> dict[str, LastValues]:
     """The stores of a saved state."""
     saved = state_fields.table(state, "stores", "state")
     found = {}
     for name, prefix in STORES.items():
-        store = found[name] = Store(prefix, history)
+        store = found[name] = LastValues(prefix, history)
         for text, rows in state_fields.table(saved, name, "stores").items() if name in saved else ():
             where = f"stores.{name}.{text}"
             key = _sound(where, functools.partial(Key.parse, text))
@@ -191,7 +191,7 @@ def _stamped(row: object, where: str) -> Stamped:
     return row[0], state_fields.epoch(data, "epoch", where), state_fields.whole_or_none(data, "step", where)
 
 
-def _best_of(state: Mapping[str, object], tracker: "Holding", phases: Mapping[str, Phase]) -> list[Any]:
+def _best_of(state: Mapping[str, Any], tracker: "TrackerState", phases: Mapping[str, Phase]) -> list[Any]:
     from tdbg.metrics.tracker.best_epochs import BestEpochs
 
     own = tracker.best_epochs
@@ -200,11 +200,11 @@ def _best_of(state: Mapping[str, object], tracker: "Holding", phases: Mapping[st
     if saved.get("criterion") == str(own.criterion) and saved.get("higher_is_better") == own.higher_is_better:
         for at, row in enumerate(state_fields.rows(saved, "epochs", "best_epochs")):
             value, epoch, step = _stamped(row, f"best_epochs.epochs[{at}]")
-            found.offer(state_fields.finite(value, f"best_epochs.epochs[{at}]"), epoch, step)
+            found.add_if_best(state_fields.finite(value, f"best_epochs.epochs[{at}]"), epoch, step)
     elif (phase := phases.get(own.criterion.phase)) is not None:
         slot = Slot(own.criterion.metric, own.criterion.task, own.criterion.subset)
         for point in phase.metrics[slot].history if slot in phase.metrics else ():
-            found.offer(point.value, point.epoch, point.step)
+            found.add_if_best(point.value, point.epoch, point.step)
     return found.epochs
 
 

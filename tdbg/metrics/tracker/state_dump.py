@@ -10,13 +10,13 @@ from tdbg.core.rundir import write_json
 from tdbg.core.tables import finite
 
 if TYPE_CHECKING:
-    from tdbg.metrics.tracker.tracker_state import Holding
+    from tdbg.metrics.tracker.tracker_state import TrackerState
 
 SCHEMA = 1
 KIND = "metrics_state"
 
 
-def record(tracker: "Holding", phase: str | None = None, level: str = "basic") -> dict[str, object]:
+def make_record(tracker: "TrackerState", phase: str | None = None, level: str = "basic") -> dict[str, Any]:
     """What is known of one phase, or of all, and the last values of the stores.
 
     level: basic has values and bests, advanced the sums under way too, extreme the histories too. Raises TdbgError for
@@ -60,7 +60,7 @@ def record(tracker: "Holding", phase: str | None = None, level: str = "basic") -
     }
 
 
-def write(found: dict[str, Any], path: Path) -> None:
+def write_record(found: dict[str, Any], path: Path) -> None:
     """Write a record as JSON, whole or not at all; numbers that are not finite become words. Makes the folder."""
     try:
         run_files.make_folder(path.parent)

@@ -1,4 +1,4 @@
-"""What a tracker holds, and what may be asked of it."""
+"""The state of a tracker, and how it is read."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from tdbg.core.output import say
 from tdbg.metrics.keys import Key, core_alias, unit_named
 from tdbg.metrics.tracker.best_epochs import BestEpochs
 from tdbg.metrics.tracker.hierarchy_accuracy import Null
-from tdbg.metrics.tracker.last_values import STORES, Store
+from tdbg.metrics.tracker.last_values import STORES, LastValues
 from tdbg.metrics.tracker.metric import HISTORY, Metric
 from tdbg.metrics.tracker.partial import Partial
 from tdbg.metrics.tracker.phase import Phase
@@ -19,14 +19,14 @@ Values = Mapping[str, Any]
 Epoch = int | float | None
 N = TypeVar("N", int, float)
 MAX_FINDINGS = 100
-MADE: "WeakSet[object]" = WeakSet()  # every tracker of this process
+LIVE_TRACKERS: "WeakSet[Any]" = WeakSet()  # every tracker of this process
 
 
 class UnknownPhaseError(TdbgError):
     """A phase that never received a value was asked for."""
 
 
-class Holding:
+class TrackerState:
     """All metrics of a run, by phase, task and subset. Phases are made by their first value.
 
     hierarchy: tasks of the chain, such as species, genus, family. null_label: the class that means "not labelled", one
@@ -50,24 +50,26 @@ class Holding:
     ) -> None:
         self.hierarchy = tuple(hierarchy)
         self.null_label = null_label
-        self.units = {_plain(name, "unit"): unit_named(unit, name) for name, unit in (units or {}).items()}
-        self.directions = {_plain(name, "direction"): told(said, name) for name, said in (directions or {}).items()}
+        self.units = {_check_metric_name(name, "unit"): unit_named(unit, name) for name, unit in (units or {}).items()}
+        self.directions = {
+            _check_metric_name(name, "direction"): told(said, name) for name, said in (directions or {}).items()
+        }
         self.history = history
         self.best_epochs = BestEpochs(best, best_size, self.directions.get(Key.parse(best).metric))
         self.phases: dict[str, Phase] = {}
-        self.stores = {name: Store(prefix, history) for name, prefix in STORES.items()}
+        self.stores = {name: LastValues(prefix, history) for name, prefix in STORES.items()}
         self.val_phase = "val"  # the validation phase that was begun last
         self.epoch: Epoch = None
         self.step: int | None = None
         self.findings: list[dict[str, object]] = []  # finalised with count 0: what, phase, epoch, step, metrics
         self._warned: set[str] = set()
-        MADE.add(self)
+        LIVE_TRACKERS.add(self)
 
     def phase(self, name: str) -> Phase:
         """A phase that has received a value. Raises UnknownPhaseError, with the nearest names."""
         found = self.phases.get(name)
         if found is None or not found.metrics:
-            raise UnknownPhaseError(f"no phase {name!r} has received a value", self._near(name))
+            raise UnknownPhaseError(f"no phase {name!r} has received a value", self._suggest_phases(name))
         return found
 
     def metric(self, key: str | Key) -> Metric:
@@ -97,14 +99,14 @@ class Holding:
     @property
     def partial_task_sums(self) -> dict[str, dict[str, dict[str, float]]]:
         """Phase -> task -> metric: the sum over samples of the pass under way."""
-        return self._of_partials(Partial.total)
+        return self._partials_by_task(Partial.total)
 
     @property
     def partial_task_counts(self) -> dict[str, dict[str, dict[str, int]]]:
         """Phase -> task -> metric: the samples of the pass under way."""
-        return self._of_partials(lambda sums: sums.count)
+        return self._partials_by_task(lambda sums: sums.count)
 
-    def _of_partials(self, read: Callable[[Partial], N]) -> dict[str, dict[str, dict[str, N]]]:
+    def _partials_by_task(self, read: Callable[[Partial], N]) -> dict[str, dict[str, dict[str, N]]]:
         return {
             name: {task: {one: read(metric.partial) for one, metric in inner.items()} for task, inner in tasks.items()}
             for name, tasks in self.phase_task_metrics.items()
@@ -183,34 +185,34 @@ class Holding:
         """Make a phase one of the tracker's."""
         return self.phases.setdefault(phase.name, phase)
 
-    def _open(self, name: str) -> Phase:
+    def _open_phase(self, name: str) -> Phase:
         """A phase, made if it is new."""
         return self.phases.get(name) or self.keep(self.open_for(name))
 
-    def _move(self, epoch: Epoch, step: int | None) -> None:
+    def _set_position(self, epoch: Epoch, step: int | None) -> None:
         """Say where the run is; what is left out stays."""
         self.epoch = self.epoch if epoch is None else epoch
         self.step = self.step if step is None else step
 
-    def _keep(self, store: str, values: Values, epoch: Epoch, step: int | None) -> None:
-        self._move(epoch, step)
+    def _update_store(self, store: str, values: Values, epoch: Epoch, step: int | None) -> None:
+        self._set_position(epoch, step)
         self.stores[store].update(values, self.epoch, self.step)
 
-    def _share(self, phase: Phase, name: str, right: int, samples: int, task: str = "") -> None:
+    def _add_fraction(self, phase: Phase, name: str, right: int, samples: int, task: str = "") -> None:
         """Add right answers to a share, in per cent or as a fraction, as its unit says; a fraction if nothing does."""
         metric = phase.metric(name, task)
         metric.unit = metric.unit or "frac"
         metric.partial.add_sum(float(100 * right if metric.unit == "pct" else right), samples)
 
-    def _find(self, what: str, phase: str, metrics: Iterable[str]) -> None:
+    def _record_finding(self, what: str, phase: str, metrics: Iterable[str]) -> None:
         del self.findings[: max(len(self.findings) - MAX_FINDINGS + 1, 0)]
         self.findings.append(
             {"what": what, "phase": phase, "epoch": self.epoch, "step": self.step, "metrics": list(metrics)}
         )
 
-    def _wild(self, phase: str, task: str, wild: int, samples: int) -> None:
+    def _report_nan_scores(self, phase: str, task: str, wild: int, samples: int) -> None:
         """Tell of samples whose scores are NaN; they were counted as wrong."""
-        self._find(f"{wild} of {samples} samples have NaN scores", phase, [f"acc_{task}"])
+        self._record_finding(f"{wild} of {samples} samples have NaN scores", phase, [f"acc_{task}"])
         said = f"task {task!r} of {phase!r}: {wild} of {samples} samples have NaN scores and count as wrong"
         self._warn(said, "look at the loss and the weights: `tdbg run` names the first NaN", f"NaN {phase} {task}")
 
@@ -230,7 +232,7 @@ class Holding:
         except Warning:  # the program makes errors of warnings: of its own, but this one must not end its training
             say(f"{what}: {hint}")
 
-    def _near(self, name: str) -> str:
+    def _suggest_phases(self, name: str) -> str:
         """A hint for a phase that has no value: the nearest names."""
         import difflib
 
@@ -241,7 +243,7 @@ class Holding:
         return f"there are: {', '.join(known)}" if known else "nothing has received a value yet"
 
 
-def _plain(name: str, what: str) -> str:
+def _check_metric_name(name: str, what: str) -> str:
     """The name of a metric as settings take it: without phase."""
     if not isinstance(name, str) or "/" in name:
         raise TdbgError(f"a {what} is said of a metric, not of {name!r}", "leave the phase out: loss, not val/loss")

@@ -10,7 +10,7 @@ ALIKE = 200_000  # pairs of tensors whose names differ in numbers alone: to alig
 NUMBER = re.compile(r"\d+")
 
 
-class Form(NamedTuple):
+class TensorForm(NamedTuple):
     """A tensor, but for its values."""
 
     path: str
@@ -26,7 +26,7 @@ class Alignment(NamedTuple):
     only_b: list[int]
 
 
-def align(a: Sequence[Form], b: Sequence[Form]) -> Alignment:
+def align_tensors(a: Sequence[TensorForm], b: Sequence[TensorForm]) -> Alignment:
     """Pair the tensors of two datapoints, both in the order they were captured in.
 
     By name; but where a layer was inserted, the numbers in the names behind it move on (``3.weight`` becomes
@@ -36,26 +36,26 @@ def align(a: Sequence[Form], b: Sequence[Form]) -> Alignment:
     names_a, names_b = [form.path for form in a], [form.path for form in b]
     if names_a == names_b:
         return Alignment([(at, at) for at in range(len(a))], [], [])
-    named = _joined(names_a, names_b, names_a, names_b)
-    if len(named.pairs) == min(len(a), len(b)) == _fitting(named, a, b):
+    named = _merge_blocks(names_a, names_b, names_a, names_b)
+    if len(named.pairs) == min(len(a), len(b)) == _similarity(named, a, b):
         return named
     tokens_a, tokens_b = [_token(form) for form in a], [_token(form) for form in b]
     counts = Counter(tokens_b)
     if sum(counts[token] for token in tokens_a) > ALIKE:
         return named
-    loose = _joined(tokens_a, tokens_b, names_a, names_b)
-    return loose if _fitting(loose, a, b) > _fitting(named, a, b) else named
+    loose = _merge_blocks(tokens_a, tokens_b, names_a, names_b)
+    return loose if _similarity(loose, a, b) > _similarity(named, a, b) else named
 
 
-def _token(form: Form) -> tuple[str, tuple[int, ...]]:
+def _token(form: TensorForm) -> tuple[str, tuple[int, ...]]:
     return NUMBER.sub("#", form.path), form.shape
 
 
-def _fitting(found: Alignment, a: Sequence[Form], b: Sequence[Form]) -> int:
+def _similarity(found: Alignment, a: Sequence[TensorForm], b: Sequence[TensorForm]) -> int:
     return sum(a[i].shape == b[j].shape for i, j in found.pairs)
 
 
-def _joined(
+def _merge_blocks(
     tokens_a: Sequence[object], tokens_b: Sequence[object], names_a: list[str], names_b: list[str]
 ) -> Alignment:
     """The longest runs of equal tokens, in order; then those of one name that are left, wherever they stand."""

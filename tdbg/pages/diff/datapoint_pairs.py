@@ -28,7 +28,7 @@ class Entry(NamedTuple):
         return {path: tensor.row(0) if tensor.shape[:1] == (1,) else tensor for path, tensor in found.items()}
 
 
-class Side:
+class CaptureSide:
     """The datapoints of one side of a comparison: all that is at a path, or one epoch or rank of it.
 
     order: True if the first belongs to the first, and so on, whatever their keys.
@@ -73,7 +73,7 @@ class Side:
                 yield Entry((*name, met[name]), (*entry.place[:-1], number), row)
 
 
-class Pairs:
+class DatapointPairs:
     """The entries of two sides that belong together, as soon as both were met.
 
     only_a, only_b: those without a partner, when all is read. Memory: what waits for its partner, some 1.5 KB each;
@@ -104,7 +104,7 @@ class Pairs:
             if len(self._waiting[side]) > WAITING:
                 raise TdbgError(
                     f"more than {WAITING:,} datapoints of one side have no partner on the other",
-                    "compare with --by order, or one epoch or rank at a time",
+                    "compare with --pair-by order, or one epoch or rank at a time",
                 )
         return found
 

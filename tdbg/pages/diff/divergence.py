@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
-from tdbg.pages.diff.alignment import Alignment, Form, align
-from tdbg.pages.diff.datapoint_pairs import Entry, Pairs, Side
-from tdbg.pages.diff.tensor_distance import Gap, compare, compare_scalars
+from tdbg.pages.diff.alignment import Alignment, TensorForm, align_tensors
+from tdbg.pages.diff.datapoint_pairs import CaptureSide, DatapointPairs, Entry
+from tdbg.pages.diff.tensor_distance import Distance, compare_scalars, compare_tensors
 from tdbg.pages.progress_bar import Progress
 
 SCALARS_LAST = 1 << 40  # a figure stands behind all tensors of its datapoint
 
 
-class Finding(NamedTuple):
+class TensorDifference(NamedTuple):
     """Two tensors that differ. place: when A captured it, and which of its datapoint's tensors it is."""
 
     place: tuple[int, ...]
@@ -21,19 +21,19 @@ class Finding(NamedTuple):
     path: str
     path_b: str
     form: str
-    gap: Gap
+    gap: Distance
 
 
-class AboutPath:
+class PathDifferences:
     """What was found of one path. compared, differing: datapoints. worst: the finding of the largest error."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.compared = self.differing = 0
-        self.first: Finding | None = None
-        self.worst: Finding | None = None
+        self.first: TensorDifference | None = None
+        self.worst: TensorDifference | None = None
 
-    def take(self, finding: Finding) -> None:
+    def add_gap(self, finding: TensorDifference) -> None:
         """Count one that differs."""
         self.differing += 1
         if self.first is None or finding.place < self.first.place:
@@ -42,7 +42,7 @@ class AboutPath:
             self.worst = finding
 
 
-def _rank(finding: Finding) -> tuple[float, float, tuple[int, ...]]:
+def _rank(finding: TensorDifference) -> tuple[float, float, tuple[int, ...]]:
     """Larger is worse; of equals the earlier."""
     return finding.gap.error, finding.gap.apart, tuple(-at for at in finding.place)
 
@@ -55,10 +55,12 @@ class Divergence:
     unreadable: why tensors could not be compared, and how many.
     """
 
-    def __init__(self, a: Side, b: Side, chosen: Callable[[str], bool], allowed: float | None = None) -> None:
+    def __init__(
+        self, a: CaptureSide, b: CaptureSide, chosen: Callable[[str], bool], allowed: float | None = None
+    ) -> None:
         self.a, self.b, self._chosen, self._allowed = a, b, chosen, allowed
-        self.first: Finding | None = None
-        self.paths: dict[str, AboutPath] = {}
+        self.first: TensorDifference | None = None
+        self.paths: dict[str, PathDifferences] = {}
         self.only_a: dict[str, int] = {}
         self.only_b: dict[str, int] = {}
         self.renamed: dict[tuple[str, str], int] = {}
@@ -77,7 +79,7 @@ class Divergence:
     def run(self) -> "Divergence":
         """Compare all. Memory: a few MB, and what waits for its partner."""
         with Progress("comparing") as progress:
-            pairs = Pairs(self.a, self.b)
+            pairs = DatapointPairs(self.a, self.b)
             for one, other in pairs:
                 self._compare(one, other, whole=True)
                 progress.add(one.datapoint.nbytes + other.datapoint.nbytes)
@@ -87,7 +89,7 @@ class Divergence:
         return self
 
     def _compare_rows(self, progress: Progress) -> None:
-        pairs = Pairs(self.a.rows(self.alone_a), self.b.rows(self.alone_b))
+        pairs = DatapointPairs(self.a.rows(self.alone_a), self.b.rows(self.alone_b))
         for one, other in pairs:
             self._compare(one, other, whole=False)
             progress.add(one.datapoint.nbytes + other.datapoint.nbytes)
@@ -118,18 +120,18 @@ class Divergence:
             self.tensors += 1
             place, form = (*one.place, i), f"{left.dtype.name}{list(left.shape)}"
             try:
-                gap = compare(left, right, self._allowed)
+                gap = compare_tensors(left, right, self._allowed)
             except TdbgError as error:
                 _count(self.unreadable, [str(error)])
                 continue
-            self._take(Finding(place, one, other, left.path, right.path, form, gap))
+            self._add_difference(TensorDifference(place, one, other, left.path, right.path, form, gap))
 
     def _aligned(self, a: list[Any], b: list[Any]) -> Alignment:
-        forms = tuple(tuple(Form(t.path, t.dtype.name, t.shape) for t in side) for side in (a, b))
+        forms = tuple(tuple(TensorForm(t.path, t.dtype.name, t.shape) for t in side) for side in (a, b))
         if forms not in self._alignments:
             if len(self._alignments) > 64:
                 self._alignments.clear()
-            self._alignments[forms] = align(*forms)
+            self._alignments[forms] = align_tensors(*forms)
         return self._alignments[forms]
 
     def _compare_scalars(self, one: Entry, other: Entry) -> None:
@@ -141,20 +143,22 @@ class Divergence:
                 _count(self.only_a, [path])
                 continue
             gap = compare_scalars(value, b[path], self._allowed)
-            self._take(Finding((*one.place, SCALARS_LAST + at), one, other, path, path, type(value).__name__, gap))
+            self._add_difference(
+                TensorDifference((*one.place, SCALARS_LAST + at), one, other, path, path, type(value).__name__, gap)
+            )
         _count(self.only_b, (path for path in b if path not in a and self._chosen(path)))
 
-    def _take(self, finding: Finding) -> None:
-        about = self.paths.setdefault(finding.path, AboutPath(finding.path))
+    def _add_difference(self, finding: TensorDifference) -> None:
+        about = self.paths.setdefault(finding.path, PathDifferences(finding.path))
         about.compared += 1
         if not finding.gap.differs:
             return
         self.differing_tensors += 1
-        about.take(finding)
+        about.add_gap(finding)
         if self.first is None or finding.place < self.first.place:
             self.first = finding
 
-    def worst(self, count: int) -> list[Finding]:
+    def worst(self, count: int) -> list[TensorDifference]:
         """The largest error of each path that differs, the largest first."""
         found = [about.worst for about in self.paths.values() if about.worst]
         return sorted(found, key=_rank, reverse=True)[:count]

@@ -29,7 +29,7 @@ SCALAR = 1e-5
 TINY = 5e-324  # the error of values that differ by less than a float can say
 
 
-class Gap(NamedTuple):
+class Distance(NamedTuple):
     """How far two tensors are apart.
 
     error: the largest; infinite where only one is NaN or infinite. differing: values beyond the tolerance, of ``total``.
@@ -58,7 +58,7 @@ def tolerance(a: Dtype, b: Dtype) -> float:
     return max(TOLERANCES.get(a.name, 0.0), TOLERANCES.get(b.name, 0.0))
 
 
-def compare(a: Tensor, b: Tensor, allowed: float | None = None) -> Gap:
+def compare_tensors(a: Tensor, b: Tensor, allowed: float | None = None) -> Distance:
     """Compare two tensors; NaN is equal to NaN, and an infinity to itself. allowed: instead of the types' tolerance.
 
     Cost: equal bytes at the speed of reading; else two passes in numpy, 4 MB at a time. Raises TdbgError where the
@@ -66,28 +66,32 @@ def compare(a: Tensor, b: Tensor, allowed: float | None = None) -> Gap:
     """
     within = tolerance(a.dtype, b.dtype) if allowed is None else allowed
     if a.shape != b.shape:
-        return Gap(math.inf, within, reason=f"shape {list(a.shape)} became {list(b.shape)}")
+        return Distance(math.inf, within, reason=f"shape {list(a.shape)} became {list(b.shape)}")
     count = tensor_values.value_count(a.dtype, a.shape)
     if a.dtype == b.dtype and a.note == b.note and _same_bytes(a, b):
-        return Gap(0.0, within, total=count)
+        return Distance(0.0, within, total=count)
     if count != tensor_values.value_count(b.dtype, b.shape):
-        return Gap(math.inf, within, reason=f"{a.dtype.name} became {b.dtype.name}")
+        return Distance(math.inf, within, reason=f"{a.dtype.name} became {b.dtype.name}")
     found = _measured(a, b, within)._replace(total=count)
     if a.dtype.kind != b.dtype.kind:
         return found._replace(reason=f"{a.dtype.name} became {b.dtype.name}")
     return found
 
 
-def compare_scalars(a: object, b: object, allowed: float | None = None) -> Gap:
+def compare_scalars(a: Any, b: Any, allowed: float | None = None) -> Distance:
     """The same for two numbers; anything else has to be equal."""
     within = SCALAR if allowed is None else allowed
     if isinstance(a, bool) or isinstance(b, bool) or not (_is_number(a) and _is_number(b)):
         same = type(a) is type(b) and (a == b or repr(a) == repr(b))  # NaN inside of a list prints as NaN
-        return Gap(0.0, within, total=1) if same else Gap(math.inf, within, 1, 1, math.inf, (), a, b, "another value")
+        return (
+            Distance(0.0, within, total=1)
+            if same
+            else Distance(math.inf, within, 1, 1, math.inf, (), a, b, "another value")
+        )
     if a == b or (a != a and b != b):
-        return Gap(0.0, within, total=1)
+        return Distance(0.0, within, total=1)
     error, apart = _distance(a, b)
-    return Gap(error, within, int(error > within), 1, apart, (), a, b)
+    return Distance(error, within, int(error > within), 1, apart, (), a, b)
 
 
 def _distance(a: Any, b: Any) -> tuple[float, float]:
@@ -126,12 +130,12 @@ def _pieces(a: Tensor, b: Tensor) -> "Iterator[tuple[Array, Array]]":
             at, left = at + many, left[many:]
 
 
-def _measured(a: Tensor, b: Tensor, within: float) -> Gap:
+def _measured(a: Tensor, b: Tensor, within: float) -> Distance:
     import numpy
 
     with numpy.errstate(all="ignore"):
         rms = max(_rms(a), _rms(b))
-        worst = Gap(0.0, within)
+        worst = Distance(0.0, within)
         start = differing = 0
         apart = 0.0
         for one, other in _pieces(a, b):
@@ -141,7 +145,7 @@ def _measured(a: Tensor, b: Tensor, within: float) -> Gap:
             apart = max(apart, float(gaps.max()))
             if errors[at] > worst.error:
                 index = _index(a, start + at)
-                worst = Gap(float(errors[at]), within, where=index, a=one[at].item(), b=other[at].item())
+                worst = Distance(float(errors[at]), within, where=index, a=one[at].item(), b=other[at].item())
             start += len(one)
     return worst._replace(differing=differing, apart=apart)
 

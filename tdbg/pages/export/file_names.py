@@ -34,13 +34,13 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-class Unique:
+class UniqueNames:
     """Names that are given once each: a second one gets ``~2``. Names that differ in case alone are the same name."""
 
     def __init__(self) -> None:
         self._given: dict[str, int] = {}
 
-    def of(self, name: str) -> str:
+    def make_unique(self, name: str) -> str:
         """The name, or the next of its kind that is free."""
         found, count = name, self._given.get(name.casefold(), 0)
         while found.casefold() in self._given:

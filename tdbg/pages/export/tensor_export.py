@@ -15,11 +15,11 @@ from tdbg.pages.export.exporter import (
     refuse_existing,
 )
 from tdbg.pages.export.exporters import EXPORTERS
-from tdbg.pages.export.file_names import Unique, file_path
+from tdbg.pages.export.file_names import UniqueNames, file_path
 from tdbg.pages.format.dtypes import DTYPES
 from tdbg.pages.progress_bar import Progress
 from tdbg.pages.read.datapoint import Datapoint, Tensor
-from tdbg.pages.selection.tensor_selection import Pick, Picks
+from tdbg.pages.selection.tensor_selection import SelectedTensor, TensorSelection
 
 FORMATS = tuple(EXPORTERS.names())
 WIDENED = tuple(
@@ -41,7 +41,7 @@ class Written(NamedTuple):
 class Export:
     """What is written where. skipped: the tensors that were not, by reason. figures: scalars that were written."""
 
-    def __init__(self, picks: Picks, kind: str, target: Path, force: bool) -> None:
+    def __init__(self, picks: TensorSelection, kind: str, target: Path, force: bool) -> None:
         self.picks, self.target, self.force = picks, target, force
         self.exporter = EXPORTERS[kind]()
         self.written: list[Written] = []
@@ -78,12 +78,12 @@ class Export:
         exporter.write_archive(self.target, tensors, self.force)
         self.written = [Written(str(self.target), name, *pick) for name, pick in found]
 
-    def _named(self) -> Iterator[tuple[str, Pick]]:
+    def _named(self) -> Iterator[tuple[str, SelectedTensor]]:
         """The name of each tensor in an archive: key and path, as a relative path that may be unpacked anywhere."""
-        names = Unique()
+        names = UniqueNames()
         for pick in self.picks.all():
             prefix = self.picks.prefix(pick.datapoint)
-            yield names.of(str(file_path(*prefix, pick.tensor.path))), pick
+            yield names.make_unique(str(file_path(*prefix, pick.tensor.path))), pick
 
     def _write_folder(self, exporter: FileExporter, progress: Progress) -> None:
         """Every chosen tensor, and the scalars, in files below the folder that was named."""
@@ -152,7 +152,7 @@ class Export:
                 self.figures = exporter.write_scalars(file, found)
 
 
-def _counted(found: list[tuple[str, Pick]], progress: Progress) -> Iterator[tuple[str, Pick]]:
+def _counted(found: list[tuple[str, SelectedTensor]], progress: Progress) -> Iterator[tuple[str, SelectedTensor]]:
     for name, pick in found:
         yield name, pick
         progress.add(pick.size)

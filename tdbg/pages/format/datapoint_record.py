@@ -16,7 +16,7 @@ def placed(start: bytes, seq: int, page: int, base: int, layout: Layout, rest: b
     return start + place + rest
 
 
-def encode(key: str | int, fields: Mapping[str, object], layout: Layout | None) -> tuple[bytes, bytes]:
+def encode_record(key: str | int, fields: Mapping[str, Any], layout: Layout | None) -> tuple[bytes, bytes]:
     """A datapoint's record: what comes before its number, and what comes behind number and place."""
     known = {name: value for name, value in fields.items() if value is not None}
     if RESERVED & known.keys():

@@ -14,7 +14,7 @@ from tdbg.pages.format.layout import Layout
 AHEAD_BYTES = 8_000_000  # of disk, that are asked for at a time
 
 
-class Page(disk.OwnFile):
+class OpenPage(disk.OwnFile):
     """An open ``.part`` file: room for a header, then datapoints.
 
     data: where tensors begin. end: where the next datapoint goes. header_bytes: the most its header will take.
@@ -34,7 +34,9 @@ class Page(disk.OwnFile):
         self.header_bytes = least_header_bytes(about)
 
     @classmethod
-    def create(cls, folder: Path, rank: int, data: int, about: Mapping[str, object], limit_bytes: int = 0) -> "Page":
+    def create(
+        cls, folder: Path, rank: int, data: int, about: Mapping[str, object], limit_bytes: int = 0
+    ) -> "OpenPage":
         """A page of the next number that is free in the folder, whoever else writes there at this moment."""
         number = 1 + max((page for owner, page, _ in pages(folder) if owner == rank), default=-1)
         while True:
@@ -102,7 +104,7 @@ class Page(disk.OwnFile):
         try:
             self.check()
             start = header.build(self.placed, self._entries, self._about, self.data, self.end)
-            finish(self._fd, self.path, start, self.end, durable=durable)
+            finish_page(self._fd, self.path, start, self.end, durable=durable)
         finally:
             self.close()
         return self.end
@@ -114,7 +116,7 @@ class Page(disk.OwnFile):
         self.close()
 
 
-def finish(fd: int, path: Path, start: bytes, size: int, *, durable: bool) -> None:
+def finish_page(fd: int, path: Path, start: bytes, size: int, *, durable: bool) -> None:
     """Make a safetensors file of a ``.part``: its header, its size, its name. Raises OSError."""
     os.ftruncate(fd, size)  # first: what was asked for behind the end may be the last there is of the disk
     disk.write_at(fd, [memoryview(start)], 0)

@@ -24,7 +24,7 @@ from tdbg.pages.format.file_format import ALIGN, HEADER_LIMIT, MAJOR, MINOR, ali
 from tdbg.pages.format.header import Entries, Placed, cost
 from tdbg.pages.format.journal import HEAD, JournalFile, frame, pack
 from tdbg.pages.format.layout import NO_NOTE, Layout, Spec, UnstorableError
-from tdbg.pages.format.open_page import Page, least_header_bytes
+from tdbg.pages.format.open_page import OpenPage, least_header_bytes
 from tdbg.version import __version__
 
 LAYOUTS = 256  # kept; a structure that comes back later is laid out and recorded again
@@ -91,8 +91,8 @@ class PageWriter:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._journal: JournalFile | None = None
-        self._page: Page | None = None
-        self._layouts: OrderedDict[object, Layout] = OrderedDict()  # by structure
+        self._page: OpenPage | None = None
+        self._layouts: OrderedDict[Any, Layout] = OrderedDict()  # by structure
         self._recorded: OrderedDict[int, Entries] = OrderedDict()  # layouts that the journal knows
         self._about: dict[str, object] = {}
         self._earlier_bytes = 0  # of the manifest and the files that are closed
@@ -267,8 +267,8 @@ class PageWriter:
                 self._layouts.move_to_end(name)
             return found
 
-    def _add(self, key: str | int, layout: Layout | None, pieces: list[memoryview], fields: dict[str, object]) -> int:
-        start, rest = datapoint_record.encode(key, fields, layout)
+    def _add(self, key: str | int, layout: Layout | None, pieces: list[memoryview], fields: dict[str, Any]) -> int:
+        start, rest = datapoint_record.encode_record(key, fields, layout)
         if layout and self.checksums:
             rest = b',"crc":%d%b' % (_checksum(pieces), rest)
         with self._lock:
@@ -309,7 +309,7 @@ class PageWriter:
             self._recorded.popitem(last=False)
         return seq
 
-    def _page_for(self, layout: Layout, entries: Entries, body: bytes, journal_bytes: int) -> Page:
+    def _page_for(self, layout: Layout, entries: Entries, body: bytes, journal_bytes: int) -> OpenPage:
         """The page that takes this datapoint: the one at hand, or a new one, with room for a larger header if need be."""
         page, growth = self._page, journal_bytes + layout.length
         if page is not None:
@@ -326,7 +326,7 @@ class PageWriter:
         self._afford(growth + data + PAGE_RECORDS_BYTES)
         self._seal()
         left = self.page_bytes if self.budget_bytes is None else self.budget_bytes - self.written_bytes
-        self._page = Page.create(self.folder, self.rank, data, self._about, min(left, self.page_bytes))
+        self._page = OpenPage.create(self.folder, self.rank, data, self._about, min(left, self.page_bytes))
         return self._page
 
     def _seal(self) -> None:

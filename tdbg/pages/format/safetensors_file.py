@@ -44,7 +44,7 @@ def storable(tensor: "Tensor") -> bool:
     return name in DTYPES and not tensor.is_meta and not tensor.is_quantized and tensor.layout is torch.strided
 
 
-def write(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str]) -> int:
+def write_safetensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str]) -> int:
     """Write ``tensors`` to ``path`` through a temporary file beside it; returns the bytes written.
 
     Tensors are copied to the host one at a time. Raises OSError when the disk refuses.

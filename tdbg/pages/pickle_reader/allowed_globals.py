@@ -4,15 +4,14 @@ Exact (module, name) pairs; nothing is imported and nothing of that name is call
 Source: ``torch/_utils.py``, ``torch/_tensor.py`` (``_reduce_ex_internal``), ``copyreg.py``.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from tdbg.pages.format.dtypes import DTYPES
 from tdbg.pages.pickle_reader import numpy_globals, torch_save_format
-from tdbg.pages.pickle_reader.byte_source import Memory, Torn
+from tdbg.pages.pickle_reader.byte_source import MemorySource, TruncatedError
 from tdbg.pages.pickle_reader.parsed_values import Array, Blob, Global, Named, Refused, Sparse, Storage, sizes
-from tdbg.pages.pickle_reader.pickle_machine import Machine, Pair, Rules
-from tdbg.pages.pickle_reader.read_budget import Exhausted
+from tdbg.pages.pickle_reader.pickle_machine import Pair, PickleMachine, Rules
+from tdbg.pages.pickle_reader.read_budget import BudgetExhausted
 
 Arguments = tuple[Any, ...]
 
@@ -58,7 +57,7 @@ RETURN_TYPES = [
 ]
 
 
-def _load_from_bytes(machine: Machine, arguments: Arguments) -> object:
+def _load_from_bytes(machine: PickleMachine, arguments: Arguments) -> Any:
     """The memory of a tensor: the bytes of ``torch.save`` in the bytes of a page, read by these same rules."""
     (data,) = arguments
     if isinstance(data, bytes):
@@ -70,12 +69,14 @@ def _load_from_bytes(machine: Machine, arguments: Arguments) -> object:
     return data.meaning
 
 
-def _saved(machine: Machine, data: bytes | Blob) -> Storage | Refused:
+def _saved(machine: PickleMachine, data: bytes | Blob) -> Storage | Refused:
     try:
-        found = torch_save_format.read(machine, Memory(data) if isinstance(data, bytes) else data.window())
-    except Exhausted:
+        found = torch_save_format.read_torch_save(
+            machine, MemorySource(data) if isinstance(data, bytes) else data.window()
+        )
+    except BudgetExhausted:
         raise
-    except Torn as torn:
+    except TruncatedError as torn:
         raise ValueError(str(torn)) from None
     if not isinstance(found, Storage | Refused):
         raise ValueError("its bytes hold no memory of a tensor")
@@ -95,12 +96,12 @@ def _signs(found: object) -> dict[str, bool]:
     return {name: found.get(name) is True for name in ("conj", "neg")} if isinstance(found, dict) else {}
 
 
-def _tensor(machine: Machine, arguments: Arguments) -> Array:
+def _tensor(machine: PickleMachine, arguments: Arguments) -> Array:
     storage, start, size, stride, *rest = arguments
     return _strided(storage, start, size, stride, "", **_signs(rest[2] if len(rest) > 2 else None))
 
 
-def _tensor_v3(machine: Machine, arguments: Arguments) -> Array:
+def _tensor_v3(machine: PickleMachine, arguments: Arguments) -> Array:
     storage, start, size, stride, _, _, dtype, *rest = arguments
     return _strided(storage, start, size, stride, _dtype(dtype), **_signs(rest[0] if rest else None))
 
@@ -111,14 +112,14 @@ def _dtype(found: object) -> str:
     return found.name
 
 
-def _same(machine: Machine, arguments: Arguments) -> Array:
+def _same(machine: PickleMachine, arguments: Arguments) -> Array:
     """A Parameter, or a tensor that was copied to the host to be pickled: the tensor."""
     if not arguments or not isinstance(arguments[0], Array):
         raise ValueError("no tensor")
     return arguments[0]
 
 
-def _from_type(machine: Machine, arguments: Arguments) -> object:
+def _from_type(machine: PickleMachine, arguments: Arguments) -> Any:
     """A tensor of a subclass, or with attributes: the tensor. A subclass that is not known was refused by its name."""
     function, _, inner, _ = arguments
     if not isinstance(function, Global) or function.module != "torch._utils":
@@ -126,7 +127,7 @@ def _from_type(machine: Machine, arguments: Arguments) -> object:
     return machine.call(function, inner)
 
 
-def _sparse(machine: Machine, arguments: Arguments) -> Sparse:
+def _sparse(machine: PickleMachine, arguments: Arguments) -> Sparse:
     layout, data = arguments
     if layout not in LAYOUTS or not isinstance(data, tuple):
         raise ValueError("a sparse tensor of no known layout")
@@ -137,14 +138,14 @@ def _sparse(machine: Machine, arguments: Arguments) -> Sparse:
     return Sparse(layout, sizes(data[len(names)]), parts)
 
 
-def _layout(machine: Machine, arguments: Arguments) -> str:
+def _layout(machine: PickleMachine, arguments: Arguments) -> str:
     (name,) = arguments
     if not isinstance(name, str) or name.removeprefix("torch.") not in (*LAYOUTS, "strided"):
         raise ValueError("no known layout")
     return name.removeprefix("torch.")
 
 
-def _quantized(machine: Machine, arguments: Arguments) -> Array:
+def _quantized(machine: PickleMachine, arguments: Arguments) -> Array:
     storage, start, size, stride, how, *_ = arguments
     if not isinstance(how, tuple) or not how or not isinstance(how[0], Global):
         raise ValueError("a quantised tensor of no known scheme")
@@ -164,20 +165,20 @@ def _quantized(machine: Machine, arguments: Arguments) -> Array:
     return _strided(storage, start, size, stride, "", note=note)
 
 
-def _size(machine: Machine, arguments: Arguments) -> tuple[int, ...]:
+def _size(machine: PickleMachine, arguments: Arguments) -> tuple[int, ...]:
     (found,) = arguments
     return sizes(tuple(found) if isinstance(found, list) else found)
 
 
-def _device(machine: Machine, arguments: Arguments) -> str:
+def _device(machine: PickleMachine, arguments: Arguments) -> str:
     kind, *index = arguments
     if not isinstance(kind, str) or len(kind) > 32 or not all(type(number) is int for number in index[:1]):
         raise ValueError("no device")
     return ":".join([kind, *map(str, index[:1])])
 
 
-def _return_type(name: str) -> Callable[..., object]:
-    def make(machine: Machine, arguments: Arguments) -> Named:
+def _return_type(name: str) -> Any:
+    def make(machine: PickleMachine, arguments: Arguments) -> Named:
         if not arguments or not isinstance(arguments[0], tuple):
             raise ValueError("a tuple without its values")
         machine.ledger.charge(16 * len(arguments[0]))
@@ -186,7 +187,7 @@ def _return_type(name: str) -> Callable[..., object]:
     return make
 
 
-def _dict(machine: Machine, arguments: Arguments) -> dict[object, object]:
+def _dict(machine: PickleMachine, arguments: Arguments) -> dict[Any, Any]:
     """OrderedDict, Counter, defaultdict: what they are made of, if anything, comes as pairs or as a dict."""
     found: dict[Any, object] = {}
     given = [part for part in arguments if not isinstance(part, Global | Refused)]
@@ -198,7 +199,7 @@ def _dict(machine: Machine, arguments: Arguments) -> dict[object, object]:
     return found
 
 
-def _members(machine: Machine, arguments: Arguments) -> set[object]:
+def _members(machine: PickleMachine, arguments: Arguments) -> set[Any]:
     found: set[Any] = set()
     items = arguments[0] if arguments else []
     if not isinstance(items, list | tuple):
@@ -207,18 +208,18 @@ def _members(machine: Machine, arguments: Arguments) -> set[object]:
     return found
 
 
-def _frozen(machine: Machine, arguments: Arguments) -> frozenset[object]:
+def _frozen(machine: PickleMachine, arguments: Arguments) -> frozenset[Any]:
     return frozenset(_members(machine, arguments))
 
 
-def _complex(machine: Machine, arguments: Arguments) -> complex:
+def _complex(machine: PickleMachine, arguments: Arguments) -> complex:
     real, imaginary = arguments
     if not isinstance(real, float) or not isinstance(imaginary, float):
         raise ValueError("a complex number is made of two floats")
     return complex(real, imaginary)
 
 
-def _encode(machine: Machine, arguments: Arguments) -> bytes | Blob:
+def _encode(machine: PickleMachine, arguments: Arguments) -> bytes | Blob:
     """How protocols 0 to 2 write bytes: as text, a character each."""
     text, coding = arguments
     if coding not in ("latin1", "latin-1"):
@@ -231,7 +232,7 @@ def _encode(machine: Machine, arguments: Arguments) -> bytes | Blob:
     return text.as_bytes()
 
 
-def _bytes(machine: Machine, arguments: Arguments) -> bytes | Blob:
+def _bytes(machine: PickleMachine, arguments: Arguments) -> bytes | Blob:
     """``bytes`` and ``bytearray``: of nothing, of bytes, or of text and its coding (Python 2 and protocol 0)."""
     if not arguments:
         return b""
@@ -243,7 +244,7 @@ def _bytes(machine: Machine, arguments: Arguments) -> bytes | Blob:
     return found
 
 
-def _reconstructor(machine: Machine, arguments: Arguments) -> object:
+def _reconstructor(machine: PickleMachine, arguments: Arguments) -> Any:
     """How protocols 0 and 1 make an object: its class is called, or refused by its own name."""
     kind, _, state = arguments
     return machine.call(kind, () if state is None else (state,))

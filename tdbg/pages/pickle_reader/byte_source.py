@@ -19,11 +19,11 @@ TEXT_BLOCK_BYTES = 1 << 16
 LINE_BYTES = 64 << 20  # of a text opcode; protocol 0 writes a whole tensor as one
 
 
-class Torn(Exception):
+class TruncatedError(Exception):
     """A stream cannot be followed any further: it ends too early, makes no sense, or asks for too much."""
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Bytes at offsets 0 to ``size``."""
 
     size: int
@@ -32,7 +32,7 @@ class Source(Protocol):
         """``count`` bytes from ``offset``; fewer at the end."""
 
 
-class File:
+class FileSource:
     """A regular file, opened anew for every read, unless it is held."""
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ def _pread(descriptor: int, offset: int, count: int) -> bytes:
     return data
 
 
-class Spool:
+class SpoolSource:
     """A temporary file without a name, which goes when this object does."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
@@ -103,7 +103,7 @@ class Spool:
         return _pread(self._file.fileno(), offset, count)
 
 
-class Memory:
+class MemorySource:
     """Bytes that are at hand."""
 
     def __init__(self, data: bytes) -> None:
@@ -114,23 +114,23 @@ class Memory:
         return self._data[offset : offset + count]
 
 
-class Window:
+class WindowSource:
     """A part of another source."""
 
-    def __init__(self, source: Source, offset: int, size: int) -> None:
+    def __init__(self, source: ByteSource, offset: int, size: int) -> None:
         self._source, self._offset, self.size = source, offset, size
 
     def read(self, offset: int, count: int) -> bytes:
         return self._source.read(self._offset + offset, max(0, min(count, self.size - offset)))
 
 
-class Latin1:
+class Latin1Source:
     """Bytes that were written as text, one character each, in UTF-8 (how protocols 1 and 2 write bytes).
 
     Goes through the text once, block by block, and remembers where each begins; ValueError if it is no such text.
     """
 
-    def __init__(self, text: Source) -> None:
+    def __init__(self, text: ByteSource) -> None:
         self._text = text
         self._encoded: list[int] = [0]
         self._begins: list[int] = [0]
@@ -143,7 +143,7 @@ class Latin1:
     def _block(self, at: int) -> tuple[bytes, int]:
         raw = self._text.read(at, TEXT_BLOCK_BYTES)
         if not raw:
-            raise Torn("it ends too early")
+            raise TruncatedError("it ends too early")
         if len(raw) > 1 and raw[-1] >= 0xC0 and at + len(raw) < self._text.size:
             raw = raw[:-1]  # the first half of a character
         return raw.decode("utf-8").encode("latin-1"), at + len(raw)
@@ -159,10 +159,10 @@ class Latin1:
         return bytes(found)
 
 
-class Reader:
+class ByteReader:
     """Runs over a source through a buffer. What it is asked for and cannot give is Torn."""
 
-    def __init__(self, source: Source, at: int = 0, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(self, source: ByteSource, at: int = 0, block_bytes: int = BLOCK_BYTES) -> None:
         self.source = source
         self._block_bytes = block_bytes
         self._buffer = b""
@@ -196,7 +196,7 @@ class Reader:
             self._fill(count)
             end = count
             if end > len(self._buffer):
-                raise Torn("it ends too early")
+                raise TruncatedError("it ends too early")
         found = self._buffer[self._at : end]
         self._at = end
         return found
@@ -209,7 +209,7 @@ class Reader:
         """Go over ``count`` bytes without reading them; returns the offset of the first."""
         begin = self.position
         if count < 0 or count > self.source.size - begin:
-            raise Torn(f"{count} bytes are announced where {self.source.size - begin} are left")
+            raise TruncatedError(f"{count} bytes are announced where {self.source.size - begin} are left")
         self._at += count
         if self._at > len(self._buffer):
             self._buffer, self._base, self._at = b"", begin + count, 0
@@ -220,12 +220,12 @@ class Reader:
         while (end := self._buffer.find(b"\n", self._at)) < 0:
             held = len(self._buffer) - self._at
             if held >= limit:
-                raise Torn(f"a line is longer than {limit} bytes")
+                raise TruncatedError(f"a line is longer than {limit} bytes")
             self._fill(min(2 * held, limit))
             if len(self._buffer) == held:
-                raise Torn("it ends too early")
+                raise TruncatedError("it ends too early")
         if end - self._at > limit:
-            raise Torn(f"a line is longer than {limit} bytes")
+            raise TruncatedError(f"a line is longer than {limit} bytes")
         found = self._buffer[self._at : end]
         self._at = end + 1
         return found
@@ -235,5 +235,5 @@ class Reader:
         at = self.position
         data = self.source.read(at, max(count, self._block_bytes))
         if not data:
-            raise Torn("it ends too early")
+            raise TruncatedError("it ends too early")
         self._buffer, self._base, self._at = data, at, 0

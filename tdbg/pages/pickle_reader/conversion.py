@@ -103,7 +103,7 @@ class Conversion:
     def _lose(self, *what: str) -> None:
         self.lost += what[: max(LOST - len(self.lost), 0)]
 
-    def _stored(self, point: pickle_pages.Datapoint) -> Stored:
+    def _stored(self, point: pickle_pages.PickledDatapoint) -> Stored:
         found, notes = point.flat()
         key = point.key if type(point.key) is int or isinstance(point.key, str) else str(point.key)
         items, scalars, lost = [], {}, []
@@ -149,7 +149,7 @@ class Conversion:
                 yield self._stored(point)
 
 
-def _called(point: pickle_pages.Datapoint) -> str:
+def _called(point: pickle_pages.PickledDatapoint) -> str:
     return f"{point.page}: datapoint {short(point.key)}"
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tdbg.core.errors import TdbgError
 from tdbg.pages.format.dtypes import DTYPES
 from tdbg.pages.format.nested_outputs import dict_note, steps
-from tdbg.pages.pickle_reader.byte_source import Memory
+from tdbg.pages.pickle_reader.byte_source import MemorySource
 from tdbg.pages.pickle_reader.parsed_values import Array, Blob, Global, Named, Refused, Sparse, Storage
 from tdbg.pages.pickle_reader.pickle_machine import Unbuilt
 
@@ -23,7 +23,7 @@ SCALARS = (str, int, float, bool, complex, type(None))
 Leaf = Array | str | int | float | bool | complex | None
 
 
-class Flat(NamedTuple):
+class FlatTree(NamedTuple):
     """Leaves by path (``FeatureMap/stats/mean``), and by path what a leaf cannot say.
 
     notes: ``{"tuple": NAME}``, ``{"list": ""}``, ``{"set": ""}``, ``{"dict": ""}`` of an empty one,
@@ -35,7 +35,7 @@ class Flat(NamedTuple):
     notes: dict[str, dict[str, Any]]
 
 
-class Tree:
+class TreeBuilder:
     """Makes the tree of one datapoint. refuse: is told of what was left out."""
 
     def __init__(self, refuse: Callable[[Refused], Refused]) -> None:
@@ -119,7 +119,7 @@ class Bytes(Array):
 
     @classmethod
     def of(cls, size: int, data: bytes | Blob) -> "Bytes":
-        source, offset = (Memory(data), 0) if isinstance(data, bytes) else (data.source, data.offset)
+        source, offset = (MemorySource(data), 0) if isinstance(data, bytes) else (data.source, data.offset)
         return cls(Storage("uint8", size, source, offset), "uint8", (size,), note={"bytes": ""})
 
 
@@ -127,14 +127,14 @@ def _key(found: object) -> object:
     return str(found) if isinstance(found, Global | Refused | bytes) else found
 
 
-def flatten(outputs: object) -> Flat:
+def flatten(outputs: Any) -> FlatTree:
     """The leaves of a datapoint's outputs, each under its path. A path that two of them have is told apart by ``~2``."""
-    flat = Flat({}, {})
+    flat = FlatTree({}, {})
     _flatten(outputs, "", flat)
     return flat
 
 
-def _flatten(found: Any, path: str, flat: Flat) -> None:
+def _flatten(found: Any, path: str, flat: FlatTree) -> None:
     if isinstance(found, Sparse):
         note: dict[str, object] = {"sparse": found.layout, "shape": list(found.shape)}
         children: Iterable[tuple[object, object]] = found.parts.items()

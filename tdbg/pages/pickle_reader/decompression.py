@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from tdbg.core.errors import TdbgError
-from tdbg.pages.pickle_reader.byte_source import Source, Spool
+from tdbg.pages.pickle_reader.byte_source import ByteSource, SpoolSource
 
 BLOCK_BYTES = 1 << 20
 RATIO, LEAST_BYTES = 200, 256 << 20  # activations pack 2 to 20 times; more than 200 is a trap or all zeros
@@ -76,7 +76,7 @@ KINDS: dict[bytes, Callable[[], _Unpacker]] = {
 }
 
 
-def unpack(source: Source, problems: list[str]) -> Source:
+def decompress_page(source: ByteSource, problems: list[str]) -> ByteSource:
     """The page itself: ``source`` if it is not packed, else a temporary file. TdbgError if nothing here unpacks it."""
     start = source.read(0, 8)
     for magic, name in UNREAD.items():
@@ -86,7 +86,7 @@ def unpack(source: Source, problems: list[str]) -> Source:
     return _spooled(source, make, problems) if make else source
 
 
-def _spooled(source: Source, make: Callable[[], _Unpacker], problems: list[str]) -> Spool:
+def _spooled(source: ByteSource, make: Callable[[], _Unpacker], problems: list[str]) -> SpoolSource:
     import lzma
     import shutil
     import tempfile
@@ -104,10 +104,10 @@ def _spooled(source: Source, make: Callable[[], _Unpacker], problems: list[str])
         file.flush()
     except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
         problems.append(f"its packed data are broken: {error}")
-    return Spool(file, written)
+    return SpoolSource(file, written)
 
 
-def _blocks(source: Source, make: Callable[[], _Unpacker]) -> Iterator[bytes]:
+def _blocks(source: ByteSource, make: Callable[[], _Unpacker]) -> Iterator[bytes]:
     """The unpacked data, of one stream behind the other. EOFError if the last of them is cut off."""
     unpacker, at, data = make(), 0, b""
     while True:

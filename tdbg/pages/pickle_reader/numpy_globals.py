@@ -8,10 +8,10 @@ import math
 import re
 import struct
 
-from tdbg.pages.pickle_reader.byte_source import Memory, Torn
+from tdbg.pages.pickle_reader.byte_source import MemorySource, TruncatedError
 from tdbg.pages.pickle_reader.parsed_values import Array, Blob, Global, Refused, Storage, contiguous, sizes
-from tdbg.pages.pickle_reader.pickle_machine import Machine, Pair, Unbuilt
-from tdbg.pages.pickle_reader.unpickle import load
+from tdbg.pages.pickle_reader.pickle_machine import Pair, PickleMachine, Unbuilt
+from tdbg.pages.pickle_reader.unpickle import follow_pickle
 
 TYPES = {
     "b1": "bool",
@@ -51,7 +51,7 @@ class NumpyType(Unbuilt):
         self.objects = code.startswith("O")
         self.value = Global("numpy", code)
 
-    def build(self, machine: Machine, state: object) -> object:
+    def build(self, machine: PickleMachine, state: object) -> object:
         if not isinstance(state, tuple) or len(state) < 8 or type(state[7]) is not int:
             raise ValueError("no description of a numpy dtype")
         self.swapped = state[1] == ">"
@@ -77,14 +77,14 @@ class NumpyType(Unbuilt):
         return int(match[2]) * (4 if match[1] == "U" else 1)
 
 
-def dtype(machine: Machine, arguments: tuple[object, ...]) -> NumpyType:
+def dtype(machine: PickleMachine, arguments: tuple[object, ...]) -> NumpyType:
     """``numpy.dtype``."""
     if not arguments or not isinstance(arguments[0], str) or len(arguments[0]) > 16:
         raise ValueError("a numpy dtype that is not known")
     return NumpyType(arguments[0])
 
 
-def scalar(machine: Machine, arguments: tuple[object, ...]) -> object:
+def scalar(machine: PickleMachine, arguments: tuple[object, ...]) -> object:
     """``numpy._core.multiarray.scalar``: the number, as Python has it."""
     kind, data = arguments
     if not isinstance(kind, NumpyType) or not isinstance(data, bytes) or len(data) != kind.itemsize:
@@ -102,7 +102,7 @@ def scalar(machine: Machine, arguments: tuple[object, ...]) -> object:
 
 def _storage(kind: NumpyType, data: object) -> Storage:
     if isinstance(data, bytes):
-        return Storage(kind.torch_name, len(data), Memory(data), 0)
+        return Storage(kind.torch_name, len(data), MemorySource(data), 0)
     if isinstance(data, Blob) and not data.text:
         return Storage(kind.torch_name, data.size, data.source, data.offset)
     raise ValueError("an array without its bytes")
@@ -119,7 +119,7 @@ class NumpyArray(Unbuilt):
     def __init__(self) -> None:
         self.value = Refused("numpy", "ndarray", "an array that was never filled")
 
-    def build(self, machine: Machine, state: object) -> object:
+    def build(self, machine: PickleMachine, state: object) -> object:
         if not isinstance(state, tuple) or len(state) not in (4, 5):
             raise ValueError("no description of an array")
         shape, kind, columns_first, data = state[-4:]
@@ -131,12 +131,12 @@ class NumpyArray(Unbuilt):
             return machine.refuse("numpy", "ndarray", str(error), *([data] if kind.objects else []))
 
 
-def reconstruct(machine: Machine, arguments: tuple[object, ...]) -> NumpyArray:
+def reconstruct(machine: PickleMachine, arguments: tuple[object, ...]) -> NumpyArray:
     """``numpy._core.multiarray._reconstruct``."""
     return NumpyArray()
 
 
-def frombuffer(machine: Machine, arguments: tuple[object, ...]) -> Array:
+def frombuffer(machine: PickleMachine, arguments: tuple[object, ...]) -> Array:
     """``numpy._core.numeric._frombuffer``, of protocol 5."""
     data, kind, shape, order, *_ = arguments
     if not isinstance(kind, NumpyType):
@@ -150,19 +150,19 @@ class JoblibArray(Unbuilt):
     def __init__(self) -> None:
         self.value = Refused("joblib.numpy_pickle", "NumpyArrayWrapper", "an array that was never described")
 
-    def build(self, machine: Machine, state: object) -> object:
+    def build(self, machine: PickleMachine, state: object) -> object:
         """What follows has to be stepped over in any case, so that a description which does not hold ends the page."""
         if not isinstance(state, dict) or not isinstance(state.get("dtype"), NumpyType):
-            raise Torn("the bytes of an array follow whose dtype is not said")
+            raise TruncatedError("the bytes of an array follow whose dtype is not said")
         kind: NumpyType = state["dtype"]
         if kind.objects:
-            parts = load(machine.nested(machine.reader))
+            parts = follow_pickle(machine.nested(machine.reader))
             return parts.value if isinstance(parts, Unbuilt) else machine.refuse("numpy", "ndarray", "objects", parts)
         try:
             shape = sizes(state.get("shape"))
             nbytes = math.prod(shape) * kind.itemsize
         except ValueError as error:
-            raise Torn(f"the bytes of an array follow, but {error}") from None
+            raise TruncatedError(f"the bytes of an array follow, but {error}") from None
         if state.get("numpy_array_alignment_bytes") is not None:
             machine.reader.skip(machine.reader.byte())
         source, begin = machine.reader.source, machine.reader.skip(nbytes)
@@ -172,7 +172,7 @@ class JoblibArray(Unbuilt):
             return machine.refuse("numpy", "ndarray", str(error))
 
 
-def wrapper(machine: Machine, arguments: tuple[object, ...]) -> JoblibArray:
+def wrapper(machine: PickleMachine, arguments: tuple[object, ...]) -> JoblibArray:
     """``joblib.numpy_pickle.NumpyArrayWrapper``."""
     return JoblibArray()
 

@@ -11,8 +11,8 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.tables import short
 from tdbg.pages.format.dtypes import DTYPES
 from tdbg.pages.format.layout import DIMENSIONS, LARGEST
-from tdbg.pages.pickle_reader.byte_source import Latin1, Source, Window
-from tdbg.pages.pickle_reader.strided_views import gather, span
+from tdbg.pages.pickle_reader.byte_source import ByteSource, Latin1Source, WindowSource
+from tdbg.pages.pickle_reader.strided_views import gather_view, view_span
 
 EXPANDED_BYTES = 256 << 20  # of a view that repeats its storage: what may be made of it
 FLIPPED = bytes(byte ^ 0x80 for byte in range(256))
@@ -70,13 +70,13 @@ class Blob:
 
     __slots__ = ("_bytes", "meaning", "offset", "size", "source", "text")
 
-    def __init__(self, source: Source, offset: int, size: int, text: bool = False) -> None:
+    def __init__(self, source: ByteSource, offset: int, size: int, text: bool = False) -> None:
         self.source, self.offset, self.size, self.text = source, offset, size, text
         self.meaning: object = None  # what it was found to hold: a page may ask again and again
         self._bytes: Blob | None = None
 
-    def window(self) -> Source:
-        return Window(self.source, self.offset, self.size)
+    def window(self) -> ByteSource:
+        return WindowSource(self.source, self.offset, self.size)
 
     def read(self) -> bytes:
         return self.source.read(self.offset, self.size)
@@ -84,7 +84,7 @@ class Blob:
     def as_bytes(self) -> "Blob":
         """The bytes that this text stands for, a character each; ValueError if it holds others."""
         if self._bytes is None:
-            source = Latin1(self.window())
+            source = Latin1Source(self.window())
             self._bytes = Blob(source, 0, source.size)
         return self._bytes
 
@@ -94,7 +94,7 @@ class Storage:
 
     __slots__ = ("dtype", "nbytes", "offset", "source")
 
-    def __init__(self, dtype: str, nbytes: int, source: Source | None = None, offset: int | None = None) -> None:
+    def __init__(self, dtype: str, nbytes: int, source: ByteSource | None = None, offset: int | None = None) -> None:
         self.dtype, self.nbytes, self.source, self.offset = dtype, nbytes, source, offset
 
     def read(self, offset: int, count: int) -> bytes:
@@ -165,7 +165,7 @@ class Array:
                 raise ValueError("a view of packed values cannot be taken apart")
             reach = self.nbytes
         else:
-            reach = self._start * width + span(self.shape, self._strides, width)
+            reach = self._start * width + view_span(self.shape, self._strides, width)
         if reach > self._storage.nbytes:
             raise ValueError(f"it reaches {reach} bytes into a storage of {self._storage.nbytes}")
 
@@ -180,7 +180,7 @@ class Array:
         if DTYPES[self.dtype].counts_values or self._strides == contiguous(self.shape):
             data = self._storage.read(self._start * width, self.nbytes) if self.size else b""
         else:
-            data = gather(self._storage.read, self._start * width, self.shape, self._strides, width)
+            data = gather_view(self._storage.read, self._start * width, self.shape, self._strides, width)
         return self._true(data) if self._swapped or self._conj or self._neg else data
 
     def _true(self, data: bytes) -> bytes:

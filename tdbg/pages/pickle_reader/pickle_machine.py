@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tdbg.pages.pickle_reader.byte_source import Reader, Torn
+from tdbg.pages.pickle_reader.byte_source import ByteReader, TruncatedError
 from tdbg.pages.pickle_reader.parsed_values import Array, Blob, Global, Refused
-from tdbg.pages.pickle_reader.read_budget import Ledger
+from tdbg.pages.pickle_reader.read_budget import ReadBudget
 
 DEPTH = 4  # a pickle in the bytes of a tensor in a page; nobody needs more
 INLINE_BYTES = 4096
@@ -28,39 +28,39 @@ class Unbuilt(ABC):
     value: object = None
 
     @abstractmethod
-    def build(self, machine: "Machine", state: object) -> object:
+    def build(self, machine: "PickleMachine", state: Any) -> Any:
         """The value; ValueError or TypeError if the description is not true."""
 
 
 class Rules(NamedTuple):
     """What a page may ask for: names that stand for themselves, and calls with the rule that answers each."""
 
-    calls: Mapping[Pair, Callable[["Machine", tuple[object, ...]], object]]
+    calls: Mapping[Pair, Callable[["PickleMachine", tuple[Any, ...]], Any]]
     names: frozenset[Pair]
 
 
-class Machine:
+class PickleMachine:
     """The stack and the memo of one pickle. persistent: answers a persistent id; without it they are refused."""
 
     def __init__(
         self,
-        reader: Reader,
+        reader: ByteReader,
         rules: Rules,
-        ledger: Ledger,
-        persistent: Callable[[object], object] | None = None,
+        ledger: ReadBudget,
+        persistent: Callable[[Any], Any] | None = None,
         depth: int = 0,
     ) -> None:
         if depth > DEPTH:
-            raise Torn(f"there are pickles in pickles, more than {DEPTH} deep")
+            raise TruncatedError(f"there are pickles in pickles, more than {DEPTH} deep")
         self.reader, self.rules, self.ledger = reader, rules, ledger
         self.persistent, self.depth = persistent, depth
         self.stack: list[object] = []
         self.below: list[list[object]] = []  # the stack up to each mark
         self.memo: dict[int, object] = {}
 
-    def nested(self, reader: Reader, persistent: Callable[[object], object] | None = None) -> "Machine":
+    def nested(self, reader: ByteReader, persistent: Callable[[Any], Any] | None = None) -> "PickleMachine":
         """Another machine for a pickle inside this one: same rules, same ledger, its own stack and memo."""
-        return Machine(reader, self.rules, self.ledger, persistent, self.depth + 1)
+        return PickleMachine(reader, self.rules, self.ledger, persistent, self.depth + 1)
 
     def name(self, module: str, name: str) -> Global | Refused:
         """What a name stands for. Nothing is imported."""

@@ -16,22 +16,22 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.tables import short
 from tdbg.pages.pickle_reader import decompression, torch_save_format
 from tdbg.pages.pickle_reader.allowed_globals import RULES
-from tdbg.pages.pickle_reader.byte_source import File, Reader, Source, Torn
-from tdbg.pages.pickle_reader.datapoint_tree import Bytes, Flat, Leaf, Tree, flatten
+from tdbg.pages.pickle_reader.byte_source import ByteReader, ByteSource, FileSource, TruncatedError
+from tdbg.pages.pickle_reader.datapoint_tree import Bytes, FlatTree, Leaf, TreeBuilder, flatten
 from tdbg.pages.pickle_reader.parsed_values import Array, Named, Refused, Sparse
-from tdbg.pages.pickle_reader.pickle_machine import Machine, Unbuilt
-from tdbg.pages.pickle_reader.read_budget import Ledger
-from tdbg.pages.pickle_reader.unpickle import load
-from tdbg.pages.read.epochs import EPOCH, epoch_of
+from tdbg.pages.pickle_reader.pickle_machine import PickleMachine, Unbuilt
+from tdbg.pages.pickle_reader.read_budget import ReadBudget
+from tdbg.pages.pickle_reader.unpickle import follow_pickle
+from tdbg.pages.read.page_folder import EPOCH, epoch_of
 
 __all__ = [
     "Array",
     "Bytes",
-    "Datapoint",
-    "Flat",
+    "FlatTree",
     "Leaf",
     "LegacyPages",
     "Named",
+    "PickledDatapoint",
     "Refused",
     "Sparse",
     "flatten",
@@ -45,7 +45,7 @@ KEPT_BYTES = 128 << 20  # how much of the indexes of pages stays in memory; that
 PROBLEMS = 20  # that are told of one page
 
 
-class Datapoint:
+class PickledDatapoint:
     """What was captured of one datapoint. key: its idx. epoch: that of its folder, if it lies in one."""
 
     def __init__(self, key: object, page: Path, place: int, found: object, owner: "LegacyPages") -> None:
@@ -58,12 +58,12 @@ class Datapoint:
     @cached_property
     def outputs(self) -> dict[object, object]:
         """Debugger's name -> what it gave: nested dicts, lists and tuples; an Array is read when it is asked to."""
-        ledger = Ledger()
-        tree = Tree(ledger.refuse).plain(self._found)
+        ledger = ReadBudget()
+        tree = TreeBuilder(ledger.refuse).plain(self._found)
         self._owner._count((self.page, self._place), ledger)
         return tree if isinstance(tree, dict) else {"": tree}
 
-    def flat(self) -> Flat:
+    def flat(self) -> FlatTree:
         """The same by path."""
         return flatten(self.outputs)
 
@@ -78,7 +78,7 @@ class LegacyPages:
         self.pages = sorted(found, key=_order)
         self.problems: list[str] = []
         self.refused: dict[str, int] = {}
-        self._read: dict[Path, list[Datapoint]] = {}  # the newest last
+        self._read: dict[Path, list[PickledDatapoint]] = {}  # the newest last
         self._costs: dict[Path, int] = {}
         self._keys: dict[Path, frozenset[str]] = {}
         self._counted: set[tuple[Path, int | None]] = set()
@@ -93,25 +93,25 @@ class LegacyPages:
             )
         return cls(found)
 
-    def __iter__(self) -> Iterator[Datapoint]:
+    def __iter__(self) -> Iterator[PickledDatapoint]:
         for page in self.pages:
             yield from self._datapoints(page)
 
-    def find(self, idx: int | str) -> list[Datapoint]:
+    def find(self, idx: int | str) -> list[PickledDatapoint]:
         """All datapoints of that idx, in order; several pages may have one."""
         wanted = str(idx)
-        found: list[Datapoint] = []
+        found: list[PickledDatapoint] = []
         for page in self.pages:
             if wanted in self._keys.get(page, (wanted,)):
                 found += [point for point in self._datapoints(page) if str(point.key) == wanted]
         return found
 
-    def _datapoints(self, page: Path) -> list[Datapoint]:
+    def _datapoints(self, page: Path) -> list[PickledDatapoint]:
         if page not in self._read:
             problems: list[str] = []
-            ledger = Ledger()
+            ledger = ReadBudget()
             found = enumerate(_index(page, ledger, problems))
-            self._read[page] = [Datapoint(key, page, place, value, self) for place, (key, value) in found]
+            self._read[page] = [PickledDatapoint(key, page, place, value, self) for place, (key, value) in found]
             if page not in self._keys:
                 self._keys[page] = frozenset(str(point.key) for point in self._read[page])
                 self.problems += [f"{page}: {problem}" for problem in problems]
@@ -122,7 +122,7 @@ class LegacyPages:
                 del self._read[next(iter(self._read))]
         return self._read[page]
 
-    def _count(self, what: tuple[Path, int | None], ledger: Ledger) -> None:
+    def _count(self, what: tuple[Path, int | None], ledger: ReadBudget) -> None:
         """Add what was refused in a page, or in the tree of a datapoint of it; once, however often it is read."""
         if what in self._counted or not ledger.refused:
             return
@@ -158,31 +158,31 @@ def _order(page: Path) -> tuple[int, str, int, str]:
     return -1 if epoch is None else epoch, str(page.parent), int(number[1]) if number else -1, page.name
 
 
-def _index(page: Path, ledger: Ledger, problems: list[str]) -> list[tuple[object, object]]:
+def _index(page: Path, ledger: ReadBudget, problems: list[str]) -> list[tuple[Any, Any]]:
     """The datapoints of a page; what is wrong with it is added to ``problems``."""
     try:
-        file = File(page)
+        file = FileSource(page)
         with file.held():
-            return _entries(decompression.unpack(file, problems), ledger, problems)
+            return _entries(decompression.decompress_page(file, problems), ledger, problems)
     except TdbgError as error:
         problems.append(str(error).removeprefix(f"{page}: "))
         return []
 
 
-def _entries(source: Source, ledger: Ledger, problems: list[str]) -> list[tuple[object, object]]:
+def _entries(source: ByteSource, ledger: ReadBudget, problems: list[str]) -> list[tuple[Any, Any]]:
     if not source.size:
         problems.append("it is empty")
         return []
-    reader = Reader(source)
-    machine = Machine(reader, RULES, ledger)
+    reader = ByteReader(source)
+    machine = PickleMachine(reader, RULES, ledger)
     try:
-        if torch_save_format.is_saved(source.read(0, 16)):
-            found = torch_save_format.read(machine, source)
+        if torch_save_format.is_torch_save(source.read(0, 16)):
+            found = torch_save_format.read_torch_save(machine, source)
         else:
-            found = load(machine)
+            found = follow_pickle(machine)
             if reader.left:
                 problems.append(f"{reader.left} bytes follow the end of its data; they are not read")
-    except (Torn, ValueError, TdbgError) as torn:
+    except (TruncatedError, ValueError, TdbgError) as torn:
         return _salvaged(machine, str(torn), reader, problems)
     if not isinstance(found, dict):
         problems.append(f"it holds no dict of datapoints, but {_described(found)}")
@@ -194,7 +194,7 @@ def _described(found: object) -> str:
     return str(found) if isinstance(found, Refused) else f"a {type(found).__name__}"
 
 
-def _salvaged(machine: Machine, why: str, reader: Reader, problems: list[str]) -> list[tuple[object, object]]:
+def _salvaged(machine: PickleMachine, why: str, reader: ByteReader, problems: list[str]) -> list[tuple[Any, Any]]:
     """The datapoints that were complete where a page is torn."""
     levels = [*machine.below, machine.stack]
     found = levels[0][0] if levels[0] else None

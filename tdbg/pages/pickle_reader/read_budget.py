@@ -6,7 +6,7 @@ that means well takes a thousandth of its size and a tenth of the time.
 
 import time
 
-from tdbg.pages.pickle_reader.byte_source import Torn
+from tdbg.pages.pickle_reader.byte_source import TruncatedError
 from tdbg.pages.pickle_reader.parsed_values import Refused
 
 COST_LIMIT = 512 << 20  # bytes of memory, estimated from above
@@ -14,11 +14,11 @@ COST_STEP = 1 << 14
 PATIENCE_S, PATIENCE_S_PER_BYTE = 10.0, 2e-7
 
 
-class Exhausted(Torn):
+class BudgetExhausted(TruncatedError):
     """The page asks for more memory or time than any page needs."""
 
 
-class Ledger:
+class ReadBudget:
     """What a page has cost so far, and what was refused in it."""
 
     def __init__(self, limit: int = COST_LIMIT, patience_s: float = PATIENCE_S) -> None:
@@ -39,9 +39,9 @@ class Ledger:
         """Compare with the limits; done every few hundred opcodes."""
         self.due = self.spent + COST_STEP
         if self.spent > self._limit:
-            raise Exhausted(f"it makes more small values than fit into {self._limit >> 20} MiB")
+            raise BudgetExhausted(f"it makes more small values than fit into {self._limit >> 20} MiB")
         if time.thread_time() - self._began > self._patience_s + self.spent * PATIENCE_S_PER_BYTE:
-            raise Exhausted("it takes far longer to read than its size explains")
+            raise BudgetExhausted("it takes far longer to read than its size explains")
 
     def mention(self, refused: Refused) -> None:
         """A name that is not on the list was looked up."""

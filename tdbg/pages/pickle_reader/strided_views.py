@@ -15,22 +15,22 @@ PIECE_BYTES = 64 << 20
 WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "V16"}
 
 
-def span(shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> int:
+def view_span(shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> int:
     """Bytes from the first element to the end of the farthest; strides in elements, none of them negative."""
     if 0 in shape:
         return 0
     return (sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1) * width
 
 
-def gather(read: Read, start: int, shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> bytes:
+def gather_view(read: Read, start: int, shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> bytes:
     """The elements in C order, of a view that begins at byte ``start``.
 
     Memory: twice the result and 64 MiB; a wide view of a large storage is read in pieces. Only what the view spans is read.
     """
     if 0 in shape:
         return b""
-    if math.prod(shape) <= SMALL and span(shape, strides, width) <= PIECE_BYTES:
-        return _pick(read(start, span(shape, strides, width)), shape, strides, width)
+    if math.prod(shape) <= SMALL and view_span(shape, strides, width) <= PIECE_BYTES:
+        return _pick(read(start, view_span(shape, strides, width)), shape, strides, width)
     import numpy as np
 
     out = np.empty(shape, WORDS[width])
@@ -49,7 +49,7 @@ def _fill(read: Read, start: int, out: "numpy.ndarray[Any, Any]", strides: tuple
     """Fill ``out``; a view that spans too much is cut along the dimension that reaches farthest."""
     import numpy as np
 
-    width, reach = out.itemsize, span(out.shape, strides, out.itemsize)
+    width, reach = out.itemsize, view_span(out.shape, strides, out.itemsize)
     if reach <= PIECE_BYTES:
         steps = tuple(stride * width for stride in strides)
         out[...] = np.ndarray(out.shape, out.dtype, read(start, reach), 0, steps)

@@ -8,10 +8,10 @@ import struct
 from typing import NamedTuple
 
 from tdbg.pages.format.dtypes import DTYPES
-from tdbg.pages.pickle_reader.byte_source import Reader, Source, Torn, Window
+from tdbg.pages.pickle_reader.byte_source import ByteReader, ByteSource, TruncatedError, WindowSource
 from tdbg.pages.pickle_reader.parsed_values import Global, Storage
-from tdbg.pages.pickle_reader.pickle_machine import Machine
-from tdbg.pages.pickle_reader.unpickle import load
+from tdbg.pages.pickle_reader.pickle_machine import PickleMachine
+from tdbg.pages.pickle_reader.unpickle import follow_pickle
 
 MAGIC, VERSION = 0x1950A86A20F9469CFC6C, 1001
 ZIP = b"PK\x03\x04"
@@ -39,18 +39,18 @@ STORAGES = {
 UNTYPED = ("torch.storage", "UntypedStorage")
 
 
-def read(machine: Machine, source: Source) -> object:
+def read_torch_save(machine: PickleMachine, source: ByteSource) -> object:
     """The value that was saved. Raises Torn or ValueError if these are no such bytes."""
     return _read_zip(machine, source) if source.read(0, 4) == ZIP else _read_row(machine, source)
 
 
-def is_saved(start: bytes) -> bool:
+def is_torch_save(start: bytes) -> bool:
     """Whether a file that begins so is one of torch.save's."""
     return start.startswith(ZIP) or b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." in start[:16]
 
 
-def _read_row(machine: Machine, source: Source) -> object:
-    reader = Reader(source, block_bytes=HEAD_BYTES)
+def _read_row(machine: PickleMachine, source: ByteSource) -> object:
+    reader = ByteReader(source, block_bytes=HEAD_BYTES)
     storages: dict[str, Storage] = {}
 
     def persistent(found: object) -> Storage:
@@ -59,13 +59,13 @@ def _read_row(machine: Machine, source: Source) -> object:
         wanted = _described(found)
         return storages.setdefault(found[2], wanted)
 
-    if load(machine.nested(reader)) != MAGIC or load(machine.nested(reader)) != VERSION:
+    if follow_pickle(machine.nested(reader)) != MAGIC or follow_pickle(machine.nested(reader)) != VERSION:
         raise ValueError("these are no bytes of torch.save")
-    about = load(machine.nested(reader))
+    about = follow_pickle(machine.nested(reader))
     if not isinstance(about, dict) or about.get("little_endian") is not True:
         raise ValueError("it was saved on a machine with another byte order")
-    value = load(machine.nested(reader, persistent))
-    keys = load(machine.nested(reader))
+    value = follow_pickle(machine.nested(reader, persistent))
+    keys = follow_pickle(machine.nested(reader))
     if not isinstance(keys, list):
         raise ValueError("it does not say which storages it holds")
     for key in keys:
@@ -101,7 +101,7 @@ class _Entry(NamedTuple):
     offset: int
 
 
-def _read_zip(machine: Machine, source: Source) -> object:
+def _read_zip(machine: PickleMachine, source: ByteSource) -> object:
     entries = _directory(source)
     machine.ledger.charge(300 * len(entries))
     roots = [name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
@@ -126,21 +126,21 @@ def _read_zip(machine: Machine, source: Source) -> object:
             storages[key] = wanted
         return storages[key]
 
-    return load(machine.nested(Reader(_window(source, entries[roots[0]])), persistent))
+    return follow_pickle(machine.nested(ByteReader(_window(source, entries[roots[0]])), persistent))
 
 
-def _window(source: Source, entry: _Entry) -> Window:
+def _window(source: ByteSource, entry: _Entry) -> WindowSource:
     head = source.read(entry.offset, 30)
     if len(head) < 30 or not head.startswith(ZIP) or entry.method or entry.packed != entry.size:
         raise ValueError("a zip file that torch.save did not make")
     name, extra = struct.unpack("<HH", head[26:30])
     begin = entry.offset + 30 + name + extra
     if begin + entry.size > source.size:
-        raise Torn("it ends too early")
-    return Window(source, begin, entry.size)
+        raise TruncatedError("it ends too early")
+    return WindowSource(source, begin, entry.size)
 
 
-def _directory(source: Source) -> dict[str, _Entry]:
+def _directory(source: ByteSource) -> dict[str, _Entry]:
     """The central directory: name -> entry. ValueError if there is none, or an enormous one."""
     begin = max(0, source.size - 22 - 65535)
     tail = source.read(begin, 22 + 65535)

@@ -8,19 +8,19 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from tdbg.pages.pickle_reader.byte_source import Torn
+from tdbg.pages.pickle_reader.byte_source import TruncatedError
 from tdbg.pages.pickle_reader.parsed_values import Blob
-from tdbg.pages.pickle_reader.pickle_machine import NUMBER_BYTES, Machine
+from tdbg.pages.pickle_reader.pickle_machine import NUMBER_BYTES, PickleMachine
 
 NUMBER_CHARS = 2048
 NAME_CHARS = 4096
 PROTOCOLS = 5
 STOP = b"."[0]
 
-Handler = Callable[[Machine], Any]
+Handler = Callable[[PickleMachine], Any]
 
 
-def _unknown(machine: Machine) -> None:
+def _unknown(machine: PickleMachine) -> None:
     raise ValueError("no such opcode")
 
 
@@ -39,11 +39,11 @@ def _opcode(code: str | int, cost: int) -> Callable[[Handler], Handler]:
     return keep
 
 
-def _pushes(code: str | int, cost: int) -> Callable[[Callable[[Machine], object]], Handler]:
+def _pushes(code: str | int, cost: int) -> Callable[[Callable[[PickleMachine], Any]], Handler]:
     """The handler of an opcode that puts one new value on the stack."""
 
-    def keep(make: Callable[[Machine], object]) -> Handler:
-        def handler(machine: Machine) -> None:
+    def keep(make: Callable[[PickleMachine], Any]) -> Handler:
+        def handler(machine: PickleMachine) -> None:
             found = make(machine)  # which may change what the stack is
             machine.stack.append(found)
 
@@ -52,11 +52,11 @@ def _pushes(code: str | int, cost: int) -> Callable[[Callable[[Machine], object]
     return keep
 
 
-def _replaces(code: str | int, cost: int) -> Callable[[Callable[[Machine, object, object], object]], Handler]:
+def _replaces(code: str | int, cost: int) -> Callable[[Callable[[PickleMachine, Any, Any], Any]], Handler]:
     """The handler of an opcode that takes the two topmost values and puts one there."""
 
-    def keep(make: Callable[[Machine, object, object], object]) -> Handler:
-        def handler(machine: Machine) -> None:
+    def keep(make: Callable[[PickleMachine, Any, Any], Any]) -> Handler:
+        def handler(machine: PickleMachine) -> None:
             upper = machine.stack.pop()
             machine.stack[-1] = make(machine, machine.stack[-1], upper)
 
@@ -65,11 +65,11 @@ def _replaces(code: str | int, cost: int) -> Callable[[Callable[[Machine, object
     return keep
 
 
-def _changes(code: str | int, cost: int) -> Callable[[Callable[[Machine, object, list[object]], object]], Handler]:
+def _changes(code: str | int, cost: int) -> Callable[[Callable[[PickleMachine, Any, list[Any]], Any]], Handler]:
     """The handler of an opcode that gives what is above the mark to the value below it."""
 
-    def keep(make: Callable[[Machine, object, list[object]], object]) -> Handler:
-        def handler(machine: Machine) -> None:
+    def keep(make: Callable[[PickleMachine, Any, list[Any]], Any]) -> Handler:
+        def handler(machine: PickleMachine) -> None:
             items = machine.to_mark()
             machine.stack[-1] = make(machine, machine.stack[-1], items)
 
@@ -99,7 +99,7 @@ _pushes("L", NUMBER_CHARS)(lambda m: int(m.line(NUMBER_CHARS).rstrip("L")))
 
 
 @_pushes("I", NUMBER_CHARS)
-def _int(machine: Machine) -> int:
+def _int(machine: PickleMachine) -> int:
     line = machine.line(NUMBER_CHARS)
     return {"00": False, "01": True}[line] if line in ("00", "01") else int(line)
 
@@ -116,14 +116,14 @@ _pushes("U", 60)(lambda m: m.old_text(m.reader.take(m.reader.byte())))
 
 
 @_pushes("V", 80)
-def _unicode(machine: Machine) -> str:
+def _unicode(machine: PickleMachine) -> str:
     line = machine.reader.line()
     machine.ledger.charge(4 * len(line))
     return line.decode("raw-unicode-escape")
 
 
 @_pushes("S", 80)
-def _string(machine: Machine) -> str | bytes:
+def _string(machine: PickleMachine) -> str | bytes:
     line = machine.reader.line().rstrip()
     machine.ledger.charge(len(line))
     if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
@@ -132,20 +132,20 @@ def _string(machine: Machine) -> str | bytes:
 
 
 @_pushes("T", 80)
-def _binstring(machine: Machine) -> str | bytes | Blob:
+def _binstring(machine: PickleMachine) -> str | bytes | Blob:
     found = machine.data(machine.reader.number(4))
     return found if isinstance(found, Blob) else machine.old_text(found)
 
 
 # the stack and the memo
 @_opcode("(", 90)
-def _mark(machine: Machine) -> None:
+def _mark(machine: PickleMachine) -> None:
     machine.below.append(machine.stack)
     machine.stack = []
 
 
 @_opcode("0", 16)
-def _pop(machine: Machine) -> None:
+def _pop(machine: PickleMachine) -> None:
     if machine.stack:
         machine.stack.pop()
     else:
@@ -170,28 +170,28 @@ _pushes(0x91, 240)(lambda m: frozenset(m.add(set(), m.to_mark())))
 _opcode(0x85, 60)(lambda m: m.stack.append((m.stack.pop(),)))
 _replaces(0x86, 70)(lambda m, first, second: (first, second))
 _replaces("a", 32)(lambda m, target, item: m.extend(target, [item]))
-_changes("e", 16)(Machine.extend)
-_changes("u", 16)(Machine.update)
-_changes(0x90, 16)(Machine.add)
+_changes("e", 16)(PickleMachine.extend)
+_changes("u", 16)(PickleMachine.update)
+_changes(0x90, 16)(PickleMachine.add)
 
 
 @_opcode(0x87, 80)
-def _tuple3(machine: Machine) -> None:
+def _tuple3(machine: PickleMachine) -> None:
     second, third = machine.stack.pop(-2), machine.stack.pop()
     machine.stack[-1] = (machine.stack[-1], second, third)
 
 
 @_opcode("s", 16)
-def _setitem(machine: Machine) -> None:
+def _setitem(machine: PickleMachine) -> None:
     key, value = machine.stack.pop(-2), machine.stack.pop()
     machine.stack[-1] = machine.update(machine.stack[-1], [key, value])
 
 
 # names and calls
 _pushes("c", 400)(lambda m: m.name(m.line(NAME_CHARS), m.line(NAME_CHARS)))
-_replaces("R", 400)(Machine.call)
-_replaces(0x81, 400)(Machine.call)
-_replaces("b", 200)(Machine.build)
+_replaces("R", 400)(PickleMachine.call)
+_replaces(0x81, 400)(PickleMachine.call)
+_replaces("b", 200)(PickleMachine.build)
 _pushes("P", 400)(lambda m: m.persist(m.line(NAME_CHARS)))
 _pushes("Q", 400)(lambda m: m.persist(m.stack.pop()))
 _pushes(0x82, 400)(lambda m: m.refuse("copyreg", f"extension {m.reader.number(1)}"))
@@ -202,27 +202,27 @@ _opcode(0x98, 16)(lambda m: m.stack[-1])  # a buffer that may not be written to:
 
 
 @_replaces(0x93, 400)
-def _stack_global(machine: Machine, module: object, name: object) -> object:
+def _stack_global(machine: PickleMachine, module: Any, name: Any) -> Any:
     if not isinstance(module, str) or not isinstance(name, str):
         raise ValueError("a name that is no text")
     return machine.name(module, name)
 
 
 @_opcode("i", 400)
-def _inst(machine: Machine) -> None:
+def _inst(machine: PickleMachine) -> None:
     function = machine.name(machine.line(NAME_CHARS), machine.line(NAME_CHARS))
     arguments = tuple(machine.to_mark())
     machine.stack.append(machine.call(function, arguments))
 
 
 @_opcode("o", 400)
-def _obj(machine: Machine) -> None:
+def _obj(machine: PickleMachine) -> None:
     function, *arguments = machine.to_mark()
     machine.stack.append(machine.call(function, tuple(arguments)))
 
 
 @_opcode(0x92, 400)
-def _newobj_ex(machine: Machine) -> None:
+def _newobj_ex(machine: PickleMachine) -> None:
     arguments, words = machine.stack.pop(-2), machine.stack.pop()
     found = machine.call(machine.stack[-1], arguments)
     if words != {}:
@@ -232,16 +232,16 @@ def _newobj_ex(machine: Machine) -> None:
 
 # about the stream itself; a frame is a hint for those who read ahead
 @_opcode(0x80, 16)
-def _proto(machine: Machine) -> None:
+def _proto(machine: PickleMachine) -> None:
     number = machine.reader.byte()
     if number > PROTOCOLS:
-        raise Torn(f"protocol {number} is not known")
+        raise TruncatedError(f"protocol {number} is not known")
 
 
 _opcode(0x95, 16)(lambda m: m.reader.take(8))
 
 
-def load(machine: Machine) -> object:
+def follow_pickle(machine: PickleMachine) -> Any:
     """The value of the pickle that begins where the machine's reader stands.
 
     Raises Torn where it cannot be followed; what lies on the machine's stack then is left there, to be salvaged.
@@ -257,4 +257,4 @@ def load(machine: Machine) -> object:
                 return machine.stack.pop()
             HANDLERS[code](machine)
     except (IndexError, KeyError, ValueError):  # an empty stack, nothing in the memo, no number or no text
-        raise Torn(f"the opcode before byte {reader.position} makes no sense") from None
+        raise TruncatedError(f"the opcode before byte {reader.position} makes no sense") from None

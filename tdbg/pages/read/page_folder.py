@@ -1,6 +1,7 @@
 """Files that are read by range, and the folders that hold pages. What lies there is not trusted."""
 
 import os
+import re
 import stat
 import threading
 from collections import OrderedDict
@@ -13,6 +14,14 @@ from tdbg.pages.format.file_format import JOURNAL_NAME, PAGE_NAME
 
 OPEN_FILES = 8
 DEPTH = 8  # folders below the one that is asked for
+EPOCH = re.compile(r"epoch_(\d{1,12})")
+
+
+def epoch_of(path: PurePath) -> int | None:
+    """The epoch of a page, or of a folder of pages, by the innermost ``epoch_N`` folder that it lies in."""
+    absolute = path.absolute() if isinstance(path, Path) else path
+    match = next((match for part in reversed(absolute.parts) if (match := EPOCH.fullmatch(part))), None)
+    return int(match[1]) if match else None
 
 
 class Folder:
@@ -132,7 +141,7 @@ class PageFile:
         raise TdbgError(f"{self._folder.path / self._names[0]} is missing", "was it copied with the other files?")
 
 
-def find(path: Path) -> Iterator[Path]:
+def find_page_folders(path: Path) -> Iterator[Path]:
     """The folders at and below ``path`` that hold pages or journals, in text order; links are not followed."""
     depth = len(path.parts)
     for where, folders, files in os.walk(path):
@@ -148,11 +157,11 @@ def holds_pages(names: Iterable[str]) -> bool:
     return any(JOURNAL_NAME.fullmatch(name) or PAGE_NAME.fullmatch(name) for name in names)
 
 
-def look(path: Path) -> tuple[list[Folder], str]:
+def open_page_folders(path: Path) -> tuple[list[Folder], str]:
     """The folders that hold pages at and below a path; of a file its folder and its name. Raises FileNotFoundError."""
     run_files.protect_run_of(path)
     if path.is_dir():
-        return [Folder(folder) for folder in find(path)], ""
+        return [Folder(folder) for folder in find_page_folders(path)], ""
     if path.exists():
         return [Folder(path.parent)], path.name
     raise FileNotFoundError(path)

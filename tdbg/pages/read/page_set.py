@@ -13,7 +13,7 @@ from tdbg.pages.format import manifest
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Layer, Listing
-from tdbg.pages.read.page_folder import Folder, look
+from tdbg.pages.read.page_folder import Folder, open_page_folders
 from tdbg.pages.read.page_sources import Drop, JournalSource, Problem, Problems, SealedSource, Source, needles
 
 __all__ = ["Datapoint", "Drop", "NoPagesError", "PageSet", "Problem", "Tensor"]
@@ -73,7 +73,7 @@ class PageSet:
         text, texts = str(key), needles(key)
         found: list[Datapoint] = []
         for source in self.sources:
-            for datapoint in filter(self._wanted, source.holding(texts)):
+            for datapoint in filter(self._wanted, source.containing(texts)):
                 rows = [index for index, one in enumerate(datapoint.keys or ()) if str(one) == text]
                 found += map(datapoint.of_row, rows)
                 if not rows and str(datapoint.key) == text:  # else the batch is named by its first sample
@@ -112,7 +112,7 @@ class PageSet:
         if MANIFEST in names:
             self._check_manifest(folder)
         else:
-            self.problems.tell(folder.path, f"has no {MANIFEST}", grave=False)
+            self.problems.report(folder.path, f"has no {MANIFEST}", grave=False)
         found_ones = (self._journal(folder, name) for name in names if JOURNAL_NAME.fullmatch(name))
         journals = [found for found in found_ones if found]
         self.sources += journals
@@ -129,14 +129,14 @@ class PageSet:
         try:
             text = folder.read(MANIFEST, 0, manifest.LARGEST_BYTES)
         except (FileNotFoundError, TdbgError) as error:
-            self.problems.tell(folder.path / MANIFEST, str(error))
+            self.problems.report(folder.path / MANIFEST, str(error))
             return
         try:
             manifest.checked(text, folder.path / MANIFEST)
         except manifest.VersionError:
             raise
         except TdbgError as error:
-            self.problems.tell(folder.path / MANIFEST, str(error))
+            self.problems.report(folder.path / MANIFEST, str(error))
 
     def _journal(self, folder: Folder, name: str) -> JournalSource | None:
         try:
@@ -144,7 +144,7 @@ class PageSet:
         except manifest.VersionError:
             raise
         except TdbgError as error:
-            self.problems.tell(folder.path / name, str(error))
+            self.problems.report(folder.path / name, str(error))
             return None
 
     def _add_sealed(self, folder: Folder, name: str, size: int | None, known: dict[str, JournalSource]) -> None:
@@ -153,13 +153,13 @@ class PageSet:
             if size is not None:
                 there = folder.size(name)
                 if there != size:
-                    self.problems.tell(folder.path / name, f"has {there:,} bytes, and was sealed with {size:,}")
+                    self.problems.report(folder.path / name, f"has {there:,} bytes, and was sealed with {size:,}")
                 return
             found = SealedSource(folder, name, self.problems)
         except manifest.VersionError:
             raise
         except (TdbgError, FileNotFoundError) as error:
-            self.problems.tell(folder.path / name, str(error))
+            self.problems.report(folder.path / name, str(error))
             return
         if found.ours:
             journal = known.get(found.writer)
@@ -173,7 +173,7 @@ class PageSet:
                 try:
                     source.page(number).size()
                 except TdbgError:
-                    self.problems.tell(
+                    self.problems.report(
                         folder.path, f"page {number} of rank {source.rank} is missing, or cannot be read"
                     )
         known = {(source.rank, number) for source in journals for number in source.pages}
@@ -183,7 +183,7 @@ class PageSet:
             if page and page[3] == "part" and (int(page[1]), int(page[2])) not in known:
                 lost = int(page[1]) not in whole  # else the writer had not yet acknowledged anything in it
                 text = "is in no journal: nobody can tell what lies in it" if lost else "holds nothing that counts"
-                self.problems.tell(folder.path / name, text, grave=lost)
+                self.problems.report(folder.path / name, text, grave=lost)
 
     def _add_file(self, folder: Folder, name: str) -> None:
         """One journal, one page, or any safetensors file."""
@@ -205,7 +205,7 @@ class PageSet:
 
 def _look(path: Path | Url) -> tuple[list[Folder], str]:
     if isinstance(path, Path):
-        return look(path)
+        return open_page_folders(path)
     from tdbg.pages.read import remote_store
 
-    return remote_store.look(path)
+    return remote_store.open_remote_folders(path)

@@ -24,8 +24,7 @@ from tdbg.pages.format.file_format import (
 from tdbg.pages.format.journal import Frames
 from tdbg.pages.format.layout import Layout, Piece, whole
 from tdbg.pages.read.datapoint import Datapoint
-from tdbg.pages.read.epochs import epoch_of
-from tdbg.pages.read.page_folder import Folder, PageFile
+from tdbg.pages.read.page_folder import Folder, PageFile, epoch_of
 
 LAYOUTS = 256  # kept; others are read again
 PROBLEMS = 1000
@@ -46,7 +45,7 @@ class Problem(NamedTuple):
 class Problems(list[Problem]):
     """Those that were met, each once, and not without end."""
 
-    def tell(self, path: PurePath, text: str, *, grave: bool = True) -> None:
+    def report(self, path: PurePath, text: str, *, grave: bool = True) -> None:
         """Note one."""
         found = Problem(path, text, grave)
         if len(self) < PROBLEMS and found not in self[-50:]:
@@ -91,7 +90,7 @@ class Source(ABC):
         """Each datapoint and its record's JSON text."""
 
     @abstractmethod
-    def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
+    def containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """Those whose records hold one of these texts."""
 
     def page(self, number: int) -> PageFile:
@@ -160,7 +159,7 @@ class JournalSource(Source):
             if found is not None:
                 yield found, body
 
-    def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
+    def containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """Those whose records hold one of these texts, or may hold it in another spelling."""
         wanted = tuple(needles)
         for index in self._datapoints:
@@ -234,7 +233,7 @@ class JournalSource(Source):
         return len(start) < 8 or int.from_bytes(start[:4], "little") + 8 > self.frames.left
 
     def _tell(self, text: str, *, grave: bool = True) -> None:
-        self.problems.tell(self.path, text, grave=grave)
+        self.problems.report(self.path, text, grave=grave)
 
 
 class SealedSource(Source):
@@ -267,7 +266,7 @@ class SealedSource(Source):
         """Itself."""
         return self.file
 
-    def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
+    def containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """All of them, whatever their records hold."""
         return iter(self)
 
@@ -279,7 +278,7 @@ class SealedSource(Source):
             try:
                 found = self._made(record, self._layout, _MARK)
             except (ValueError, RecursionError) as error:
-                self.problems.tell(self.path, f"a datapoint of its header cannot be read: {error}")
+                self.problems.report(self.path, f"a datapoint of its header cannot be read: {error}")
                 continue
             if found.seq > self.after:
                 yield found, compact(record)
@@ -321,7 +320,7 @@ class SealedSource(Source):
         if stored.dtype == "F4" and shape and not shape[-1] % 2:  # torch counts pairs
             shape, dtype = (*shape[:-1], shape[-1] // 2), DTYPES["float4_e2m1fn_x2"]
         if dtype is None or dtype.nbytes(shape) != stored.end - stored.begin:
-            self.problems.tell(self.path, f"{name!r} is of a type that is not known here, {stored.dtype[:40]}")
+            self.problems.report(self.path, f"{name!r} is of a type that is not known here, {stored.dtype[:40]}")
             return None
         return Piece(name, dtype, shape, stored.begin, stored.end - stored.begin)
 

@@ -157,7 +157,7 @@ def check_protocol(url: str) -> None:
         raise TdbgError(f"{protocol}:// needs another library", str(error).splitlines()[0]) from None
 
 
-def look(url: Url) -> tuple[list[Folder], str]:
+def open_remote_folders(url: Url) -> tuple[list[Folder], str]:
     """The folders with pages at and below a URL, in order; of a file its folder and its name. FileNotFoundError."""
     if JOURNAL_NAME.fullmatch(url.name) or PAGE_NAME.fullmatch(url.name) or url.suffix == ".safetensors":
         store = Store(str(url.parent))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tdbg.pages.read.tensor_slices import Part
     from tdbg.pages.render.pixels import Plane
-    from tdbg.pages.stats.value_stats import Figures
+    from tdbg.pages.stats.value_stats import ValueStats
 
     Array = numpy.ndarray[Any, Any]
 
@@ -27,7 +27,7 @@ LABEL = 14  # columns of a token
 LABELLED = 64  # rows that are labelled
 
 
-def lines(part: "Part", figures: "Figures", screen: Screen, labels: "Sequence[str]" = ()) -> list[str]:
+def lines(part: "Part", figures: "ValueStats", screen: Screen, labels: "Sequence[str]" = ()) -> list[str]:
     """The picture of a tensor; none for what has fewer than two dimensions, or no finite value."""
     shape = tuple(size for size in part.shape if size != 1)
     said = ""
@@ -96,7 +96,7 @@ def _array_planes(planes: "Array", high: int, wide: int) -> "list[Plane]":
     return listed
 
 
-def _grid(part: "Part", shape: tuple[int, int, int], figures: "Figures", screen: Screen) -> tuple[list[str], int]:
+def _grid(part: "Part", shape: tuple[int, int, int], figures: "ValueStats", screen: Screen) -> tuple[list[str], int]:
     """As text, and how many planes fit. A line of text has two rows of pixels, or of letters the mean of two rows."""
     count, high, wide = shape
     room, rows = screen.columns - 1, 2 * max(screen.lines - 10, 12)
@@ -119,12 +119,12 @@ def _grid(part: "Part", shape: tuple[int, int, int], figures: "Figures", screen:
     return found, shown
 
 
-def _letters(plane: "Plane", figures: "Figures") -> list[str]:
+def _letters(plane: "Plane", figures: "ValueStats") -> list[str]:
     low, high = figures.min or 0.0, figures.max or 0.0
     return ["".join(shade(value, low, high) for value in row) for row in plane]
 
 
-def _image(part: "Part", shape: tuple[int, int, int], figures: "Figures", screen: Screen) -> list[str]:
+def _image(part: "Part", shape: tuple[int, int, int], figures: "ValueStats", screen: Screen) -> list[str]:
     """As real pixels: every value one, or a square of several."""
     count, high, wide = shape
     assert figures.min is not None and figures.max is not None
@@ -138,7 +138,7 @@ def _image(part: "Part", shape: tuple[int, int, int], figures: "Figures", screen
     return [screen.sent(picture)]
 
 
-def _labelled(plane: "Plane", figures: "Figures", screen: Screen, labels: "Sequence[str]") -> list[str]:
+def _labelled(plane: "Plane", figures: "ValueStats", screen: Screen, labels: "Sequence[str]") -> list[str]:
     """A row a token; its columns have the tokens' first letters above them if there are as many."""
     names = [_clip(safe(label), LABEL) for label in labels]
     left = max(map(width, names))
@@ -164,7 +164,7 @@ def _filled(text: str, columns: int) -> str:
     return text + " " * (columns - width(text))
 
 
-def _legend(figures: "Figures", screen: Screen) -> list[str]:
+def _legend(figures: "ValueStats", screen: Screen) -> list[str]:
     low, high = figures.min or 0.0, figures.max or 0.0
     if not (screen.colour or screen.protocol):
         odd = "; ? nan" * bool(figures.nan) + "; ! inf" * bool(figures.inf)

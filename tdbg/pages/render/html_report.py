@@ -19,8 +19,8 @@ from tdbg.pages.progress_bar import Progress
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.tensor_values import shown, value_count
 from tdbg.pages.render.preview import Preview, preview, wanted_bytes
-from tdbg.pages.selection.tensor_selection import Picks
-from tdbg.pages.stats.stored_tensor import measure
+from tdbg.pages.selection.tensor_selection import TensorSelection
+from tdbg.pages.stats.stored_tensor import measure_tensor
 
 BARS = 64
 TEXT = 500  # characters of a text, a name or a key
@@ -45,7 +45,7 @@ class Report(NamedTuple):
 class Document:
     """The page of the chosen datapoints. limit: of datapoints. total_bytes: of previews, before they become text."""
 
-    def __init__(self, picks: Picks, title: str, limit: int, total_bytes: int) -> None:
+    def __init__(self, picks: TensorSelection, title: str, limit: int, total_bytes: int) -> None:
         self.picks, self.title, self.total_bytes = picks, title, total_bytes
         self.chosen: list[Datapoint] = []
         self.left_out = 0
@@ -144,7 +144,7 @@ def _summary(report: Report) -> str:
 
 def _figures(tensor: Tensor) -> dict[str, object]:
     """Figures of all its values, and how many lie in each part of their range."""
-    known, bars, _ = measure(tensor, "", BARS, lists=0)
+    known, bars, _ = measure_tensor(tensor, "", BARS, lists=0)
     named = known.as_dict()
     found: dict[str, Any] = {"figures": {name: finite(named[name]) for name in FIGURES if name in named}}
     if known.min is None or known.max is None or not math.isfinite(known.max - known.min):

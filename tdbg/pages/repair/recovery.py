@@ -16,7 +16,7 @@ from tdbg.pages.format import disk, header, manifest
 from tdbg.pages.format.file_format import MANIFEST, journal_name
 from tdbg.pages.format.header import Entries, Placed
 from tdbg.pages.format.journal import frame, pack
-from tdbg.pages.format.open_page import finish
+from tdbg.pages.format.open_page import finish_page
 from tdbg.pages.read.page_folder import Folder
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.read.page_sources import JournalSource, Problem, Problems, SealedSource
@@ -71,10 +71,10 @@ def _is_unresolved(problem: Problem) -> bool:
 def _seal_page(source: JournalSource, part: Path, number: int, problems: Problems, *, force: bool) -> list[str]:
     """Make a page of a ``.part``. Its bytes stay as they are; the header goes where room was left for it."""
     if is_writer_alive(source) and not force:
-        problems.tell(part, f"is being filled by process {source.opened.get('pid')}: left alone", grave=False)
+        problems.report(part, f"is being filled by process {source.opened.get('pid')}: left alone", grave=False)
         return []
     if part.with_suffix(".safetensors").exists():
-        problems.tell(part, "has a sealed page of its number beside it: remove one of them")
+        problems.report(part, "has a sealed page of its number beside it: remove one of them")
         return []
     fd = run_files.open_file(part, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
@@ -86,14 +86,14 @@ def _seal_page(source: JournalSource, part: Path, number: int, problems: Problem
             else []
         )
         if not placed:
-            problems.tell(part, "holds no datapoint that can be read: left alone", grave=False)
+            problems.report(part, "holds no datapoint that can be read: left alone", grave=False)
             return []
         about = {"writer": source.writer, "opened": source.opened}
         entries = {one.layout.id: Entries(one.layout) for one in placed}
         start = header.build(placed, entries, about, data, found.st_size)
-        finish(fd, part, start, found.st_size, durable=True)
+        finish_page(fd, part, start, found.st_size, durable=True)
     except ValueError as error:
-        problems.tell(part, f"cannot be sealed: {error}")
+        problems.report(part, f"cannot be sealed: {error}")
         return []
     finally:
         os.close(fd)
@@ -109,9 +109,9 @@ def _complete_datapoints(
         if datapoint.page != number or datapoint.layout is None:
             continue
         if datapoint.base < at or datapoint.base + datapoint.length > size:
-            problems.tell(source.path, f"datapoint {datapoint.key!r} does not lie within page {number}: left out")
+            problems.report(source.path, f"datapoint {datapoint.key!r} does not lie within page {number}: left out")
         elif datapoint.crc is not None and checksum_of(datapoint) != datapoint.crc:
-            problems.tell(source.path, f"datapoint {datapoint.key!r} has other bytes than were captured: left out")
+            problems.report(source.path, f"datapoint {datapoint.key!r} has other bytes than were captured: left out")
         else:
             at = datapoint.base + datapoint.length
             yield Placed(datapoint.seq, datapoint.base, datapoint.layout, body)
@@ -132,7 +132,7 @@ def _write_journal(
     """A journal of the datapoints that stand in the headers of sealed pages alone."""
     folder, rank, name = writer
     if is_writer_alive(pages[0]) and not force:
-        found.problems.tell(pages[0].path, "its writer still lives: its journal is left alone", grave=False)
+        found.problems.report(pages[0].path, "its writer still lives: its journal is left alone", grave=False)
         return []
     pages.sort(key=lambda page: page.number)
     ready = folder / f".recovering.{os.getpid()}"
@@ -181,7 +181,7 @@ def _write_manifest(folder: Folder, found: PageSet) -> list[str]:
     if not opened or MANIFEST in folder.names():
         return []
     if len({str(one.get("run", "")) for one in opened}) > 1:
-        found.problems.tell(folder.path, f"holds the pages of several runs, and no {MANIFEST}")
+        found.problems.report(folder.path, f"holds the pages of several runs, and no {MANIFEST}")
         return []
     known = {name: opened[0].get(name) for name in ("run", "rank", "world_size", "producer")}
     manifest.publish(Path(folder.path), {**known, "run": str(opened[0].get("run", ""))})

@@ -45,7 +45,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int], object] = lam
                 if is_writer_alive(source)
                 else "was never sealed; `tdbg inspect-pages recover` seals it"
             )
-            found.problems.tell(part, state, grave=False)
+            found.problems.report(part, state, grave=False)
         return list(found.problems)
 
 
@@ -88,7 +88,7 @@ def _read_sealed_pages(found: PageSet) -> dict[tuple[PurePath, int, int], Sealed
                 try:
                     pages[folder.path, int(page[1]), int(page[2])] = SealedSource(folder, name, found.problems)
                 except (TdbgError, FileNotFoundError) as error:
-                    found.problems.tell(folder.path / name, str(error).removeprefix(f"{folder.path / name}: "))
+                    found.problems.report(folder.path / name, str(error).removeprefix(f"{folder.path / name}: "))
     return pages
 
 
@@ -108,15 +108,15 @@ def _check_datapoint(
         return  # a missing page is told once, and not by each of its datapoints
     name, end = f"datapoint {datapoint.key!r} (number {datapoint.seq})", datapoint.base + datapoint.length
     if end > size:
-        found.problems.tell(file.path, f"{name} ends at byte {end:,}, and the page at {size:,}")
+        found.problems.report(file.path, f"{name} ends at byte {end:,}, and the page at {size:,}")
         return
     where = (file.path.parent, datapoint.rank, datapoint.page)
     spans[where].append((datapoint.base, end, name))
     if datapoint.crc is not None and checksum_of(datapoint) != datapoint.crc:
-        found.problems.tell(file.path, f"{name}: its bytes are not those that were captured (checksum)")
+        found.problems.report(file.path, f"{name}: its bytes are not those that were captured (checksum)")
     if where in sealed and sealed[where].ours:
         for text in _header_differences(datapoint, layout, sealed[where]):
-            found.problems.tell(file.path, f"{name}: {text}")
+            found.problems.report(file.path, f"{name}: {text}")
 
 
 def _header_differences(datapoint: Datapoint, layout: Layout, page: SealedSource) -> Iterator[str]:
@@ -138,7 +138,7 @@ def _report_shared_bytes(spans: Spans, problems: Problems) -> None:
         at, last = 0, ""
         for begin, end, name in sorted(found):
             if begin < at:
-                problems.tell(folder, f"page {page} of rank {rank}: {last} and {name} share bytes")
+                problems.report(folder, f"page {page} of rank {rank}: {last} and {name} share bytes")
             at, last = max(at, end), name
 
 
@@ -146,11 +146,11 @@ def _report_stray_bytes(page: SealedSource, problems: Problems) -> None:
     ends = [page.data, *sorted(stored.end for stored in page.tensors.values())]
     begins = [*sorted(stored.begin for stored in page.tensors.values()), page.size]
     if ends != begins:
-        problems.tell(page.path, "some of its bytes are in no tensor: other readers may refuse it", grave=False)
+        problems.report(page.path, "some of its bytes are in no tensor: other readers may refuse it", grave=False)
     if not page.ours:
         return
     strays = [name for name in page.tensors if name not in page.met and not name.startswith("pad/")]
     if strays:
-        problems.tell(
+        problems.report(
             page.path, f"{len(strays)} of its tensors are in no record ({strays[0][:80]!r}, ...)", grave=False
         )

@@ -17,7 +17,7 @@ SHOWN = 20  # names that a message tells
 Numbers = dict[str, float | bool]
 
 
-class Known:
+class DatapointNumbers:
     """What is known of datapoints by name, and the names that were asked for in vain.
 
     A pass of training has the numbers of its step (loss, grad_norm, ...), where the run wrote a record of that step.

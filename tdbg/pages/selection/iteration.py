@@ -7,46 +7,46 @@ from tdbg.core.tables import safe
 from tdbg.pages.progress_bar import Progress
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.selection.locations import Selected, chosen
+from tdbg.pages.selection.locations import Selected, select_datapoints
 
 TOLD = 20
 
 
-class Troubles:
+class ReadErrors:
     """Tensors that cannot be read: the first ones are told, all are counted."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def tell(self, datapoint: Datapoint, error: Exception) -> None:
+    def report(self, datapoint: Datapoint, error: Exception) -> None:
         """Say it on stderr."""
         self.count += 1
         if self.count <= TOLD:
             say(safe(f"datapoint {datapoint.key}: {error}"))
 
-    def end(self) -> int:
+    def finish(self) -> int:
         """Say how many more there were; the exit code: 2 if there were any."""
         if self.count > TOLD:
             say(f"and {self.count - TOLD} more tensors that cannot be read")
         return 2 if self.count else 0
 
 
-def progress_of(pages: PageSet, question: Selected, is_chosen: Callable[[str], bool], doing: str) -> Progress:
+def make_progress(pages: PageSet, question: Selected, is_chosen: Callable[[str], bool], doing: str) -> Progress:
     """A bar over all bytes of a selection; where nobody sees it they are not counted. is_chosen: which paths."""
     total = 0
     if stderr_is_terminal():
-        for datapoint in chosen(pages, question):
+        for datapoint in select_datapoints(pages, question):
             pieces = datapoint.layout.pieces if datapoint.layout else ()
             total += sum(piece.length for piece in pieces if is_chosen(piece.path))
     return Progress(doing, total)
 
 
-def samples(datapoint: Datapoint) -> Iterator[Datapoint]:
+def iter_samples(datapoint: Datapoint) -> Iterator[Datapoint]:
     """The rows of a batch; itself where nothing in it belongs to a single row, such as figures of the whole batch."""
     return datapoint.rows() if datapoint.split else iter((datapoint,))
 
 
-def by_sample(datapoints: Iterable[Datapoint]) -> Iterator[tuple[Datapoint, list[Tensor]]]:
+def iter_sample_tensors(datapoints: Iterable[Datapoint]) -> Iterator[tuple[Datapoint, list[Tensor]]]:
     """Each datapoint with its tensors. Of a batch that is stored once: the row of each sample, then what is not split."""
     for datapoint in datapoints:
         split = set(datapoint.split)

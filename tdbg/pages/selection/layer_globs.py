@@ -9,7 +9,7 @@ from tdbg.core.tables import short
 ENDS = (":", "/", ".")  # what may follow the name of a layer in the path of its tensor
 
 
-def by_layer(globs: Sequence[str]) -> Callable[[str], bool]:
+def match_layers(globs: Sequence[str]) -> Callable[[str], bool]:
     """True for the paths that one of the globs means; for all if there is none.
 
     A glob means a whole path (``layers.*.attn:output``), or a layer with all that was kept of it (``layers.4``). A path
@@ -23,29 +23,29 @@ def by_layer(globs: Sequence[str]) -> Callable[[str], bool]:
     def is_chosen(path: str) -> bool:
         found = known.get(path)
         if found is None:
-            found = known[path] = any(_means(glob, path) for glob in whole)
+            found = known[path] = any(_matches(glob, path) for glob in whole)
         return found
 
     return is_chosen
 
 
-def _means(glob: str, path: str) -> bool:
+def _matches(glob: str, path: str) -> bool:
     if path == glob or fnmatchcase(path, glob) or any(fnmatchcase(path, f"{glob}{end}*") for end in ENDS):
         return True
     return path.startswith(tuple(glob + end for end in ENDS))  # a name may hold brackets
 
 
-def below(path: str, paths: Iterable[str]) -> list[str]:
+def paths_below(path: str, paths: Iterable[str]) -> list[str]:
     """Those of the paths that begin with this one, and go on behind it."""
     return [name for name in paths if name.startswith(tuple(path + end for end in ENDS))]
 
 
-def words(given: Iterable[str]) -> list[str]:
+def split_words(given: Iterable[str]) -> list[str]:
     """Values that may be repeated, and joined by commas."""
     return [word.strip() for text in given for word in text.split(",") if word.strip()]
 
 
-def no_layer(globs: Sequence[str], known: Iterable[str]) -> TdbgError:
+def unknown_layer_error(globs: Sequence[str], known: Iterable[str]) -> TdbgError:
     """The error for globs that mean nothing, with the nearest of the known paths."""
     import difflib
 

@@ -2,7 +2,7 @@
 
 import os
 
-from tdbg.core.asked import Asked, Options
+from tdbg.core.command_spec import Args, Option, Options
 from tdbg.core.errors import TdbgError
 
 TYPE_CHECKING = False  # what `typing` says, without its import
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tdbg.pages.read.page_set import Datapoint, PageSet
 
 
-class Selected(Asked):
+class Selected(Args):
     """What every command of pages can be asked: which datapoints."""
 
     ranks: str = ""
@@ -22,10 +22,10 @@ class Selected(Asked):
 
 
 SELECTION: Options = {
-    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "steps": (("--steps", "--step"), "RANGE", "Only these steps, such as 100:200,500."),
-    "epochs": (("--epochs", "--epoch"), "RANGE", "Only these epochs, such as 0:2."),
-    "phase": (("--phase",), "NAME", "Only this phase, such as train or eval."),
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "steps": Option(("--steps", "--step"), "RANGE", "Only these steps, such as 100:200,500."),
+    "epochs": Option(("--epochs", "--epoch"), "RANGE", "Only these epochs, such as 0:2."),
+    "phase": Option(("--phase",), "PHASE", "Only this phase, such as train or eval."),
 }
 
 
@@ -37,12 +37,12 @@ class Grouped(Selected):
 
 
 GROUPING: Options = {
-    "group_by": (
+    "group_by": Option(
         ("--group-by",),
         "FIELD",
         "Part by rank, step, epoch, phase, a number captured with each datapoint, or one of its step, such as loss.",
     ),
-    "scores": (("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
+    "scores": Option(("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
 }
 
 
@@ -55,18 +55,18 @@ def newest() -> str:
     return str(found or RunDir.open(None).path)
 
 
-def place(paths: "Sequence[str]") -> str:
+def resolve_place(paths: "Sequence[str]") -> str:
     """The one path that is named, or the newest run. Raises TdbgError for several, and where there is no run."""
     if len(paths) > 1:
         raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
     return paths[0] if paths else newest()
 
 
-def opened(paths: "Sequence[str]") -> "PageSet":
+def open_pages(paths: "Sequence[str]") -> "PageSet":
     """The pages at the one path that is named. Raises TdbgError for none and for several."""
     from tdbg.pages.read.page_set import NoPagesError, PageSet
 
-    where = place(paths)
+    where = resolve_place(paths)
     try:
         return PageSet.open(where)
     except NoPagesError as error:
@@ -106,7 +106,7 @@ def is_place(word: str) -> bool:
 
 
 def place_and_word(words: "Sequence[str]", what: str, example: str, *, either: bool = True) -> tuple[list[str], str]:
-    """The words of ``[PATH] WORD``: the paths for `opened`, and the word. Raises TdbgError where one is missing.
+    """The words of ``[PATH] WORD``: the paths for `open_pages`, and the word. Raises TdbgError where one is missing.
 
     either: ``WORD PATH`` is understood too, where only the second one is there.
     """
@@ -122,13 +122,13 @@ def place_and_word(words: "Sequence[str]", what: str, example: str, *, either: b
     )
 
 
-def chosen(found: "Iterable[Datapoint]", question: Selected) -> "Iterator[Datapoint]":
+def select_datapoints(found: "Iterable[Datapoint]", question: Selected) -> "Iterator[Datapoint]":
     """Those datapoints that the options of `SELECTION` leave. Raises TdbgError for a range that is none."""
     tests = _tests(question)
     return (datapoint for datapoint in found if all(test(datapoint) for test in tests)) if tests else iter(found)
 
 
-def there_is(pages: "PageSet") -> str:
+def describe_selectable(pages: "PageSet") -> str:
     """What can be selected, in words: ``there are: ranks 0 to 3, steps 1 to 20, epochs 0 to 1, phases train, val``."""
     from tdbg.core.tables import safe
 

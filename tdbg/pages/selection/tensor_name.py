@@ -1,6 +1,6 @@
 """What a person means by ``KEY`` or ``KEY/tensor``, where both may hold slashes."""
 
-from tdbg.pages.selection.locations import Selected, chosen
+from tdbg.pages.selection.locations import Selected, select_datapoints
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ LOOKED_AT = 20_000  # keys that are compared for a suggestion
 NEAR = 5
 
 
-class Target:
+class TensorTarget:
     """datapoints: those of the key. path: what was written behind it. tensors: the paths that this means."""
 
     __slots__ = ("datapoints", "key", "path", "tensors")
@@ -22,16 +22,16 @@ class Target:
         self.key, self.path, self.datapoints, self.tensors = key, path, datapoints, tensors
 
 
-def resolve(pages: "PageSet", word: str, question: Selected) -> Target | None:
+def resolve_target(pages: "PageSet", word: str, question: Selected) -> TensorTarget | None:
     """The longest key that there is, with the tensors that the rest names; None if there is no such key.
 
     If the rest names no tensor of any such key, the longest key is given with no tensors.
     """
-    first: Target | None = None
+    first: TensorTarget | None = None
     for key, path in _splits(word):
-        datapoints = list(chosen(pages.find(key), question))
+        datapoints = list(select_datapoints(pages.find(key), question))
         if datapoints:
-            found = Target(key, path, datapoints, matching(datapoints, path))
+            found = TensorTarget(key, path, datapoints, matching(datapoints, path))
             if found.tensors or not path:
                 return found
             first = first or found
@@ -45,9 +45,9 @@ def matching(datapoints: "Iterable[Datapoint]", path: str) -> "list[str]":
         return [path] if path else paths
     from fnmatch import fnmatchcase
 
-    from tdbg.pages.selection.layer_globs import below
+    from tdbg.pages.selection.layer_globs import paths_below
 
-    found = below(path, paths)
+    found = paths_below(path, paths)
     if found or not any(sign in path for sign in "*?["):
         return found
     return [name for name in paths if fnmatchcase(name, path)]
@@ -58,7 +58,7 @@ def near_keys(pages: "PageSet", word: str, question: Selected) -> "list[str]":
     import difflib
     from itertools import islice
 
-    every = (str(datapoint.key) for datapoint in chosen(pages.rows(), question))
+    every = (str(datapoint.key) for datapoint in select_datapoints(pages.rows(), question))
     keys = list(dict.fromkeys(islice(every, LOOKED_AT)))
     number = _number(word.partition("/")[0])
     numbers = [key for key in keys if _number(key) is not None]

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tdbg.core.asked import Options
+from tdbg.core.command_spec import Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.tables import short
 from tdbg.pages.read.page_set import Datapoint, PageSet, Tensor
-from tdbg.pages.selection.layer_globs import by_layer, no_layer, words
-from tdbg.pages.selection.locations import SELECTION, Selected, chosen, opened
+from tdbg.pages.selection.layer_globs import match_layers, split_words, unknown_layer_error
+from tdbg.pages.selection.locations import SELECTION, Selected, open_pages, select_datapoints
 
 PICKING: Options = {
-    "layer": (("--layer",), "TEXT", "Only paths like this glob; repeatable."),
-    "keys": (("--keys", "--key"), "TEXT", "Only the datapoints of these keys: 17,18; repeatable."),
+    "layer": Option(("--layer",), "GLOB", "Only paths like this glob; repeatable."),
+    "keys": Option(("--keys", "--key"), "KEY", "Only the datapoints of these keys: 17,18; repeatable."),
     **SELECTION,
 }
 
@@ -24,7 +24,7 @@ class Picking(Selected):
     keys: tuple[str, ...] = ()
 
 
-class Pick(NamedTuple):
+class SelectedTensor(NamedTuple):
     """One tensor that was chosen."""
 
     datapoint: Datapoint
@@ -36,24 +36,24 @@ class Pick(NamedTuple):
         return self.tensor.nbytes
 
 
-class Picks:
+class TensorSelection:
     """The chosen datapoints of the pages at a path, and the chosen tensors of each. Nothing is read of tensors."""
 
     def __init__(self, paths: Sequence[str], question: Picking) -> None:
-        self.pages: PageSet = opened(paths)
+        self.pages: PageSet = open_pages(paths)
         self.question = question
-        self.is_chosen = by_layer(question.layer)
+        self.is_chosen = match_layers(question.layer)
         self.ranks = {source.rank for source in self.pages.sources}
 
     def datapoints(self) -> Iterator[Datapoint]:
         """In order; those of a key as rows of their batch. Raises TdbgError for a key that is not there."""
-        return chosen(self._found(), self.question)
+        return select_datapoints(self._found(), self.question)
 
-    def tensors(self, datapoint: Datapoint) -> Iterator[Pick]:
+    def tensors(self, datapoint: Datapoint) -> Iterator[SelectedTensor]:
         """The chosen tensors of one, in the order they were captured in."""
-        return (Pick(datapoint, tensor) for path, tensor in datapoint.tensors.items() if self.is_chosen(path))
+        return (SelectedTensor(datapoint, tensor) for path, tensor in datapoint.tensors.items() if self.is_chosen(path))
 
-    def all(self) -> Iterator[Pick]:
+    def all(self) -> Iterator[SelectedTensor]:
         """The chosen tensors of all."""
         for datapoint in self.datapoints():
             yield from self.tensors(datapoint)
@@ -68,11 +68,11 @@ class Picks:
         if self.question.layer:
             known = dict.fromkeys(path for datapoint in self.datapoints() for path in datapoint.tensors)
             if not any(map(self.is_chosen, known)):
-                return no_layer(self.question.layer, known)
+                return unknown_layer_error(self.question.layer, known)
         return TdbgError("nothing was chosen", "`tdbg inspect-pages ls` shows what was captured")
 
     def _found(self) -> Iterable[Datapoint]:
-        wanted = words(self.question.keys)
+        wanted = split_words(self.question.keys)
         if not wanted:
             return self.pages
         return (datapoint for key in wanted for datapoint in self._of_key(key))

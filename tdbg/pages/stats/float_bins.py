@@ -13,7 +13,7 @@ Array = numpy.ndarray[Any, Any]
 SIZE = 1 << 16
 
 
-class Bins:
+class FloatBins:
     """One histogram. Kept is the part that is in use, of each sign: some 40 kB for activations, 512 kB at most.
 
     shift: so many bits of the mantissa were given up for memory.
@@ -42,7 +42,7 @@ class Bins:
             if used[first]:
                 self._add(sign, *_coarse(first + 1, half[first:last], self.shift))
 
-    def merge(self, other: "Bins") -> None:
+    def merge(self, other: "FloatBins") -> None:
         """Add another histogram; the coarser of both decides."""
         self.coarsen(max(other.shift - self.shift, 0))
         self.zero += other.zero

@@ -5,9 +5,9 @@ import math
 from tdbg.core.errors import TdbgError
 from tdbg.pages.format.dtypes import Dtype
 from tdbg.pages.read.datapoint import Datapoint, Tensor
-from tdbg.pages.selection.iteration import Troubles
-from tdbg.pages.stats.streaming_stats import Tally, is_plain
-from tdbg.pages.stats.value_stats import Figures
+from tdbg.pages.selection.iteration import ReadErrors
+from tdbg.pages.stats.streaming_stats import StreamingStats, is_plain
+from tdbg.pages.stats.value_stats import ValueStats
 
 TOGETHER = 1 << 20  # bytes of small tensors of one layer that are worked out at once
 WAITING = 64 << 20  # of all layers
@@ -17,7 +17,7 @@ CHECKED = 1024  # tensors that are added before the memory of histograms is look
 SAMPLE = ("mean", "std", "zero_share", "absmax")
 
 
-class Spread:
+class RunningSpread:
     """Mean and variance of a number that is told sample by sample."""
 
     __slots__ = ("count", "mean", "square")
@@ -35,37 +35,37 @@ class Spread:
         self.square += off * (value - self.mean)
 
 
-class Gathered:
+class GroupStats:
     """samples: figures of single tensors are compared between groups too, so that each is worked out alone."""
 
     def __init__(self, *, samples: bool = False) -> None:
         self.samples = samples
-        self._tallies: dict[str, dict[str, Tally]] = {}
+        self._tallies: dict[str, dict[str, StreamingStats]] = {}
         self._tensors: dict[tuple[str, str], int] = {}
-        self._spreads: dict[tuple[str, str], dict[str, Spread]] = {}
+        self._spreads: dict[tuple[str, str], dict[str, RunningSpread]] = {}
         self._small: dict[tuple[str, str, Dtype], list[bytes]] = {}
         self._sizes: dict[tuple[str, str, Dtype], int] = {}
         self._waiting = self._added = self._shift = 0
 
-    def add(self, group: str, datapoint: Datapoint, tensor: Tensor, troubles: Troubles) -> None:
+    def add(self, group: str, datapoint: Datapoint, tensor: Tensor, troubles: ReadErrors) -> None:
         """Add a tensor; one that cannot be read is told."""
         try:
             if self.samples:
-                sample = Tally(bins=False)
+                sample = StreamingStats(bins=False)
                 sample.add_tensor(tensor)
                 self._add_spreads(group, tensor.path, sample.figures())
             if tensor.nbytes < TOGETHER and is_plain(tensor):
                 self._keep(group, tensor)
             else:
-                tally = Tally()  # of its own: half a tensor does not count
+                tally = StreamingStats()  # of its own: half a tensor does not count
                 tally.add_tensor(tensor)
                 self._tally(group, tensor.path).merge(tally)
         except TdbgError as error:
-            troubles.tell(datapoint, error)
+            troubles.report(datapoint, error)
             return
         self._count(group, tensor.path)
 
-    def add_figures(self, group: str, path: str, figures: Figures) -> None:
+    def add_figures(self, group: str, path: str, figures: ValueStats) -> None:
         """Add figures that were captured instead of a tensor."""
         self._tally(group, path).merge_figures(figures)
         self._count(group, path)
@@ -98,10 +98,10 @@ class Gathered:
         """How many tensors were read."""
         return self._tensors.get((path, group), 0)
 
-    def figures(self, path: str, group: str) -> Figures:
+    def figures(self, path: str, group: str) -> ValueStats:
         """Of all values of a layer in a group."""
         tally = self._tallies[path].get(group)
-        return tally.figures() if tally else Figures(0)
+        return tally.figures() if tally else ValueStats(0)
 
     def apart(self, path: str) -> tuple[float | None, str]:
         """How far the groups are apart in a figure of single samples, and in which: the difference of the outermost
@@ -121,11 +121,11 @@ class Gathered:
                 best = found, name
         return best
 
-    def _tally(self, group: str, path: str) -> Tally:
+    def _tally(self, group: str, path: str) -> StreamingStats:
         groups = self._tallies.setdefault(path, {})
         found = groups.get(group)
         if found is None:
-            found = groups[group] = Tally()
+            found = groups[group] = StreamingStats()
             if found.bins is not None:
                 found.bins.shift = self._shift
         return found
@@ -150,8 +150,8 @@ class Gathered:
         elif self._waiting >= WAITING:
             self.flush()
 
-    def _add_spreads(self, group: str, path: str, figures: Figures) -> None:
-        spreads = self._spreads.setdefault((path, group), {name: Spread() for name in SAMPLE})
+    def _add_spreads(self, group: str, path: str, figures: ValueStats) -> None:
+        spreads = self._spreads.setdefault((path, group), {name: RunningSpread() for name in SAMPLE})
         for name in SAMPLE:
             spreads[name].add(getattr(figures, name))
 

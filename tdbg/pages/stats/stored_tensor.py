@@ -11,27 +11,27 @@ if TYPE_CHECKING:
 
     from tdbg.pages.read.datapoint import Tensor
     from tdbg.pages.read.tensor_slices import Part
-    from tdbg.pages.stats.value_stats import Figures
+    from tdbg.pages.stats.value_stats import ValueStats
 
 EXACT = 1 << 22  # values: of more, the quantiles are those of a histogram, and nobody gets the values
 
 
-def measure(
+def measure_tensor(
     tensor: "Tensor",
     wanted: str,
     count: int,
     progress: "Callable[[int], object]" = lambda nbytes: None,
     lists: int = PURE,
-) -> "tuple[Figures, list[int], Part | None]":
+) -> "tuple[ValueStats, list[int], Part | None]":
     """Figures, a histogram of ``count`` bars, and the values themselves unless there are too many.
 
     wanted: a part, such as ``0,:,3:5``; then the values are always there. lists: of more values numpy is used.
     Raises TdbgError.
     """
     if not wanted and value_count(tensor.dtype, tensor.shape) > EXACT:
-        from tdbg.pages.stats.streaming_stats import Tally
+        from tdbg.pages.stats.streaming_stats import StreamingStats
 
-        tally = Tally()
+        tally = StreamingStats()
         tally.add_tensor(tensor, progress)
         found = tally.figures()
         return found, tally.bins.bars(found.min, found.max, count) if tally.bins else [], None

@@ -13,8 +13,8 @@ import numpy
 from tdbg.pages.format.dtypes import Dtype
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.read.tensor_values import array
-from tdbg.pages.stats.float_bins import SIZE, Array, Bins
-from tdbg.pages.stats.value_stats import Figures, magnitudes
+from tdbg.pages.stats.float_bins import SIZE, Array, FloatBins
+from tdbg.pages.stats.value_stats import ValueStats, magnitudes
 
 CHUNK_BYTES = 4 << 20  # read at once
 BLOCK = 1 << 15  # values that are worked out at once: their float64 fit into a second-level cache
@@ -22,7 +22,7 @@ COUNTED = 1 << 18  # values that are counted at once: the histogram of 65,536 bi
 LARGEST = float(numpy.finfo("f4").max)
 
 
-class Tally:
+class StreamingStats:
     """Figures of all values so far. bins: keep a histogram too, for the quantiles."""
 
     __slots__ = (
@@ -46,7 +46,7 @@ class Tally:
         self.mean = self.spread = 0.0  # spread: the sum of squared differences from the mean
         self.low: float = math.inf
         self.high: float = -math.inf
-        self.bins = Bins() if bins else None
+        self.bins = FloatBins() if bins else None
         self.zeros_unknown = False
         self.whole = True  # all values are those at which their bins begin
 
@@ -84,7 +84,7 @@ class Tally:
             for start in range(0, len(flat), COUNTED):
                 self._add_some(flat[start : start + COUNTED])
 
-    def merge(self, other: "Tally") -> None:
+    def merge(self, other: "StreamingStats") -> None:
         """Add what another has seen."""
         self._join(other.finite, other.mean, other.spread)
         self.count += other.count
@@ -99,7 +99,7 @@ class Tally:
         elif other.finite:
             self.bins = None
 
-    def merge_figures(self, found: Figures) -> None:
+    def merge_figures(self, found: ValueStats) -> None:
         """Add figures that were worked out before; of quantiles and zeros nothing is known any more."""
         if found.mean is not None:
             self._join(found.finite, found.mean, (found.std or 0.0) ** 2 * max(found.finite - 1, 1))
@@ -112,14 +112,14 @@ class Tally:
         self.zeros_unknown |= found.zero is None
         self.zero += found.zero or 0
 
-    def figures(self) -> Figures:
+    def figures(self) -> ValueStats:
         """All of them."""
         zero = None if self.zeros_unknown else self.zero
         if not self.finite:
-            return Figures(self.count, self.nan, self.inf, zero)
+            return ValueStats(self.count, self.nan, self.inf, zero)
         std = math.sqrt(self.spread / max(self.finite - 1, 1))
         found = self.bins.quantiles(self.low, self.high, whole=self.whole) if self.bins else ()
-        return Figures(self.count, self.nan, self.inf, zero, self.mean, std, self.low, self.high, found)
+        return ValueStats(self.count, self.nan, self.inf, zero, self.mean, std, self.low, self.high, found)
 
     def _add_some(self, flat: Array) -> None:
         """Values that are counted at once."""

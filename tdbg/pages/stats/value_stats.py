@@ -28,7 +28,7 @@ NAMES = ("count", "nan", "inf", "zero", "mean", "std", "min", "max")
 QUANTILE_NAMES = tuple("median" if share == 0.5 else f"q{round(100 * share):02d}" for share in QUANTILES)
 
 
-class Figures:
+class ValueStats:
     """count: values. nan, inf, zero: how many of them are so. The rest is None where no value is finite.
 
     quantiles: at `QUANTILES`, or empty where nobody knows them. absmax: the largest absolute finite value.
@@ -74,7 +74,7 @@ class Figures:
         return found | dict(zip(QUANTILE_NAMES, self.quantiles, strict=False))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Figures) and self.as_dict() == other.as_dict()
+        return isinstance(other, ValueStats) and self.as_dict() == other.as_dict()
 
     def __repr__(self) -> str:
         return f"Figures({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
@@ -85,16 +85,16 @@ def ordered(values: "Sequence[object]") -> "list[Any]":
     return sorted(filter(math.isfinite, plain(values)))
 
 
-def of_numbers(values: "Sequence[object]", finite: "list[Any] | None" = None) -> Figures:
+def of_numbers(values: "Sequence[Any]", finite: "list[Any] | None" = None) -> ValueStats:
     """Of Python numbers. finite: they are `ordered` already. Cost: about 0.4 us a value."""
     values = plain(values)
     nan = sum(map(operator.ne, values, values))
     finite = ordered(values) if finite is None else finite
     inf, zero = len(values) - nan - len(finite), values.count(0)
     if not finite:
-        return Figures(len(values), nan, inf, zero)
+        return ValueStats(len(values), nan, inf, zero)
     mean = _sum(finite) / len(finite) if abs(finite[0]) + abs(finite[-1]) < 1e300 else _wide_mean(finite)
-    return Figures(
+    return ValueStats(
         len(values),
         nan,
         inf,
@@ -107,7 +107,7 @@ def of_numbers(values: "Sequence[object]", finite: "list[Any] | None" = None) ->
     )
 
 
-def of_array(array: "Array") -> Figures:
+def of_array(array: "Array") -> ValueStats:
     """The same of a numpy array, exactly. Cost: about 20 ns a value, and a copy as float64."""
     import numpy
 
@@ -117,7 +117,7 @@ def of_array(array: "Array") -> Figures:
     finite = flat if known.all() else flat[known]
     inf, zero = len(flat) - nan - len(finite), len(flat) - int(numpy.count_nonzero(flat))
     if not len(finite):
-        return Figures(len(flat), nan, inf, zero)
+        return ValueStats(len(flat), nan, inf, zero)
     with numpy.errstate(all="ignore"):
         wide = finite.astype("f8")
         mean = float(wide.mean())
@@ -127,7 +127,7 @@ def of_array(array: "Array") -> Figures:
         wide -= mean
         spread = math.sqrt(float(wide.dot(wide)) / max(len(wide) - 1, 1))
     low, high = finite.min().item(), finite.max().item()
-    return Figures(len(flat), nan, inf, zero, mean, spread, low, high, quantiles)
+    return ValueStats(len(flat), nan, inf, zero, mean, spread, low, high, quantiles)
 
 
 def plain(values: "Sequence[Any]") -> "Sequence[Any]":
@@ -148,7 +148,7 @@ def magnitudes(array: "Array") -> "Array":
     return array.view("u1") if array.dtype.kind == "b" else array
 
 
-def recorded(datapoint: "Datapoint") -> "dict[str, Figures]":
+def recorded(datapoint: "Datapoint") -> "dict[str, ValueStats]":
     """The figures of layers whose tensors were not kept (`--capture-stats`), by path. Without zeros and quantiles."""
     scalars = datapoint.scalars
     ends = "/count"
@@ -156,7 +156,7 @@ def recorded(datapoint: "Datapoint") -> "dict[str, Figures]":
     return {path: found for path in paths if (found := _recorded(scalars, path)) is not None}
 
 
-def _recorded(scalars: "Mapping[str, object]", path: str) -> Figures | None:
+def _recorded(scalars: "Mapping[str, Any]", path: str) -> ValueStats | None:
     counts: list[Any] = [scalars.get(f"{path}/{name}", 0) for name in ("count", "nan", "inf")]
     found: list[object] = [scalars.get(f"{path}/{name}") for name in ("mean", "std", "low", "high")]
     if not all(type(value) in (int, float) and 0 <= value < MOST for value in counts):
@@ -164,7 +164,7 @@ def _recorded(scalars: "Mapping[str, object]", path: str) -> Figures | None:
     if not all(value is None or type(value) in (int, float) for value in found):
         return None
     (count, nan, inf), (mean, std, low, high) = map(int, counts), map(real, found)
-    return Figures(count, nan, inf, None, mean, std, low, high)
+    return ValueStats(count, nan, inf, None, mean, std, low, high)
 
 
 def bars(finite: "Sequence[Any]", count: int) -> list[int]:

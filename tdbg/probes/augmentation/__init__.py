@@ -233,11 +233,11 @@ class Augmentation(Probe):
     def _workers_began(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         how = start_method(args[0])
         if how != "fork" and self._pipe.is_open:
-            self.abstain(f"workers started by {how} cannot tell of their transforms: num_workers=0 or fork can")
+            self.unavailable(f"workers started by {how} cannot tell of their transforms: num_workers=0 or fork can")
 
     def _abstain_without(self, dataset: object) -> None:
         if not self._tallies:
-            self.abstain(f"no object with transforms was found on {type(dataset).__name__} or its collate function")
+            self.unavailable(f"no object with transforms was found on {type(dataset).__name__} or its collate function")
 
     # one fetch, in whichever process it happens
 
@@ -265,7 +265,7 @@ class Augmentation(Probe):
             allowed = Selection.of(settings).rank(self.monitor.rank) if self._fetches == 1 else True
             self.on = self.on and allowed
         free = FREE_FETCHES if worker else FREE_A_STEP
-        if not worker and not self.may(KIND):
+        if not worker and not self.should_sample(KIND):
             return False
         return self._fetches <= free or self.monitor.budget.allows_extra(KIND, time.perf_counter())
 
@@ -299,7 +299,7 @@ class Augmentation(Probe):
 
     def call_begins(self, module: torch.nn.Module, call: "Call") -> None:
         here = any(name in sys.modules for name in LIBRARIES)
-        if not here or self._meter.armed or not in_library(module) or not self.may(KIND):
+        if not here or self._meter.armed or not in_library(module) or not self.should_sample(KIND):
             return
         steps = steps_of(module) or [child for child in module.children() if in_library(child)]
         if steps:
@@ -343,7 +343,7 @@ class Augmentation(Probe):
         else:
             self._waits.add(now, wait_s, idle=wait_s < 1e-3 or device_idle())
         if loader_iter._num_workers > 0 and not self._pipe.is_open and loader_iter._num_yielded == LATE_BATCH:
-            self.abstain("the workers were started before this flag was on, or there is nothing to measure")
+            self.unavailable("the workers were started before this flag was on, or there is nothing to measure")
         for message in self._pipe.receive():
             self._take(message, where="workers")
         self._tell_due()

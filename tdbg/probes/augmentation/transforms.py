@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tdbg.core.frames import without_own_frames
 from tdbg.core.guard import belongs_to_program
-from tdbg.probes.dataloader.batches import spread
+from tdbg.probes.dataloader.batch_contents import spread
 from tdbg.runtime import tensors
 from tdbg.runtime.compiler import hide
 from tdbg.runtime.patches import Patches

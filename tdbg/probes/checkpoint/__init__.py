@@ -253,7 +253,7 @@ class Checkpoint(EveryUpdate):
         self._loads += 1
         missing, unexpected = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
         few = self._loads <= ALWAYS_TOLD
-        if not (few or self.may()):
+        if not (few or self.should_sample()):
             return
         module, given = args[0], args[1] if len(args) > 1 else kwargs.get("state_dict")
         if not isinstance(given, Mapping):

@@ -25,8 +25,8 @@ from tdbg.core.observations.dataloader import (
     SlowStart,
 )
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.dataloader import batches
-from tdbg.probes.dataloader.batches import Part, Prints
+from tdbg.probes.dataloader import batch_contents
+from tdbg.probes.dataloader.batch_contents import Part, Prints
 from tdbg.probes.dataloader.feeds import (
     ENOUGH,
     Feed,
@@ -184,7 +184,7 @@ class DataLoading(Probe):
                 self._look(feed, current, batch, wait_s)
         elif feed.width and "LABELS" not in feed.said and self._affords(LABELS):
             with self.work(LABELS):
-                self._note_labels(feed, batches.labels(batches.parts_of(batch)))
+                self._note_labels(feed, batch_contents.labels(batch_contents.parts_of(batch)))
         if "repeat" not in feed.said and self._affords(PRINT):
             with self.work(PRINT):
                 self._compare(feed, current, batch, loader_iter)
@@ -198,15 +198,15 @@ class DataLoading(Probe):
     def _affords(self, kind: str) -> bool:
         """True if this batch may be looked at; while one step runs (evaluation) only the first are free."""
         free = self._looks <= LOOKS_A_STEP
-        return self.may(kind) and (free or self.monitor.budget.allows_extra(kind, time.perf_counter()))
+        return self.should_sample(kind) and (free or self.monitor.budget.allows_extra(kind, time.perf_counter()))
 
-    def _look(self, feed: Feed, current: Pass, batch: object, wait_s: float) -> None:
-        parts = batches.parts_of(batch)
+    def _look(self, feed: Feed, current: Pass, batch: Any, wait_s: float) -> None:
+        parts = batch_contents.parts_of(batch)
         if not parts:
-            self.abstain(f"the batches of {feed.name} hold no tensors")
+            self.unavailable(f"the batches of {feed.name} hold no tensors")
             return
         for part in parts:
-            batches.look(part)
+            batch_contents.look(part)
         current.looked += 1
         if feed.told_step != self.monitor.step or current.looked.bit_count() == 1:
             feed.told_step = self.monitor.step
@@ -241,7 +241,7 @@ class DataLoading(Probe):
         part = next((p for p in parts if p.tensor.is_floating_point() and p.tensor.numel()), None)
         if part is None or part.tensor.layout != torch.strided:
             return
-        sample = batches.spread(part.tensor, batches.SAMPLE).to(torch.float32)
+        sample = batch_contents.spread(part.tensor, batch_contents.SAMPLE).to(torch.float32)
         step, path = self.monitor.running_step, part.path
 
         def arrived(values: list[float], record: Step | None) -> None:
@@ -253,12 +253,12 @@ class DataLoading(Probe):
     # what is wrong with it
 
     def _judge(self, feed: Feed, current: Pass, parts: list[Part]) -> None:
-        main = batches.constant_input(parts)
+        main = batch_contents.constant_input(parts)
         if main is not None:
             current.constant += 1
             if current.constant >= max(CONSTANT, CONSTANT_SHARE * current.looked):
                 self._tell_constant(feed, current, main)
-        self._note_labels(feed, batches.labels(parts))
+        self._note_labels(feed, batch_contents.labels(parts))
         bad = next((part for part in parts if part.bad is not None), None)
         if bad is not None:
             if len(self._bad) >= LOOKS_A_STEP:
@@ -286,7 +286,7 @@ class DataLoading(Probe):
 
     def _compare(self, feed: Feed, current: Pass, batch: object, loader_iter: "BatchIterator") -> None:
         """Has this batch come before in this pass?"""
-        parts = batches.parts_of(batch)
+        parts = batch_contents.parts_of(batch)
         found = self._prints.of(parts)
         if found is None:
             return
@@ -316,11 +316,11 @@ class DataLoading(Probe):
     def _note_labels(self, feed: Feed, part: Part | None) -> None:
         if part is None:
             return
-        low, high = batches.label_range(part.tensor)
+        low, high = batch_contents.label_range(part.tensor)
         feed.label_low = low if feed.label_low is None else min(low, feed.label_low)
         feed.label_high = high if feed.label_high is None else max(high, feed.label_high)
         if len(feed.classes) < MAX_CLASSES:
-            feed.classes.update(map(int, batches.spread(part.tensor, 256).tolist()))
+            feed.classes.update(map(int, batch_contents.spread(part.tensor, 256).tolist()))
         if feed.width is None:
             self._labels = part
         else:
@@ -331,14 +331,14 @@ class DataLoading(Probe):
         part, self._labels = self._labels, None
         if part is None or self._feed is None:
             return
-        self._feed.width = batches.width_for(part.tensor, output) or 0
-        self._judge_labels(self._feed, part, *batches.label_range(part.tensor))
+        self._feed.width = batch_contents.width_for(part.tensor, output) or 0
+        self._judge_labels(self._feed, part, *batch_contents.label_range(part.tensor))
 
     def _judge_labels(self, feed: Feed, part: Part, low: int, high: int) -> None:
         width = feed.width or 0
         if width < 2 or (high < width and (low >= 0 or low == IGNORED)):
             return
-        rows = batches.outside_rows(part.tensor, width)
+        rows = batch_contents.outside_rows(part.tensor, width)
         self.monitor.become_rank_now()  # the loss may end the process at once
         outside = LabelsOutside(
             dataset=feed.name,
@@ -358,8 +358,8 @@ class DataLoading(Probe):
         waiting = self.monitor.probe("loader-wait")
         if waiting is None or waiting.batch is None or self._feed is None:
             return
-        for part in batches.parts_of(waiting.batch):
-            part.bad = tensors.look(part.tensor) if batches.readable(part.tensor) else None
+        for part in batch_contents.parts_of(waiting.batch):
+            part.bad = tensors.look(part.tensor) if batch_contents.readable(part.tensor) else None
             if part.bad is not None:
                 self._tell_not_finite(self._feed, self._not_finite(self._feed, part), None)
                 return
@@ -374,7 +374,7 @@ class DataLoading(Probe):
 
     def _not_finite(self, feed: Feed, part: Part) -> BadValues:
         assert part.bad is not None
-        rows = batches.bad_rows(part.tensor)
+        rows = batch_contents.bad_rows(part.tensor)
         return BadValues(
             tensor=part.path,
             kind=part.bad.kind,

@@ -113,7 +113,7 @@ class Distributed(Probe):
         import torch.distributed as dist
 
         if not dist.is_available():
-            self.abstain("this torch was built without torch.distributed")
+            self.unavailable("this torch was built without torch.distributed")
             return
         for kind in COLLECTIVES:
             self._stand_at("collective", kind)
@@ -143,7 +143,7 @@ class Distributed(Probe):
 
     def _join_entered(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._uneven = True
-        self.abstain("the program joins uneven inputs (Join): the ranks' order of calls is not compared")
+        self.unavailable("the program joins uneven inputs (Join): the ranks' order of calls is not compared")
 
     def changed(self) -> None:
         """After a time at level off the numbers no longer count from the start: begin anew at a common step."""
@@ -349,10 +349,10 @@ class Distributed(Probe):
         if not self._generation:
             if self.flags and not self._abstained:
                 self._abstained = True
-                self.abstain("the program has made no process group by its first step")
+                self.unavailable("the program has made no process group by its first step")
             return
         self._home = threading.get_ident()
-        if self._backend and self.may():
+        if self._backend and self.should_sample():
             with self.work():
                 self._tell_step()
 

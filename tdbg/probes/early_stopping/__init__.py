@@ -69,7 +69,7 @@ class EarlyStopping(EveryUpdate):
 
     def _meet_lightning(self, module: Any) -> None:
         if not hasattr(getattr(module, "EarlyStopping", None), "_evaluate_stopping_criteria"):
-            self.abstain("this version of Lightning keeps its early stopping elsewhere")
+            self.unavailable("this version of Lightning keeps its early stopping elsewhere")
             return
         self._watch(module.EarlyStopping, "_evaluate_stopping_criteria", _read_lightning, state_of)
 
@@ -143,7 +143,7 @@ class EarlyStopping(EveryUpdate):
         course = self._course(stopper, name)
         step = self.monitor.step
         fault = course.add(value, before, after, step)
-        if course.checks > ALWAYS_TOLD and not fault and not after.stop and not self.may():
+        if course.checks > ALWAYS_TOLD and not fault and not after.stop and not self.should_sample():
             return
         check = StoppingCheck(
             stopper=type(stopper).__name__,

@@ -60,6 +60,9 @@ class FirstBad(Probe):
             self._from_outputs(event, located)
         if event.phase == "optimizer":
             self._from_weights(event)
+        passes = self.monitor.recorder.micro
+        if not self.monitor.updates and passes > 1:
+            event.note = _join(f"no optimizer has stepped yet, and this is backward pass {passes}", event.note)
         self._send(event)
 
     def report_local(self, bad: list[tuple[str, Bad]]) -> None:
@@ -272,7 +275,7 @@ class FirstBad(Probe):
         """The weights are bad and the last loss was not: something between the two forward passes made them so."""
         monitor = self.monitor
         if monitor.step == 0:
-            event.note = "the weights were bad before the first step"
+            self._from_first_weights(event)
             return
         names = monitor.probe("gradient-norms").names
         bad = self._bad_weights()
@@ -303,6 +306,18 @@ class FirstBad(Probe):
             event.note = "seen in the weights: this rank's own gradients were finite at this step"
         else:
             event.note = "seen one step late: the gradients were not read at this step"
+
+    def _from_first_weights(self, event: NonFinite) -> None:
+        """The weights are bad and no update was made: they were so from the beginning, or the program writes them."""
+        monitor = self.monitor
+        if monitor.updates or monitor.recorder.micro < 2:
+            event.note = "the weights were bad before the first step"
+        elif len(monitor.trained_roots()) > 1:  # the losses before may have been another model's
+            event.note = "the weights were bad from the beginning, or the program has written them since"
+        else:
+            bad, names = self._bad_weights(), monitor.probe("gradient-norms").names.parameters
+            last_good = f"the loss before, of backward pass {monitor.recorder.micro - 1}, was finite"
+            self._from_writing(event, bad, [names.get(id(parameter), "") for parameter in bad], last_good)
 
     def _from_writing(self, event: NonFinite, bad: list[nn.Parameter], names: list[str], refuted: str) -> None:
         """No gradient and no update explains the weights: something wrote them after the update."""

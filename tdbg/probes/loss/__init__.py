@@ -33,8 +33,8 @@ from tdbg.probes.loss.class_reports import ClassLosses, ClassWeighting
 from tdbg.probes.loss.class_weighting import class_losses, class_weighting
 from tdbg.probes.loss.gradnorm_memory import GradNormMemory, MemoryWatch, gradnorm_memory
 from tdbg.probes.loss.gradnorm_metrics import GradNormMetrics, gradnorm_metrics
+from tdbg.probes.loss.loss_report import Fault, Report, forget, is_on
 from tdbg.probes.loss.null_masking import NullMasking, NullTask, null_masking
-from tdbg.probes.loss.report import Fault, Report, forget, is_on
 from tdbg.probes.loss.taxonomy_reports import Distances, Forward, Hierarchy, SmoothingMatrix
 from tdbg.probes.loss.taxonomy_smoothing import (
     taxonomy_distances,

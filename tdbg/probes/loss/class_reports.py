@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tdbg.probes.loss.figures import number, share_text
-from tdbg.probes.loss.report import Report
+from tdbg.probes.loss.arithmetic import number, share_text
+from tdbg.probes.loss.loss_report import Report
 
 FLAG = "LOSS.CLASS_WEIGHTING"
 SHOWN = 24  # classes with a line of their own: the rarest and the most frequent

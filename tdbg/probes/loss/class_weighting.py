@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from tdbg.probes.loss.arithmetic import listed, name_of, number, on_host, share_text, slope, vector
 from tdbg.probes.loss.class_reports import FLAG, ClassLosses, ClassWeighting
-from tdbg.probes.loss.figures import listed, name_of, number, on_host, share_text, slope, vector
-from tdbg.probes.loss.report import Fault, diagnostic, wrong
+from tdbg.probes.loss.loss_report import Fault, diagnostic, wrong
 
 LEVELS = -0.25  # exponent from which on a weighting counts as one that levels the classes
 TOO_FAR = -1.25  # exponent of all weightings together, where -1 is full balance

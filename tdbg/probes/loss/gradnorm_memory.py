@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tdbg.core.guard import guarded
-from tdbg.probes.loss.figures import number
+from tdbg.probes.loss.arithmetic import number
 from tdbg.probes.loss.held import Meter, Seen, alive, held_by, rows_of
-from tdbg.probes.loss.report import Fault, Report, is_on, made, state
+from tdbg.probes.loss.loss_report import Fault, Report, is_on, made, state
 from tdbg.runtime import run_context
 
 FLAG = "LOSS.GRADNORM_MEMORY"

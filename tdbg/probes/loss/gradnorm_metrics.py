@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.figures import listed, number, vector
-from tdbg.probes.loss.report import Fault, Report, diagnostic, state, wrong
+from tdbg.probes.loss.arithmetic import listed, number, vector
+from tdbg.probes.loss.loss_report import Fault, Report, diagnostic, state, wrong
 
 FLAG = "LOSS.GRADNORM_METRICS"
 COLLAPSED = 0.01  # of the mean weight

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tdbg.core.tables import counted
-from tdbg.probes.loss.figures import listed, name_of, number, on_host, sum_tolerance
-from tdbg.probes.loss.report import Fault, wrong
+from tdbg.probes.loss.arithmetic import listed, name_of, number, on_host, sum_tolerance
+from tdbg.probes.loss.loss_report import Fault, wrong
 from tdbg.probes.loss.taxonomy_reports import Distances, SmoothingMatrix
 
 ALL_MIDDLES = 512  # classes up to which every triangle is checked

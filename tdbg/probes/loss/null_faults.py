@@ -6,9 +6,9 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.figures import SURPRISE, number, share_text, surprise
+from tdbg.probes.loss.arithmetic import SURPRISE, number, share_text, surprise
+from tdbg.probes.loss.loss_report import Fault
 from tdbg.probes.loss.null_targets import Targets
-from tdbg.probes.loss.report import Fault
 
 MAX_CLASSES = 100_000  # whose samples are counted from call to call
 FEW = 3  # masked samples that say nothing yet

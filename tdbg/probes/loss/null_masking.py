@@ -6,10 +6,10 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from tdbg.probes.loss.figures import share_text, wilson
+from tdbg.probes.loss.arithmetic import share_text, wilson
+from tdbg.probes.loss.loss_report import Report, diagnostic, state, wrong
 from tdbg.probes.loss.null_faults import Seen, faults_of
 from tdbg.probes.loss.null_targets import Targets, read
-from tdbg.probes.loss.report import Report, diagnostic, state, wrong
 
 FLAG = "LOSS.NULL_MASKING"
 T = TypeVar("T")

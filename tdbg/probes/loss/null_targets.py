@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.figures import SUM_TOLERANCE, on_host, sum_tolerance
-from tdbg.probes.loss.report import wrong
+from tdbg.probes.loss.arithmetic import SUM_TOLERANCE, on_host, sum_tolerance
+from tdbg.probes.loss.loss_report import wrong
 
 
 @dataclass(slots=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tdbg.probes.loss.figures import listed, name_of, number
-from tdbg.probes.loss.report import Report
+from tdbg.probes.loss.arithmetic import listed, name_of, number
+from tdbg.probes.loss.loss_report import Report
 
 FLAG = "LOSS.TAXONOMY_SMOOTHING"
 MAX_LINES = 40

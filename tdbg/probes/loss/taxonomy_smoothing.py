@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.figures import on_host, sum_tolerance
+from tdbg.probes.loss.arithmetic import on_host, sum_tolerance
+from tdbg.probes.loss.loss_report import diagnostic, wrong
 from tdbg.probes.loss.matrices import check_distances, check_rows, given_away, mass_faults, rows_faults, square
-from tdbg.probes.loss.report import diagnostic, wrong
 from tdbg.probes.loss.taxonomy_reports import Distances, Forward, Hierarchy, SmoothingMatrix
 from tdbg.probes.loss.trees import look
 

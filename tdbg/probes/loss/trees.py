@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tdbg.probes.loss.figures import listed
-from tdbg.probes.loss.report import Fault, wrong
+from tdbg.probes.loss.arithmetic import listed
+from tdbg.probes.loss.loss_report import Fault, wrong
 from tdbg.probes.loss.taxonomy_reports import Hierarchy
 
 Parents = dict[Hashable, Hashable | None]

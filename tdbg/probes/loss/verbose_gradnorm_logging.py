@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.figures import number, on_host
+from tdbg.probes.loss.arithmetic import number, on_host
 from tdbg.probes.loss.gradnorm_metrics import not_finite
-from tdbg.probes.loss.report import Report, diagnostic
+from tdbg.probes.loss.loss_report import Report, diagnostic
 
 FLAG = "LOSS.VERBOSE_GRADNORM_LOGGING"
 WHOLE = 32  # elements up to which a tensor is written whole

@@ -135,7 +135,7 @@ class Memory(Probe):
     # the borders of a step
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
-        if call.graded and "begin" not in self._marks and self.may(TELL):
+        if call.graded and "begin" not in self._marks and self.should_sample(TELL):
             with self.work(TELL):
                 self._marks["begin"] = self._now_mb()
 
@@ -148,7 +148,7 @@ class Memory(Probe):
     def _evaluated(self, number: int) -> None:
         """A run that only evaluates has no steps: its calls are counted instead, and the 1st, 2nd, 4th ... told."""
         self._sample(number)
-        if number & (number - 1) == 0 and self.may(TELL):
+        if number & (number - 1) == 0 and self.should_sample(TELL):
             with self.work(TELL):
                 now = EvaluationMemory(host_peak_mb=host_memory.peak_mb(), **_readings())
                 self.emit(now, step=number)
@@ -251,7 +251,7 @@ class Memory(Probe):
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         step = self.monitor.step + 1
-        if step < max(self._parts_due, 2) or not self.monitor.is_main(optimizer) or not self.may(PARTS):
+        if step < max(self._parts_due, 2) or not self.monitor.is_main(optimizer) or not self.should_sample(PARTS):
             return  # before the second update there is no optimizer state
         with self.work(PARTS):
             self._parts_due = step + PARTS_EVERY_STEPS

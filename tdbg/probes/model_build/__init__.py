@@ -211,7 +211,7 @@ class ModelBuild(Probe):
         """The first call of a root: tell of it; and of its values, at the first call that is to train it."""
         new = root not in self._told
         fresh = train and self.monitor.updates == 0 and root not in self._examined
-        if not (new or fresh) or (new and self._roots >= MAX_ROOTS) or not self.may():
+        if not (new or fresh) or (new and self._roots >= MAX_ROOTS) or not self.should_sample():
             return
         with self.work():
             if new:
@@ -321,7 +321,7 @@ class ModelBuild(Probe):
         if not self._suspects or gradients is None:
             return
         if len(self._suspects) == self._watched:
-            self.abstain("no parameter of the optimizer has a gradient: they are kept elsewhere")
+            self.unavailable("no parameter of the optimizer has a gradient: they are kept elsewhere")
             return
         known = gradients.names.parameters
         names = [known[key] for key in self._suspects if key in known]

@@ -1,18 +1,27 @@
 """PROFILER: windows of torch.profiler over real steps, each written as a trace."""
 
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tdbg.core.config import Selection
 from tdbg.core.events import Trace
+from tdbg.core.observations.profiler import (
+    BUDGET_USED,
+    ProfilingDone,
+    TraceLost,
+    TraceWritten,
+    WindowOpened,
+    WindowYielded,
+)
 from tdbg.core.profiling import Span, Windows
+from tdbg.core.tables import counted
 from tdbg.probes import PROBES
 from tdbg.probes.profiler.foreign_profiler import ForeignProfiler
 from tdbg.probes.profiler.kineto import Press, Session, forget_in_child, is_own, somebody_records
 from tdbg.probes.profiler.span_marks import SpanMarks
-from tdbg.probes.profiler.tally import Tally, count, rounded
+from tdbg.probes.profiler.tally import Tally, rounded
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.torch_compat import kineto_profile
 
@@ -53,18 +62,8 @@ class Profiler(EveryUpdate):
     """
 
     name = "profiler"
-    rests = False
-    fields: ClassVar[dict[str, str]] = {
-        "file": "TRACE: the trace, in the rank's folder",
-        "steps": "steps recorded, in all windows",
-        "windows": "traces written",
-        "bytes": "their bytes before compression",
-        "inside_ms": "median time of a recorded step",
-        "outside_ms": "median time of the last steps outside of windows",
-        "pause_ms": "how long the program stood still while windows were closed and written, all together",
-        "missing": "what was asked for and did not come, and why",
-        "profiler": "ASIDE: the class of the program's own profiler",
-    }
+    pause_while_profiling = False
+    observations = (WindowOpened, TraceWritten, TraceLost, WindowYielded, ProfilingDone)
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
@@ -234,7 +233,7 @@ class Profiler(EveryUpdate):
         self._why = next((why for asked, why in self._asked() if asked == span), SCHEDULE)
         self.session = Session(span, self.monitor.settings.profile_kind)
         self._end_if_off()
-        self.see(f"profiling {span}", "WINDOW", "I", step=span.first - 1)
+        self.emit(WindowOpened(first_step=span.first, last_step=span.last), step=span.first - 1)
         if self._phase == "train":
             self.monitor.ignore(self, ("call_ended",))  # evaluation inside of a step is noticed
 
@@ -323,25 +322,25 @@ class Profiler(EveryUpdate):
         self.tally.take(event)
         if self.tally.bytes > self.monitor.settings.disk_budget_bytes:
             self.is_over = True
-            self.tally.cut = "the bytes that --disk-budget allows are used up"
+            self.tally.cut = BUDGET_USED
         self.monitor.when_rank(lambda: self.monitor.emit(event))
         span = Span(event.first_step, event.first_step + max(event.steps, 1) - 1)
-        what = f"profiled {span if event.steps else 'no whole step'} ({event.phase}), {event.bytes / 1e6:.1f} MB"
-        short = f"; of {event.wanted} steps only {event.steps}: {event.ended}" if event.ended else ""
-        self.see(
-            what + short,
-            "TRACE",
-            "W" if short else "I",
-            step=span.last,
+        written = TraceWritten(
             file=event.file,
             steps=event.steps,
             bytes=event.bytes,
+            first_step=span.first,
+            last_step=span.last,
+            phase=event.phase,
+            wanted=event.wanted,
+            ended=event.ended,
         )
+        self.emit(written, step=span.last)
 
     def _lost(self, session: Session, why: str) -> None:
         text = f"the trace of {session.span} is lost: {why}"
         self.tally.cut = text
-        self.see(text, "LOST", "E", missing=text)
+        self.emit(TraceLost(missing=text))
 
     # the program's own profiler
 
@@ -378,13 +377,7 @@ class Profiler(EveryUpdate):
         self.press.wait()
         if self.flags or self.tally.windows or self.tally.cut or self.monitor.profiles:
             missing = self._missing()
-            self.see(
-                self.tally.text(missing or self._idle()),
-                "DONE",
-                "W" if missing else "I",
-                missing=missing,
-                **self.tally.values(),
-            )
+            self.emit(self.tally.summary(missing=missing, idle="" if missing else self._idle()))
 
     def _idle(self) -> str:
         """Why nothing was profiled, where that is what was asked for."""
@@ -407,4 +400,4 @@ class Profiler(EveryUpdate):
         if span is None or (tally.windows and not self.windows.repeat and not self.windows.ranges):
             return ""
         unit = "call" if monitor.eval_calls and not monitor.step else "step"
-        return f"{count(done, unit)} seen, and the next window needed {span.last}"
+        return f"{counted(done, unit)} seen, and the next window needed {span.last}"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tdbg.core import run_files
 from tdbg.core.events import Trace
+from tdbg.core.observations import Observed
+from tdbg.core.observations.profiler import WindowYielded
 from tdbg.core.profiling import trace_name
 from tdbg.probes.profiler.kineto import is_own
 
@@ -25,7 +27,7 @@ class ProfilerProbe(Protocol):
     @property
     def is_over(self) -> bool: ...
     def patch_at(self, place: str, *, before: Any = None, after: Any = None, raised: Any = None) -> None: ...
-    def see(self, text: str, part: str = "", level: str = "D") -> None: ...
+    def emit(self, seen: Observed) -> None: ...
     def make_way(self) -> None: ...
     def guest_left(self) -> None: ...
     def took_over(self, trace: Trace) -> None: ...
@@ -62,9 +64,7 @@ class ForeignProfiler:
         self.was_at_work = True
         if not self._told:
             self._told = True
-            self.probe.see(
-                "standing aside: a profiler of the program records; the trace it writes is taken over", "ASIDE", "I"
-            )
+            self.probe.emit(WindowYielded())
 
     def on_start(self, visitor: object) -> None:
         """Somebody else is about to record."""

@@ -20,8 +20,8 @@ from tdbg.core.observations.training_loop import (
     StepCalls,
 )
 from tdbg.probes import PROBES
+from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.training_loop.recompute import Recomputed
-from tdbg.probes.training_loop.sources import Source, is_same, source_of
 from tdbg.probes.training_loop.windows import Track, compressed
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.compiler import hide
@@ -291,7 +291,7 @@ class TrainingLoop(EveryUpdate):
             self.emit(AccumulationChanged(window=window, before=self._last_window), step=step)
         self._last_window = window
         self._tell_phase(step)
-        if self.monitor.plan.watch and self.may():  # forward passes are told of on watched steps alone
+        if self.monitor.plan.watch and self.should_sample():  # forward passes are told of on watched steps alone
             with self.work():
                 self._tell_step(track, step)
         self._clear_window()

@@ -32,7 +32,7 @@ class Recomputed:
     def measure(self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run it again, timed."""
         self.again += 1
-        on_device = torch.cuda.is_initialized() and self.probe.may()
+        on_device = torch.cuda.is_initialized() and self.probe.should_sample()
         before = torch.cuda.memory_allocated() if on_device else 0
         self._depth += 1
         begun = time.perf_counter()

@@ -122,17 +122,17 @@ class Threads:
             found = self.of.setdefault(key, Thread(key, called, noted))
         return found
 
-    def see_operators(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
+    def add_operators(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
         """Spans of category cpu_op. starts, durs: theirs, in ns. A trace has a million: about 1 us each."""
         if self.until < FOREVER:
             for which in (starts < self.until, starts >= self.until):
                 some = list(compress(events, which))
                 if some:
-                    self._see(some, starts[which], durs[which])
+                    self._add_spans(some, starts[which], durs[which])
         else:
-            self._see(events, starts, durs)
+            self._add_spans(events, starts, durs)
 
-    def _see(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
+    def _add_spans(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
         """Some of them: all within the steps, or none."""
         self.seen += len(events)
         keys = [
@@ -360,7 +360,7 @@ class Threads:
             thread.path.append((start + dur, node))
         if ("save" in name or "fsync" in name) and event_names.SAVE.search(name):
             if not thread.saves or start > thread.saves[-1]:  # no call inside another
-                _count(self.saves, f"{event_names.call(name)}{f' from {own}' if own else ''}", dur)
+                _count(self.saves, f"{event_names.short_frame(name)}{f' from {own}' if own else ''}", dur)
             _extend(thread.saves, start, start + dur)
         elif own and "dataloader" in name and event_names.NEXT_BATCH.search(name) and start >= thread.loaded:
             _count(self.loads, own, dur)

@@ -107,7 +107,7 @@ class Devices:
         work = self.copies.setdefault(name, Work(name, towards))
         work.calls += 1
         work.total += end - start
-        work.nbytes += event_names.whole(event.args.bytes) or 0 if event.args is not None else 0
+        work.nbytes += event_names.whole_number(event.args.bytes) or 0 if event.args is not None else 0
         self.copied.setdefault(towards, array("q")).extend((start, end))
         self._match(event, start, -1, self.moved)
         if "Pageable" in event.name and towards == "HtoD":

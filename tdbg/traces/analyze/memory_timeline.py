@@ -13,7 +13,7 @@ TOP = 20  # holders
 ALIVE = 2_000_000  # allocations that are followed
 
 
-class Heap:
+class MemoryTimeline:
     """One device's memory while its events pass by."""
 
     def __init__(self, device: str) -> None:
@@ -24,12 +24,12 @@ class Heap:
         self._width = 1 << 14  # ns of a point
         self._any = False
 
-    def see(self, event: "Event", time: int, opened: str) -> None:
+    def add_event(self, event: "Event", time: int, opened: str) -> None:
         """One ``[memory]`` event. opened: the outermost operator that was open; empty for none."""
         args = event.args
         if args is None:
             return
-        allocated, amount = event_names.whole(args.allocated), event_names.whole(args.amount)
+        allocated, amount = event_names.whole_number(args.allocated), event_names.whole_number(args.amount)
         if allocated is None or amount is None:
             return
         if not self._any:
@@ -42,7 +42,7 @@ class Heap:
         if allocated > self.found.peak:
             self.found.peak, self.found.peak_at, self._rising = allocated, time, True
         self.found.last = allocated
-        self.found.reserved = max(self.found.reserved, event_names.whole(args.reserved) or 0)
+        self.found.reserved = max(self.found.reserved, event_names.whole_number(args.reserved) or 0)
         self._draw(time, allocated)
 
     def end(self) -> Memory:

@@ -6,8 +6,9 @@ from statistics import median
 
 from tdbg.traces import trace_options
 from tdbg.traces.analyze import summary_figures
+from tdbg.traces.analyze.summary_figures import median_or_zero
 from tdbg.traces.parse import event_names
-from tdbg.traces.parse.trace_files import Found
+from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Step, Summary
 
 # What a rank does itself; in communication and idleness it may wait for others.
@@ -47,20 +48,20 @@ class Ranks:
     common: int  # steps that all have
 
 
-def own(step: Step) -> int:
+def own_time(step: Step) -> int:
     """What a rank did itself in a step."""
     return sum(step.bar.get(name, 0) for name in OWN)
 
 
-def own_parts(read: Summary) -> dict[str, float]:
+def split_own_time(read: Summary) -> dict[str, float]:
     """Each part of that: the median, parted as all steps together are. Medians of the parts would not add up to it."""
     steps = summary_figures.steady(read)
     sums = {name: sum(step.bar.get(name, 0) for step in steps) for name in OWN}
-    scale = _middle([own(step) for step in steps]) / max(sum(sums.values()), 1)
+    scale = median_or_zero([own_time(step) for step in steps]) / max(sum(sums.values()), 1)
     return {name: time * scale for name, time in sums.items()}
 
 
-def beside(every: Sequence[tuple[Found, Summary]]) -> dict[str, Summary]:
+def compare_loaded(every: Sequence[tuple[TraceFile, Summary]]) -> dict[str, Summary]:
     """The traces of several ranks by their labels; none where they are not one trace each, of one attempt."""
     known = {trace_options.label(one, read): read for one, read in every}
     numbers = {one.rank if one.rank is not None else read.rank for one, read in every}
@@ -69,34 +70,36 @@ def beside(every: Sequence[tuple[Found, Summary]]) -> dict[str, Summary]:
     return known if is_one_each and len(every) > 1 else {}
 
 
-def ranks(every: Mapping[str, Summary]) -> Ranks | None:
+def compare_ranks(every: Mapping[str, Summary]) -> Ranks | None:
     """The ranks by their labels, held against each other; None for fewer than two."""
     if len(every) < 2:
         return None
     steady = {label: summary_figures.steady(read) for label, read in every.items()}
-    owned = {label: _middle([own(step) for step in steps]) for label, steps in steady.items()}
+    owned = {label: median_or_zero([own_time(step) for step in steps]) for label, steps in steady.items()}
     each = []
     for label, steps in steady.items():
         others = median(value for other, value in owned.items() if other != label)
-        exposed = _middle([step.bar.get(event_names.COMMUNICATION, 0) for step in steps])
+        exposed = median_or_zero([step.bar.get(event_names.COMMUNICATION, 0) for step in steps])
         length = summary_figures.typical_length(every[label])
         each.append(Rank(label, length, owned[label], exposed, owned[label] / others - 1 if others else 0.0))
     slowest = max(owned, key=lambda label: owned[label])
-    longest, longer = _grown(slowest, {label: own_parts(read) for label, read in every.items()})
+    longest, longer = _growth(slowest, {label: split_own_time(read) for label, read in every.items()})
     skews = _skews(list(steady.values()))
     more = owned[slowest] - median(value for label, value in owned.items() if label != slowest)
     covers = longer / more if more > 0 else 0.0
-    return Ranks(tuple(each), slowest, longest, longer, covers, _middle(skews), len(skews))
+    return Ranks(tuple(each), slowest, longest, longer, covers, median_or_zero(skews), len(skews))
 
 
-def slowest_first(every: Sequence[tuple[Found, Summary]]) -> list[tuple[Found, Summary]]:
+def slowest_first(every: Sequence[tuple[TraceFile, Summary]]) -> list[tuple[TraceFile, Summary]]:
     """Ranks by the work of their own, since those with less wait for the others; what is no rank by the length of a step."""
-    if beside(every):
-        return sorted(every, key=lambda pair: -_middle([own(step) for step in summary_figures.steady(pair[1])]))
+    if compare_loaded(every):
+        return sorted(
+            every, key=lambda pair: -median_or_zero([own_time(step) for step in summary_figures.steady(pair[1])])
+        )
     return sorted(every, key=lambda pair: -summary_figures.typical_length(pair[1]))
 
 
-def _grown(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, float]:
+def _growth(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, float]:
     grown = {
         name: parts[slowest][name] - median(one[name] for label, one in parts.items() if label != slowest)
         for name in OWN
@@ -107,10 +110,6 @@ def _grown(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str,
 
 def _skews(every: Sequence[Sequence[Step]]) -> list[int]:
     """Of each step that all ranks have, the difference between the most and the least work of their own."""
-    by_number = [{step.number: own(step) for step in steps} for steps in every]
+    by_number = [{step.number: own_time(step) for step in steps} for steps in every]
     common = set(by_number[0]).intersection(*by_number[1:])
     return [max(works[number] for works in by_number) - min(works[number] for works in by_number) for number in common]
-
-
-def _middle(values: Sequence[float]) -> float:
-    return median(values) if values else 0.0

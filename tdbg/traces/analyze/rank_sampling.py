@@ -1,8 +1,9 @@
-"""Of many ranks the few whose traces are worth reading, told before any trace is read whole.
+"""Select the few of many ranks whose traces are worth reading, before any trace is read whole.
 
-Two things are known cheaply of a rank: how long its steps take, and how long they take without what it may wait for
-others in. Where ranks wait for each other all steps are as long as those of the slowest, and the second tells it. Both
-are in the events that tdbg recorded beside the trace; else in the trace's own marks of steps and collectives.
+Two figures of a rank are cheap: the length of its steps, and their length without the parts in which it may wait for
+other ranks. Where ranks wait for each other, all steps are as long as those of the slowest rank, and only the second
+figure identifies it. Both come from the events that tdbg recorded beside the trace, or else from the trace's own marks
+of steps and collectives.
 """
 
 import re
@@ -14,13 +15,13 @@ from typing import NamedTuple
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import open_regular
-from tdbg.traces.parse.trace_files import Found, run_folder
+from tdbg.traces.parse.trace_files import TraceFile, run_folder
 
-MOST = 8  # ranks that are all read where nobody says which
-TAIL = 1 << 18  # bytes of a rank's events that are looked at: some 500 steps
+MOST = 8  # ranks that are all read without --ranks
+TAIL = 1 << 18  # bytes read from the end of a rank's events: some 500 steps
 LAST = 200  # steps
-FEW = 3  # steps that tell nothing of a rank yet
-SLOWER = 1.1  # times what the slowest of those that were profiled has to do: worth a word
+FEW = 3  # with fewer steps a rank is not judged
+SLOWER = 1.1  # a rank without a trace is reported when its own time is this many times the slowest profiled rank's
 # What kineto writes of steps, of collectives on the host, and of their kernels.
 MARK = re.compile(
     rb'"cat":\s*"(?:user_annotation|kernel)",\s*"name":\s*"(ProfilerStep#|(?:gloo|nccl|mpi|ucc|xccl):|nccl|rccl)'
@@ -29,46 +30,46 @@ MARK = re.compile(
 REACH = 1024  # bytes in which such a mark lies
 
 
-class Pace(NamedTuple):
-    """Milliseconds of a step: all of it, and without backward (or collectives), in which a rank may wait for others."""
+class StepTime(NamedTuple):
+    """Milliseconds of a step: whole, and without backward (or collectives), in which a rank may wait for others."""
 
     whole: float
     own: float
 
 
-class Picked(NamedTuple):
-    """The traces to read, the ranks of those that are not, and a line that tells it; empty where all are read."""
+class RankSample(NamedTuple):
+    """The traces to read, the ranks left out, and a line that says so; empty if all ranks are read."""
 
-    found: list[Found]
+    found: list[TraceFile]
     left: list[int]
     said: str
 
 
-def picked(found: Sequence[Found]) -> Picked:
-    """All traces of up to `MOST` ranks; of more rank 0, a usual rank, and those that seem to be the slowest.
+def select_ranks(found: Sequence[TraceFile]) -> RankSample:
+    """Select all traces of up to `MOST` ranks; of more ranks, rank 0, a typical rank, and the seemingly slowest.
 
-    Cost: a quarter of a megabyte of events a rank; where there are none, a look through its trace for a few words,
-    which takes a third of the time of reading it. Memory: a block.
+    Cost: reads a quarter of a megabyte of events per rank; without events, a search through its trace, a third of the
+    time of reading it. Memory: a block.
     """
     ranks = [one.rank for one in found]
     known = sorted({rank for rank in ranks if rank is not None})
     if len(known) <= MOST or None in ranks or any(one.part is not None for one in found):
-        return Picked(list(found), [], "")
-    last = {one.rank: one for one in found}  # of several windows any tells it
-    recorded = {rank: _recorded(last[rank].path.parent.parent) for rank in known}
+        return RankSample(list(found), [], "")
+    last = {one.rank: one for one in found}  # any of several windows will do
+    recorded = {rank: _read_recorded_time(last[rank].path.parent.parent) for rank in known}
     by_events = all(recorded.values())
-    paces = recorded if by_events else {rank: _marked(last[rank].path) for rank in known}
-    kept = _worth({rank: pace for rank, pace in paces.items() if pace is not None}, known)
+    paces = recorded if by_events else {rank: _read_marked_time(last[rank].path) for rank in known}
+    kept = _select_slowest({rank: pace for rank, pace in paces.items() if pace is not None}, known)
     how = "by the steps in their events" if by_events else "by the steps in their traces"
     which = f"rank {known[0]}, a usual one, and those that look slowest {how}"
     if not any(paces.values()):
         which = "nothing tells which are slow"
     said = f"of {len(known):,} ranks {', '.join(map(str, kept))} are read: {which}; --ranks names others"
-    return Picked([one for one in found if one.rank in kept], [rank for rank in known if rank not in kept], said)
+    return RankSample([one for one in found if one.rank in kept], [rank for rank in known if rank not in kept], said)
 
 
-def _worth(paces: dict[int, Pace], known: Sequence[int]) -> list[int]:
-    """The first rank, the slowest by either measure in turn, one in the middle; as many as there is room for."""
+def _select_slowest(paces: dict[int, StepTime], known: Sequence[int]) -> list[int]:
+    """The first rank, the slowest by either figure in turn, and the median one; at most `MOST`."""
     by_own, by_whole = (sorted(paces, key=lambda rank: -paces[rank][at]) for at in (1, 0))
     slow = list(dict.fromkeys(chain.from_iterable(zip(by_own, by_whole, strict=True))))
     usual = by_own[len(by_own) // 2 : len(by_own) // 2 + 1]
@@ -76,8 +77,8 @@ def _worth(paces: dict[int, Pace], known: Sequence[int]) -> list[int]:
     return sorted(list(dict.fromkeys(order))[:MOST])
 
 
-def unprofiled(found: Sequence[Found]) -> str:
-    """What is to be said where a rank of the run that has no trace has more to do than all of those that have one."""
+def describe_unprofiled(found: Sequence[TraceFile]) -> str:
+    """A warning if a rank without a trace seems slower than every rank with one; empty otherwise."""
     run = run_folder(found[0].path) if found else None
     if run is None or any(one.rank is None for one in found):
         return ""
@@ -90,7 +91,7 @@ def unprofiled(found: Sequence[Found]) -> str:
     }
     if not others:
         return ""
-    paces = {rank: _recorded(path) for rank, path in folders.items() if rank is not None}
+    paces = {rank: _read_recorded_time(path) for rank, path in folders.items() if rank is not None}
     own = {rank: pace.own for rank, pace in paces.items() if pace is not None}
     best = max((own[rank] for rank in traced if rank in own), default=0.0)
     slow = max((rank for rank in own if rank in others), key=lambda rank: own[rank], default=None)
@@ -103,18 +104,18 @@ def unprofiled(found: Sequence[Found]) -> str:
     )
 
 
-def _recorded(folder: Path) -> Pace | None:
-    """How fast a rank was in the last steps that its events tell of; None where they tell of too few."""
+def _read_recorded_time(folder: Path) -> StepTime | None:
+    """The step time of a rank by the last steps in its events; None if there are too few."""
     from tdbg.core.events import Step
 
-    rows = [event for event in _tail(folder) if isinstance(event, Step) and event.phase == "train"][-LAST:]
+    rows = [event for event in _read_last_events(folder) if isinstance(event, Step) and event.phase == "train"][-LAST:]
     timed = [(row.step_ms, row.backward_ms or 0.0) for row in rows if row.step_ms is not None]
     if len(timed) < FEW:
         return None
-    return Pace(median(whole for whole, _ in timed), median(whole - backward for whole, backward in timed))
+    return StepTime(median(whole for whole, _ in timed), median(whole - backward for whole, backward in timed))
 
 
-def _tail(folder: Path) -> Iterator[object]:
+def _read_last_events(folder: Path) -> Iterator[object]:
     from tdbg.core.events import decode
     from tdbg.core.rundir import EVENTS
 
@@ -129,8 +130,8 @@ def _tail(folder: Path) -> Iterator[object]:
         yield decode(line)
 
 
-def _marked(path: Path) -> Pace | None:
-    """How fast a rank was by the marks in its trace; None where there are none."""
+def _read_marked_time(path: Path) -> StepTime | None:
+    """The step time of a rank by the marks in its trace; None if there are none."""
     from tdbg.traces.parse.chunks import Blocks
 
     steps: list[float] = []
@@ -156,4 +157,4 @@ def _marked(path: Path) -> Pace | None:
     if not steps:
         return None
     whole = median(steps)
-    return Pace(whole, whole - collective / len(steps))
+    return StepTime(whole, whole - collective / len(steps))

@@ -12,7 +12,7 @@ import numpy as np
 from tdbg.core.tables import counted
 from tdbg.traces.analyze.cpu_timeline import Threads
 from tdbg.traces.analyze.device_timeline import Devices
-from tdbg.traces.analyze.memory_timeline import Heap
+from tdbg.traces.analyze.memory_timeline import MemoryTimeline
 from tdbg.traces.parse import event_names, merged_traces
 from tdbg.traces.parse.event_sorting import in_order
 from tdbg.traces.parse.event_stream import Event, Trace
@@ -35,7 +35,7 @@ class Builder:
     def __init__(self, trees: bool) -> None:
         self.threads = Threads(trees)
         self.devices = Devices()
-        self.heaps: dict[str, Heap] = {}
+        self.heaps: dict[str, MemoryTimeline] = {}
         self.base = -1  # microseconds, from which all times are counted
         self.first = 1 << 62
         self.last = 0
@@ -57,15 +57,15 @@ class Builder:
             self.base = int(next(first, -1))
         spans = [event for event in batch if event.cat == event_names.ANNOTATION]
         if spans:
-            self._see_others(spans)
+            self._add_others(spans)
         operators = [event for event in batch if event.cat == event_names.OPERATOR and event.ph == "X"]
         if operators:
-            self._see_operators(operators)
+            self._add_operators(operators)
         if len(operators) + len(spans) < len(batch):
             seen = (event_names.OPERATOR, event_names.ANNOTATION)
-            self._see_others([event for event in batch if event.cat not in seen])
+            self._add_others([event for event in batch if event.cat not in seen])
 
-    def _see_operators(self, operators: "list[Event]") -> None:
+    def _add_operators(self, operators: "list[Event]") -> None:
         times = np.array([event.ts for event in operators])
         lengths = np.array([event.dur for event in operators])
         good = (times >= 0) & (times < event_names.FAR) & (lengths >= 0) & (lengths < event_names.FAR)
@@ -79,11 +79,11 @@ class Builder:
             self.base = int(times[0])
         starts = np.rint((times - self.base) * 1000).astype(np.int64)  # what is left has few enough digits to be exact
         durs = np.rint(lengths * 1000).astype(np.int64)
-        self.threads.see_operators(operators, starts, durs)
+        self.threads.add_operators(operators, starts, durs)
         self.first = min(self.first, int(starts.min()))
         self.last = max(self.last, int((starts + durs).max()))
 
-    def _see_others(self, events: "list[Event]") -> None:
+    def _add_others(self, events: "list[Event]") -> None:
         of = self._of
         base, first, last = self.base, self.first, self.last
         for event in events:
@@ -122,8 +122,8 @@ class Builder:
             if len(self.heaps) >= MOST_HEAPS:
                 self.homeless += 1
                 return
-            heap = self.heaps[device] = Heap(device)
-        heap.see(event, time, self.threads.outermost(self.threads.thread(event), time))
+            heap = self.heaps[device] = MemoryTimeline(device)
+        heap.add_event(event, time, self.threads.outermost(self.threads.thread(event), time))
 
 
 def summarize(
@@ -228,7 +228,7 @@ def _last_step(head: dict[str, Any]) -> int | None:
     ours, cut_out = _table(head, "tdbg"), merged_traces.about(head).get("steps")
     first, wanted, partial = (ours.get(name) for name in ("first_step", "wanted", "partial_step"))
     if isinstance(cut_out, list) and cut_out:
-        return event_names.whole(cut_out[-1])
+        return event_names.whole_number(cut_out[-1])
     if not isinstance(first, int):
         return None
     if isinstance(partial, int):
@@ -252,7 +252,7 @@ def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     """What the trace tells of itself; what has another type than torch writes is left out."""
     info, ours = _table(head, "distributedInfo"), _table(head, "tdbg")
     for told in (ours, info):
-        rank, world_size = event_names.whole(told.get("rank")), event_names.whole(told.get("world_size"))
+        rank, world_size = event_names.whole_number(told.get("rank")), event_names.whole_number(told.get("world_size"))
         found.rank = found.rank if rank is None else rank
         found.world_size = found.world_size if world_size is None else world_size
     precision = ours.get("float32_matmul_precision")
@@ -269,7 +269,7 @@ def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     found.devices = [str(one.get("name", "")) for one in devices]
     if devices:
         major, minor, size = (
-            event_names.whole(devices[0].get(key)) for key in ("computeMajor", "computeMinor", "totalGlobalMem")
+            event_names.whole_number(devices[0].get(key)) for key in ("computeMajor", "computeMinor", "totalGlobalMem")
         )
         found.capability = (major, minor) if major is not None and minor is not None else None
         found.device_bytes = size or 0

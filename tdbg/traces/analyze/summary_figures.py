@@ -18,6 +18,11 @@ def ms(ns: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def median_or_zero(values: Sequence[float]) -> float:
+    """The median; 0 without any values."""
+    return median(values) if values else 0.0
+
+
 def typical_length(found: Summary) -> float:
     """The median length of a step, in nanoseconds; 0 without any."""
     return median(step.length for step in found.steps) if found.steps else 0.0

@@ -1,4 +1,4 @@
-"""One side of a comparison: the steps, operators and kernels of some traces, and the file that keeps them (a baseline)."""
+"""A baseline: the steps, operators and kernels of one side of a comparison, and the file that stores them."""
 
 import os
 from collections import Counter, defaultdict
@@ -11,26 +11,26 @@ from typing import Any
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import open_regular
 from tdbg.traces.analyze import summary_figures
-from tdbg.traces.parse.trace_files import Found
+from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 
 KIND, VERSION = "trace-baseline", 1
-LARGE = 16 << 20  # bytes; no baseline is as large
+LARGE = 16 << 20  # bytes; larger files are not read
 FOREVER = 1 << 62  # nanoseconds
-MOST = 1_000  # operators, and kernels, that are kept: those with the most time
+MOST = 1_000  # operators, and kernels, that are stored: those with the most time
 
 
 @dataclass(slots=True)
-class Stride:
-    """One step of the whole job: as long as on the slowest of its ranks. ``bar``: parts, mean of the ranks. Nanoseconds."""
+class StepStats:
+    """One step of the job, in nanoseconds: its length on the slowest rank; ``bar``: its parts, means over the ranks."""
 
     length: int
     bar: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Share:
-    """An operator or kernel: nanoseconds and calls of one step on one rank, on average."""
+class OpStats:
+    """An operator or kernel: mean nanoseconds and calls per step and rank."""
 
     name: str
     time: float
@@ -38,35 +38,35 @@ class Share:
 
 
 @dataclass(slots=True)
-class Side:
-    """What is compared. ``left_out``: steps three times as long as the median and longer. No ``steps`` are marked: empty.
+class Baseline:
+    """One side of a comparison. ``left_out``: how many steps took three times the median or longer.
 
-    medians: of each run, the length of its steps; of several runs they tell by how much runs differ.
+    steps: empty if the traces mark none. medians: the median step length of each run; several show how runs vary.
     """
 
     name: str
-    steps: list[Stride] = field(default_factory=list)
+    steps: list[StepStats] = field(default_factory=list)
     medians: list[float] = field(default_factory=list)
     left_out: int = 0
     traces: int = 0
     ranks: list[int] = field(default_factory=list)
     devices: list[str] = field(default_factory=list)
     recorded: list[str] = field(default_factory=list)
-    operators: list[Share] = field(default_factory=list)
-    kernels: list[Share] = field(default_factory=list)
+    operators: list[OpStats] = field(default_factory=list)
+    kernels: list[OpStats] = field(default_factory=list)
 
     @property
     def lengths(self) -> list[int]:
-        """How long each step took, in nanoseconds."""
+        """The length of each step, in nanoseconds."""
         return [step.length for step in self.steps]
 
 
-def side(name: str, every: Sequence[tuple[Found, Summary]]) -> Side:
-    """One side out of the summaries of its traces; those of several ranks are the same steps."""
-    found = Side(name, traces=len(every))
-    kept: defaultdict[tuple[object, ...], list[Stride]] = defaultdict(list)
+def make_baseline(name: str, every: Sequence[tuple[TraceFile, Summary]]) -> Baseline:
+    """Build a side from the summaries of its traces; the traces of several ranks are the same steps."""
+    found = Baseline(name, traces=len(every))
+    kept: defaultdict[tuple[object, ...], list[StepStats]] = defaultdict(list)
     left: set[tuple[object, ...]] = set()
-    nth: Counter[int] = Counter()  # traces of a rank that only they themselves tell
+    nth: Counter[int] = Counter()  # traces whose rank stands in the trace alone
     for one, read in every:
         steady = {id(step) for step in summary_figures.steady(read)}
         place: tuple[object, ...] = (one.attempt, one.window)
@@ -77,28 +77,28 @@ def side(name: str, every: Sequence[tuple[Found, Summary]]) -> Side:
             if step.number is None:
                 continue
             key = (*place, step.number)
-            kept[key].append(Stride(step.length, dict(step.bar)))
+            kept[key].append(StepStats(step.length, dict(step.bar)))
             if id(step) not in steady:
                 left.add(key)
-    found.steps = [_of_all_ranks(strides) for key, strides in kept.items() if key not in left]
+    found.steps = [_merge_ranks(strides) for key, strides in kept.items() if key not in left]
     found.medians = [float(median(found.lengths))] if found.steps else []
     found.left_out = len(left)
     summaries = [read for _, read in every]
     found.ranks = sorted({rank for one, read in every if (rank := _rank(one, read)) is not None})
-    found.devices = sorted({name for read in summaries for name in (read.devices or _device(read))})
+    found.devices = sorted({name for read in summaries for name in (read.devices or _device_names(read))})
     found.recorded = sorted({name for read in summaries for name in read.recorded})
     count = sum(max(len(read.steps), 1) for read in summaries)
-    found.operators = _shares(((one.name, one.own, one.calls) for read in summaries for one in read.operators), count)
-    found.kernels = _shares(((one.name, one.total, one.calls) for read in summaries for one in read.kernels), count)
+    found.operators = _sum_ops(((one.name, one.own, one.calls) for read in summaries for one in read.operators), count)
+    found.kernels = _sum_ops(((one.name, one.total, one.calls) for read in summaries for one in read.kernels), count)
     return found
 
 
-def together(every: Sequence[Side]) -> Side:
-    """Several runs as one side."""
+def merge_baselines(every: Sequence[Baseline]) -> Baseline:
+    """Merge several runs into one side."""
     if len(every) == 1:
         return every[0]
     weights = [max(len(one.steps), 1) for one in every]
-    return Side(
+    return Baseline(
         ", ".join(one.name for one in every),
         [step for one in every for step in one.steps],
         [value for one in every for value in one.medians],
@@ -107,38 +107,38 @@ def together(every: Sequence[Side]) -> Side:
         sorted({rank for one in every for rank in one.ranks}),
         sorted({name for one in every for name in one.devices}),
         sorted({name for one in every for name in one.recorded}),
-        _mixed([one.operators for one in every], weights),
-        _mixed([one.kernels for one in every], weights),
+        _merge_ops([one.operators for one in every], weights),
+        _merge_ops([one.kernels for one in every], weights),
     )
 
 
-def _mixed(every: Sequence[Sequence[Share]], weights: Sequence[int]) -> list[Share]:
+def _merge_ops(every: Sequence[Sequence[OpStats]], weights: Sequence[int]) -> list[OpStats]:
     works = (
         (one.name, one.time * weight, one.calls * weight)
         for shares, weight in zip(every, weights, strict=True)
         for one in shares
     )
-    return _shares(works, sum(weights))
+    return _sum_ops(works, sum(weights))
 
 
-def _of_all_ranks(strides: Sequence[Stride]) -> Stride:
+def _merge_ranks(strides: Sequence[StepStats]) -> StepStats:
     names = {name for stride in strides for name in stride.bar}
     bar = {name: sum(stride.bar.get(name, 0) for stride in strides) / len(strides) for name in names}
-    return Stride(max(stride.length for stride in strides), bar)
+    return StepStats(max(stride.length for stride in strides), bar)
 
 
-def _rank(one: Found, read: Summary) -> int | None:
+def _rank(one: TraceFile, read: Summary) -> int | None:
     return one.rank if one.rank is not None else read.rank
 
 
-def _device(read: Summary) -> list[str]:
+def _device_names(read: Summary) -> list[str]:
     return ["accelerator"] if read.device else ["cpu"]
 
 
-def _shares(works: Any, count: int) -> list[Share]:
-    sums: dict[str, Share] = {}
+def _sum_ops(works: Any, count: int) -> list[OpStats]:
+    sums: dict[str, OpStats] = {}
     for name, time, calls in works:
-        into = sums.setdefault(name, Share(name, 0.0, 0.0))
+        into = sums.setdefault(name, OpStats(name, 0.0, 0.0))
         into.time += time / count
         into.calls += calls / count
     return sorted(sums.values(), key=lambda one: -one.time)[:MOST]
@@ -147,13 +147,13 @@ def _shares(works: Any, count: int) -> list[Share]:
 # the file
 
 
-def save(kept: Side, path: Path) -> None:
+def save_baseline(kept: Baseline, path: Path) -> None:
     """Write a baseline. Raises TdbgError where it cannot be written, and where the file is something else."""
     from tdbg.core.rundir import write_json
     from tdbg.core.tables import finite
     from tdbg.version import __version__
 
-    if path.exists() and not _says_so(path):
+    if path.exists() and not _is_baseline_file(path):
         raise TdbgError(f"{path} is there already, and no baseline", "name another file with --save")
     try:
         write_json(path, {"kind": KIND, "version": VERSION, "tdbg": __version__, "data": finite(asdict(kept))})
@@ -161,12 +161,12 @@ def save(kept: Side, path: Path) -> None:
         raise TdbgError(f"cannot write {path}: {error.strerror or error}", "name another file with --save") from None
 
 
-def stored(where: str) -> Side | None:
-    """The side that a file keeps; None for anything that does not say it is a baseline. TdbgError for a bad one."""
+def load_baseline(where: str) -> Baseline | None:
+    """Load a baseline file; None for a file of any other kind. Raises TdbgError for a damaged one."""
     import msgspec
 
     path = Path(where)
-    if not path.is_file() or not _says_so(path):
+    if not path.is_file() or not _is_baseline_file(path):
         return None
     again = "make it again: `tdbg trace compare RUN --save FILE`"
     if os.path.getsize(path) > LARGE:
@@ -176,17 +176,17 @@ def stored(where: str) -> Side | None:
         version = bytes(envelope.get("version", b"none")).decode()
         if version != str(VERSION):
             raise TdbgError(f"{path} is a baseline of version {version}; this tdbg reads {VERSION}", again)
-        found = msgspec.json.decode(envelope.get("data", b""), type=Side)
+        found = msgspec.json.decode(envelope.get("data", b""), type=Baseline)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TdbgError(f"{path} is a damaged baseline: {error}", again) from None
     except OSError as error:
         raise TdbgError(f"{path}: {error.strerror or error}", "name a baseline that can be read") from None
-    if not _makes_sense(found):
+    if not _is_valid(found):
         raise TdbgError(f"{path} is a damaged baseline: its times make no sense", again)
     return found
 
 
-def _makes_sense(found: Side) -> bool:
+def _is_valid(found: Baseline) -> bool:
     shares = [*found.operators, *found.kernels]
     times = [*found.medians, *(time for step in found.steps for time in step.bar.values())]
     times += [value for one in shares for value in (one.time, one.calls)]
@@ -194,7 +194,7 @@ def _makes_sense(found: Side) -> bool:
     return lengths and bool(found.steps) == bool(found.medians) and all(abs(time) < FOREVER for time in times)
 
 
-def _says_so(path: Path) -> bool:
+def _is_baseline_file(path: Path) -> bool:
     try:
         with open_regular(path) as file:
             begin = b"".join(file.read(200).split())

@@ -1,21 +1,21 @@
-"""Two sides of traces against each other: by their own spread, and what changed. Standard library alone."""
+"""Compare two sides of traces: whether they differ beyond their spread, and what changed. Standard library alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from tdbg.core.tables import counted
-from tdbg.traces.analyze.significance import Shift, ratio, shift
-from tdbg.traces.analyze.trace_baseline import Share, Side
+from tdbg.traces.analyze.significance import Shift, estimate_ratio, estimate_shift
+from tdbg.traces.analyze.summary_figures import median_or_zero
+from tdbg.traces.analyze.trace_baseline import Baseline, OpStats
 from tdbg.traces.parse import event_names
 
 TOLERANCE = 0.05
-NOTABLE = 0.01  # of a step of A: what changed by less is not told
+NOTABLE = 0.01  # of a step of A: smaller changes are not reported
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the bar: nanoseconds of a step on both sides (medians), and by how much it grew."""
+class PartChange:
+    """A part of the bar: median nanoseconds of a step on both sides, and the shift between them."""
 
     name: str
     a: float
@@ -24,8 +24,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """An operator or kernel on both sides; 0 where it is not there."""
+class OpChange:
+    """An operator or kernel on both sides; 0 where it is absent."""
 
     name: str
     a_time: float
@@ -35,22 +35,22 @@ class Change:
 
     @property
     def grown(self) -> float:
-        """Nanoseconds that a step spends more on it in B."""
+        """Nanoseconds more per step in B."""
         return self.b_time - self.a_time
 
 
 @dataclass(slots=True)
-class Comparison:
-    """What came of it. ``verdict``: slower, faster, no difference, or too few steps."""
+class TraceComparison:
+    """The result. ``verdict``: slower, faster, no difference, or too few steps."""
 
-    a: Side
-    b: Side
+    a: Baseline
+    b: Baseline
     change: Shift
     tolerance: float
     verdict: str = ""
-    parts: list[Part] = field(default_factory=list)
-    operators: list[Change] = field(default_factory=list)
-    kernels: list[Change] = field(default_factory=list)
+    parts: list[PartChange] = field(default_factory=list)
+    operators: list[OpChange] = field(default_factory=list)
+    kernels: list[OpChange] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -59,67 +59,63 @@ class Comparison:
         return self.verdict == "slower" and self.change.guess > self.tolerance
 
 
-def compare(a: Side, b: Side, tolerance: float = TOLERANCE) -> Comparison:
-    """Hold B against A."""
-    found = Comparison(a, b, ratio(a.lengths, b.lengths), tolerance)
+def compare_traces(a: Baseline, b: Baseline, tolerance: float = TOLERANCE) -> TraceComparison:
+    """Compare B with A."""
+    found = TraceComparison(a, b, estimate_ratio(a.lengths, b.lengths), tolerance)
     words = {1: "slower", -1: "faster", 0: "no difference"}
     sign = found.change.sign
-    if sign and not _beyond_runs(a, b, sign):
+    if sign and not _exceeds_runs(a, b, sign):
         sign = 0
         found.notes.append("their steps differ by more than their spread, but so do the runs of one side")
     found.verdict = words[sign] if found.change.is_known else "too few steps"
     if sign and len(a.medians) == len(b.medians) == 1:
         found.notes.append("by how much two runs of A differ is not known: --save keeps several as one baseline")
     floor = NOTABLE * (sum(a.lengths) / len(a.lengths) if a.lengths else sum(one.time for one in a.operators))
-    found.parts = _parts(a, b)
-    found.operators = _changes(a.operators, b.operators, floor)
-    found.kernels = _changes(a.kernels, b.kernels, floor)
-    found.notes += _notes(a, b)
+    found.parts = _compare_parts(a, b)
+    found.operators = _compare_ops(a.operators, b.operators, floor)
+    found.kernels = _compare_ops(a.kernels, b.kernels, floor)
+    found.notes += _list_caveats(a, b)
     return found
 
 
-def _beyond_runs(a: Side, b: Side, sign: int) -> bool:
-    """Whether every run of the one side is on the same hand of every run of the other."""
+def _exceeds_runs(a: Baseline, b: Baseline, sign: int) -> bool:
+    """Whether every run of one side is slower (sign > 0), or faster, than every run of the other."""
     low, high = (a, b) if sign > 0 else (b, a)
     return max(low.medians) < min(high.medians)
 
 
-def is_notable(part: Part, found: Comparison) -> bool:
-    """Whether a part changed beyond its spread, and by enough of a step to be told."""
+def is_notable(part: PartChange, found: TraceComparison) -> bool:
+    """Whether a part changed beyond its spread, and by a notable share of a step."""
     if not part.change.sign:
         return False  # one side may have no steps
     whole = sum(found.a.lengths) / len(found.a.lengths)
     return abs(part.change.guess) >= NOTABLE * whole
 
 
-def _parts(a: Side, b: Side) -> list[Part]:
+def _compare_parts(a: Baseline, b: Baseline) -> list[PartChange]:
     found = []
     for name in event_names.BAR:
         ours, theirs = ([step.bar.get(name, 0.0) for step in one.steps] for one in (a, b))
         if any(ours) or any(theirs):
-            found.append(Part(name, _middle(ours), _middle(theirs), shift(ours, theirs)))
+            found.append(PartChange(name, median_or_zero(ours), median_or_zero(theirs), estimate_shift(ours, theirs)))
     return found
 
 
-def _middle(values: Sequence[float]) -> float:
-    return median(values) if values else 0.0
-
-
-def _changes(a: Sequence[Share], b: Sequence[Share], floor: float) -> list[Change]:
-    """What is matched by its name, largest change first; what changed by less than the floor is left out."""
-    none = Share("", 0.0, 0.0)
+def _compare_ops(a: Sequence[OpStats], b: Sequence[OpStats], floor: float) -> list[OpChange]:
+    """Changes by name, largest first; changes smaller than the floor are left out."""
+    none = OpStats("", 0.0, 0.0)
     ours, theirs = ({one.name: one for one in every} for every in (a, b))
     found = []
     for name in {**ours, **theirs}:
         one, other = ours.get(name, none), theirs.get(name, none)
-        change = Change(name, one.time, other.time, one.calls, other.calls)
+        change = OpChange(name, one.time, other.time, one.calls, other.calls)
         if abs(change.grown) >= floor and change.grown:
             found.append(change)
     return sorted(found, key=lambda change: -abs(change.grown))
 
 
-def _notes(a: Side, b: Side) -> list[str]:
-    """What makes the two hard to compare."""
+def _list_caveats(a: Baseline, b: Baseline) -> list[str]:
+    """What makes the two sides hard to compare."""
     found = []
     if a.devices != b.devices and a.devices and b.devices:
         found.append(f"A ran on {', '.join(a.devices)}, B on {', '.join(b.devices)}")

@@ -116,12 +116,12 @@ def category(written: str) -> str:
     return next((today for ending, today in ENDINGS.items() if re.search(rf"(^|_){ending}$", name)), written)
 
 
-def whole(value: object) -> int | None:
+def whole_number(value: object) -> int | None:
     """A whole number as it stands in a trace; None for what is none, and for one that nothing has so much of."""
     return value if isinstance(value, int) and -LARGEST < value < LARGEST else None
 
 
-def call(frame: str) -> str:
+def short_frame(frame: str) -> str:
     """What a frame of Python is called for short: ``torch.save``, ``fsync``; else as it is."""
     if "serialization.py" in frame:
         return "torch.save"

@@ -7,21 +7,21 @@ import msgspec
 from tdbg.traces.parse.event_stream import Event, Trace
 
 
-class Whole(Event, gc=False):
+class RawEvent(Event, gc=False):
     """An event, its id, and all of it as JSON. ``text`` lives as long as the block it is of: keep ``bytes(text)``."""
 
     id: msgspec.Raw = msgspec.field(default=msgspec.Raw())
     text: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name=" ")  # filled in below
 
 
-class WholeTrace(Trace):
-    """As `Trace`; its events are of class `Whole`."""
+class RawEventTrace(Trace):
+    """As `Trace`; its events are of class `RawEvent`."""
 
     def __init__(self, path: Any, size: int = 1 << 20) -> None:
         super().__init__(path, size)
-        events = msgspec.json.Decoder(list[Whole]).decode
+        events = msgspec.json.Decoder(list[RawEvent]).decode
         texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
-        one = msgspec.json.Decoder(Whole).decode
+        one = msgspec.json.Decoder(RawEvent).decode
 
         def decode(data: bytes) -> list[Event]:
             found = events(data)

@@ -30,7 +30,7 @@ OF_A_LINK = "name what a link points to, or a trace that is a regular file"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TraceFile:
     """One trace: where it is, and what its path tells. ``window``: which of its rank, from 0, in the order of time.
 
     part: which of the ranks that `tdbg trace slice` merged into the file; None where it is one trace.
@@ -50,87 +50,87 @@ class Found:
         return ", ".join([*parts, *([f"window {self.window}"] if self.window else [])])
 
 
-def traces(where: str, wanted: Callable[[int], bool] | None = None) -> list[Found]:
+def find_traces(where: str, wanted: Callable[[int], bool] | None = None) -> list[TraceFile]:
     """The traces at a path, by rank, attempt and time; a run may be named as everywhere.
 
     where: empty for the newest run here that has traces; a folder of several runs is the newest of them that has any,
     and it is said. wanted: which ranks. Raises TdbgError where there is none.
     """
-    base = _place(where)
+    base = _resolve_place(where)
     if base.is_file():
-        return _of_file(base, wanted)
-    there, left_out = _files(base)
-    files = sorted(_of_one_run(there), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name))
-    found: list[Found] = []
+        return _traces_in_file(base, wanted)
+    there, left_out = _list_files(base)
+    files = sorted(_newest_run_only(there), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name))
+    found: list[TraceFile] = []
     counts: dict[tuple[int | None, int, Path], int] = {}
     for path in files:
         rank, attempt = _rank(path), _attempt(path)
-        if rank is None and _merged(path):
-            found += [one for one in _parts(path) if wanted is None or wanted(one.rank or 0)]
+        if rank is None and _slice_ranks(path):
+            found += [one for one in _slice_parts(path) if wanted is None or wanted(one.rank or 0)]
             continue
         key = (rank, attempt, path.parent if rank is None else base)
         window = counts[key] = counts.get(key, -1) + 1
         if wanted is None or rank is None or wanted(rank):
-            found.append(Found(path, rank, attempt, 0 if rank is None else window))
+            found.append(TraceFile(path, rank, attempt, 0 if rank is None else window))
     if files and not found:
-        known = sorted({rank for path in files for rank in (_merged(path) or [_rank(path) or 0])})
-        raise TdbgError(f"{base}: there is no trace of these ranks", f"there are traces of {_told(known)}")
+        known = sorted({rank for path in files for rank in (_slice_ranks(path) or [_rank(path) or 0])})
+        raise TdbgError(f"{base}: there is no trace of these ranks", f"there are traces of {_list_ranks(known)}")
     if not found:
-        raise _none(base, left_out)
+        raise _no_trace_error(base, left_out)
     if left_out:
-        say(_counted_out(left_out))
+        say(_describe_left_out(left_out))
     return found
 
 
-def _none(base: Path, left_out: Sequence[str]) -> TdbgError:
+def _no_trace_error(base: Path, left_out: Sequence[str]) -> TdbgError:
     """What is said where there is no trace, or none that is read."""
     if base.is_dir() and not left_out:
         return TdbgError(f"{base}: there is no trace in it or below it", NONE_YET)
-    why = _counted_out(left_out) if base.is_dir() else f"{base} is left out: {why_unreadable(base)}"
+    why = _describe_left_out(left_out) if base.is_dir() else f"{base} is left out: {why_unreadable(base)}"
     return TdbgError(f"there is no trace that can be read: {why}", OF_A_LINK)
 
 
-def _counted_out(left_out: Sequence[str]) -> str:
+def _describe_left_out(left_out: Sequence[str]) -> str:
     more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
     return f"{left_out[0]}{more}"
 
 
-def _told(ranks: Sequence[int]) -> str:
+def _list_ranks(ranks: Sequence[int]) -> str:
     """``rank 0``, or ``the ranks 0, 1 and 98 more``."""
     some = ", ".join(map(str, ranks[:TOLD]))
     more = f" and {len(ranks) - TOLD} more" if len(ranks) > TOLD else ""
     return f"rank {some}" if len(ranks) == 1 else f"the ranks {some}{more}"
 
 
-def _of_file(path: Path, wanted: Callable[[int], bool] | None) -> list[Found]:
+def _traces_in_file(path: Path, wanted: Callable[[int], bool] | None) -> list[TraceFile]:
     """The trace in a file; of a slice of several ranks each of them."""
-    parts = _parts(path)
+    parts = _slice_parts(path)
     found = [one for one in parts if wanted is None or wanted(one.rank or 0)]
     if parts and not found:
         known = ", ".join(str(one.rank) for one in parts)
         raise TdbgError(f"{path}: there is no trace of these ranks", f"the slice holds the ranks {known}")
-    return found or [Found(path, _rank(path))]
+    return found or [TraceFile(path, _rank(path))]
 
 
-def _parts(path: Path) -> list[Found]:
+def _slice_parts(path: Path) -> list[TraceFile]:
     """The traces that `tdbg trace slice` merged into a file; none for any other file."""
     counts: Counter[int] = Counter()
     found = []
-    for part, rank in enumerate(_merged(path)):
-        found.append(Found(path, rank, window=counts[rank], part=part))
+    for part, rank in enumerate(_slice_ranks(path)):
+        found.append(TraceFile(path, rank, window=counts[rank], part=part))
         counts[rank] += 1
     return found
 
 
-def newest(found: Sequence[Found]) -> list[Found]:
+def newest_windows(found: Sequence[TraceFile]) -> list[TraceFile]:
     """Of each rank the last window of the last attempt; what tells no rank is kept."""
-    last: dict[object, Found] = {}
+    last: dict[object, TraceFile] = {}
     for one in found:
         last[one.path if one.rank is None else one.rank] = one
     return list(last.values())
 
 
-def run_of(path: Path) -> str:
+def run_name(path: Path) -> str:
     """The name of the run that a trace is of; its own name where it is of none."""
     run = run_folder(path)
     return run.name if run is not None else path.name
@@ -143,7 +143,7 @@ def run_folder(path: Path) -> Path | None:
     return next((folder for folder in path.parents if (folder / STATE_FILE).is_file()), None)
 
 
-def _of_one_run(files: list[Path]) -> list[Path]:
+def _newest_run_only(files: list[Path]) -> list[Path]:
     """Of the traces of several runs those of the newest: ranks of two runs never met."""
     from tdbg.core.rundir import STATE_FILE
 
@@ -159,7 +159,7 @@ def _of_one_run(files: list[Path]) -> list[Path]:
     return [path for path in files if of[path.parent] == newest]
 
 
-def _place(where: str) -> Path:
+def _resolve_place(where: str) -> Path:
     from tdbg.core.rundir import RunDir
 
     if not where:
@@ -183,7 +183,7 @@ def _newest_run() -> Path:
 
     runs = RunDir.all_here()
     for run in reversed(runs):
-        if _files(run.path)[0]:
+        if _list_files(run.path)[0]:
             if run is not runs[-1]:
                 say(f"the newest run has no trace: this is of {run.path}")
             return run.path
@@ -192,7 +192,7 @@ def _newest_run() -> Path:
     raise TdbgError(f"there is no run under {Path(RUNS).resolve()}", f"{NONE_YET}, or name a trace")
 
 
-def _files(base: Path) -> tuple[list[Path], list[str]]:
+def _list_files(base: Path) -> tuple[list[Path], list[str]]:
     """Files whose name says trace, or where there is none, every JSON file that begins as one; and what is left out, and why.
 
     Links to folders are not followed; links to files are, outside of a run directory.
@@ -221,7 +221,7 @@ def _files(base: Path) -> tuple[list[Path], list[str]]:
     return found, left_out
 
 
-def _beginning(path: Path) -> bytes:
+def _read_start(path: Path) -> bytes:
     from tdbg.traces.parse.chunks import Blocks
 
     try:
@@ -230,15 +230,15 @@ def _beginning(path: Path) -> bytes:
         return b""
 
 
-def _merged(path: Path) -> list[int]:
+def _slice_ranks(path: Path) -> list[int]:
     """The ranks of a slice of several, in the order of its parts; none for any other file."""
-    match = MERGED.search(_beginning(path))
+    match = MERGED.search(_read_start(path))
     ranks = match[1].split(b",") if match else []
     return [int(rank) for rank in ranks] if len(ranks) <= PARTS else []
 
 
 def _is_trace(path: Path) -> bool:
-    begin = _beginning(path)
+    begin = _read_start(path)
     return b'"traceEvents"' in begin or (begin[:1] == b"[" and b'"ph"' in begin)
 
 

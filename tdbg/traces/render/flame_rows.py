@@ -32,7 +32,7 @@ class Row:
         return self.name.removeprefix(event_names.MODULE) or "?"
 
 
-def ways(read: Summary) -> list[str]:
+def available_views(read: Summary) -> list[str]:
     """How the calls of this trace can be shown, the most telling first."""
     there = {flame.kind: flame.kinds for flame in read.flames}
     found = {
@@ -43,40 +43,40 @@ def ways(read: Summary) -> list[str]:
     return [way for way in BY if found[way]]
 
 
-def grown(read: Summary, by: str = "") -> Row:
+def build_tree(read: Summary, by: str = "") -> Row:
     """The tree of a trace; its root has no name. by: one of `BY`; the most telling if empty.
 
     Raises TdbgError for a way that this trace has nothing for.
     """
     if by and by not in BY:
         raise TdbgError(f"calls cannot be shown by {by!r}", f"write one of: {', '.join(BY)}")
-    there = ways(read)
+    there = available_views(read)
     if by and by not in there:
         raise TdbgError(f"{read.path}: it has no calls by {by}", ABSENT if by != "operator" else "show another trace")
     way = by or (there[0] if there else "operator")
     kind = "operators" if way == "operator" else "python"
     flame = next((one for one in read.flames if one.kind == kind), Flame(kind))
-    root = _merged(flame, (MODULE, OPERATOR)) if way == "module" else _merged(flame, _levels(flame))
-    _add_up(root)
+    root = _merge_nodes(flame, (MODULE, OPERATOR)) if way == "module" else _merge_nodes(flame, _row_kinds(flame))
+    _add_totals(root)
     return root
 
 
-def modules(read: Summary) -> Row:
+def build_module_tree(read: Summary) -> Row:
     """Modules within modules alone: own time is that without the modules below."""
     flame = next((one for one in read.flames if one.kind == "python"), Flame("python"))
-    root = _merged(flame, (MODULE,))
+    root = _merge_nodes(flame, (MODULE,))
     root.below = [row for row in root.below if row.kind == MODULE]
-    _add_up(root)
+    _add_totals(root)
     return root
 
 
-def cut(read: Summary, by: str = "") -> int:
+def count_cut_calls(read: Summary, by: str = "") -> int:
     """Calls that have no node of their own in it."""
-    kind = "operators" if (by or next(iter(ways(read)), "")) in ("operator", "") else "python"
+    kind = "operators" if (by or next(iter(available_views(read)), "")) in ("operator", "") else "python"
     return sum(flame.cut for flame in read.flames if flame.kind == kind)
 
 
-def ordered(root: Row) -> list[Row]:
+def sort_rows(root: Row) -> list[Row]:
     """All rows but the root, each followed by those below it, the longest first."""
     found: list[Row] = []
     stack = [root]
@@ -87,28 +87,28 @@ def ordered(root: Row) -> list[Row]:
     return found[1:]
 
 
-def largest(root: Row, count: int) -> set[int]:
+def largest_rows(root: Row, count: int) -> set[int]:
     """The ``id`` of so many rows with most time; what is above one of them has as much, and is among them."""
-    rows = sorted(ordered(root), key=lambda row: (-row.total, row.depth))
+    rows = sorted(sort_rows(root), key=lambda row: (-row.total, row.depth))
     return {id(row) for row in rows[:count]}
 
 
-def folded(root: Row, above: Sequence[str] = (), *, top: int = 0, depth: int = 0) -> Iterable[str]:
+def fold_stacks(root: Row, above: Sequence[str] = (), *, top: int = 0, depth: int = 0) -> Iterable[str]:
     """Lines as flame graph tools read them: names from the outermost on, and own time in microseconds.
 
     top: so many lines, those with most time; depth: so many levels, the time of those below is their caller's. 0: all.
     """
-    found = list(_folded(root, above, depth))
+    found = list(_iter_stacks(root, above, depth))
     most = sorted(range(len(found)), key=lambda at: -found[at][1])[: top or None]
     return [f"{found[at][0]} {found[at][1]}" for at in sorted(most)]
 
 
-def _folded(root: Row, above: Sequence[str], depth: int) -> Iterable[tuple[str, int]]:
+def _iter_stacks(root: Row, above: Sequence[str], depth: int) -> Iterable[tuple[str, int]]:
     """Each stack and its own microseconds, where there are any."""
     from tdbg.core.tables import safe
 
     names = list(above)
-    for row in ordered(root):
+    for row in sort_rows(root):
         if depth and row.depth > depth:
             continue
         del names[len(above) + row.depth - 1 :]
@@ -118,12 +118,12 @@ def _folded(root: Row, above: Sequence[str], depth: int) -> Iterable[tuple[str, 
             yield ";".join(names), own
 
 
-def _levels(flame: Flame) -> tuple[str, ...]:
+def _row_kinds(flame: Flame) -> tuple[str, ...]:
     """All kinds; threads only where there are several."""
     return (FRAME, MODULE, OPERATOR, SPAN) + ((THREAD,) if flame.kinds.count(THREAD) > 1 else ())
 
 
-def _merged(flame: Flame, kept: Sequence[str]) -> Row:
+def _merge_nodes(flame: Flame, kept: Sequence[str]) -> Row:
     """Rows of some kinds alone; the time of the others is that of the row above them."""
     below = [0] * len(flame.parents)
     for number, parent in enumerate(flame.parents):
@@ -155,6 +155,6 @@ def _merged(flame: Flame, kept: Sequence[str]) -> Row:
     return root
 
 
-def _add_up(root: Row) -> None:
-    for row in reversed([root, *ordered(root)]):
+def _add_totals(root: Row) -> None:
+    for row in reversed([root, *sort_rows(root)]):
         row.total = row.own + sum(one.total for one in row.below)

@@ -5,32 +5,32 @@ from typing import Any
 from tdbg.core.output import say
 from tdbg.core.tables import counted, safe, short
 from tdbg.traces.analyze.summary_figures import ms
-from tdbg.traces.render.flame_rows import Row, cut, largest, ordered, ways
+from tdbg.traces.render.flame_rows import Row, available_views, count_cut_calls, largest_rows, sort_rows
 from tdbg.traces.summary import Summary
 
 ROWS = 40  # that are shown where nobody says how many
 WIDE = 30  # signs of the bar of all
 
 
-def show(label: str, read: Summary, root: Row, *, by: str, depth: int, top: int) -> None:
+def print_flame(label: str, read: Summary, root: Row, *, by: str, depth: int, top: int) -> None:
     """The rows with most time, and how much was left out.
 
     by: what the rows are, "" for the first that the trace can tell; depth: of the lowest row, 0 for all; top: how many
     rows, 0 for 40.
     """
-    steps, way = max(len(read.steps), 1), by or next(iter(ways(read)), "operator")
-    rows = [row for row in ordered(root) if not depth or row.depth <= depth]
-    kept = largest(root, top or ROWS)
+    steps, way = max(len(read.steps), 1), by or next(iter(available_views(read)), "operator")
+    rows = [row for row in sort_rows(root) if not depth or row.depth <= depth]
+    kept = largest_rows(root, top or ROWS)
     shown = [row for row in rows if id(row) in kept]
     print(safe(f"{label}: calls by {way}, ms of a step (a mean of {counted(steps, 'step')})"))
     begins = _begins(root)
     print(f"{'total':>9} {'own':>9} {'calls':>9}  {'':<{WIDE}}")
     for row in shown:
         print(safe(_line(row, begins[id(row)], root.total, steps)))
-    left = len(ordered(root)) - len(shown)
+    left = len(sort_rows(root)) - len(shown)
     if left:
         say(f"{counted(left, 'row')} with less time left out: --top and --depth choose")
-    lost = cut(read, by)
+    lost = count_cut_calls(read, by)
     if lost:
         say(f"{counted(lost, 'call')} found no room in the tree: their time is their caller's own")
 
@@ -46,7 +46,7 @@ def _line(row: Row, begin: int, whole: int, steps: int) -> str:
 def _begins(root: Row) -> dict[int, int]:
     """Where each row begins, by its ``id``: behind its longer sisters."""
     found: dict[int, Any] = {id(root): 0}
-    for row in [root, *ordered(root)]:
+    for row in [root, *sort_rows(root)]:
         at = found[id(row)]
         for below in sorted(row.below, key=lambda one: -one.total):
             found[id(below)] = at

@@ -10,7 +10,7 @@ WIDE, HIGH = 64, 5  # signs of the curve
 LEVELS = " ▁▂▃▄▅▆▇█"
 
 
-def show(memory: Memory, read: Summary, top: int) -> None:
+def print_memory(memory: Memory, read: Summary, top: int) -> None:
     """One device's."""
     at = (memory.peak_at - read.start) / 1e6
     print(f"\nmemory of {memory.device}: peak {size(memory.peak)} at {at:,.1f} ms, {size(memory.last)} at the end")

@@ -15,15 +15,15 @@ import msgspec
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import undo_on_error
 from tdbg.traces.parse import merged_traces
-from tdbg.traces.parse.trace_files import Found
-from tdbg.traces.render.step_slice import Keeping
+from tdbg.traces.parse.trace_files import TraceFile
+from tdbg.traces.render.step_slice import StepSlice
 
 LEVEL = 6  # of packing
 NOT_KEPT = ("traceName", "traceEvents", merged_traces.RANKS)  # of a head
-Part = tuple[Found, Keeping]
+Part = tuple[TraceFile, StepSlice]
 
 
-def write(parts: Sequence[Part], path: Path) -> int:
+def write_slice(parts: Sequence[Part], path: Path) -> int:
     """Write the steps that are kept of some traces into one file, packed if its name ends with .gz; returns the events.
 
     One trace is copied as it stands. Of several each gets process ids and flow ids of its own, its rank before its
@@ -40,16 +40,16 @@ def write(parts: Sequence[Part], path: Path) -> int:
     if len(parts) == 1:
         one, keeping = parts[0]
         head = {"schemaVersion": 1, **_own_head(one, keeping)}
-        return _write(path, mode, head, (bytes(event.text) for event in keeping.events()))
-    base = _base(parts[0][1].head)
+        return _write_file(path, mode, head, (bytes(event.text) for event in keeping.events()))
+    base = _base_time(parts[0][1].head)
     slots = [_Slot(number, len(parts), one, keeping, base) for number, (one, keeping) in enumerate(parts)]
-    return _write(path, mode, _joined_head(parts), (event for slot in slots for event in slot.events()))
+    return _write_file(path, mode, _joined_head(parts), (event for slot in slots for event in slot.events()))
 
 
 # heads
 
 
-def _own_head(one: Found, keeping: Keeping) -> dict[str, Any]:
+def _own_head(one: TraceFile, keeping: StepSlice) -> dict[str, Any]:
     """The head of a trace, and what is new in it: what was cut off."""
     head = {key: value for key, value in keeping.head.items() if key not in NOT_KEPT}
     ours = head.get("tdbg")
@@ -71,7 +71,7 @@ def _joined_head(parts: Sequence[Part]) -> dict[str, Any]:
     return {merged_traces.RANKS: ranks, "schemaVersion": 1, **shared, "tdbg": {"slice": {"heads": own}}}
 
 
-def _rank(one: Found, keeping: Keeping, number: int) -> int:
+def _rank(one: TraceFile, keeping: StepSlice, number: int) -> int:
     known = one.rank if one.rank is not None else keeping.read.rank
     return number if known is None else known
 
@@ -82,12 +82,12 @@ def _rank(one: Found, keeping: Keeping, number: int) -> int:
 class _Slot:
     """One of several traces of a file: its events, with ids that no other has."""
 
-    def __init__(self, number: int, count: int, one: Found, keeping: Keeping, base: int) -> None:
+    def __init__(self, number: int, count: int, one: TraceFile, keeping: StepSlice, base: int) -> None:
         self.number, self.count = number, count
         self.keeping = keeping
         self.rank = _rank(one, keeping, number)
         self.name = f"rank {self.rank}" + (f", window {one.window}" if one.window else "")
-        self.shift_us = (_base(keeping.head) - base) / 1000
+        self.shift_us = (_base_time(keeping.head) - base) / 1000
         self._pids: dict[Any, int] = {}
         self._named: set[int] = set()
 
@@ -123,7 +123,7 @@ class _Slot:
         return text if text.startswith(self.name) else f"{self.name}: {text}".removesuffix(": ")
 
 
-def _base(head: dict[str, Any]) -> int:
+def _base_time(head: dict[str, Any]) -> int:
     """The moment from which the times of a trace are counted, in nanoseconds."""
     found = head.get("baseTimeNanoseconds", 0)
     return found if isinstance(found, int) else 0
@@ -132,7 +132,7 @@ def _base(head: dict[str, Any]) -> int:
 # the file
 
 
-def _write(path: Path, mode: int, head: dict[str, Any], events: Iterator[bytes]) -> int:
+def _write_file(path: Path, mode: int, head: dict[str, Any], events: Iterator[bytes]) -> int:
     count = 0
     with _appearing(path, mode) as out:
         out.write(msgspec.json.encode(head)[:-1] + b',"traceEvents":[\n')

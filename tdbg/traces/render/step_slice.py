@@ -12,7 +12,7 @@ from typing import Any
 from tdbg.core.errors import TdbgError
 from tdbg.traces.parse import event_names, merged_traces
 from tdbg.traces.parse.event_stream import Event, Number
-from tdbg.traces.parse.raw_events import Whole, WholeTrace
+from tdbg.traces.parse.raw_events import RawEvent, RawEventTrace
 from tdbg.traces.summary import Step, Summary
 
 ON_DEVICE = frozenset((*event_names.KERNELS, event_names.COPIES, event_names.FILLS))
@@ -22,7 +22,7 @@ FLOWS = frozenset("stf")
 Place = tuple[int | str, int | str, float]  # pid, tid, ts: where a span begins, and so an arrow's end
 
 
-class Spans:
+class SliceSpans:
     """Some spans of time that are looked up one by one."""
 
     def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -43,7 +43,7 @@ class Spans:
         return at + 1 < len(self.starts) and self.starts[at + 1] < end
 
 
-class Keeping:
+class StepSlice:
     """Some steps of one trace, and which of its events belong to them.
 
     steps: empty for the whole of it. part: of a file that holds several traces, which. ``head``: what stands beside
@@ -57,32 +57,32 @@ class Keeping:
         self.steps = list(steps)
         self.numbers = {step.number for step in steps if step.number is not None}
         self.has_end = not steps or max(read.steps, key=lambda step: step.end) in self.steps
-        self._times = Spans(_joined(read.steps, self.steps))
-        self._around = Spans([])  # launches outside of the steps
+        self._times = SliceSpans(_join_spans(read.steps, self.steps))
+        self._around = SliceSpans([])  # launches outside of the steps
         self._begun: set[Place] = set()  # spans that are kept and begin outside
         self._wait: tuple[int, str] | None = None  # the profiler's own, at the end
         self._survey()
 
-    def events(self) -> Iterator[Whole]:
+    def events(self) -> Iterator[RawEvent]:
         """The events in the order of the file, metadata with them. Reads the trace once more."""
         arrows = _Arrows()
         for event in self._all():
             if event.ph in FLOWS:
-                if self._has_end_of(event):
+                if self._keeps_end_of(event):
                     yield from arrows.add(event)
             elif event.ph == "M" or self._keeps(event):
                 yield event
 
-    def _all(self) -> Iterator[Whole]:
-        trace = WholeTrace(self.read.path)
+    def _all(self) -> Iterator[RawEvent]:
+        trace = RawEventTrace(self.read.path)
         for batch in trace:
             for event in batch:
-                if isinstance(event, Whole) and (self.part is None or merged_traces.holds(self.part, event.pid)):
+                if isinstance(event, RawEvent) and (self.part is None or merged_traces.holds(self.part, event.pid)):
                     yield event
         self.head = merged_traces.head_of(trace.head, self.part)
 
     def _span(self, event: Event) -> tuple[int, int]:
-        start = round((event.ts - self.read.base_us) * 1000)  # as in `build`, to the nanosecond
+        start = round((event.ts - self.read.base_us) * 1000)  # as in `summary_builder`, to the nanosecond
         return start, start + round(event.dur * 1000)
 
     def _survey(self) -> None:
@@ -109,15 +109,15 @@ class Keeping:
         last = max([last_launch, *(step.end for step in self.read.steps if step.number is not None)])
         self._wait = waits[0] if waits and waits[0][0] >= last else None
         if kernels - launches:
-            self._look_for_launches(kernels - launches)
+            self._find_launches(kernels - launches)
 
-    def _look_for_launches(self, wanted: set[Number]) -> None:
+    def _find_launches(self, wanted: set[Number]) -> None:
         spans = []
         for event in self._all():
             if event.cat in CALLS and event.args is not None and event.args.correlation in wanted:
                 spans.append(self._span(event))
                 self._begun.add((event.pid, event.tid, event.ts))
-        self._around = Spans(spans)
+        self._around = SliceSpans(spans)
 
     def _keeps(self, event: Event) -> bool:
         if not self.steps:
@@ -135,7 +135,7 @@ class Keeping:
             return self.has_end
         return event.ph == "X" and event.cat in HOSTS and self._around.touch(start, end)
 
-    def _has_end_of(self, event: Event) -> bool:
+    def _keeps_end_of(self, event: Event) -> bool:
         """Whether the span that an arrow begins or ends at is kept."""
         if not self.steps or (event.pid, event.tid, event.ts) in self._begun:
             return True
@@ -147,10 +147,10 @@ class _Arrows:
     """Flows are held back until both ends have been seen."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, bytes], list[Whole]] = {}
+        self._held: dict[tuple[str, bytes], list[RawEvent]] = {}
         self._whole: set[tuple[str, bytes]] = set()
 
-    def add(self, event: Whole) -> list[Whole]:
+    def add(self, event: RawEvent) -> list[RawEvent]:
         """What can be written now."""
         key = (event.cat, bytes(event.id))
         if key in self._whole:
@@ -168,7 +168,7 @@ def _is_sound(event: Event) -> bool:
     return 0 <= event.ts < event_names.FAR and 0 <= event.dur < event_names.FAR
 
 
-def _joined(every: Sequence[Step], chosen: Sequence[Step]) -> list[tuple[int, int]]:
+def _join_spans(every: Sequence[Step], chosen: Sequence[Step]) -> list[tuple[int, int]]:
     """The time of some steps; what lies between two that follow each other belongs to them."""
     found: list[tuple[int, int]] = []
     order = sorted(every, key=lambda step: step.start)
@@ -183,7 +183,7 @@ def _joined(every: Sequence[Step], chosen: Sequence[Step]) -> list[tuple[int, in
     return found
 
 
-def chosen_steps(read: Summary, wanted: Callable[[int], bool] | None) -> list[Step]:
+def select_steps(read: Summary, wanted: Callable[[int], bool] | None) -> list[Step]:
     """The steps of a trace that are meant, all without a wish. TdbgError where it marks none and some are wanted."""
     marked = [step for step in read.steps if step.number is not None]
     if wanted is None:

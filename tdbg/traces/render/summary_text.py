@@ -8,9 +8,9 @@ from tdbg.core.tables import counted, print_rows, safe, short, size
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.analyze.summary_figures import counted_flops, ms
 from tdbg.traces.parse import event_names
-from tdbg.traces.parse.trace_files import Found
+from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render import memory_text
-from tdbg.traces.render.flame_rows import largest, modules, ordered, ways
+from tdbg.traces.render.flame_rows import available_views, build_module_tree, largest_rows, sort_rows
 from tdbg.traces.summary import Operator, Summary
 from tdbg.traces.trace_options import label
 
@@ -18,7 +18,7 @@ WIDE = 40  # signs of a bar
 STANDS_OUT = 0.10  # more work of a rank's own than the others', as TD-P115 warns
 
 
-def show(every: Sequence[tuple[Found, Summary]], top: int, shapes: bool) -> None:
+def print_summary(every: Sequence[tuple[TraceFile, Summary]], top: int, shapes: bool) -> None:
     """All of it; of several traces a line each, and the slowest whole."""
     if len(every) > 1:
         from tdbg.traces.analyze.rank_comparison import slowest_first
@@ -33,12 +33,12 @@ def show(every: Sequence[tuple[Found, Summary]], top: int, shapes: bool) -> None
         _operators(read, top, shapes)
         _device(read, top)
         for memory in read.memory:
-            memory_text.show(memory, read, min(top, 5))
+            memory_text.print_memory(memory, read, min(top, 5))
         _modules(read, top)
         _named("regions", [work for work in read.regions if _is_own(work.name)], top)
 
 
-def _head(one: Found, read: Summary) -> None:
+def _head(one: TraceFile, read: Summary) -> None:
     devices = sorted(set(read.devices)) or (["accelerator"] if read.device else ["cpu"])
     known = [f"rank {read.rank} of {read.world_size}" if read.world_size else label(one, read)]
     known += [", ".join(map(short, devices)), counted(read.events, "event")]
@@ -67,8 +67,8 @@ def _bar(read: Summary) -> None:
             print(f"{name:<13} {'█' * round(share * WIDE):<{WIDE}} {share:6.1%} {ms(share * length):>7} ms")
 
 
-def _ranks(every: Sequence[tuple[Found, Summary]]) -> None:
-    from tdbg.traces.analyze.rank_comparison import own
+def _ranks(every: Sequence[tuple[TraceFile, Summary]]) -> None:
+    from tdbg.traces.analyze.rank_comparison import own_time
 
     rows: list[tuple[Any, ...]] = []
     shown = [name for name in event_names.BAR if any(name in step.bar for _, read in every for step in read.steps)]
@@ -76,17 +76,17 @@ def _ranks(every: Sequence[tuple[Found, Summary]]) -> None:
         steps = summary_figures.steady(read)
         shares = summary_figures.parts(steps)
         cells = (f"{shares.get(name, 0.0):.0%}" for name in shown)
-        owned = median(own(step) for step in steps) if steps else 0
+        owned = median(own_time(step) for step in steps) if steps else 0
         rows.append((label(one, read), len(read.steps), ms(summary_figures.typical_length(read)), ms(owned), *cells))
     print_rows(("trace", "steps", "median ms", "own ms", *shown), rows)
     _apart(every)
 
 
-def _apart(every: Sequence[tuple[Found, Summary]]) -> None:
+def _apart(every: Sequence[tuple[TraceFile, Summary]]) -> None:
     """What makes the ranks differ; nothing for several windows of one."""
-    from tdbg.traces.analyze.rank_comparison import COVERS, beside, ranks
+    from tdbg.traces.analyze.rank_comparison import COVERS, compare_loaded, compare_ranks
 
-    found = ranks(beside(every))
+    found = compare_ranks(compare_loaded(every))
     if found is None:
         return
     worst = next(one for one in found.each if one.label == found.slowest)
@@ -181,16 +181,16 @@ def _flops(read: Summary) -> None:
 
 def _modules(read: Summary, top: int) -> None:
     """Modules within modules: those with most time, in the order of the tree."""
-    if "module" not in ways(read):
+    if "module" not in available_views(read):
         return
-    root, steps = modules(read), max(len(read.steps), 1)
-    kept = largest(root, max(top, 1))
+    root, steps = build_module_tree(read), max(len(read.steps), 1)
+    kept = largest_rows(root, max(top, 1))
     rows = [
         (ms(row.total / steps), ms(row.own / steps), row.calls, "  " * min(row.depth - 1, 30) + short(row.shown, 60))
-        for row in ordered(root)
+        for row in sort_rows(root)
         if id(row) in kept
     ]
-    print(f"\nmodules, {len(ordered(root)):,} in all, ms of a step: forward, and without the modules below")
+    print(f"\nmodules, {len(sort_rows(root)):,} in all, ms of a step: forward, and without the modules below")
     print_rows(("total ms", "own ms", "calls", "module"), rows)
 
 

@@ -55,12 +55,14 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def write(run: RunDir) -> list[Path]:
+def export_scalars(run: RunDir) -> list[Path]:
     """Write a file beside the traces of each rank, and return them; none without the `tensorboard` package.
 
     A folder that has one already is left alone. Raises OSError where it cannot be written.
     """
     with_traces = [process for process in run.processes() if process.is_rank and _is_due(process.path / "traces")]
+    if not with_traces:
+        return []
     try:
         import tensorboard.compat.proto.event_pb2  # noqa: F401
     except ImportError:
@@ -93,7 +95,7 @@ def _read(process: ProcessDir) -> tuple[dict[str, Curve], list[Trace], str]:
     last = ""
     for event in process.events():
         if isinstance(event, Step):
-            _take_step(curves, event)
+            _add_step(curves, event)
         elif isinstance(event, Trace):
             windows.append(event)
             for number, took_ms in enumerate(event.steps_ms):
@@ -103,7 +105,7 @@ def _read(process: ProcessDir) -> tuple[dict[str, Curve], list[Trace], str]:
     return curves, windows, last
 
 
-def _take_step(curves: dict[str, Curve], event: Step) -> None:
+def _add_step(curves: dict[str, Curve], event: Step) -> None:
     evaluated = event.phase != "train"
     step = event.call if evaluated and event.call is not None else event.step
     for name, tag in CURVES.items():

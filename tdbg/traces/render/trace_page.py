@@ -12,7 +12,7 @@ from tdbg.core.webpage import write_graphs
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.analyze.rank_comparison import slowest_first
 from tdbg.traces.parse import event_names
-from tdbg.traces.parse.trace_files import Found
+from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render import flame_rows
 from tdbg.traces.summary import Memory, Step, Summary, Work
 from tdbg.traces.trace_options import label
@@ -25,10 +25,10 @@ LEAST = 0.001  # of the peak that somebody held
 LINES = 300  # of a table
 LETTERS = 160  # of a name
 
-Pairs = Sequence[tuple[Found, Summary]]
+Pairs = Sequence[tuple[TraceFile, Summary]]
 
 
-def write(file: IO[bytes], every: Pairs, title: str) -> None:
+def write_page(file: IO[bytes], every: Pairs, title: str) -> None:
     """Write the page. Raises TdbgError without plotly, OSError."""
     write_graphs(file, "tdbg.traces", title, finite(_document(every)))
 
@@ -78,13 +78,13 @@ def _step(step: Step, zero: int) -> dict[str, Any]:
     return {"number": step.number, "start_ms": start, "length_ms": length, "parts": parts}
 
 
-def _trace(one: Found, read: Summary) -> dict[str, Any]:
+def _trace(one: TraceFile, read: Summary) -> dict[str, Any]:
     return {
         "label": short(label(one, read), 60),
         "verdict": _sentence(summary_figures.verdict(read)),
         "facts": [short(fact, LETTERS) for fact in _facts(one, read)],
         "begins": [(step.start - read.start) / 1e6 for step in read.steps[:100] if step.number is not None],
-        "flames": {way: _flame(read, way) for way in flame_rows.ways(read)},
+        "flames": {way: _flame(read, way) for way in flame_rows.available_views(read)},
         "memory": [_memory(memory, read) for memory in read.memory],
         "tables": [table for table in _tables(read) if table["rows"]],
     }
@@ -94,7 +94,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _facts(one: Found, read: Summary) -> list[str]:
+def _facts(one: TraceFile, read: Summary) -> list[str]:
     devices = sorted(set(read.devices)) or (["accelerator"] if read.device else ["cpu"])
     length = summary_figures.typical_length(read)
     done = summary_figures.work(read)
@@ -120,9 +120,9 @@ def _facts(one: Found, read: Summary) -> list[str]:
 
 def _flame(read: Summary, way: str) -> dict[str, Any]:
     """A tree as rows: number of the name, of the row above, kind, calls, total and own nanoseconds."""
-    root = flame_rows.grown(read, way)
-    every = flame_rows.ordered(root)
-    kept = flame_rows.largest(root, NODES)
+    root = flame_rows.build_tree(read, way)
+    every = flame_rows.sort_rows(root)
+    kept = flame_rows.largest_rows(root, NODES)
     names: dict[str, int] = {}
     rows: list[tuple[int, int, str, int, int, int]] = [(-1, -1, "", 0, root.total, root.own)]
     numbers: list[int] = [0]  # of the rows above, by depth
@@ -134,7 +134,7 @@ def _flame(read: Summary, way: str) -> dict[str, Any]:
         rows.append((names.setdefault(name, len(names)), numbers[-1], row.kind, row.calls, row.total, row.own))
         numbers.append(len(rows) - 1)
     note = "Time of the host; a click opens a part, a click on the top row leads back."
-    left, lost = len(every) - len(rows) + 1, flame_rows.cut(read, way)
+    left, lost = len(every) - len(rows) + 1, flame_rows.count_cut_calls(read, way)
     note += f" {counted(left, 'row')} with less time left out." if left else ""
     note += f" {counted(lost, 'call')} found no room in the tree: their time is their caller's own." if lost else ""
     depth = max((row.depth for row in every if id(row) in kept), default=0)

@@ -4,18 +4,19 @@ A rule without its signal abstains and says what would supply it. Shares are uni
 and a gain is what the step could lose at most, never a promise.
 """
 
-import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
+from tdbg.core.deprecation import renamed_method
 from tdbg.core.errors import TdbgError
-from tdbg.core.guard import guarded
 from tdbg.core.registry import Registry
-from tdbg.traces.analyze import summary_figures as figures
+from tdbg.core.rule_base import RuleBase, Unarmed, Weight, evaluate_rules, following_codes, sort_causes_first
+from tdbg.traces.analyze import summary_figures
 from tdbg.traces.summary import Step, Summary
-from tdbg.traces.trace_options import share
+from tdbg.traces.trace_options import parse_share
 
 SEVERITIES = ("notice", "warning", "critical")
 AMOUNTS = ("_ms", "_us", "_times", "_steps", "_calls")  # names of thresholds that are no shares end so
@@ -60,7 +61,7 @@ class View:
     @property
     def steps(self) -> list[Step]:
         """The steps without those that stand out."""
-        return figures.steady(self.summary)
+        return summary_figures.steady(self.summary)
 
     def step(self, number: int | None) -> "View | None":
         """The same with one step, on all ranks; None if one of them has it not."""
@@ -72,35 +73,37 @@ class View:
 
     def part(self, name: str) -> float:
         """The share that a part of the bar has in the time of these steps; 0 where there is none of it."""
-        return figures.parts(self.steps).get(name, 0.0)
+        return summary_figures.parts(self.steps).get(name, 0.0)
 
     def share(self, *names: str) -> float | None:
         """The share of these steps spent on a thing; None if the trace does not tell."""
-        return figures.share(self.steps, *names)
+        return summary_figures.share(self.steps, *names)
 
 
 def _of_step(read: Summary, number: int | None) -> Summary:
     return replace(read, steps=[step for step in read.steps if step.number == number])
 
 
-class Rule(ABC):
+LACKING = {"device": "a rule for accelerators: the trace has none"}  # field of a summary -> what its absence means
+
+
+class Rule(RuleBase[View], ABC):
     """One thing that can make a step longer than it must be."""
 
-    code: ClassVar[str] = ""
-    title: ClassVar[str] = ""
+    severity: ClassVar[str] = "advice"  # how grave it is depends on its figures
+    severities: ClassVar[tuple[str, ...]] = SEVERITIES
     source: ClassVar[str] = ""
-    thresholds: ClassVar[dict[str, float]] = {}  # name -> value; `--threshold NAME=VALUE` sets another
     per_run: ClassVar[bool] = False  # it looks at all ranks at once
-    causes: ClassVar[tuple[str, ...]] = ()  # codes of rules that tell why it is so: they come first
-    name: ClassVar[str] = ""
+    _renamed = {"look": "evaluate", "graded": "find_severity"}
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.name = cls.code
+    def check_armed(self, given: View) -> Unarmed | None:
+        """Which of ``needs.fields`` the summary lacks."""
+        missing = next((name for name in self.needs.fields if getattr(given.summary, name) is None), None)
+        return Unarmed(LACKING.get(missing, f"the trace tells nothing of its {missing}")) if missing else None
 
     @abstractmethod
-    def look(self, view: View) -> Advice | Abstain | None:
-        """What the rule says of a trace; None if all is well."""
+    def evaluate(self, view: View) -> Advice | Abstain | None:
+        """What the rule concludes from a trace; None if all is well."""
 
     def limit(self, view: View, name: str) -> float:
         """A threshold: the one that was asked for, or the rule's own."""
@@ -114,23 +117,23 @@ class Rule(ABC):
         self, view: View, severity: str, title: str, evidence: list[str], try_next: str, gain: float | None = None
     ) -> Advice:
         """Say something, no more gravely than the number of steps allows."""
-        severity = SEVERITIES[min(SEVERITIES.index(severity), self._worst(view, severity))]
+        severity = SEVERITIES[min(SEVERITIES.index(severity), self._gravest_allowed(view, severity))]
         limits = ", ".join(f"{name} {self.limit(view, name):g}" for name in self.thresholds)
         return Advice(self.code, severity, title, tuple(evidence), try_next, limits, self.source, view.label, gain)
 
-    def _worst(self, view: View, severity: str) -> int:
+    def _gravest_allowed(self, view: View, severity: str) -> int:
         """The gravest that the steps allow: critical where there are many, or each of a few is so by itself."""
         seen = len(view.summary.steps)
         if view.alone or seen >= CRITICAL_STEPS:
             return 2
         if severity == SEVERITIES[2] and len(view.steps) >= EACH_STEPS:
             views = [view.step(step.number) for step in view.steps]
-            said = [None if one is None else self.look(one) for one in views]
+            said = [self.evaluate(one) if one is not None and self.is_armed(one) else None for one in views]
             if all(isinstance(one, Advice) and one.severity == SEVERITIES[2] for one in said):
                 return 2
         return 1 if seen >= WARN_STEPS else 0
 
-    def graded(self, view: View, value: float) -> str | None:
+    def find_severity(self, view: View, value: float) -> str | None:
         """The severity of a share by the thresholds NAME_notice, NAME_warning, NAME_critical; None below all."""
         found = None
         for name in self.thresholds:
@@ -139,16 +142,14 @@ class Rule(ABC):
                 found = severity
         return found
 
-    @classmethod
-    def page(cls) -> str:
-        """What is told of the rule."""
-        return inspect.cleandoc(cls.__doc__ or "")
+    look = renamed_method("look", evaluate)
+    graded = renamed_method("graded", find_severity)
 
 
 RULES: Registry[type[Rule]] = Registry("trace rule", package="tdbg.traces.rules", group="tdbg.trace_rules")
 
 
-def asked(words: list[str]) -> dict[str, float]:
+def parse_thresholds(words: list[str]) -> dict[str, float]:
     """``NAME=VALUE`` of ``--threshold``. TdbgError for a name that no rule has, and for what is no number."""
     known = {name for rule in RULES for name in rule.thresholds}
     found = {}
@@ -160,11 +161,13 @@ def asked(words: list[str]) -> dict[str, float]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
             raise TdbgError(f"no threshold is called {name!r}", hint)
-        found[name] = _amount(name, value) if name.endswith(AMOUNTS) else share(f"--threshold {name}", value)
+        found[name] = (
+            _parse_amount(name, value) if name.endswith(AMOUNTS) else parse_share(f"--threshold {name}", value)
+        )
     return found
 
 
-def _amount(name: str, text: str) -> float:
+def _parse_amount(name: str, text: str) -> float:
     """A threshold that is no share."""
     try:
         found = float(text)
@@ -175,58 +178,53 @@ def _amount(name: str, text: str) -> float:
     return found
 
 
-def consult(
+def evaluate_traces(
     every: list[tuple[str, Summary]], thresholds: Mapping[str, float], ranks: Mapping[str, Summary] | None = None
 ) -> tuple[list[Advice], list[Abstain]]:
     """What all rules say of these traces, gravest and largest gain first; and why others abstain, each once.
 
     What tells the cause of another comes before it, however grave that one is.
-    ranks: those that may be held against each other, as `tdbg.traces.analyze.rank_comparison.beside` gives them.
+    ranks: those that may be held against each other, as `tdbg.traces.analyze.rank_comparison.compare_loaded` gives them.
     """
-    advice: list[Advice] = []
-    silent: dict[Abstain, None] = {}
-    for rule in RULES:
-        looked = every[:1] if rule.per_run else every
-        for label, summary in looked:
-            said = _said(rule, View(summary, "" if rule.per_run else label, ranks or {}, thresholds))
-            if isinstance(said, Advice):
-                advice.append(said)
-            elif said is not None:
-                silent[said] = None
-    codes = {one.code for one in advice}
-    explained = {one.code for one in advice if codes.intersection(RULES[one.code].causes)}
-    worst: dict[str, int] = {}
-    for one in advice:
-        for code in (one.code, *RULES[one.code].causes):
-            worst[code] = max(worst.get(code, 0), SEVERITIES.index(one.severity))
+    failed: list[Abstain] = []
 
-    def order(one: Advice) -> tuple[int, bool, int, float, str, str]:
-        grave = SEVERITIES.index(one.severity)
-        return -worst[one.code], one.code in explained, -grave, -(one.gain or 0.0), one.code, one.trace
+    def report(made: tuple[type[Rule], View], error: Exception) -> None:
+        failed.append(Abstain(made[0].code, f"the rule failed: {type(error).__name__}: {error}"[:200]))
 
-    return _once(sorted(advice, key=order)), list(silent)
+    pairs = [
+        (rule, View(summary, "" if rule.per_run else label, ranks or {}, thresholds))
+        for rule in RULES
+        for label, summary in (every[:1] if rule.per_run else every)
+    ]
+    said = evaluate_rules([(pair, partial(_evaluate, pair)) for pair in pairs], report)
+    advice = [one for one in said if isinstance(one, Advice)]
+    order = [rule.code for rule in RULES]
+    silent = dict.fromkeys([*(one for one in said if isinstance(one, Abstain)), *failed])
+    advice = sort_causes_first(advice, lambda one: one.code, _weigh, following_codes(RULES))
+    return _merge_codes(advice), sorted(silent, key=lambda one: order.index(one.code))
 
 
-def _said(rule: type[Rule], view: View) -> Advice | Abstain | None:
-    """What one rule says; one that fails, as a rule of another package may, does not take the others with it."""
-    raised: list[str] = []
-    with guarded(
-        "a rule, of another package perhaps, may raise anything",
-        lambda error: raised.append(f"{type(error).__name__}: {error}"),
-    ):
-        return rule().look(view)
-    return Abstain(rule.code, f"the rule failed: {raised[0]}"[:200])
+def _evaluate(made: tuple[type[Rule], View]) -> Iterable[Advice | Abstain]:
+    """What one rule says of one trace: why it is not armed, or what it concludes."""
+    rule, view = made[0](), made[1]
+    unarmed = rule.check_armed(view)
+    said = rule.abstain(unarmed.reason) if unarmed is not None else rule.evaluate(view)
+    return () if said is None else (said,)
 
 
-def _once(advice: list[Advice]) -> list[Advice]:
+def _weigh(one: Advice) -> Weight:
+    return -SEVERITIES.index(one.severity), -(one.gain or 0.0), one.code, one.trace
+
+
+def _merge_codes(advice: list[Advice]) -> list[Advice]:
     """The worst of each code; where else it was found is told with it."""
     found: dict[str, list[Advice]] = {}
     for one in advice:
         found.setdefault(one.code, []).append(one)
-    return [_joined(first, [one.trace for one in more]) for first, *more in found.values()]
+    return [_name_others(first, [one.trace for one in more]) for first, *more in found.values()]
 
 
-def _joined(first: Advice, also: list[str]) -> Advice:
+def _name_others(first: Advice, also: list[str]) -> Advice:
     if not also:
         return first
     names = ", ".join(also[:NAMED]) + (f" and {len(also) - NAMED} more" if len(also) > NAMED else "")

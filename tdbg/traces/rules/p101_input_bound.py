@@ -2,10 +2,13 @@
 
 from statistics import mean
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.core.rule_base import Unarmed
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Work
+
+NO_LOADER = "no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits"
 
 
 @RULES.add
@@ -24,41 +27,42 @@ class InputBound(Rule):
     source = "TensorBoard profiler plugin; traceml; the floor is tdbg's"
     thresholds = {"input_notice": 0.05, "input_warning": 0.10, "input_critical": 0.20, "input_floor_ms": 1.0}
 
-    def look(self, view: View) -> Advice | Abstain | None:
-        waits = loaders(view)
-        if not waits:
-            return self.abstain("no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits")
-        severity, share = self.grade(view)
+    def check_armed(self, given: View) -> Unarmed | None:
+        return None if find_loaders(given) else Unarmed(NO_LOADER)
+
+    def evaluate(self, view: View) -> Advice | Abstain | None:
+        waits = find_loaders(view)
+        severity, share = self.grade_waits(view)
         if severity is None or mostly_alone(waits):
             return None
         title = f"{share:.0%} of a step is waiting for input"
         hint = "more num_workers, or cheaper transforms; persistent_workers=True, prefetch_factor=4"
-        return self.advise(view, severity, title, told(view, waits), hint, share)
+        return self.advise(view, severity, title, describe_waits(view, waits), hint, share)
 
-    def grade(self, view: View) -> tuple[str | None, float]:
+    def grade_waits(self, view: View) -> tuple[str | None, float]:
         """How grave the waiting is, and its share of a step."""
         every = view.summary.steps  # several long ones are no border of an epoch: workers deliver in bursts
         steps = every if len(every) - len(view.steps) > 1 else view.steps
         whole = sum(step.length for step in steps)
-        waits = sorted(step.bar.get(kinds.INPUT, 0) for step in steps)
+        waits = sorted(step.bar.get(event_names.INPUT, 0) for step in steps)
         share = sum(waits) / whole if whole else 0.0
         small = mean(waits[:-1] if len(waits) > 2 else waits) < self.limit(view, "input_floor_ms") * 1e6
-        return None if small else self.graded(view, share), share
+        return None if small else self.find_severity(view, share), share
 
 
-def loaders(view: View) -> list[Work]:
+def find_loaders(view: View) -> list[Work]:
     """The loaders that were waited for, longest first."""
-    return [one for one in view.summary.regions if one.name.startswith(kinds.LOADER)]
+    return [one for one in view.summary.regions if one.name.startswith(event_names.LOADER)]
 
 
 def mostly_alone(waits: list[Work]) -> bool:
     """True if most of the wait is for loaders that have no workers."""
-    return 2 * sum(one.total for one in waits if kinds.LOADER_ALONE in one.name) > sum(one.total for one in waits)
+    return 2 * sum(one.total for one in waits if event_names.LOADER_ALONE in one.name) > sum(one.total for one in waits)
 
 
-def told(view: View, waits: list[Work]) -> list[str]:
+def describe_waits(view: View, waits: list[Work]) -> list[str]:
     """The evidence."""
     loads = view.summary.loads[:1]
     count = len(view.summary.steps)
-    lines = [f"asked for by {one.name}: {figures.of_a_step(one, count)}" for one in loads]
-    return lines + [f"{one.name}: {figures.of_a_step(one, count)}" for one in waits[:3]]
+    lines = [f"asked for by {one.name}: {summary_figures.of_a_step(one, count)}" for one in loads]
+    return lines + [f"{one.name}: {summary_figures.of_a_step(one, count)}" for one in waits[:3]]

@@ -2,9 +2,10 @@
 
 from statistics import median, median_low
 
-from tdbg.traces.parse import event_names as kinds
+from tdbg.core.rule_base import Unarmed
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
-from tdbg.traces.rules.p101_input_bound import InputBound, loaders, mostly_alone, told
+from tdbg.traces.rules.p101_input_bound import NO_LOADER, InputBound, describe_waits, find_loaders, mostly_alone
 
 
 @RULES.add
@@ -23,25 +24,26 @@ class NoWorkers(Rule):
     source = "torch.profiler._pattern_matcher; the share as TD-P101"
     thresholds = {"alone_notice": 0.05}
 
-    def look(self, view: View) -> Advice | Abstain | None:
-        waits = loaders(view)
-        if not waits:
-            return self.abstain("no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits")
+    def check_armed(self, given: View) -> Unarmed | None:
+        return None if find_loaders(given) else Unarmed(NO_LOADER)
+
+    def evaluate(self, view: View) -> Advice | Abstain | None:
+        waits = find_loaders(view)
         wait_ns, share = typical_wait(view)
         bound = InputBound()
-        severity = bound.graded(view, share)
+        severity = bound.find_severity(view, share)
         if wait_ns < bound.limit(view, "input_floor_ms") * 1e6 or severity is None:
             return None
         if share <= self.limit(view, "alone_notice") or not mostly_alone(waits):
             return None
         title = f"{share:.0%} of a step is making batches, in a loader with no workers"
         hint = "num_workers=2 and more, persistent_workers=True; or work done once, ahead of the training"
-        return self.advise(view, severity, title, told(view, waits), hint, share)
+        return self.advise(view, severity, title, describe_waits(view, waits), hint, share)
 
 
 def typical_wait(view: View) -> tuple[float, float]:
     """The median wait of a step in nanoseconds, the lower of two in the middle, and its share of the median step."""
     steps = view.summary.steps
-    wait = median_low(step.bar.get(kinds.INPUT, 0) for step in steps) if steps else 0
+    wait = median_low(step.bar.get(event_names.INPUT, 0) for step in steps) if steps else 0
     whole = median(step.length for step in steps) if steps else 0
     return wait, wait / whole if whole else 0.0

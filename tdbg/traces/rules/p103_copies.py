@@ -1,8 +1,9 @@
 """TD-P103: copies to the accelerator that nothing hides."""
 
+from tdbg.core.rule_base import Needs
 from tdbg.core.tables import size
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -19,11 +20,10 @@ class CopyBound(Rule):
     title = "copies to the device"
     source = "traceml"
     thresholds = {"copy_warning": 0.10, "copy_critical": 0.20, "pageable_notice": 0.01}
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
-        if view.summary.device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
-        share = view.part(kinds.H2D)
+    def evaluate(self, view: View) -> Advice | Abstain | None:
+        share = view.part(event_names.H2D)
         pageable = view.share("pageable") or 0.0
         limits = (("critical", share, "copy_critical"), ("warning", share, "copy_warning"))
         severity = next((name for name, value, limit in limits if value > self.limit(view, limit)), None)
@@ -33,6 +33,6 @@ class CopyBound(Rule):
             return None
         copies = [one for one in view.summary.copies if one.kind == "HtoD"]
         lines = [f"{one.name}: {one.calls} copies, {size(one.nbytes)}, {one.total / 1e6:.3g} ms" for one in copies[:3]]
-        lines += figures.asked_from(view.summary, ("aten::to", "aten::copy_"))
+        lines += summary_figures.asked_from(view.summary, ("aten::to", "aten::copy_"))
         title = f"{share:.0%} of a step is copies to the device that nothing hides, {pageable:.0%} from pageable memory"
         return self.advise(view, severity, title, lines, "pin_memory=True, and .to(device, non_blocking=True)", share)

@@ -1,7 +1,8 @@
 """TD-P104: the accelerator has nothing to do."""
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -18,18 +19,18 @@ class Idle(Rule):
     source = "TensorBoard profiler plugin; traceml"
     thresholds = {"idle_notice": 0.30, "idle_warning": 0.50, "idle_critical": 0.70}
     causes = ("TD-P105", "TD-P106", "TD-P107")
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         device = view.summary.device
-        if device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
-        share = view.part(kinds.IDLE)
-        severity = self.graded(view, share)
+        assert device is not None  # `needs`
+        share = view.part(event_names.IDLE)
+        severity = self.find_severity(view, share)
         if severity is None:
             return None
         lines = [f"busy {view.share('busy') or 0.0:.0%} of a step, {device.launches:,} launches in all"]
-        lines += figures.launching(device)
-        lines += figures.busiest_line(view.summary)
+        lines += summary_figures.launching(device)
+        lines += summary_figures.busiest_line(view.summary)
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:3]]
         hint = "larger batches, torch.compile or CUDA graphs; TD-P105, TD-P106 and TD-P107 name causes"
         return self.advise(view, severity, f"the accelerator is idle for {share:.0%} of a step", lines, hint, share)

@@ -1,7 +1,8 @@
 """TD-P105: the accelerator waits for the next launch."""
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -20,14 +21,14 @@ class LaunchBound(Rule):
     source = "HTA, whose outliers of the launch delay begin at 100 us; both limits are tdbg's"
     thresholds = {"launch_idle": 0.30, "launch_delay_us": 50.0}
     causes = ("TD-P107",)
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         device = view.summary.device
-        if device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
+        assert device is not None  # `needs`
         if not device.launched:
             return self.abstain("no kernel can be told the launch of: the trace lacks the runtime's calls")
-        idle = view.part(kinds.IDLE)
+        idle = view.part(event_names.IDLE)
         delay_us = device.delay / 1000
         if idle <= self.limit(view, "launch_idle") or delay_us >= self.limit(view, "launch_delay_us"):
             return None
@@ -35,8 +36,8 @@ class LaunchBound(Rule):
             return None
         steps = max(len(view.summary.steps), 1)
         lines = [f"{device.launches / steps:,.0f} launches a step; idle for {idle:.0%} of it"]
-        lines += figures.launching(device)
-        lines += figures.busiest_line(view.summary)
+        lines += summary_figures.launching(device)
+        lines += summary_figures.busiest_line(view.summary)
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:2]]
         title = f"the accelerator waits for launches: idle for {idle:.0%} of a step"
         hint = 'torch.compile(mode="reduce-overhead") or CUDA graphs; larger batches'

@@ -1,6 +1,7 @@
 """TD-P106: the host waits for the accelerator."""
 
-from tdbg.traces.analyze import summary_figures as figures
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures
 from tdbg.traces.analyze.cpu_timeline import WAITING
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
@@ -19,21 +20,20 @@ class Waits(Rule):
     title = "waits for the device"
     source = "tdbg"
     thresholds = {"wait_warning": 0.05, "wait_critical": 0.20}
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
-        if view.summary.device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         waited = view.share("wait", "ask") or 0.0
         share = min(waited, 1 - (view.share("busy") or 0.0))
-        severity = self.graded(view, share)
+        severity = self.find_severity(view, share)
         if severity is None:
             return None
         steps = max(len(view.summary.steps), 1)
         waits = [f"{one.name}: {one.calls / steps:.3g} a step, {one.total / 1e6:.3g} ms" for one in view.summary.waits]
-        asked = [one for one in figures.by_name(view.summary.operators) if one.name in WAITING[:2]]
+        asked = [one for one in summary_figures.by_name(view.summary.operators) if one.name in WAITING[:2]]
         lines, rest = [], waits
         for one in asked:
-            line = figures.called_from(one)
+            line = summary_figures.called_from(one)
             said = f"{one.name}: {one.calls / steps:.3g} a step"
             if line:
                 lines.append(f"{said}, most from {line}")

@@ -1,7 +1,8 @@
 """TD-P108: matrix products without tensor cores."""
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Summary
 
@@ -25,17 +26,16 @@ class TensorCores(Rule):
     title = "no tensor cores"
     source = "TensorBoard profiler plugin"
     thresholds = {"matrix_share": 0.05}
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         read = view.summary
-        if read.device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
         if read.capability is None:
             return self.abstain("the trace does not tell the device's compute capability")
         share = view.share("matrix") or 0.0
         if (
             read.capability[0] < 7
-            or figures.families(read.kernels).get("tensor")
+            or summary_figures.families(read.kernels).get("tensor")
             or share <= self.limit(view, "matrix_share")
         ):
             return None
@@ -43,7 +43,7 @@ class TensorCores(Rule):
             return None
         most = [one for one in read.kernels if one.kind == "matrix"][:3]
         lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
-        lines += figures.asked_from(read, kinds.PRODUCTS)
+        lines += summary_figures.asked_from(read, event_names.PRODUCTS)
         title = f"no kernel on tensor cores by its name; matrix kernels take {share:.0%} of the time"
         hint = 'torch.autocast(dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high")'
         return self.advise(view, "warning", title, lines, hint, share)

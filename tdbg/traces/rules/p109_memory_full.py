@@ -17,13 +17,13 @@ class MemoryFull(Rule):
     source = "TensorBoard profiler plugin; traceml"
     thresholds = {"full_notice": 0.90, "full_warning": 0.92, "full_critical": 0.97}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         whole = view.summary.device_bytes
         devices = [one for one in view.summary.memory if one.device != "cpu"]
         if not devices or not whole:
             return self.abstain("a device's memory was not recorded: `tdbg profile --kind memory` on an accelerator")
         most = max(devices, key=lambda one: one.reserved)
-        severity = self.graded(view, most.reserved / whole)
+        severity = self.find_severity(view, most.reserved / whole)
         if severity is None:
             return None
         lines = [f"{most.device}: {size(most.reserved)} reserved, {size(most.peak)} allocated, of {size(whole)}"]

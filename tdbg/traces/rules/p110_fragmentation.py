@@ -17,7 +17,7 @@ class Fragmentation(Rule):
     source = "traceml"
     thresholds = {"reserved_times": 2.0, "reserved_share": 0.30}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         whole = view.summary.device_bytes
         devices = [one for one in view.summary.memory if one.device != "cpu" and one.peak]
         if not devices or not whole:

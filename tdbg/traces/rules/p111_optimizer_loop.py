@@ -1,7 +1,7 @@
 """TD-P111: the optimizer goes through the parameters one by one."""
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -20,9 +20,9 @@ class OptimizerLoop(Rule):
     source = "torch.profiler._pattern_matcher; the share is tdbg's"
     thresholds = {"optimizer_warning": 0.10, "loop_calls": 50.0}
 
-    def look(self, view: View) -> Advice | Abstain | None:
-        share = view.share(kinds.OPTIMIZER)
-        if not any(one.name.startswith(kinds.OPTIMIZERS[0]) for one in view.summary.regions) or share is None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
+        share = view.share(event_names.OPTIMIZER)
+        if not any(one.name.startswith(event_names.OPTIMIZERS[0]) for one in view.summary.regions) or share is None:
             return self.abstain("no optimizer step was seen in the trace")
         share = min(share, 1 - (view.share("busy") or 0.0))
         updates = view.summary.updates
@@ -33,8 +33,8 @@ class OptimizerLoop(Rule):
         if calls <= self.limit(view, "loop_calls"):
             return None
         most = sorted(updates, key=lambda one: -one.calls)[:3]
-        lines = [f"{one.name}: {figures.of_a_step(one, count)}" for one in most]
-        lines += figures.asked_from(view.summary, (one.name for one in updates))
+        lines = [f"{one.name}: {summary_figures.of_a_step(one, count)}" for one in most]
+        lines += summary_figures.asked_from(view.summary, (one.name for one in updates))
         title = f"the optimizer takes {share:.0%} of a step, in {calls:.0f} small operations"
         return self.advise(
             view, "warning", title, lines, "foreach=True or fused=True; torch._foreach_* in your own", share

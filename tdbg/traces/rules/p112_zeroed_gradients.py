@@ -1,8 +1,9 @@
 """TD-P112: gradients are set to zero instead of None."""
 
-from tdbg.traces.analyze import summary_figures as figures
+from tdbg.core.rule_base import Unarmed
+from tdbg.traces.analyze import summary_figures
 from tdbg.traces.analyze.cpu_timeline import ZEROING
-from tdbg.traces.parse import event_names as kinds
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -20,15 +21,20 @@ class ZeroedGradients(Rule):
     source = "torch.profiler._pattern_matcher; the share is tdbg's"
     thresholds = {"zeroing_notice": 0.03}
 
-    def look(self, view: View) -> Advice | Abstain | None:
-        if not any(one.name.startswith(kinds.OPTIMIZERS[1]) for one in view.summary.regions):
-            return self.abstain("no optimizer's zero_grad was seen in the trace: that of a module leaves no mark")
+    def check_armed(self, given: View) -> Unarmed | None:
+        return (
+            None
+            if any(one.name.startswith(event_names.OPTIMIZERS[1]) for one in given.summary.regions)
+            else Unarmed("no optimizer's zero_grad was seen in the trace: that of a module leaves no mark")
+        )
+
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         share = view.share("zeroing") or 0.0
         if share <= self.limit(view, "zeroing_notice"):
             return None
         steps = max(len(view.summary.steps), 1)
-        zeroing = [one for one in figures.by_name(view.summary.operators) if one.name in ZEROING]
+        zeroing = [one for one in summary_figures.by_name(view.summary.operators) if one.name in ZEROING]
         lines = [f"{one.name}: {one.calls / steps:.3g} a step, {one.total / 1e6:.3g} ms" for one in zeroing]
-        lines += figures.asked_from(view.summary, ZEROING)
+        lines += summary_figures.asked_from(view.summary, ZEROING)
         title = f"{share:.0%} of a step is filling gradients with zeros"
         return self.advise(view, "notice", title, lines, "optimizer.zero_grad(set_to_none=True), the default", share)

@@ -1,7 +1,8 @@
 """TD-P113: single steps that take far longer."""
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.core.rule_base import Unarmed
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Step
 
@@ -23,22 +24,27 @@ class Stall(Rule):
     source = "tdbg"
     thresholds = {"stall_times": 3.0, "stall_steps": 5.0, "stall_floor_ms": 20.0}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def check_armed(self, given: View) -> Unarmed | None:
+        return (
+            None
+            if len(given.summary.steps) >= self.limit(given, "stall_steps")
+            else Unarmed(f"it needs {self.limit(given, 'stall_steps'):.0f} steps in one window: --active 5")
+        )
+
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         steps = view.summary.steps
-        if len(steps) < self.limit(view, "stall_steps"):
-            return self.abstain(f"it needs {self.limit(view, 'stall_steps'):.0f} steps in one window: --active 5")
-        middle = figures.typical_length(view.summary)
+        middle = summary_figures.typical_length(view.summary)
         least = max(self.limit(view, "stall_times") * middle, middle + self.limit(view, "stall_floor_ms") * 1e6)
         stalled = [step for step in steps if step.length >= least]
         if not middle or not stalled:
             return None
-        saved = [step for step in stalled if 2 * _saving(step) > step.length - middle]
+        saved = [step for step in stalled if 2 * _saving_ns(step) > step.length - middle]
         found = bool(saved)  # a longer hiccup of the machine is no reason to keep silent about a save
-        longest = max(saved, key=_saving) if saved else max(stalled, key=lambda step: step.length)
+        longest = max(saved, key=_saving_ns) if saved else max(stalled, key=lambda step: step.length)
         extra = longest.length - middle
-        part, more = _grown(view, longest, middle)
-        if not found and part != kinds.INPUT:
-            return None if "stacks" in view.summary.recorded else self.abstain(_untold(longest, middle))
+        part, more = _find_growth(view, longest, middle)
+        if not found and part != event_names.INPUT:
+            return None if "stacks" in view.summary.recorded else self.abstain(_unexplained_text(longest, middle))
         lines = [f"step {longest.number}: {longest.length / 1e6:.4g} ms, median {middle / 1e6:.4g} ms"]
         lines += [f"what grew most is {part}, by {more / 1e6:.4g} ms"]
         if found:
@@ -52,21 +58,21 @@ class Stall(Rule):
         return self.advise(view, "warning" if found else "notice", title, lines, hint, gain)
 
 
-def _saving(step: Step) -> int:
+def _saving_ns(step: Step) -> int:
     """Nanoseconds of a step in a save or a write to the disk."""
     return step.spent.get("save", 0)
 
 
-def _untold(longest: Step, middle: float) -> str:
+def _unexplained_text(longest: Step, middle: float) -> str:
     return (
         f"step {longest.number} took {longest.length / middle:.1f} times the median, and no operator, wait or marked save"
         " explains it: `tdbg profile --kind stacks` shows the lines of the program"
     )
 
 
-def _grown(view: View, longest: Step, middle: float) -> tuple[str, float]:
+def _find_growth(view: View, longest: Step, middle: float) -> tuple[str, float]:
     """The part of the bar that is longer by most than in the other steps, and by how much."""
-    usual = figures.parts(view.steps)
+    usual = summary_figures.parts(view.steps)
     more = {name: time - usual.get(name, 0.0) * middle for name, time in longest.bar.items()}
     part = max(more, key=lambda name: more[name])
     return part, more[part]

@@ -1,8 +1,11 @@
 """TD-P114: communication that nothing hides."""
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.core.rule_base import Unarmed
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+
+COLLECTIVE = ("collective", event_names.COMMUNICATION)
 
 
 @RULES.add
@@ -20,32 +23,37 @@ class Communication(Rule):
     source = "TensorBoard profiler plugin; HTA for the overlap"
     thresholds = {"communication_warning": 0.10, "communication_critical": 0.30}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def check_armed(self, given: View) -> Unarmed | None:
+        return (
+            None
+            if any(step.spent.get(name) for step in given.summary.steps for name in COLLECTIVE)
+            else Unarmed("no collective was seen in the trace")
+        )
+
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         read = view.summary
-        if not any(step.spent.get(name) for step in read.steps for name in ("collective", kinds.COMMUNICATION)):
-            return self.abstain("no collective was seen in the trace")
         whole = sum(step.length for step in view.steps)
-        least = _least(view)
-        exposed = sum(least.get(step.number, step.bar.get(kinds.COMMUNICATION, 0)) for step in view.steps)
+        least = _least_communication(view)
+        exposed = sum(least.get(step.number, step.bar.get(event_names.COMMUNICATION, 0)) for step in view.steps)
         share = exposed / whole if whole else 0.0
-        severity = self.graded(view, share)
+        severity = self.find_severity(view, share)
         if severity is None:
             return None
-        most = [one for one in read.kernels if one.kind == kinds.COMMUNICATION] or [
-            one for one in read.regions if one.name.startswith(kinds.COLLECTIVES)
+        most = [one for one in read.kernels if one.kind == event_names.COMMUNICATION] or [
+            one for one in read.regions if one.name.startswith(event_names.COLLECTIVES)
         ]
         lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most[:3]]
-        names = (one.name for one in read.operators if one.name.startswith(kinds.COLLECTIVES))
-        lines += figures.asked_from(read, names)
+        names = (one.name for one in read.operators if one.name.startswith(event_names.COLLECTIVES))
+        lines += summary_figures.asked_from(read, names)
         title = f"{share:.0%} of a step is communication that nothing hides"
         return self.advise(view, severity, title, lines, "bucket_cap_mb, no_sync() while accumulating, overlap", share)
 
 
-def _least(view: View) -> dict[int | None, int]:
+def _least_communication(view: View) -> dict[int | None, int]:
     """Step -> the least that any rank has of it, in nanoseconds; only steps that several ranks recorded."""
     found: dict[int | None, list[int]] = {}
     for read in view.ranks.values():
         for step in read.steps:
             if step.number is not None:
-                found.setdefault(step.number, []).append(step.bar.get(kinds.COMMUNICATION, 0))
+                found.setdefault(step.number, []).append(step.bar.get(event_names.COMMUNICATION, 0))
     return {number: min(times) for number, times in found.items() if len(times) > 1}

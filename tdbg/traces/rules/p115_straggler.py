@@ -2,9 +2,8 @@
 
 from statistics import quantiles
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.analyze.rank_comparison import COVERS, ranks
-from tdbg.traces.analyze.rank_comparison import own as own_of
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.analyze.rank_comparison import COVERS, compare_ranks, own_time
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -24,32 +23,32 @@ class Straggler(Rule):
     thresholds = {"straggler_warning": 0.10, "straggler_critical": 0.20, "straggler_cause": COVERS}
     per_run = True
 
-    def look(self, view: View) -> Advice | Abstain | None:
-        found = ranks(view.ranks)
+    def evaluate(self, view: View) -> Advice | Abstain | None:
+        found = compare_ranks(view.ranks)
         if found is None:
             return self.abstain("it needs the traces of two ranks or more, one of each")
         worst = next(one for one in found.each if one.label == found.slowest)
-        severity = self.graded(view, worst.extra)
-        if severity is None or not _apart(view, worst.label):
+        severity = self.find_severity(view, worst.extra)
+        if severity is None or not _is_apart(view, worst.label):
             return None
         lines = [f"{one.label}: {one.own / 1e6:.4g} ms a step of its own" for one in found.each][:8]
         is_cause = found.covers >= self.limit(view, "straggler_cause")
         what = "what is longer" if is_cause else "no part alone makes it: what is longer by most"
         lines += [f"{what} on {worst.label} is {found.longest}, by {found.longer / 1e6:.3g} ms a step"]
-        lines += figures.busiest_line(view.ranks[worst.label])
+        lines += summary_figures.busiest_line(view.ranks[worst.label])
         title = f"{worst.label} has {worst.extra:.0%} more to do in a step than the others"
         try_next = f"look at {found.longest} on {worst.label}" if is_cause else f"look at the machine of {worst.label}"
         return self.advise(view, severity, title, lines, try_next, worst.extra / (1 + worst.extra))
 
 
-def _apart(view: View, slowest: str) -> bool:
+def _is_apart(view: View, slowest: str) -> bool:
     """True if the lower quartile of a rank's steps lies above the upper one of the others'."""
     own: list[int] = []
     rest: list[int] = []
     for label, read in view.ranks.items():
-        (own if label == slowest else rest).extend(own_of(step) for step in figures.steady(read))
-    return _quartile(own, 0) > _quartile(rest, 2)
+        (own if label == slowest else rest).extend(own_time(step) for step in summary_figures.steady(read))
+    return _find_quartile(own, 0) > _find_quartile(rest, 2)
 
 
-def _quartile(times: list[int], which: int) -> float:
+def _find_quartile(times: list[int], which: int) -> float:
     return quantiles(times, n=4, method="inclusive")[which] if len(times) > 1 else float(times[0])

@@ -3,10 +3,13 @@
 from itertools import pairwise
 from statistics import median
 
+from tdbg.core.rule_base import Unarmed
 from tdbg.core.tables import size
-from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.analyze import summary_figures
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Memory, Step
+
+LEAST_STEPS = 3
 
 
 @RULES.add
@@ -23,28 +26,29 @@ class MemoryGrows(Rule):
     source = "tdbg"
     thresholds = {"growth_warning": 0.02}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def check_armed(self, given: View) -> Unarmed | None:
+        if not given.summary.memory:
+            return Unarmed("memory was not recorded: `tdbg profile --kind memory`")
+        return None if len(given.summary.steps) >= LEAST_STEPS else Unarmed("it needs three steps")
+
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         steps = view.summary.steps
-        if not view.summary.memory:
-            return self.abstain("memory was not recorded: `tdbg profile --kind memory`")
-        if len(steps) < 3:
-            return self.abstain("it needs three steps")
         for memory in view.summary.memory:
-            floors = _floors(memory, steps)
+            floors = _step_floors(memory, steps)
             growth = [after - before for before, after in pairwise(floors)]
-            if growth and min(growth) > self.limit(view, "growth_warning") * _swing(memory, steps):
+            if growth and min(growth) > self.limit(view, "growth_warning") * _median_swing(memory, steps):
                 lines = [
                     f"{memory.device}: {' -> '.join(size(amount) for amount in floors[:6])} at the least, step by step"
                 ]
                 lines += [f"{name[:60]} holds {size(amount)} at the peak" for name, amount in memory.holders.items()]
-                lines = lines[:3] + figures.asked_from(view.summary, list(memory.holders)[:1])
+                lines = lines[:3] + summary_figures.asked_from(view.summary, list(memory.holders)[:1])
                 title = f"memory of {memory.device} grows by {size(min(growth))} a step and more"
                 hint = "keep numbers instead of tensors: .item(), .detach()"
                 return self.advise(view, "warning", title, lines, hint)
         return None
 
 
-def _floors(memory: Memory, steps: list[Step]) -> list[int]:
+def _step_floors(memory: Memory, steps: list[Step]) -> list[int]:
     """The least that was allocated within each step; none where a step has no point of its own."""
     floors = []
     for step in steps:
@@ -55,7 +59,7 @@ def _floors(memory: Memory, steps: list[Step]) -> list[int]:
     return floors
 
 
-def _swing(memory: Memory, steps: list[Step]) -> float:
+def _median_swing(memory: Memory, steps: list[Step]) -> float:
     """How much memory goes up and down within a step: the median."""
     found = []
     for step in steps:

@@ -1,7 +1,8 @@
 """TD-P117: products of float32 without TF32."""
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.core.rule_base import Needs
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.rules.p108_tensor_cores import tf32_is_off
 
@@ -20,11 +21,10 @@ class Tf32Off(Rule):
     title = "TF32 is off"
     source = "torch.profiler._pattern_matcher; the share as TD-P108"
     thresholds = {"float32_share": 0.05}
+    needs = Needs(fields=("device",))
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         read = view.summary
-        if read.device is None:
-            return self.abstain("a rule for accelerators: the trace has none")
         if read.capability is None or not read.matmul_precision:
             return self.abstain(
                 "the trace does not tell the precision of float32 products: those of other tools do not"
@@ -34,7 +34,7 @@ class Tf32Off(Rule):
             return None
         most = [one for one in read.kernels if one.kind == "matrix"][:3]
         lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
-        lines += figures.asked_from(read, kinds.PRODUCTS)
+        lines += summary_figures.asked_from(read, event_names.PRODUCTS)
         lines += [f"float32_matmul_precision is {read.matmul_precision}"]
         title = f"TF32 is off; matrix kernels without tensor cores take {share:.0%} of the time"
         hint = 'torch.set_float32_matmul_precision("high"), or torch.autocast(dtype=torch.bfloat16)'

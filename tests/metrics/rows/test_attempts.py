@@ -3,7 +3,7 @@
 from metrics.rows_of import Header, lines, row, run, write
 
 from tdbg.metrics.rows.row import FILE
-from tdbg.metrics.rows.row_files import find
+from tdbg.metrics.rows.row_files import find_rows_files
 from tdbg.metrics.rows.row_reader import Reading
 from tdbg.metrics.sinks.jsonl import JsonlSink, RowFile, headers_in
 
@@ -31,7 +31,7 @@ def test_a_checkpoint_counts_even_if_no_row_followed_at_its_steps(tmp_path):
 def test_without_word_of_a_checkpoint_the_first_step_tells(tmp_path):
     path = write(tmp_path / FILE, Header(), *some(1, 7, 0.0), *some(1, 3, 9.0, source="wandb"))
     write(path, Header(attempt=1), *some(5, 6, 1.0))
-    reading = Reading(find(str(path)).files)
+    reading = Reading(find_rows_files(str(path)).files)
     kept = [(line.source, line.step) for _, line in reading.lines()]
     assert kept == [("tracker", s) for s in range(1, 5)] + [("wandb", s) for s in (1, 2, 3)] + [
         ("tracker", 5),
@@ -52,7 +52,10 @@ def test_attempts_in_folders_of_their_own(tmp_path):
     write(tmp_path / "rank0000" / FILE, Header(), *some(1, 6, 0.0))
     write(tmp_path / "rank0000" / "attempt1" / FILE, Header(attempt=1), *some(4, 8, 1.0))
     write(tmp_path / "rank0001" / FILE, Header(rank=1), *some(1, 6, 5.0, rank=1))
-    found = [(rank, line.step, line.values["train/loss"]) for rank, line in Reading(find(str(tmp_path)).files).lines()]
+    found = [
+        (rank, line.step, line.values["train/loss"])
+        for rank, line in Reading(find_rows_files(str(tmp_path)).files).lines()
+    ]
     ours = [(s, v) for rank, s, v in found if rank == 0]
     assert ours == [(s, 0.0) for s in (1, 2, 3)] + [(s, 1.0) for s in range(4, 9)]
     assert [s for rank, s, _ in found if rank == 1] == list(range(1, 7))
@@ -64,7 +67,7 @@ def test_ranks_that_share_a_file_are_kept_apart(tmp_path):
         write(path, *(row(step, {"train/loss": float(rank)}, rank=rank) for rank in (0, 1)))
     write(path, Header(rank=1, attempt=1), row(2, {"train/loss": 7.0}, rank=1))
     found = sorted(
-        (rank, line.step, line.values["train/loss"]) for rank, line in Reading(find(str(path)).files).lines()
+        (rank, line.step, line.values["train/loss"]) for rank, line in Reading(find_rows_files(str(path)).files).lines()
     )
     assert found == [(0, 1, 0.0), (0, 2, 0.0), (1, 1, 1.0), (1, 2, 7.0)]
 
@@ -76,7 +79,7 @@ def test_torn_lines_and_strangers_are_counted_not_read(tmp_path):
     write(path, row(2, {"train/loss": 2.0}))
     with path.open("ab") as file:
         file.write(b'{"t":1,"step":3,"rank":0,"source":"tracker","values":{"train/lo')
-    reading = Reading(find(str(path)).files)
+    reading = Reading(find_rows_files(str(path)).files)
     assert [line.step for _, line in reading.lines()] == [1, 2]
     assert (reading.counts.rows, reading.counts.broken) == (2, 4)
 

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from metrics.rows_of import Header, row, write
 
-from tdbg.metrics.render.braille_plot import graph
+from tdbg.metrics.render.braille_plot import draw_graph
 from tdbg.metrics.render.curves import MAX_BUCKETS, Curve
 from tdbg.metrics.rows.row import FILE
-from tdbg.metrics.rows.row_files import find
+from tdbg.metrics.rows.row_files import find_rows_files
 from tdbg.metrics.rows.row_reader import Line, Reading
 from tdbg.metrics.rows.series import POINTS, Course, Point, Series, direction, sparkline, tally
 
@@ -29,7 +29,7 @@ ROWS = st.lists(
 def test_a_tally_equals_a_plain_look(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("series") / FILE
     write(path, Header(), *(row(step, values, source=source) for step, (values, source) in enumerate(rows)))
-    found = tally(Reading(find(str(path)).files).batches()).series
+    found = tally(Reading(find_rows_files(str(path)).files).batches()).series
     plain = {}
     for step, (values, source) in enumerate(rows):
         for key, value in values.items():
@@ -53,7 +53,9 @@ def test_a_tally_equals_a_plain_look(tmp_path_factory, rows):
 def test_values_of_mixed_rows_stay_in_order(tmp_path):
     rows = [row(s, {"train/loss": float(s), **({"lr/head": 1.0} if s % 3 == 0 else {})}) for s in range(200)]
     path = write(tmp_path / FILE, *rows)
-    (one, *_) = [s for s in tally(Reading(find(str(path)).files).batches()).series.values() if s.key == "train/loss"]
+    (one, *_) = [
+        s for s in tally(Reading(find_rows_files(str(path)).files).batches()).series.values() if s.key == "train/loss"
+    ]
     assert one.course.values == [float(s) for s in range(0, 200, one.course.stride)]
     assert one.last.step == 199
 
@@ -63,7 +65,7 @@ def test_values_of_mixed_rows_stay_in_order(tmp_path):
 )
 def test_one_row_of_another_shape_changes_nothing_of_the_rest(tmp_path, odd):
     rows = [row(1, {"a": 1.0, "b": 5.0}), row(2, {"a": 2.0, "b": 7.0}), row(3, odd), row(4, {"a": 4.0, "b": 8.0})]
-    found = tally(Reading(find(str(write(tmp_path / FILE, *rows))).files).batches()).series.values()
+    found = tally(Reading(find_rows_files(str(write(tmp_path / FILE, *rows))).files).batches()).series.values()
     courses = {one.key: one.course.values for one in found}
     expected = {key: [one.values[key] for one in rows if key in one.values] for key in {"a", "b", *odd}}
     assert courses == expected
@@ -137,8 +139,8 @@ def test_a_curve_keeps_the_steps_that_are_not_finite():
     for step in range(0, 100, 10):
         curve.add(step, math.nan if step in (40, 90) else 1.0 + step)
     assert list(curve.wild_steps) == [40, 90] and math.isnan(curve.last) and len(curve.points) == 8
-    axis = graph([curve], 40, 4)[-2]
-    assert axis.count("×") == 2 and axis.endswith("×") and "90" in graph([curve], 40, 4)[-1]
+    axis = draw_graph([curve], 40, 4)[-2]
+    assert axis.count("×") == 2 and axis.endswith("×") and "90" in draw_graph([curve], 40, 4)[-1]
     for step in range(100, 20_000):
         curve.add(step, math.inf)
     assert len(curve.wild_steps) <= MAX_BUCKETS and curve.wild_steps[0] == 40 and curve.non_finite == 2 + 19_900

@@ -12,7 +12,7 @@ import pytest
 from metrics.rows_of import lines, raw
 
 from tdbg.metrics.rows.row import FILE
-from tdbg.metrics.rows.row_files import find
+from tdbg.metrics.rows.row_files import find_rows_files
 from tdbg.metrics.rows.row_reader import Reading
 
 STEPS = 400
@@ -75,7 +75,7 @@ def test_killed_at_random_and_resumed(tmp_path, seed):
         assert_nothing_written_is_lost(tmp_path)
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    reading = Reading(find(str(path)).files)
+    reading = Reading(find_rows_files(str(path)).files)
     found = [line for _, line in reading.lines()]
     losses = [(line.step, line.values["train/step_avg_loss"]) for line in found if "train/step_avg_loss" in line.values]
     ends = [*range(EVERY, STEPS, EVERY), STEPS]
@@ -163,7 +163,7 @@ def test_a_checkpoint_holds_plain_data(tmp_path):
 
 WORKERS = """
 import multiprocessing, os, signal, sys, threading, time
-from tdbg.metrics.step_logger.shutdown import ENDING
+from tdbg.metrics.step_logger.shutdown import SHUTDOWN
 from tdbg.metrics.step_logger.step_metrics_logger import StepMetricsLogger
 from tdbg.metrics.step_logger.ops_schedule import OpsSchedule
 how, folder = sys.argv[1:]
@@ -178,18 +178,18 @@ for step in (1, 2): log.log_step_metrics({"loss": float(step)}, step=step)
 if how == "busy":  # another thread writes, and holds the lock, at the moment of the fork
     inside, over = threading.Event(), threading.Event()
     def write():
-        ENDING.enter()
-        with ENDING._lock:
+        SHUTDOWN.begin_write()
+        with SHUTDOWN._lock:
             inside.set()
             over.wait()
-        ENDING.leave()
+        SHUTDOWN.end_write()
     thread = threading.Thread(target=write)
     thread.start()
     inside.wait()
 def busy(_):
-    ENDING.enter()
-    ENDING.leave()
-    return ENDING.busy
+    SHUTDOWN.begin_write()
+    SHUTDOWN.end_write()
+    return SHUTDOWN.busy
 reads, writes = os.pipe()
 def stay(_):
     os.write(writes, b".")

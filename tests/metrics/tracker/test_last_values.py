@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tdbg.core.errors import TdbgError
 from tdbg.metrics.keys import Key, KeyGrammarError
 from tdbg.metrics.tracker.best_epochs import BestEpochs
-from tdbg.metrics.tracker.last_values import Store, lr_dict
+from tdbg.metrics.tracker.last_values import LastValues, lr_dict
 from tdbg.metrics.tracker.metric_values import MetricValueError
 from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 from tdbg.metrics.tracker.subset_metrics import MAX_SUBSETS, SubsetMetricWrapper
@@ -30,7 +30,7 @@ def test_last_values_are_not_averaged():
 
 def test_a_prefix_is_applied_once_and_texts_are_marked():
     """Seen: gradnorm/gradnorm/..., and texts among the numbers."""
-    store = Store("gradnorm")
+    store = LastValues("gradnorm")
     store.update({"loss": 1, "gradnorm/loss_total": torch.tensor(2.0), "mode": "auto", "why_str": "x"}, 1, 2)
     assert {str(key): value for key, value in store.numbers().items()} == {"gradnorm/loss": 1, "gradnorm/loss_total": 2}
     assert {str(key): value for key, value in store.texts().items()} == {
@@ -51,7 +51,7 @@ def test_a_prefix_is_applied_once_and_texts_are_marked():
     ],
 )
 def test_all_values_are_taken_or_none(values, error):
-    store = Store("schedule")
+    store = LastValues("schedule")
     with pytest.raises(error):
         store.update(values, 0, 0)
     assert not store.history
@@ -84,7 +84,7 @@ def test_learning_rates_of_whatever_has_them():
 @given(st.lists(st.floats(), max_size=20), st.integers(0, 5), st.booleans())
 def test_the_best_epochs_are_the_first_of_a_stable_sort(values, size, higher):
     best = BestEpochs("val/x", size, higher)
-    taken = [best.offer(value, epoch, 10 * epoch) for epoch, value in enumerate(values)]
+    taken = [best.add_if_best(value, epoch, 10 * epoch) for epoch, value in enumerate(values)]
     finite = [(value, epoch) for epoch, value in enumerate(values) if math.isfinite(value)]
     wanted = sorted(finite, key=lambda one: -one[0] if higher else one[0])[:size]
     assert [(one.value, one.epoch) for one in best.epochs] == wanted

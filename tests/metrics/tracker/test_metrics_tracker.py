@@ -21,7 +21,7 @@ from tdbg.metrics.tracker.metric import HISTORY
 from tdbg.metrics.tracker.metric_values import MetricValueError
 from tdbg.metrics.tracker.metrics_tracker import BEFORE_RESET, MetricsTracker
 from tdbg.metrics.tracker.subset_metrics import SubsetMetricWrapper
-from tdbg.metrics.tracker.tracker_state import MADE, MAX_FINDINGS, Holding, UnknownPhaseError
+from tdbg.metrics.tracker.tracker_state import LIVE_TRACKERS, MAX_FINDINGS, TrackerState, UnknownPhaseError
 
 
 def named(values):
@@ -309,7 +309,7 @@ def test_every_public_method_is_reached_from_a_tiny_run():
 
 
 def public_methods():
-    for cls in (MetricsTracker, Holding, OpsSchedule, SubsetMetricWrapper):
+    for cls in (MetricsTracker, TrackerState, OpsSchedule, SubsetMetricWrapper):
         for name, found in vars(cls).items():
             if inspect.isfunction(found) and not name.startswith("_"):
                 yield cls, name
@@ -354,11 +354,11 @@ def test_it_never_logs(capfd, caplog):
 
 def test_trackers_of_this_process_are_known_as_long_as_they_live():
     made = MetricsTracker()
-    assert made in MADE
-    held = len(MADE)
+    assert made in LIVE_TRACKERS
+    held = len(LIVE_TRACKERS)
     del made
     gc.collect()
-    assert len(MADE) < held
+    assert len(LIVE_TRACKERS) < held
 
 
 def test_the_names_of_all_values_are_read_back():

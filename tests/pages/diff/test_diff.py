@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from tdbg.pages.diff.alignment import Form, align
-from tdbg.pages.diff.tensor_distance import TOLERANCES, compare, compare_scalars
+from tdbg.pages.diff.alignment import TensorForm, align_tensors
+from tdbg.pages.diff.tensor_distance import TOLERANCES, compare_scalars, compare_tensors
 from tdbg.pages.format.dtypes import DTYPES
 from tdbg.pages.read.page_set import PageSet
 from tests.pages.arrays import bfloat16, call, noise, write
@@ -37,7 +37,7 @@ def gap(tmp_path: Path, a: Any, b: Any, allowed: float | None = None) -> Any:
     for name, value in (("a", a), ("b", b)):
         write(tmp_path / name, [(0, {"x": value}, {})])
     one, other = (next(iter(PageSet.open(tmp_path / name))).tensors["x"] for name in ("a", "b"))
-    return compare(one, other, allowed)
+    return compare_tensors(one, other, allowed)
 
 
 # tensors
@@ -158,13 +158,13 @@ def test_figures(a: Any, b: Any, differs: bool) -> None:
 # which is which
 
 
-def forms(*paths: str) -> list[Form]:
-    return [Form(path, "float32", (4,)) for path in paths]
+def forms(*paths: str) -> list[TensorForm]:
+    return [TensorForm(path, "float32", (4,)) for path in paths]
 
 
-def numbered(*sizes: int) -> list[Form]:
+def numbered(*sizes: int) -> list[TensorForm]:
     """The layers of a Sequential: 0:out, 1:out, ..."""
-    return [Form(f"{at}:out", "float32", (size,)) for at, size in enumerate(sizes)]
+    return [TensorForm(f"{at}:out", "float32", (size,)) for at, size in enumerate(sizes)]
 
 
 def test_figures_beyond_a_float() -> None:
@@ -176,28 +176,28 @@ def test_figures_beyond_a_float() -> None:
 
 
 def test_very_many_names_alike_take_no_minutes() -> None:
-    a = [Form(f"{number}:output", "float32", (2,)) for number in range(1500)]
-    b = [Form(f"{number + 7}:output", "float32", (2 + number % 3,)) for number in range(1500)]
+    a = [TensorForm(f"{number}:output", "float32", (2,)) for number in range(1500)]
+    b = [TensorForm(f"{number + 7}:output", "float32", (2 + number % 3,)) for number in range(1500)]
     began = time.perf_counter()
-    assert len(align(a, b).pairs) == 1493
+    assert len(align_tensors(a, b).pairs) == 1493
     assert time.perf_counter() - began < 5
 
 
 def test_alignment() -> None:
-    same = align(forms("a", "b"), forms("a", "b"))
+    same = align_tensors(forms("a", "b"), forms("a", "b"))
     assert same == ([(0, 0), (1, 1)], [], [])
-    inserted = align(forms("a", "b", "c"), forms("a", "new", "b", "c"))
+    inserted = align_tensors(forms("a", "b", "c"), forms("a", "new", "b", "c"))
     assert inserted == ([(0, 0), (1, 2), (2, 3)], [], [1])
-    removed = align(forms("a", "b", "c"), forms("a", "c"))
+    removed = align_tensors(forms("a", "b", "c"), forms("a", "c"))
     assert removed == ([(0, 0), (2, 1)], [1], [])
-    moved = align(forms("a", "b", "c"), forms("b", "c", "a"))
+    moved = align_tensors(forms("a", "b", "c"), forms("b", "c", "a"))
     assert sorted(moved.pairs) == [(0, 2), (1, 0), (2, 1)] and not moved.only_a + moved.only_b
 
 
 def test_numbers_that_an_inserted_layer_moved_on() -> None:
-    assert align(numbered(8, 6, 4), numbered(8, 99, 6, 4)) == ([(0, 0), (1, 2), (2, 3)], [], [1])
-    assert align(numbered(8, 99, 6, 4), numbered(8, 6, 4)) == ([(0, 0), (2, 1), (3, 2)], [1], [])
-    alike = align(numbered(4, 4), numbered(4, 4, 4))
+    assert align_tensors(numbered(8, 6, 4), numbered(8, 99, 6, 4)) == ([(0, 0), (1, 2), (2, 3)], [], [1])
+    assert align_tensors(numbered(8, 99, 6, 4), numbered(8, 6, 4)) == ([(0, 0), (2, 1), (3, 2)], [1], [])
+    alike = align_tensors(numbered(4, 4), numbered(4, 4, 4))
     assert alike == ([(0, 0), (1, 1)], [], [2])  # of one shape: nobody can tell, so the names count
 
 
@@ -314,7 +314,7 @@ def test_by_order(tmp_path: Path) -> None:
     write(tmp_path / "a", run())
     write(tmp_path / "b", [(f"other{key}", values, {}) for key, values, _ in run()])
     done = call("diff", tmp_path / "a", tmp_path / "b")
-    assert done.returncode == 2 and "no datapoint of A is in B" in done.stderr and "--by order" in done.stderr
+    assert done.returncode == 2 and "no datapoint of A is in B" in done.stderr and "--pair-by order" in done.stderr
     assert diff(tmp_path / "a", tmp_path / "b", "--by", "order")[0] == 0
 
 
@@ -362,7 +362,7 @@ def test_batches_that_are_made_up_in_another_way(tmp_path: Path) -> None:
         (("a", "nowhere"), "there is no"),
         (("a", "b", "--tolerance", "-1"), "--tolerance"),
         (("a", "b", "--tolerance", "nan"), "--tolerance"),
-        (("a", "b", "--by", "name"), "--by"),
+        (("a", "b", "--by", "name"), "--pair-by"),
         (("a", "--epochs", "1,x"), "--epochs"),
         (("a", "--epochs", "1,2"), "no datapoints on side A"),
         (("a", "b", "--layer", "laers.*"), "no tensor is named laers.*"),

@@ -7,11 +7,12 @@ from typing import IO
 import numpy as np
 import pytest
 
+from tdbg.pages.export import exporters
 from tdbg.pages.export.exporter import FileExporter
 from tdbg.pages.export.exporters import EXPORTERS
 from tdbg.pages.export.tensor_export import Export
 from tdbg.pages.read.datapoint import Tensor
-from tdbg.pages.selection.tensor_selection import Picking, Picks
+from tdbg.pages.selection.tensor_selection import Picking, TensorSelection
 from tests.pages.arrays import write
 
 
@@ -34,13 +35,15 @@ def shape_exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_every_file_registers_the_exporter_of_its_name() -> None:
-    assert EXPORTERS.names() == ["csv", "npy", "npz", "png", "safetensors"] and not EXPORTERS.broken
+    files = Path(exporters.__file__).parent.glob("[!_]*.py")
+    assert EXPORTERS.names() == sorted(file.stem for file in files) and not EXPORTERS.broken
+    assert {"csv", "npy", "npz", "png", "safetensors"} <= set(EXPORTERS.names())
     assert all(exporter.__module__ == f"tdbg.pages.export.exporters.{exporter.name}" for exporter in EXPORTERS)
 
 
 def test_a_new_exporter_needs_its_class_alone(shape_exporter: None, tmp_path: Path) -> None:
     folder = write(tmp_path / "pages", [(0, {"x": np.zeros((2, 3)), "loss": 0.5}, {})])
-    picks = Picks([str(folder)], Picking())
+    picks = TensorSelection([str(folder)], Picking())
     done = Export(picks, "shape", tmp_path / "out", force=False).run()
     assert (tmp_path / "out/0/x.shape").read_text() == "(2, 3)"
     assert [written.name for written in done.written] == ["x.shape"] and done.figures == 0

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from tdbg.pages.export.exporter import TargetExistsError, new_file
 from tdbg.pages.export.exporters import png
-from tdbg.pages.export.file_names import Unique, file_path
+from tdbg.pages.export.file_names import UniqueNames, file_path
 from tdbg.pages.read.page_set import PageSet, Tensor
 from tests.pages.arrays import ENVIRONMENT, bfloat16, call, noise, write
 
@@ -94,8 +94,15 @@ def test_long_names_that_differ_at_their_end_stay_apart() -> None:
 
 
 def test_unique() -> None:
-    names = Unique()
-    assert [names.of(name) for name in ("a", "a", "A", "a~2", "b", "a")] == ["a", "a~2", "A~3", "a~2~2", "b", "a~4"]
+    names = UniqueNames()
+    assert [names.make_unique(name) for name in ("a", "a", "A", "a~2", "b", "a")] == [
+        "a",
+        "a~2",
+        "A~3",
+        "a~2~2",
+        "b",
+        "a~4",
+    ]
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -343,7 +350,7 @@ def test_a_row_of_a_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("pages", "npz"), "there is no -o"),
+        (("pages", "npz"), "missing option: -o FILE"),
         (("pages", "-o", "x"), "a format is missing"),
         (("pages", "xyz", "-o", "x"), "there is no format xyz"),
         (("nowhere", "npz", "-o", "x.npz"), "there is no nowhere"),

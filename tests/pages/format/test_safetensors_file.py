@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tdbg.pages.format.safetensors_file import storable, write
+from tdbg.pages.format.safetensors_file import storable, write_safetensors
 
 
 def test_every_common_dtype_is_read_back_by_the_library(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_every_common_dtype_is_read_back_by_the_library(tmp_path: Path) -> None:
         "view": torch.arange(12.0).reshape(3, 4).T,
     }
     path = tmp_path / "batch.safetensors"
-    size = write(path, tensors, {"step": "3"})
+    size = write_safetensors(path, tensors, {"step": "3"})
     assert path.stat().st_size == size
     back = load_file(path)
     assert back.keys() == tensors.keys()
@@ -41,5 +41,5 @@ def test_what_the_format_cannot_hold_is_known_beforehand() -> None:
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError):
-        write(tmp_path / "no" / "where.safetensors", {"x": torch.ones(1)}, {})
+        write_safetensors(tmp_path / "no" / "where.safetensors", {"x": torch.ones(1)}, {})
     assert list(tmp_path.iterdir()) == []

@@ -138,7 +138,7 @@ def test_long_texts_are_tensors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("old",), "there is no -o"),
+        (("old",), "missing option: -o DIR"),
         (("old", "-o", "old"), "is there already"),
         (("old", "-o", "old/page_0.pkl"), "is there already"),
         (("nowhere", "-o", "new"), "nowhere"),

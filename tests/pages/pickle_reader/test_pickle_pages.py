@@ -23,11 +23,11 @@ import tdbg
 from tdbg.core.errors import TdbgError
 from tdbg.pages.pickle_reader import decompression, pickle_pages
 from tdbg.pages.pickle_reader.parsed_values import Array, Refused, Sparse
-from tdbg.pages.pickle_reader.pickle_pages import Datapoint, LegacyPages, flatten
+from tdbg.pages.pickle_reader.pickle_pages import LegacyPages, PickledDatapoint, flatten
 from tests.pages.foreign import Point, Runs, joblibbed, page, raw, saved
 
 
-def opened(path: Path) -> tuple[list[Datapoint], LegacyPages]:
+def opened(path: Path) -> tuple[list[PickledDatapoint], LegacyPages]:
     """All datapoints below a path, and who read them."""
     found = LegacyPages.open(path)
     return list(found), found
@@ -561,7 +561,7 @@ def test_the_walk_would_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Else the tests above could not fail."""
     path = tmp_path / "page_0.pkl"
     path.write_bytes(SEEDS[0])
-    monkeypatch.setattr(pickle_pages, "load", lambda machine: 1 // 0)
+    monkeypatch.setattr(pickle_pages, "follow_pickle", lambda machine: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         walk(path)
 

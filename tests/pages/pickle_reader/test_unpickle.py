@@ -23,9 +23,9 @@ import tdbg
 from tdbg.core.errors import TdbgError
 from tdbg.core.tables import short
 from tdbg.pages.pickle_reader import strided_views
-from tdbg.pages.pickle_reader.byte_source import Latin1, Memory, Reader, Torn, Window
+from tdbg.pages.pickle_reader.byte_source import ByteReader, Latin1Source, MemorySource, TruncatedError, WindowSource
 from tdbg.pages.pickle_reader.parsed_values import Array, Named, Refused, Sparse, Storage
-from tdbg.pages.pickle_reader.read_budget import Exhausted, Ledger
+from tdbg.pages.pickle_reader.read_budget import BudgetExhausted, ReadBudget
 from tests.pages.foreign import HOSTILE, TENSORS, Point, calls, joblibbed, new_zip, old_row, raw, read, saved, tensor
 
 PROTOCOLS = range(6)
@@ -457,7 +457,7 @@ LIES += [{"dtype": None}, {"dtype": "f4"}, {"numpy_array_alignment_bytes": 16}]
 def test_an_array_in_the_stream_that_lies_ends_the_page(change: dict[str, Any]) -> None:
     state = {"shape": (20,), "order": "C", "dtype": np.dtype("f4"), "subclass": np.ndarray}
     assert clean(_wrapper(state, bytes(80))).read() == bytes(80)
-    with pytest.raises(Torn):
+    with pytest.raises(TruncatedError):
         read(_wrapper(state | change, b"\xff" * 80))
 
 
@@ -488,7 +488,7 @@ TORN = {
 
 @pytest.mark.parametrize("name", TORN)
 def test_what_makes_no_sense_is_torn(name: str) -> None:
-    with pytest.raises(Torn):
+    with pytest.raises(TruncatedError):
         read(TORN[name])
 
 
@@ -590,7 +590,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_memory_is_bounded(name: str) -> None:
-    with pytest.raises(Exhausted):
+    with pytest.raises(BudgetExhausted):
         read(BOMBS[name], limit=8 << 20)
 
 
@@ -618,7 +618,7 @@ def test_time_is_bounded() -> None:
     """Numbers that all have the same hash, in one dict."""
     keys = b"".join(b"\x8a\x0c" + (i * ((1 << 61) - 1)).to_bytes(12, "little") + b"N" for i in range(1, 100_000))
     began = time.thread_time()
-    with pytest.raises(Exhausted, match="longer"):
+    with pytest.raises(BudgetExhausted, match="longer"):
         read(b"}(" + keys + b"u.", patience_s=0.2)
     assert time.thread_time() - began < 20
 
@@ -632,7 +632,7 @@ def test_a_view_that_repeats_its_memory_is_not_written_out() -> None:
 
 
 def test_packed_values_are_not_taken_apart() -> None:
-    storage = Storage("quint4x2", 4, Memory(bytes(4)), 0)
+    storage = Storage("quint4x2", 4, MemorySource(bytes(4)), 0)
     assert Array(storage, "quint4x2", (2, 4)).nbytes == 4
     for strides, start in (((1, 2), 0), ((4, 1), 1), ((8, 1), 0)):
         with pytest.raises(ValueError):
@@ -642,7 +642,7 @@ def test_packed_values_are_not_taken_apart() -> None:
 
 
 def test_data_that_are_not_there_are_told_of() -> None:
-    for storage in (Storage("uint8", 10, Memory(b"123"), 0), Storage("uint8", 10)):
+    for storage in (Storage("uint8", 10, MemorySource(b"123"), 0), Storage("uint8", 10)):
         with pytest.raises(TdbgError, match="the page ends"):
             Array(storage, "uint8", (10,)).read()
 
@@ -660,7 +660,7 @@ def test_a_view_is_what_numpy_makes_of_it(
     shape: tuple[int, ...], steps: list[int], width: int, start: int, small: int, piece: int
 ) -> None:
     strides = tuple(steps[: len(shape)])
-    data = np.random.default_rng(0).bytes(start * width + strided_views.span(shape, strides, width))
+    data = np.random.default_rng(0).bytes(start * width + strided_views.view_span(shape, strides, width))
     wanted = np.ndarray(shape, f"V{width}", data, start * width, tuple(step * width for step in strides)).tobytes()
     reads: list[int] = []
 
@@ -672,7 +672,7 @@ def test_a_view_is_what_numpy_makes_of_it(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strided_views, "SMALL", small)
         patch.setattr(strided_views, "PIECE_BYTES", piece)
-        assert strided_views.gather(read, start * width, shape, strides, width) == wanted
+        assert strided_views.gather_view(read, start * width, shape, strides, width) == wanted
     assert all(count <= piece for count in reads)
 
 
@@ -691,31 +691,31 @@ def test_names_are_fit_for_a_terminal() -> None:
 def test_latin1_gives_any_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdbg.pages.pickle_reader.byte_source.TEXT_BLOCK_BYTES", 7)
     wanted = bytes(range(256)) * 2
-    source = Latin1(Memory(wanted.decode("latin-1").encode()))
+    source = Latin1Source(MemorySource(wanted.decode("latin-1").encode()))
     assert source.size == len(wanted)
     for begin in range(0, 512, 3):
         for count in (0, 1, 5, 8, 600):
             assert source.read(begin, count) == wanted[begin : begin + count]
     with pytest.raises(ValueError):
-        Latin1(Memory("€".encode()))
+        Latin1Source(MemorySource("€".encode()))
 
 
 def test_a_window_stays_in_its_bounds() -> None:
-    window = Window(Memory(b"abcdefgh"), 2, 4)
+    window = WindowSource(MemorySource(b"abcdefgh"), 2, 4)
     assert (window.read(0, 100), window.read(3, 5), window.read(4, 1), window.read(9, 1)) == (b"cdef", b"f", b"", b"")
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 64])
 def test_a_reader_is_where_it_says(block: int) -> None:
     data = bytes(range(32, 96)) + b"line\nrest"
-    reader = Reader(Memory(data), block_bytes=block)
+    reader = ByteReader(MemorySource(data), block_bytes=block)
     assert (reader.byte(), reader.take(3), reader.skip(20), reader.position) == (32, data[1:4], 4, 24)
     assert (reader.skip(2), reader.byte(), reader.line(), reader.take(4)) == (24, data[26], data[27:68], b"rest")
     assert reader.left == 0
-    with pytest.raises(Torn):
-        Reader(Memory(b"abc"), block_bytes=block).take(4)
+    with pytest.raises(TruncatedError):
+        ByteReader(MemorySource(b"abc"), block_bytes=block).take(4)
     for call in (reader.byte, lambda: reader.take(1), reader.line, lambda: reader.skip(1), lambda: reader.skip(-1)):
-        with pytest.raises(Torn):
+        with pytest.raises(TruncatedError):
             call()
 
 
@@ -724,7 +724,7 @@ def test_a_ledger_counts_names_that_were_only_looked_up_once() -> None:
     assert ledger.refused == {"os.system": 1}
     _, ledger = read(b"\x80\x02(" + calls("os", "system", "a")[2:-1] * 3 + b"l.")
     assert ledger.refused == {"os.system": 3}
-    assert Ledger().refused == {}
+    assert ReadBudget().refused == {}
 
 
 def test_joblib_reads_what_the_tests_call_joblib() -> None:

@@ -201,7 +201,7 @@ def test_a_file_url_is_a_path_and_needs_no_library(tmp_path: Path) -> None:
 
 
 def test_a_path_loads_no_library_of_stores(tmp_path: Path) -> None:
-    code = f"from tdbg.pages.commands import thin; thin(['ls', {str(run(tmp_path / 'run'))!r}])"
+    code = f"from tdbg.cli import main; main(['inspect-pages', 'ls', {str(run(tmp_path / 'run'))!r}])"
     code += (
         "\nimport sys; assert not {'fsspec', 's3fs', 'aiohttp', 'tdbg.pages.read.remote_store'} & sys.modules.keys()"
     )

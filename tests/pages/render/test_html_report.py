@@ -375,7 +375,7 @@ def test_odd_tensors_do_not_stop_the_page(value: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("p",), "there is no -o"),
+        (("p",), "missing option: -o FILE"),
         (("p", "-o", "there.html"), "is there already"),
         (("p", "-o", "x.html", "--layer", "nothing*"), "no tensor is named nothing*"),
         (("p", "-o", "x.html", "--keys", "9"), "no datapoint has the key 9"),

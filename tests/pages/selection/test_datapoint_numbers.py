@@ -8,7 +8,7 @@ import pytest
 from tdbg.core.events import Step, encode
 from tdbg.pages.format.page_writer import PageWriter
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.selection.datapoint_numbers import Known
+from tdbg.pages.selection.datapoint_numbers import DatapointNumbers
 from tests.pages.samples import Commands, item
 
 
@@ -29,7 +29,7 @@ def captured(folder: Path, rank: int = 0, attempt: str = "", losses: Any = (3.0,
 
 def losses_of(folder: Path) -> list[Any]:
     with PageSet.open(folder) as pages:
-        known = Known(pages)
+        known = DatapointNumbers(pages)
         return [known.value(datapoint, "loss") for datapoint in pages]
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tdbg.pages.format.dtypes import DTYPES
 from tdbg.pages.read import tensor_values
 from tdbg.pages.stats import value_stats
-from tdbg.pages.stats.float_bins import SIZE, Bins
-from tdbg.pages.stats.streaming_stats import Tally
-from tdbg.pages.stats.value_stats import QUANTILES, Figures
+from tdbg.pages.stats.float_bins import SIZE, FloatBins
+from tdbg.pages.stats.streaming_stats import StreamingStats
+from tdbg.pages.stats.value_stats import QUANTILES, ValueStats
 
 NUMERIC = [dtype for dtype in DTYPES.values() if dtype.kind != "bits" and not dtype.counts_values]
 EXACT = ("count", "nan", "inf", "zero", "min", "max", "absmax")
@@ -26,7 +26,7 @@ def close(one: Any, other: Any, rel: float = 1e-9, abs_: float = 0.0) -> bool:
     return one is other is None or math.isclose(one, other, rel_tol=rel, abs_tol=abs_)
 
 
-def assert_same(one: Figures, other: Figures, rel: float = 1e-9, ends: float = 0.0) -> None:
+def assert_same(one: ValueStats, other: ValueStats, rel: float = 1e-9, ends: float = 0.0) -> None:
     for name in EXACT:
         mine, yours = getattr(one, name), getattr(other, name)
         assert mine == yours or (name not in EXACT[:4] and close(mine, yours, ends)), name
@@ -34,11 +34,11 @@ def assert_same(one: Figures, other: Figures, rel: float = 1e-9, ends: float = 0
     assert close(one.mean, other.mean, rel, scale) and close(one.std, other.std, max(rel, 1e-7), scale)
 
 
-def streamed(data: bytes, dtype: Any, sizes: int = 1) -> Tally:
+def streamed(data: bytes, dtype: Any, sizes: int = 1) -> StreamingStats:
     """In so many pieces, each tallied alone and merged."""
-    found, step = Tally(), max(len(data) // dtype.size // sizes, 1) * dtype.size
+    found, step = StreamingStats(), max(len(data) // dtype.size // sizes, 1) * dtype.size
     for start in range(0, len(data), step):
-        part = Tally()
+        part = StreamingStats()
         part.add_bytes(data[start : start + step], dtype)
         found.merge(part)
     return found
@@ -62,7 +62,7 @@ def test_three_ways_one_result(dtype: Any, count: int) -> None:
 
 @by_dtype
 def test_no_values_at_all(dtype: Any) -> None:
-    empty = Figures(0)
+    empty = ValueStats(0)
     assert (
         value_stats.of_numbers([])
         == value_stats.of_array(tensor_values.array(b"", dtype))
@@ -88,7 +88,7 @@ def test_figures_of_known_numbers() -> None:
 )
 def test_merging_is_the_same_as_counting_at_once(one: list[float], other: list[float]) -> None:
     f32 = DTYPES["float32"]
-    parts = [Tally(), Tally()]
+    parts = [StreamingStats(), StreamingStats()]
     for tally, numbers in zip(parts, (one, other), strict=True):
         tally.add_bytes(struct.pack(f"<{len(numbers)}f", *numbers), f32)
     parts[0].merge(parts[1])
@@ -133,7 +133,7 @@ def test_a_mean_far_from_zero_keeps_its_spread() -> None:
 def test_bins_are_those_of_the_upper_16_bits() -> None:
     numbers = numpy.random.default_rng(3).standard_normal(10_000).astype("f4")
     counts = numpy.bincount(numbers.view("u4") >> 16, minlength=SIZE)
-    one, two, whole = Bins(), Bins(), Bins()
+    one, two, whole = FloatBins(), FloatBins(), FloatBins()
     one.add(numpy.bincount(numbers[:4000].view("u4") >> 16, minlength=SIZE))
     two.add(numpy.bincount(numbers[4000:].view("u4") >> 16, minlength=SIZE))
     whole.add(counts)
@@ -150,7 +150,7 @@ def test_bins_are_those_of_the_upper_16_bits() -> None:
 
 def test_coarser_bins_hold_the_same_values() -> None:
     numbers = numpy.random.default_rng(4).standard_normal(5000).astype("f4")
-    fine, coarse, later = Bins(), Bins(), Bins()
+    fine, coarse, later = FloatBins(), FloatBins(), FloatBins()
     counts = numpy.bincount(numbers.view("u4") >> 16, minlength=SIZE)
     fine.add(counts)
     coarse.add(counts)

@@ -3,10 +3,10 @@
 import pytest
 from traces.material import note, op, step, write
 
-from tdbg.traces.analyze.rank_comparison import beside, own_parts, ranks, slowest_first
+from tdbg.traces.analyze.rank_comparison import compare_loaded, compare_ranks, slowest_first, split_own_time
 from tdbg.traces.analyze.summary_builder import summarize
-from tdbg.traces.parse.trace_files import Found
-from tdbg.traces.rules import consult
+from tdbg.traces.parse.trace_files import TraceFile
+from tdbg.traces.rules import evaluate_traces
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
 
@@ -27,7 +27,7 @@ def test_the_slow_rank_its_part_the_skew_and_who_waits(tmp_path):
         "rank 1": made(tmp_path, [500] * 5),
         "rank 2": made(tmp_path, [320] * 5),
     }
-    found = ranks(every)
+    found = compare_ranks(every)
     assert (found.slowest, found.longest, found.longer) == ("rank 1", "backward", 190_000)
     assert [one.own for one in found.each] == [500_000, 700_000, 520_000]  # 100 us of each are nobody's
     assert [one.exposed for one in found.each] == [500_000, 300_000, 480_000]
@@ -36,7 +36,7 @@ def test_the_slow_rank_its_part_the_skew_and_who_waits(tmp_path):
 
 
 def test_the_skew_is_of_the_steps_that_all_have(tmp_path):
-    found = ranks({"a": made(tmp_path, [300, 400, 300]), "b": made(tmp_path, [400, 300])})
+    found = compare_ranks({"a": made(tmp_path, [300, 400, 300]), "b": made(tmp_path, [400, 300])})
     assert (found.skew, found.common) == (100_000, 2)
     assert found.each[0].extra == pytest.approx(500 / 550 - 1)
 
@@ -52,8 +52,8 @@ def test_a_part_is_the_cause_where_it_makes_most_of_the_difference(tmp_path):
 
     def said(slow):
         every = {"rank 0": rank(200, 200), "rank 1": slow}
-        (found,) = (one for one in consult(list(every.items()), {}, every)[0] if one.code == "TD-P115")
-        return ranks(every).covers, found.try_next, found.evidence[-1]
+        (found,) = (one for one in evaluate_traces(list(every.items()), {}, every)[0] if one.code == "TD-P115")
+        return compare_ranks(every).covers, found.try_next, found.evidence[-1]
 
     covers, try_next, line = said(rank(400, 240))
     assert covers == pytest.approx(200 / 240) and try_next == "look at forward on rank 1"
@@ -73,13 +73,13 @@ def test_the_parts_of_what_is_longer_add_up_to_it(tmp_path):
             events += [note("gloo:all_reduce", at + forward + backward, 60_000 - forward - backward)]
         return summarize(write(tmp_path / "t.json", events))
 
-    found = ranks({"rank 0": rank((100, 2000)), "rank 1": rank((28_000, 1000), (20_000, 1000), (28_000, 0))})
+    found = compare_ranks({"rank 0": rank((100, 2000)), "rank 1": rank((28_000, 1000), (20_000, 1000), (28_000, 0))})
     assert [one.own for one in found.each] == [2_100_000, 28_000_000]
     assert found.longest == "forward" and found.covers == pytest.approx(1.0, abs=0.08)
     for pairs in (((9000, 9000), (9000, 1000), (1000, 9000)), ((9000, 9000), (100, 100), (50_000, 0), (150, 150))):
         read = rank(*pairs)
-        found = ranks({"rank 0": rank((100, 100)), "rank 1": read})
-        assert sum(own_parts(read).values()) == pytest.approx(found.each[1].own)
+        found = compare_ranks({"rank 0": rank((100, 100)), "rank 1": read})
+        assert sum(split_own_time(read).values()) == pytest.approx(found.each[1].own)
 
 
 def test_the_rank_that_is_shown_whole_is_not_one_that_waits(tmp_path):
@@ -89,25 +89,25 @@ def test_the_rank_that_is_shown_whole_is_not_one_that_waits(tmp_path):
     for one in waits.steps:
         one.end += 5000  # the rank that waits may even have the longer steps
         one.bar["communication"] += 5000
-    every = [(Found(tmp_path / "a", 0), waits), (Found(tmp_path / "b", 1), works)]
+    every = [(TraceFile(tmp_path / "a", 0), waits), (TraceFile(tmp_path / "b", 1), works)]
     assert [one.rank for one, _ in slowest_first(every)] == [1, 0]
-    windows = [(Found(tmp_path / "a", 0), waits), (Found(tmp_path / "b", 0, window=1), works)]
+    windows = [(TraceFile(tmp_path / "a", 0), waits), (TraceFile(tmp_path / "b", 0, window=1), works)]
     assert [one.window for one, _ in slowest_first(windows)] == [0, 1]
 
 
 def test_one_rank_is_not_compared(tmp_path):
-    assert ranks({"rank 0": made(tmp_path, [300])}) is None
+    assert compare_ranks({"rank 0": made(tmp_path, [300])}) is None
 
 
 def test_only_one_trace_of_each_rank_is_held_against_others(tmp_path):
     read = made(tmp_path, [300] * 2)
 
     def held(*found):
-        return list(beside([(one, read) for one in found]))
+        return list(compare_loaded([(one, read) for one in found]))
 
-    first, second = Found(tmp_path / "a", 0), Found(tmp_path / "b", 1)
+    first, second = TraceFile(tmp_path / "a", 0), TraceFile(tmp_path / "b", 1)
     assert held(first, second) == ["rank 0", "rank 1"]
     assert held(first) == []
-    assert held(first, second, Found(tmp_path / "c", 0, window=1)) == []  # windows of a rank
-    assert held(Found(tmp_path / "a", None), Found(tmp_path / "b", None)) == []  # nobody knows of which rank
-    assert held(first, Found(tmp_path / "b", 1, attempt=1)) == []  # not the same steps
+    assert held(first, second, TraceFile(tmp_path / "c", 0, window=1)) == []  # windows of a rank
+    assert held(TraceFile(tmp_path / "a", None), TraceFile(tmp_path / "b", None)) == []  # nobody knows of which rank
+    assert held(first, TraceFile(tmp_path / "b", 1, attempt=1)) == []  # not the same steps

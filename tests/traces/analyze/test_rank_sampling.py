@@ -8,8 +8,8 @@ import pytest
 from traces.material import dense, kineto, note, op, python, step, write
 
 from tdbg.core.events import Step, encode
-from tdbg.traces.analyze.rank_sampling import picked, unprofiled
-from tdbg.traces.parse.trace_files import newest, traces
+from tdbg.traces.analyze.rank_sampling import describe_unprofiled, select_ranks
+from tdbg.traces.parse.trace_files import find_traces, newest_windows
 
 COUNT = 16
 SLOW = 11
@@ -48,20 +48,20 @@ def run(tmp_path, traced=range(COUNT), ranks=COUNT, slow=SLOW, layout=kineto, ev
         if rank in traced:
             name = "h.1700000000000000000.pt.trace.json.gz"
             trace(folder / "traces" / name, 400 if rank == slow and not events else 100 + rank, layout)
-    return newest(traces(str(tmp_path)))
+    return newest_windows(find_traces(str(tmp_path)))
 
 
 def read(found):
-    return [one.rank for one in picked(found).found]
+    return [one.rank for one in select_ranks(found).found]
 
 
 def test_up_to_eight_ranks_are_all_read(tmp_path):
     found = run(tmp_path, traced=range(8), ranks=8)
-    assert picked(found) == (found, [], "")
+    assert select_ranks(found) == (found, [], "")
 
 
 def test_of_more_the_slowest_by_their_events_are_read_and_it_is_said(tmp_path):
-    some = picked(run(tmp_path))
+    some = select_ranks(run(tmp_path))
     kept = [one.rank for one in some.found]
     assert len(kept) == 8 and {0, SLOW} < set(kept)
     assert any(one < 9 for one in kept if one), "one that is as usual"
@@ -79,7 +79,7 @@ def test_a_rank_with_longer_steps_is_read_too(tmp_path):
 @pytest.mark.parametrize("layout", [kineto, python, dense])
 def test_without_events_the_marks_in_the_traces_tell(tmp_path, layout):
     """All steps are as long as those of the slowest rank, and that one waits least in the collectives."""
-    some = picked(run(tmp_path, layout=layout, events=False))
+    some = select_ranks(run(tmp_path, layout=layout, events=False))
     kept = [one.rank for one in some.found]
     assert len(kept) == 8 and {0, SLOW} < set(kept) and "by the steps in their traces" in some.said
 
@@ -89,33 +89,35 @@ def test_where_nothing_tells_the_first_are_read(tmp_path):
         path = tmp_path / f"rank{rank:04d}" / "h.pt.trace.json"
         path.parent.mkdir()
         write(path, [op("aten::mm", 0, 1)])
-    some = picked(newest(traces(str(tmp_path))))
+    some = select_ranks(newest_windows(find_traces(str(tmp_path))))
     assert [one.rank for one in some.found] == list(range(8)) and "nothing tells which are slow" in some.said
 
 
 def test_all_windows_of_a_rank_stay_together_and_other_traces_are_all_read(tmp_path):
     run(tmp_path)
     trace(tmp_path / f"rank{SLOW:04d}" / "traces" / "h.1800000000000000000.pt.trace.json.gz", 100)
-    assert read(traces(str(tmp_path))).count(SLOW) == 2
+    assert read(find_traces(str(tmp_path))).count(SLOW) == 2
     for at in range(12):
         trace(tmp_path / "any" / f"name{at}.pt.trace.json", 10)
-    assert len(read(traces(str(tmp_path / "any")))) == 12
+    assert len(read(find_traces(str(tmp_path / "any")))) == 12
 
 
 def test_a_slow_rank_without_a_trace_is_named(tmp_path):
     found = run(tmp_path, traced=[0])
     assert [one.rank for one in found] == [0]
-    assert unprofiled(found).startswith(f"rank {SLOW} has no trace and seems slower than those that have: 41 ms")
-    assert f"`tdbg profile --ranks 0,{SLOW}` records it" in unprofiled(found)
+    assert describe_unprofiled(found).startswith(
+        f"rank {SLOW} has no trace and seems slower than those that have: 41 ms"
+    )
+    assert f"`tdbg profile --ranks 0,{SLOW}` records it" in describe_unprofiled(found)
     told(tmp_path / f"rank{SLOW:04d}", 20.0)
-    assert unprofiled(found) == "", "nobody is slow"
+    assert describe_unprofiled(found) == "", "nobody is slow"
     told(tmp_path / f"rank{SLOW:04d}", 40.0, count=2)
-    assert unprofiled(found) == "", "two steps tell nothing"
+    assert describe_unprofiled(found) == "", "two steps tell nothing"
 
 
 def test_a_rank_whose_trace_was_not_asked_for_is_not_called_unprofiled(tmp_path):
     found = run(tmp_path, ranks=4, slow=2)
-    assert unprofiled([one for one in found if one.rank == 0]) == ""
+    assert describe_unprofiled([one for one in found if one.rank == 0]) == ""
 
 
 def tdbg(*words):

@@ -15,9 +15,9 @@ from tdbg.traces.analyze.cpu_timeline import Threads
 from tdbg.traces.analyze.summary_builder import summarize
 from tdbg.traces.parse import event_names, event_sorting
 from tdbg.traces.parse.event_stream import Event
-from tdbg.traces.parse.trace_files import Found
+from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render import flame_rows
-from tdbg.traces.render.summary_text import show
+from tdbg.traces.render.summary_text import print_summary
 
 
 def us(value):
@@ -296,7 +296,7 @@ def test_each_of_several_accelerators_has_its_busy_time(tmp_path, order, capsys)
         one["args"]["device"] = device
     found = summarize(write(tmp_path / "t.json", [step(1, 0, 100), *(ran[at] for at in order)]))
     assert found.device.busy_of == {"0": us(60), "1": us(40)} and found.device.busy == us(70)
-    show([(Found(tmp_path / "t.json", None), found)], 10, False)
+    print_summary([(TraceFile(tmp_path / "t.json", None), found)], 10, False)
     assert "device 0: busy 60.0%; device 1: busy 40.0%" in capsys.readouterr().out
     alone = summarize(write(tmp_path / "t.json", [one for one in ran if not one["args"]["device"]]))
     assert alone.device.busy_of == {}
@@ -386,10 +386,13 @@ def test_what_the_window_of_a_profile_ends_in_is_not_counted(tmp_path):
             assert told == {"aten::mm": (1, us(10)), "aten::add_": (1, us(5))}
             assert [(one.name, one.total) for one in found.regions] == [("Optimizer.step#SGD.step", us(10))]
             assert found.memory[0].holders == {"aten::item": 64}, "of memory all of it is told"
-            rows = {row.name: (row.calls, row.total) for row in flame_rows.ordered(flame_rows.grown(found, "operator"))}
+            rows = {
+                row.name: (row.calls, row.total)
+                for row in flame_rows.sort_rows(flame_rows.build_tree(found, "operator"))
+            }
             assert rows["Optimizer.step#SGD.step"] == (1, us(10)) and rows["aten::mm"] == (1, us(10))
             assert not {"aten::item", "region"} & set(rows)
-            lines = {row.name for row in flame_rows.ordered(flame_rows.grown(found, "stack"))}
+            lines = {row.name for row in flame_rows.sort_rows(flame_rows.build_tree(found, "stack"))}
             assert "train.py(3): main" in lines and not {"train.py(9): broken", "aten::item"} & lines
 
 
@@ -508,7 +511,7 @@ def test_any_number_of_threads_is_read_in_time(tmp_path, monkeypatch):
     assert time.monotonic() - begun < 5
     assert sum(one.own for one in found.operators) == us(200_000)
     threads = Threads()
-    threads.see_operators([Event("X", "cpu_op", "a", 1, at) for at in range(200)], np.arange(200), np.ones(200, int))
+    threads.add_operators([Event("X", "cpu_op", "a", 1, at) for at in range(200)], np.arange(200), np.ones(200, int))
     assert len(threads.of) == 51 and sum(len(one.starts) for one in threads.of.values()) == 200
 
 
@@ -538,7 +541,7 @@ def test_numbers_that_cannot_be_are_left_out(tmp_path, capsys):
     found = summarize(write(tmp_path / "t.json", [*events, memory(4, 8, 8, reserved=huge)], head=head))
     assert (found.rank, found.world_size, found.capability, found.device_bytes) == (None, 2, None, 0)
     assert (found.copies[0].nbytes, found.memory[0].peak, found.memory[0].reserved) == (0, 8, 0)
-    show([(Found(tmp_path / "t.json", None), found)], 10, False)
+    print_summary([(TraceFile(tmp_path / "t.json", None), found)], 10, False)
     assert "memory of cpu: peak 8 B" in capsys.readouterr().out
 
 

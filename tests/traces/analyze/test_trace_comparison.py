@@ -7,9 +7,9 @@ from traces.material import gpu, launch, op, step, write
 
 from tdbg.core.errors import TdbgError
 from tdbg.traces.analyze.summary_builder import summarize
-from tdbg.traces.analyze.trace_baseline import Side, save, side, stored, together
-from tdbg.traces.analyze.trace_comparison import compare, is_notable
-from tdbg.traces.parse.trace_files import Found
+from tdbg.traces.analyze.trace_baseline import Baseline, load_baseline, make_baseline, merge_baselines, save_baseline
+from tdbg.traces.analyze.trace_comparison import compare_traces, is_notable
+from tdbg.traces.parse.trace_files import TraceFile
 
 LENGTHS = (100, 102, 98, 101, 99, 103)
 
@@ -22,20 +22,20 @@ def made(tmp_path, lengths, calls=2, name="aten::mm", rank=0, head=None):
         events += [op(name, at + call * length / (2 * calls), length / (2 * calls)) for call in range(calls)]
         at += length
     path = write(tmp_path / "t.json", events, head=head)
-    return Found(path, rank), summarize(path)
+    return TraceFile(path, rank), summarize(path)
 
 
 def one(tmp_path, lengths, **more):
-    return side("it", [made(tmp_path, lengths, **more)])
+    return make_baseline("it", [made(tmp_path, lengths, **more)])
 
 
 def test_a_slower_run_is_a_regression_beyond_the_tolerance(tmp_path):
     a = one(tmp_path, LENGTHS)
     b = one(tmp_path, [length * 1.2 for length in LENGTHS])
-    found = compare(a, b, 0.05)
+    found = compare_traces(a, b, 0.05)
     assert found.verdict == "slower" and found.is_regression and found.change.guess == pytest.approx(0.2)
-    assert not compare(a, b, 0.25).is_regression and compare(a, b, 0.25).verdict == "slower"
-    assert compare(b, a).verdict == "faster" and not compare(b, a).is_regression
+    assert not compare_traces(a, b, 0.25).is_regression and compare_traces(a, b, 0.25).verdict == "slower"
+    assert compare_traces(b, a).verdict == "faster" and not compare_traces(b, a).is_regression
     parts = {part.name: (part.a, part.b, part.change.sign) for part in found.parts}
     assert parts == {"forward": (50_250, 60_300, 1), "other": (50_250, 60_300, 1)}
 
@@ -43,24 +43,26 @@ def test_a_slower_run_is_a_regression_beyond_the_tolerance(tmp_path):
 def test_a_run_is_no_different_from_itself_and_from_its_like(tmp_path):
     a = one(tmp_path, LENGTHS)
     for other in (LENGTHS, LENGTHS[::-1], [length + 2 for length in LENGTHS]):
-        found = compare(a, one(tmp_path, other))
+        found = compare_traces(a, one(tmp_path, other))
         assert (found.verdict, found.is_regression) == ("no difference", False)
         assert all(part.change.sign == 0 for part in found.parts)
     assert found.operators == []
 
 
 def test_too_few_steps_are_told_and_are_no_regression(tmp_path):
-    found = compare(one(tmp_path, (100, 100, 100)), one(tmp_path, (900, 900)))
+    found = compare_traces(one(tmp_path, (100, 100, 100)), one(tmp_path, (900, 900)))
     assert (found.verdict, found.is_regression) == ("too few steps", False)
-    unmarked = side("it", [(Found(tmp_path / "t.json", 0), summarize(write(tmp_path / "t.json", [op("a", 0, 9)])))])
-    found = compare(unmarked, one(tmp_path, LENGTHS))
+    unmarked = make_baseline(
+        "it", [(TraceFile(tmp_path / "t.json", 0), summarize(write(tmp_path / "t.json", [op("a", 0, 9)])))]
+    )
+    found = compare_traces(unmarked, one(tmp_path, LENGTHS))
     assert found.verdict == "too few steps" and "A marks no steps: there is no spread to judge by" in found.notes
     assert found.parts and not any(is_notable(part, found) for part in found.parts)
 
 
 def test_operators_are_matched_by_name_with_their_calls(tmp_path):
     a, b = one(tmp_path, LENGTHS, calls=2), one(tmp_path, LENGTHS, calls=4, name="aten::bmm")
-    changes = {change.name: change for change in compare(a, b).operators}
+    changes = {change.name: change for change in compare_traces(a, b).operators}
     gone, come = changes["aten::mm"], changes["aten::bmm"]
     assert (gone.a_calls, gone.b_calls, gone.b_time) == (2, 0, 0) and gone.a_time == pytest.approx(50_250)
     assert (come.a_calls, come.b_calls, come.a_time) == (0, 4, 0) and come.grown == pytest.approx(50_250, rel=1e-3)
@@ -72,15 +74,15 @@ def test_kernels_are_matched_too(tmp_path):
         for number in range(4):
             at = number * 1000
             events += [op("aten::mm", at, 20), launch(at + 5, 2, number), gpu("sgemm", at + 100, dur, number)]
-        return side("it", [(Found(tmp_path, 0), summarize(write(tmp_path / "t.json", events)))])
+        return make_baseline("it", [(TraceFile(tmp_path, 0), summarize(write(tmp_path / "t.json", events)))])
 
-    (change,) = compare(on_device(100), on_device(300)).kernels
+    (change,) = compare_traces(on_device(100), on_device(300)).kernels
     assert (change.name, change.grown, change.a_calls) == ("sgemm", 200_000, 1)
 
 
 def test_a_step_of_several_ranks_is_as_long_as_on_the_slowest(tmp_path):
     every = [made(tmp_path, (100, 250, 100), rank=0), made(tmp_path, (200, 100, 150), rank=1)]
-    found = side("it", every)
+    found = make_baseline("it", every)
     assert found.lengths == [200_000, 250_000, 150_000] and found.ranks == [0, 1]
     assert found.steps[0].bar["forward"] == 75_000  # of 50 and 100 us
     assert found.operators[0].calls == 2 and found.operators[0].time == pytest.approx(900_000 / 2 / 6)
@@ -88,23 +90,23 @@ def test_a_step_of_several_ranks_is_as_long_as_on_the_slowest(tmp_path):
 
 def test_ranks_that_only_the_traces_tell_are_ranks_too(tmp_path):
     def told(rank, lengths):
-        return Found(tmp_path / f"{rank}.json", None), made(tmp_path, lengths, head={"tdbg": {"rank": rank}})[1]
+        return TraceFile(tmp_path / f"{rank}.json", None), made(tmp_path, lengths, head={"tdbg": {"rank": rank}})[1]
 
-    found = side("it", [told(0, (100, 250, 100)), told(1, (200, 100, 150))])
+    found = make_baseline("it", [told(0, (100, 250, 100)), told(1, (200, 100, 150))])
     assert found.lengths == [200_000, 250_000, 150_000] and found.ranks == [0, 1]
-    again = side("it", [told(0, (100, 100)), told(0, (200, 200))])  # two windows of one rank
+    again = make_baseline("it", [told(0, (100, 100)), told(0, (200, 200))])  # two windows of one rank
     assert again.lengths == [100_000, 100_000, 200_000, 200_000]
 
 
 def test_a_step_that_stands_out_is_left_out_and_told(tmp_path):
-    found = compare(one(tmp_path, LENGTHS), one(tmp_path, [*LENGTHS, 5000]))
+    found = compare_traces(one(tmp_path, LENGTHS), one(tmp_path, [*LENGTHS, 5000]))
     assert found.verdict == "no difference" and len(found.b.steps) == 6
     assert "steps of B that took three times its median or more are left out: 1" in found.notes
 
 
 def test_what_makes_two_sides_hard_to_compare_is_told(tmp_path):
     a = one(tmp_path, LENGTHS, head={"with_stack": 1, "deviceProperties": [{"name": "Card"}]})
-    notes = compare(a, side("it", [made(tmp_path, LENGTHS, rank=rank) for rank in (0, 1)])).notes
+    notes = compare_traces(a, make_baseline("it", [made(tmp_path, LENGTHS, rank=rank) for rank in (0, 1)])).notes
     assert notes == [
         "A ran on Card, B on cpu",
         "A has the traces of 1 rank, B of 2 ranks",
@@ -114,12 +116,12 @@ def test_what_makes_two_sides_hard_to_compare_is_told(tmp_path):
 
 def test_several_runs_of_one_side_show_how_far_runs_differ(tmp_path):
     runs = [one(tmp_path, [length * factor for length in LENGTHS]) for factor in (1, 0.98, 0.96, 1.02, 1.3)]
-    kept = together(runs)
+    kept = merge_baselines(runs)
     assert max(kept.medians) == 130_650 and len(kept.medians) == 5 and len(kept.steps) == 30
     assert kept.operators[0].calls == 2
-    like = compare(kept, one(tmp_path, [length * 1.25 for length in LENGTHS]))
+    like = compare_traces(kept, one(tmp_path, [length * 1.25 for length in LENGTHS]))
     assert like.change.sign == 1 and (like.verdict, like.is_regression) == ("no difference", False)
-    assert compare(kept, one(tmp_path, [length * 1.5 for length in LENGTHS])).is_regression
+    assert compare_traces(kept, one(tmp_path, [length * 1.5 for length in LENGTHS])).is_regression
 
 
 # the file
@@ -127,8 +129,8 @@ def test_several_runs_of_one_side_show_how_far_runs_differ(tmp_path):
 
 def test_a_baseline_comes_back_as_it_was(tmp_path):
     a = one(tmp_path, LENGTHS)
-    save(a, tmp_path / "b.json")
-    assert stored(str(tmp_path / "b.json")) == a
+    save_baseline(a, tmp_path / "b.json")
+    assert load_baseline(str(tmp_path / "b.json")) == a
     assert (tmp_path / "b.json").stat().st_size < 4000
     data = json.loads((tmp_path / "b.json").read_text())
     assert (data["kind"], data["version"]) == ("trace-baseline", 1)
@@ -136,8 +138,8 @@ def test_a_baseline_comes_back_as_it_was(tmp_path):
 
 def test_what_is_no_baseline_is_left_to_others(tmp_path):
     (tmp_path / "x.json").write_text("{}")
-    assert stored(str(tmp_path / "x.json")) is None and stored(str(tmp_path)) is None
-    assert stored(str(write(tmp_path / "t.json.gz", []))) is None
+    assert load_baseline(str(tmp_path / "x.json")) is None and load_baseline(str(tmp_path)) is None
+    assert load_baseline(str(write(tmp_path / "t.json.gz", []))) is None
 
 
 @pytest.mark.parametrize(
@@ -156,20 +158,20 @@ def test_what_is_no_baseline_is_left_to_others(tmp_path):
 )
 def test_a_bad_baseline_is_told(tmp_path, old, new, says):
     path = tmp_path / "b.json"
-    save(Side("it", *[[], []]) if says is None else one(tmp_path, LENGTHS), path)
+    save_baseline(Baseline("it", *[[], []]) if says is None else one(tmp_path, LENGTHS), path)
     path.write_text(path.read_text().replace(old, new))
     if says is None:  # a newer tdbg may keep more
-        assert stored(str(path)) == Side("it")
+        assert load_baseline(str(path)) == Baseline("it")
         return
     with pytest.raises(TdbgError, match=says):
-        stored(str(path))
+        load_baseline(str(path))
 
 
 def test_a_baseline_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(TdbgError, match="cannot write"):
-        save(Side("it"), tmp_path / "none" / "b.json")
+        save_baseline(Baseline("it"), tmp_path / "none" / "b.json")
     other = write(tmp_path / "t.json", [op("a", 0, 9)])
     before = other.read_bytes()
     with pytest.raises(TdbgError, match="is there already, and no baseline"):
-        save(Side("it"), other)
+        save_baseline(Baseline("it"), other)
     assert other.read_bytes() == before

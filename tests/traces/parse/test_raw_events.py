@@ -6,10 +6,10 @@ import pytest
 from traces.material import LAYOUTS, op, write
 
 from tdbg.traces.analyze.summary_builder import summarize
-from tdbg.traces.parse.raw_events import WholeTrace
-from tdbg.traces.parse.trace_files import Found
-from tdbg.traces.render.slice_file import write as write_slice
-from tdbg.traces.render.step_slice import Keeping
+from tdbg.traces.parse.raw_events import RawEventTrace
+from tdbg.traces.parse.trace_files import TraceFile
+from tdbg.traces.render.slice_file import write_slice
+from tdbg.traces.render.step_slice import StepSlice
 
 EVENTS = [
     op("aten::mm", 1.25, 10, deep={"list": [1, {"x": None}], "text": 'a "quoted" \\ one'}),
@@ -20,7 +20,7 @@ EVENTS = [
 
 
 def texts(path, size=1 << 20):
-    return [json.loads(bytes(event.text)) for batch in WholeTrace(path, size) for event in batch]
+    return [json.loads(bytes(event.text)) for batch in RawEventTrace(path, size) for event in batch]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -36,7 +36,7 @@ def test_where_ijson_reads_they_are_written_anew(tmp_path):
 def test_a_mended_event_is_json_in_the_slice(tmp_path):
     path = write(tmp_path / "t.json", EVENTS)
     path.write_text(path.read_text().replace('"ts": 1.25', '"z": NaN, "ts": 1.25').replace("aten::mm", "aten::\x01mm"))
-    write_slice([(Found(path, None), Keeping(summarize(path), ()))], tmp_path / "s.json")
+    write_slice([(TraceFile(path, None), StepSlice(summarize(path), ()))], tmp_path / "s.json")
     found = json.loads((tmp_path / "s.json").read_text())["traceEvents"]
     assert [event["name"] for event in found] == ["aten:: mm", "odd", "odd", "process_name"]
     assert found[0]["z"] is None and found[1:] == EVENTS[1:]

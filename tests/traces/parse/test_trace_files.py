@@ -6,7 +6,7 @@ import pytest
 from traces.material import op, write
 
 from tdbg.core.errors import TdbgError
-from tdbg.traces.parse.trace_files import newest, traces
+from tdbg.traces.parse.trace_files import find_traces, newest_windows
 
 EVENTS = [op("aten::mm", 0, 1)]
 
@@ -29,12 +29,12 @@ def test_a_run_has_its_traces_by_rank_attempt_and_time(tmp_path):
     ):
         put(tmp_path / name)
     (tmp_path / "run.json").write_text("{}")
-    found = traces(str(tmp_path))
+    found = find_traces(str(tmp_path))
     assert labels(found) == ["rank 0", "rank 0, window 1", "rank 0, attempt 1", "rank 10"]
-    assert labels(newest(found)) == ["rank 0, attempt 1", "rank 10"]
-    assert labels(traces(str(tmp_path), lambda rank: rank > 3)) == ["rank 10"]
+    assert labels(newest_windows(found)) == ["rank 0, attempt 1", "rank 10"]
+    assert labels(find_traces(str(tmp_path), lambda rank: rank > 3)) == ["rank 10"]
     with pytest.raises(TdbgError, match="no trace of these ranks"):
-        traces(str(tmp_path), lambda rank: rank == 7)
+        find_traces(str(tmp_path), lambda rank: rank == 7)
 
 
 def test_of_several_runs_the_newest_is_meant_and_it_is_said(tmp_path, capsys):
@@ -43,11 +43,13 @@ def test_of_several_runs_the_newest_is_meant_and_it_is_said(tmp_path, capsys):
             put(tmp_path / run / name / "traces" / f"host.170000000000000000{begun}.pt.trace.json.gz")
         (tmp_path / run / "run.json").write_text("{}")
         os.utime(tmp_path / run / "run.json", (begun, begun))
-    found = traces(str(tmp_path))
-    assert labels(newest(found)) == labels(found) == ["rank 0"]  # neither rank 1 nor the attempt of an older run
+    found = find_traces(str(tmp_path))
+    assert (
+        labels(newest_windows(found)) == labels(found) == ["rank 0"]
+    )  # neither rank 1 nor the attempt of an older run
     assert found[0].path.is_relative_to(tmp_path / "a")
     assert f"there are traces of 2 runs: these are of the newest, {tmp_path / 'a'}" in capsys.readouterr().err
-    assert labels(traces(str(tmp_path / "b"))) == ["rank 0, attempt 1", "rank 1"]
+    assert labels(find_traces(str(tmp_path / "b"))) == ["rank 0, attempt 1", "rank 1"]
     assert capsys.readouterr().err == ""
 
 
@@ -74,31 +76,31 @@ def test_a_link_in_a_run_is_said_to_be_one(tmp_path, capsys, link, why):
     place.symlink_to(elsewhere if link.endswith(NAME) else elsewhere.parent)
     for named in {run, place.parent}:
         with pytest.raises(TdbgError) as said:
-            traces(str(named))
+            find_traces(str(named))
         assert str(said.value) == f"there is no trace that can be read: {place} is left out: {why}"
         assert "name what a link points to" in said.value.hint
-    assert labels(traces(str(elsewhere))) == [NAME], "the next step that was named"
+    assert labels(find_traces(str(elsewhere))) == [NAME], "the next step that was named"
     assert capsys.readouterr().err == ""
     put(run / "rank0001" / "traces" / NAME)
-    assert labels(traces(str(run))) == ["rank 1"]
+    assert labels(find_traces(str(run))) == ["rank 1"]
     assert f"{place} is left out: {why}" in capsys.readouterr().err, "nor is it passed over in silence beside others"
 
 
 def test_a_link_that_is_named_is_followed_unless_it_leads_nowhere(tmp_path, capsys):
     (tmp_path / "to.json").symlink_to(put(tmp_path / "elsewhere" / NAME))
     (tmp_path / "nowhere.json").symlink_to(tmp_path / "none")
-    assert labels(traces(str(tmp_path / "to.json"))) == ["to.json"]
+    assert labels(find_traces(str(tmp_path / "to.json"))) == ["to.json"]
     with pytest.raises(TdbgError, match=r"nowhere\.json is a broken link: its target does not exist"):
-        traces(str(tmp_path / "nowhere.json"))
+        find_traces(str(tmp_path / "nowhere.json"))
     many = tmp_path / "many"
     many.mkdir()
     for number in range(3):
         (many / f"folder{number}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TdbgError, match=r"folder0 is left out: it is a link to a folder, .* \(and 2 more\)"):
-        traces(str(many))
+        find_traces(str(many))
     capsys.readouterr()
     put(many / NAME)
-    assert labels(traces(str(many))) == [NAME] and capsys.readouterr().err == "", (
+    assert labels(find_traces(str(many))) == [NAME] and capsys.readouterr().err == "", (
         "latest-run, say, is none of its business"
     )
 
@@ -108,7 +110,7 @@ def test_a_pipe_is_said_to_be_one(tmp_path):
     os.mkfifo(tmp_path / "traces" / NAME)
     for named in (tmp_path, tmp_path / "traces" / NAME):
         with pytest.raises(TdbgError, match=r"is left out: it is a pipe, not a regular file"):
-            traces(str(named))
+            find_traces(str(named))
 
 
 def test_any_json_that_begins_as_a_trace_counts_where_no_name_says_so(tmp_path):
@@ -116,25 +118,25 @@ def test_any_json_that_begins_as_a_trace_counts_where_no_name_says_so(tmp_path):
     put(tmp_path / "deep" / "rank-3.json.gz")
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
     (tmp_path / "broken.json.gz").write_bytes(b"\x1f\x8b\x00")
-    assert labels(traces(str(tmp_path))) == ["step.json", "rank 3"]
+    assert labels(find_traces(str(tmp_path))) == ["step.json", "rank 3"]
 
 
 @pytest.mark.parametrize("ranks", ["9" * 5000, ",".join(["1"] * 1001)])
 def test_ranks_that_cannot_be_are_none(tmp_path, ranks):
     path = tmp_path / "merged.json"
     path.write_text(f'{{"tdbgRanks":[{ranks}],"traceEvents":[]}}')
-    assert labels(traces(str(path))) == ["merged.json"]
+    assert labels(find_traces(str(path))) == ["merged.json"]
     put(tmp_path / f"rank{'1' * 30}.json")
-    assert labels(traces(str(tmp_path / f"rank{'1' * 30}.json"))) == [f"rank{'1' * 30}.json"]
+    assert labels(find_traces(str(tmp_path / f"rank{'1' * 30}.json"))) == [f"rank{'1' * 30}.json"]
 
 
 def test_one_file_is_itself_whatever_its_name(tmp_path):
-    found = traces(str(put(tmp_path / "odd.txt.json")))
+    found = find_traces(str(put(tmp_path / "odd.txt.json")))
     assert labels(found) == ["odd.txt.json"]
 
 
 def test_nothing_there_is_told(tmp_path):
     with pytest.raises(TdbgError, match="there is no trace in it"):
-        traces(str(tmp_path))
+        find_traces(str(tmp_path))
     with pytest.raises(TdbgError, match="no such file, folder or run"):
-        traces(str(tmp_path / "none"))
+        find_traces(str(tmp_path / "none"))

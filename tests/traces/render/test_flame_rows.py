@@ -48,7 +48,7 @@ def read(tmp_path):
 
 
 def test_by_operator_within_the_spans_around_them(read):
-    assert tree(flame_rows.grown(read, "operator")) == {
+    assert tree(flame_rows.build_tree(read, "operator")) == {
         "enumerate(DataLoader)#x": (1, 10, 20, {"aten::stack": (1, 10, 10, {})}),
         "aten::linear": (2, 15, 30, {"aten::addmm": (1, 15, 15, {})}),
         "autograd::engine::evaluate_function: AddmmBackward0": (1, 20, 40, {"aten::mm": (1, 20, 20, {})}),
@@ -57,8 +57,8 @@ def test_by_operator_within_the_spans_around_them(read):
 
 
 def test_by_stack_without_what_is_nobodys_own(read):
-    assert flame_rows.ways(read) == ["stack", "module", "operator"]
-    (main,) = flame_rows.grown(read).below
+    assert flame_rows.available_views(read) == ["stack", "module", "operator"]
+    (main,) = flame_rows.build_tree(read).below
     assert (main.name, main.total) == ("train.py(9): main", 200_000)
     below = tree(main)
     assert below["nn.Module: Net_0"] == (
@@ -82,7 +82,7 @@ def test_by_stack_without_what_is_nobodys_own(read):
 
 
 def test_by_module_the_lines_between_them_are_their_own_time(read):
-    root = flame_rows.grown(read, "module")
+    root = flame_rows.build_tree(read, "module")
     found = tree(root)
     assert found["nn.Module: Net_0"][:3] == (1, 10, 48)
     assert set(found["nn.Module: Net_0"][3]) == {"nn.Module: Linear_0", "nn.Module: Linear_1"}
@@ -92,29 +92,29 @@ def test_by_module_the_lines_between_them_are_their_own_time(read):
         "aten::add_",
     }
     assert root.total == 200_000
-    (net,) = flame_rows.modules(read).below
+    (net,) = flame_rows.build_module_tree(read).below
     assert (net.own, net.total, len(net.below)) == (10_000, 48_000, 2)
 
 
 def test_a_way_that_is_not_there(tmp_path):
     read = summarize(write(tmp_path / "t.json", [op("aten::mm", 0, 5)]))
-    assert flame_rows.ways(read) == ["operator"]
+    assert flame_rows.available_views(read) == ["operator"]
     with pytest.raises(TdbgError, match="no calls by module"):
-        flame_rows.grown(read, "module")
+        flame_rows.build_tree(read, "module")
     with pytest.raises(TdbgError, match="cannot be shown by 'line'"):
-        flame_rows.grown(read, "line")
+        flame_rows.build_tree(read, "line")
 
 
 def test_threads_stand_apart_where_there_are_several(tmp_path):
     events = [step(1, 0, 100), op("aten::mm", 0, 50), op("aten::bmm", 0, 70, tid=2)]
-    found = tree(flame_rows.grown(summarize(write(tmp_path / "t.json", events))))
+    found = tree(flame_rows.build_tree(summarize(write(tmp_path / "t.json", events))))
     assert set(found) == {"the program's thread", "thread 2"}
     assert found["thread 2"][1:3] == (0, 70)
 
 
 def test_folded_lines_add_up_and_hold_no_other_separator(tmp_path):
     events = [op("a;b\n c", 0, 100), op("d e", 10, 40), op("f", 20, 10), op("f", 200, 5)]
-    lines = list(flame_rows.folded(flame_rows.grown(summarize(write(tmp_path / "t.json", events)))))
+    lines = list(flame_rows.fold_stacks(flame_rows.build_tree(summarize(write(tmp_path / "t.json", events)))))
     assert sorted(lines) == ["a:b\\n c 60", "a:b\\n c;d e 30", "a:b\\n c;d e;f 10", "f 5"]
 
 
@@ -122,25 +122,25 @@ def test_what_finds_no_room_is_its_callers_own_time(tmp_path, monkeypatch):
     monkeypatch.setattr(call_tree, "MOST", 4)
     events = [op("outer", 0, 1000), *(op(f"inner{number}", 10 + 10 * number, 10) for number in range(20))]
     read = summarize(write(tmp_path / "t.json", events))
-    (outer,) = flame_rows.grown(read).below
+    (outer,) = flame_rows.build_tree(read).below
     assert (outer.total, outer.own, len(outer.below)) == (1_000_000, 980_000, 2)
-    assert flame_rows.cut(read) == 18
+    assert flame_rows.count_cut_calls(read) == 18
 
 
 def test_a_summary_keeps_the_longest(tmp_path, monkeypatch):
     monkeypatch.setattr(call_tree, "KEPT", 5)
     events = [op(f"op{number}", 100 * number, number + 1) for number in range(20)]
     read = summarize(write(tmp_path / "t.json", events))
-    assert [row.name for row in flame_rows.ordered(flame_rows.grown(read))] == ["op19", "op18", "op17", "op16"]
-    assert flame_rows.cut(read) == 16
+    assert [row.name for row in flame_rows.sort_rows(flame_rows.build_tree(read))] == ["op19", "op18", "op17", "op16"]
+    assert flame_rows.count_cut_calls(read) == 16
 
 
 def test_calls_within_calls_without_end(tmp_path):
     deep = 3000
     events = [op(f"r{number}", number, 2 * (deep - number)) for number in range(deep)]
     read = summarize(write(tmp_path / "t.json", events))
-    rows = flame_rows.ordered(flame_rows.grown(read))
-    assert len(rows) == call_tree.DEEP - 1 and flame_rows.cut(read) == deep - len(rows)
+    rows = flame_rows.sort_rows(flame_rows.build_tree(read))
+    assert len(rows) == call_tree.DEEP - 1 and flame_rows.count_cut_calls(read) == deep - len(rows)
     assert sum(row.own for row in rows) == 2 * deep * 1000
 
 
@@ -150,7 +150,7 @@ def test_times_of_real_operators_are_in_the_tree(name):
     path = real(name)
     read = summarize(path)
     found = defaultdict(int)
-    for row in flame_rows.ordered(flame_rows.grown(read, "operator")):
+    for row in flame_rows.sort_rows(flame_rows.build_tree(read, "operator")):
         if row.kind == call_tree.OPERATOR:
             found[row.name] += row.calls
     counted = defaultdict(int)
@@ -159,7 +159,7 @@ def test_times_of_real_operators_are_in_the_tree(name):
             counted[event["name"]] += 1
     assert all(found[one] <= counted[one] for one in found)
     assert sum(found.values()) >= 0.9 * sum(counted.values())
-    assert sum(found.values()) + flame_rows.cut(read, "operator") >= sum(counted.values())
+    assert sum(found.values()) + flame_rows.count_cut_calls(read, "operator") >= sum(counted.values())
 
 
 # floating-point operations
@@ -209,12 +209,12 @@ def test_as_many_operations_as_torch_counts(recorded):
 
 def test_modules_of_a_real_trace(recorded):
     read = summarize(recorded[0])
-    (net,) = flame_rows.modules(read).below
+    (net,) = flame_rows.build_module_tree(read).below
     assert net.shown.startswith("Net_") and net.calls == 2
     assert sorted(row.shown.partition("_")[0] for row in net.below) == ["Conv2d", "Sequential"]
     sequence = next(row for row in net.below if row.shown.startswith("Sequential"))
     assert sorted(row.shown.partition("_")[0] for row in sequence.below) == ["GELU", "Linear", "Linear"]
-    assert flame_rows.ways(read) == ["stack", "module", "operator"]
+    assert flame_rows.available_views(read) == ["stack", "module", "operator"]
 
 
 CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"

@@ -11,10 +11,10 @@ from traces.material import LAYOUTS, gpu, launch, loaded, memory, note, op, real
 from tdbg.core.errors import TdbgError
 from tdbg.traces.analyze.summary_builder import summarize
 from tdbg.traces.parse import merged_traces
-from tdbg.traces.parse.trace_files import Found, traces
-from tdbg.traces.render.slice_file import write as write_slice
-from tdbg.traces.render.step_slice import Keeping, chosen_steps
-from tdbg.traces.render.step_slice import _joined as joined
+from tdbg.traces.parse.trace_files import TraceFile, find_traces
+from tdbg.traces.render.slice_file import write_slice
+from tdbg.traces.render.step_slice import StepSlice, select_steps
+from tdbg.traces.render.step_slice import _join_spans as joined
 from tdbg.traces.summary import Step
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
@@ -66,8 +66,8 @@ HEAD = {"deviceProperties": [{"name": "Card"}], "distributedInfo": {"rank": 1, "
 def kept(path, out, wanted, part=None, one=None):
     """A slice of one trace; its summary."""
     read = summarize(path, part=part)
-    keeping = Keeping(read, chosen_steps(read, wanted), part)
-    write_slice([(one or Found(path, None, part=part), keeping)], out)
+    keeping = StepSlice(read, select_steps(read, wanted), part)
+    write_slice([(one or TraceFile(path, None, part=part), keeping)], out)
     return summarize(out)
 
 
@@ -147,12 +147,12 @@ def test_several_ranks_in_one_file_are_told_apart_again(tmp_path):
     paths = two_ranks(tmp_path)
     reads = [summarize(path) for path in paths]
     parts = [
-        (Found(path, rank), Keeping(read, chosen_steps(read, lambda number: number == 2)))
+        (TraceFile(path, rank), StepSlice(read, select_steps(read, lambda number: number == 2)))
         for rank, (path, read) in enumerate(zip(paths, reads, strict=True))
     ]
     out = tmp_path / "both.json.gz"
     write_slice(parts, out)
-    again = traces(str(out))
+    again = find_traces(str(out))
     assert [(one.rank, one.part) for one in again] == [(0, 0), (1, 1)]
     for one, read in zip(again, reads, strict=True):
         found = summarize(out, part=one.part)
@@ -169,16 +169,16 @@ def test_several_ranks_in_one_file_are_told_apart_again(tmp_path):
     starts = [event["ts"] for event in events if event["name"] == "ProfilerStep#2"]
     assert starts == [1000, 6000]
     with pytest.raises(TdbgError, match="no trace of these ranks"):
-        traces(str(out), lambda rank: rank == 7)
+        find_traces(str(out), lambda rank: rank == 7)
 
 
 def test_one_rank_of_several_and_a_folder_with_a_slice(tmp_path):
     paths = two_ranks(tmp_path)
-    parts = [(Found(path, rank), Keeping(summarize(path), ())) for rank, path in enumerate(paths)]
+    parts = [(TraceFile(path, rank), StepSlice(summarize(path), ())) for rank, path in enumerate(paths)]
     (tmp_path / "sub").mkdir()
     out = tmp_path / "sub" / "both.json"
     write_slice(parts, out)
-    (one,) = traces(str(tmp_path / "sub"), lambda rank: rank == 1)
+    (one,) = find_traces(str(tmp_path / "sub"), lambda rank: rank == 1)
     found = kept(one.path, tmp_path / "one.json", lambda number: number == 1, part=one.part, one=one)
     assert steps_of(found) == steps_of(summarize(paths[1]), 1) and found.rank == 1
     assert {step.number for step in summarize(out, part=0).steps} == {1, 2, 3}
@@ -204,12 +204,12 @@ def test_any_number_of_steps_is_joined_in_time():
 
 def test_more_traces_than_one_file_holds_are_refused(tmp_path):
     with pytest.raises(TdbgError, match="1,001 traces are too many for one file"):
-        write_slice([(Found(tmp_path / "t.json", 0), None)] * 1001, tmp_path / "s.json")
+        write_slice([(TraceFile(tmp_path / "t.json", 0), None)] * 1001, tmp_path / "s.json")
 
 
 def test_what_cannot_be_written_is_told_and_leaves_nothing(tmp_path):
     path = write(tmp_path / "t.json", EVENTS)
-    parts = [(Found(path, None), Keeping(summarize(path), ()))]
+    parts = [(TraceFile(path, None), StepSlice(summarize(path), ()))]
     with pytest.raises(TdbgError, match="is the trace itself"):
         write_slice(parts, path)
     with pytest.raises(TdbgError, match="cannot write"):
@@ -220,12 +220,12 @@ def test_what_cannot_be_written_is_told_and_leaves_nothing(tmp_path):
 def test_a_trace_without_steps_is_kept_whole_or_refused(tmp_path):
     path = write(tmp_path / "t.json", [op("aten::mm", 0, 10), note("mine", 5, 9)])
     read = summarize(path)
-    assert chosen_steps(read, None) == []
-    write_slice([(Found(path, None), Keeping(read, ()))], tmp_path / "s.json.gz")
+    assert select_steps(read, None) == []
+    write_slice([(TraceFile(path, None), StepSlice(read, ()))], tmp_path / "s.json.gz")
     data = json.loads(gzip.decompress((tmp_path / "s.json.gz").read_bytes()))
     assert [event["name"] for event in data["traceEvents"]] == ["aten::mm", "mine"]
     with pytest.raises(TdbgError, match="marks no steps"):
-        chosen_steps(read, lambda number: True)
+        select_steps(read, lambda number: True)
 
 
 def test_a_torn_trace_gives_what_it_holds(tmp_path):
@@ -242,7 +242,7 @@ def test_memory_does_not_grow_with_the_trace(tmp_path):
         path = write(tmp_path / "t.json", events)
         read = summarize(path)
         tracemalloc.start()
-        write_slice([(Found(path, None), Keeping(read, read.steps[2:3]))], tmp_path / "s.json.gz")
+        write_slice([(TraceFile(path, None), StepSlice(read, read.steps[2:3]))], tmp_path / "s.json.gz")
         found = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return found

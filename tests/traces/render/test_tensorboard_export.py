@@ -49,9 +49,9 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
     """``get(path)``: what TensorBoard answers over a run; JSON as data."""
     pytest.importorskip("tensorboard")
     run = make_run(tmp_path_factory.mktemp("board") / "run")
-    (path,) = tensorboard_export.write(run)
+    (path,) = tensorboard_export.export_scalars(run)
     assert path.parent == run.path / "rank0000" / "traces"
-    assert tensorboard_export.write(run) == [], "once"
+    assert tensorboard_export.export_scalars(run) == [], "once"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -124,7 +124,7 @@ def test_without_the_package_nothing_is_written(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     code = (
         "import sys; sys.modules['tensorboard'] = None; from tdbg.core.rundir import RunDir; from pathlib import Path\n"
-        f"from tdbg.traces.render import tensorboard_export; assert tensorboard_export.write(RunDir(Path({str(tmp_path / 'run')!r}))) == []\n"
+        f"from tdbg.traces.render import tensorboard_export; assert tensorboard_export.export_scalars(RunDir(Path({str(tmp_path / 'run')!r}))) == []\n"
         "assert not {'torch', 'tensorflow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -136,7 +136,7 @@ def test_neither_torch_nor_tensorflow_is_loaded(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     code = (
         "import sys; from tdbg.core.rundir import RunDir; from pathlib import Path; from tdbg.traces.render import tensorboard_export\n"
-        f"assert len(tensorboard_export.write(RunDir(Path({str(tmp_path / 'run')!r})))) == 1\n"
+        f"assert len(tensorboard_export.export_scalars(RunDir(Path({str(tmp_path / 'run')!r})))) == 1\n"
         "assert not {'torch', 'tensorflow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 # Watched module -> the file here that taps it. Named here, so that no file is loaded before its library is.
 TAPS = {
-    "wandb": "wandb_",
-    "torch.utils.tensorboard.writer": "tensorboard_",
-    "tensorboardX.writer": "tensorboard_",
+    "wandb": "wandb_log",
+    "torch.utils.tensorboard.writer": "summary_writer",
+    "tensorboardX.writer": "summary_writer",
     "transformers.trainer_callback": "hugging_face",
     "lightning.pytorch.trainer.connectors.logger_connector.logger_connector": "lightning_",
     "pytorch_lightning.trainer.connectors.logger_connector.logger_connector": "lightning_",

@@ -1,0 +1,146 @@
+"""`tdbg inspect-pages ls`: what was captured."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
+from tdbg.pages.selection.locations import SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tdbg.pages.read.listing import Listing
+    from tdbg.pages.read.page_set import Datapoint, PageSet
+
+HELP = """List what was captured: layers, shapes, datapoints, bytes.
+
+    Tensors are not read, only their records. What the writers left out or could not store, what is wrong with the files, and samples
+    that several ranks captured (a sampler that pads) are told on stderr. Exits with 1 if nothing was captured.
+
+    Examples:
+        tdbg inspect-pages tdbg_runs/20261121-031500-train
+        tdbg inspect-pages ls --datapoints --ranks 0 --steps 100:200
+    """
+ARGUMENT = Argument("PATH", "A run, a rank's folder, a folder of pages, or one page; the newest run if left out.")
+OPTIONS: Options = {
+    "datapoints": Option(("--datapoints",), "", "A line a datapoint instead of a line a layer."),
+    **SELECTION,
+    "json": JSON,
+}
+TOLD = 20  # outputs that could not be stored
+LAYER_COLUMNS = ("path", "dtype", "shape", "datapoints", "bytes")
+DATAPOINT_COLUMNS = ("key", "rank", "step", "epoch", "phase", "page", "tensors", "bytes")
+
+
+class LsArgs(Selected):
+    """What `ls` can be asked."""
+
+    datapoints: bool = False
+    json: bool = False
+
+
+def run(args: LsArgs) -> int:
+    """Print the list; 1 if there is nothing in it."""
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe
+    from tdbg.pages.read.listing import Listing, SharedSamples
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.selection.locations import describe_selectable, is_selected, open_pages, select_datapoints
+
+    with open_pages(args.paths) as pages:
+        found, shared = Listing(), SharedSamples()
+        for datapoint in select_datapoints(pages, args):
+            found.add(datapoint)
+            shared.add(datapoint)
+        if args.json:
+            _print_json(pages, found, args)
+        elif found.datapoints:
+            print(summary(found))
+            _print(pages, found, args)
+        say_problems(pages)
+        for what, count in found.refused.most_common(TOLD):
+            say(safe(f"not stored, of {counted(count, 'datapoint')}: {what}"))
+        if len(found.refused) > TOLD:
+            say(f"and {len(found.refused) - TOLD} more outputs that could not be stored; --json lists them")
+        if told := shared.describe():
+            say(safe(told))
+    if not found.datapoints:
+        say(
+            f"no datapoint fits; {describe_selectable(pages)}"
+            if is_selected(args)
+            else f"nothing was captured in {pages.path}"
+        )
+    return 0 if found.datapoints else 1
+
+
+def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
+    from tdbg.core.tables import print_rows, shape
+    from tdbg.pages.selection.locations import select_datapoints
+
+    if args.datapoints:
+        print_rows(DATAPOINT_COLUMNS, map(datapoint_row, select_datapoints(pages, args)))
+        return
+    rows = []
+    for row in found.layers():
+        shapes = ", ".join(map(shape, row.shapes[:4])) + f" and {len(row.shapes) - 4} more" * (len(row.shapes) > 4)
+        rows.append((row.path, ", ".join(row.dtypes) or "figures", shapes, row.datapoints, row.nbytes))
+    if rows:
+        print_rows(LAYER_COLUMNS, rows)
+
+
+def datapoint_row(datapoint: "Datapoint") -> tuple[object, ...]:
+    """A line of the list of datapoints."""
+    key: Any = datapoint.key
+    if datapoint.keys is not None and datapoint.row is None:
+        key = f"{datapoint.key} ({len(datapoint.keys)} rows)"
+    tensors = len(datapoint.layout.pieces) if datapoint.layout else 0
+    place = datapoint.rank, datapoint.step, datapoint.epoch, datapoint.phase or None, datapoint.page
+    return (key, *place, tensors, datapoint.nbytes)
+
+
+def summary(found: "Listing") -> str:
+    """One line: how much of what."""
+    from tdbg.core.tables import counted, size
+
+    layers = found.layers()
+    tensors, nbytes = sum(row.datapoints for row in layers if row.dtypes), sum(row.nbytes for row in layers)
+    counts = ((found.datapoints, "datapoint"), (tensors, "tensor"), (len(layers), "layer"))
+    parts = [counted(count, thing) for count, thing in counts]
+    spans = (("rank", found.ranks), ("step", found.steps), ("epoch", found.epochs))
+    return ", ".join([*parts, size(nbytes), *(_span(name, values) for name, values in spans if values)])
+
+
+def _span(name: str, values: "Collection[int]") -> str:
+    low, high = min(values), max(values)
+    return f"{name} {low}" if low == high else f"{name}s {low} to {high}"
+
+
+def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
+    from tdbg.pages.selection.locations import select_datapoints
+
+    layers = found.layers()
+    data: dict[str, Any] = {
+        "path": str(pages.path),
+        "datapoints": found.datapoints,
+        "tensors": sum(row.datapoints for row in layers if row.dtypes),
+        "bytes": sum(row.nbytes for row in layers),
+        "ranks": sorted(found.ranks),
+        "epochs": sorted(found.epochs),
+        "layers": [dict(zip(("path", "dtypes", "shapes", "datapoints", "bytes"), row, strict=True)) for row in layers],
+        "refused": dict(found.refused),
+        "drops": [drop._asdict() for drop in pages.drops],
+        "problems": [{"path": str(one.path), "text": one.text, "grave": one.grave} for one in pages.problems],
+    }
+    if args.datapoints:
+        data["list"] = [_as_dict(datapoint) for datapoint in select_datapoints(pages, args)]
+    print_json("pages-list", finite(data))
+
+
+def _as_dict(datapoint: "Datapoint") -> dict[str, object]:
+    more = {"keys": datapoint.keys, "flags": datapoint.flags or None, "scalars": dict(datapoint.scalars) or None}
+    named = dict(zip(DATAPOINT_COLUMNS, datapoint_row(datapoint), strict=True))
+    return {**named, "key": datapoint.key, **{name: value for name, value in more.items() if value is not None}}
+
+
+COMMAND = Command(run, LsArgs, HELP, OPTIONS, ARGUMENT)

@@ -1,0 +1,189 @@
+"""`tdbg metrics plot`: curves, in the terminal or as an HTML page."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.core.command_spec import Args, Argument, Command, Option, Options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tdbg.metrics.render.curves import Curve
+
+HELP = """Plot metrics over steps, in the terminal or as an HTML page.
+
+    Keys may be globs such as 'val/*' (in quotes: a shell reads them too). Each key has a graph of its own, with a curve
+    for each rank. --smooth 0.9 draws the mean that TensorBoard draws. Long curves are thinned without losing an extreme.
+    The page holds everything it needs, the script of plotly too, and opens without a network.
+
+    Examples:
+        tdbg metrics plot tdbg_runs/20261121-031500-train train/loss
+        tdbg metrics plot 'val/acc1*' --ranks 0
+        tdbg metrics plot --smooth 0.9 --html metrics.html 'train/*'
+    """
+ARGUMENT = Argument(
+    "RUN|KEY", "A run, folder or file (the newest run if left out), and keys or globs; all keys if left out."
+)
+OPTIONS: Options = {
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "smooth": Option(("--smooth",), "WEIGHT", "Weight of what was before, from 0 to less than 1, such as 0.9."),
+    "html": Option(("--html",), "FILE", "Write one HTML file with graphs, that opens without a network."),
+    "force": Option(("--force",), "", "With --html: overwrite a file that is there."),
+    "height": Option(("--height",), "N", "Lines of a graph in the terminal."),
+    "json": Option(("--json",), "", "Print the points as one JSON document."),
+}
+MOST_GRAPHS = 12  # in a terminal, unless keys were named
+
+
+class PlotArgs(Args):
+    """What `plot` can be asked."""
+
+    ranks: str = ""
+    smooth: str = ""
+    html: str = ""
+    force: bool = False
+    height: int = 12
+    json: bool = False
+
+
+def run(args: PlotArgs) -> int:
+    """Draw it; 1 if there is nothing to draw."""
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
+    from tdbg.metrics.metrics_options import check_keys, report_skipped_rows
+    from tdbg.metrics.rows.row_files import find_rows_files
+    from tdbg.metrics.rows.row_reader import Reading
+
+    if not 2 <= args.height <= 200:
+        raise TdbgError(f"--height cannot be {args.height}", "write 2 to 200")
+    where, globs = split(list(args.paths))
+    place = find_rows_files(where, args.ranks)
+    reading = Reading(place.files)
+    curves, known = _curves(reading, globs, _smooth(args.smooth))
+    report_skipped_rows(place.name, reading.counts)
+    check_keys(globs if known else (), known)
+    if not curves:
+        say(safe(f"{place.name}: there are no values to plot"))
+        if not args.json:
+            return 1
+    if args.html:
+        _write_html(args, place.name, curves)
+    elif args.json:
+        _print_json(place.name, curves)
+    else:
+        _print(curves, args.height, len(curves) if globs else MOST_GRAPHS)
+    return int(not curves)
+
+
+def split(words: "list[str]") -> "tuple[str, list[str]]":
+    """The run, "" for the newest, and the keys."""
+    from tdbg.metrics.metrics_options import is_place
+
+    return (words[0], words[1:]) if words and is_place(words[0]) else ("", words)
+
+
+def _smooth(text: str) -> float:
+    from tdbg.core.errors import TdbgError
+
+    try:
+        found = float(text or 0)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1:
+        raise TdbgError(f"--smooth cannot be {text!r}", "write a number from 0 to less than 1, such as 0.9")
+    return found
+
+
+def _curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[str, list[Curve]], set[str]]":
+    """The curves of each key that is wanted, and all keys."""
+    from tdbg.metrics.metrics_options import key_filter
+    from tdbg.metrics.render.curves import Curve
+    from tdbg.metrics.rows.series import MAX_KEYS
+
+    wanted = key_filter(globs)
+    found: dict[tuple[str, int, str], Curve] = {}
+    known: dict[str, bool] = {}
+    for rank, line in reading.lines():
+        for key, value in line.values.items():
+            if key not in known and len(known) < MAX_KEYS:
+                known[key] = wanted(key)
+            if known.get(key):
+                at = (key, rank, line.source)
+                if at not in found:
+                    found[at] = Curve(key, rank, line.source, smooth)
+                found[at].add(line.step, value)
+    curves: dict[str, list[Curve]] = {}
+    for (key, _, _), curve in sorted(found.items()):
+        curves.setdefault(key, []).append(curve)
+    return curves, set(known)
+
+
+def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> None:
+    import shutil
+
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
+    from tdbg.metrics.metrics_options import label
+    from tdbg.metrics.render.braille_plot import draw_graph
+
+    width = min(shutil.get_terminal_size((80, 24)).columns, 120)
+    for number, (key, those) in enumerate(curves.items()):
+        if number >= most:
+            say(f"{len(curves) - most} more keys are left out: name keys or globs to see them")
+            break
+        print(
+            f"{'' if not number else chr(10)}{label(key, 200)}  {safe(', '.join(_named(one, those) for one in those[:8]))}"
+        )
+        for line in draw_graph(those, width, height):
+            print(line)
+
+
+def _named(one: "Curve", those: "Sequence[Curve]") -> str:
+    from tdbg.core.tables import cell
+
+    words = []
+    if len({other.rank for other in those}) > 1:
+        words.append(f"rank {one.rank}")
+    if len({other.source for other in those}) > 1:
+        words.append(one.source)
+    name = f"{' '.join(words)}: " if words else "last "
+    return f"{name}{cell(one.last)}" + (f" ({one.non_finite} not finite)" if one.non_finite else "")
+
+
+def _print_json(name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
+
+    print_json("metrics-plot", finite({"run": name, "curves": told(curves)}))
+
+
+def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, object]]:
+    """Curves as plain data."""
+    return [
+        {
+            "key": one.key,
+            "rank": one.rank,
+            "source": one.source,
+            "steps": [step for step, _ in one.points],
+            "values": [value for _, value in one.points],
+            "count": one.count,
+            "not_finite": one.non_finite,
+            "not_finite_steps": list(one.wild_steps),
+        }
+        for those in curves.values()
+        for one in those
+    ]
+
+
+def _write_html(args: PlotArgs, name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe
+    from tdbg.metrics.render.curve_page import write_page
+    from tdbg.metrics.rows.table_files import resolve_table_path
+
+    with resolve_table_path(args.html, args.force, binary=True) as file:
+        write_page(file, told(curves), name)
+    say(safe(f"{args.html}: {counted(len(curves), 'key')}"))
+
+
+COMMAND = Command(run, PlotArgs, HELP, OPTIONS, ARGUMENT)

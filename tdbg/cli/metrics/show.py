@@ -1,0 +1,197 @@
+"""`tdbg metrics show`: the latest and the best of every metric."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.core.command_spec import Command, Option, Options
+from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tdbg.metrics.rows.series import Point, Series, Tally
+
+HELP = """Show the latest and the best of every metric, and its course.
+
+    A line for each key, in the order of phases and tasks: unit, latest value with its step and epoch, best value with
+    its own, how many values there were, and their course in small bars. A best is shown where the name says which
+    direction is better (loss, accuracy, ...); else least and most stand in --json. Of several ranks the first is shown,
+    and how far the latest values of the others lie apart. Copies under core/ are shown where --key asks for them.
+
+    Examples:
+        tdbg metrics show
+        tdbg metrics show tdbg_runs/20261121-031500-train --key 'val/*'
+        tdbg metrics show --ranks 3
+    """
+OPTIONS: Options = {
+    **SELECTION,
+    "json": Option(("--json",), "", "Print one JSON document, with every rank."),
+}
+COLUMNS = ("key", "unit", "latest", "step", "epoch", "best", "at step", "at epoch", "count", "course")
+
+
+class ShowArgs(Selected):
+    """What `show` can be asked."""
+
+    json: bool = False
+
+
+def run(args: ShowArgs) -> int:
+    """Print it; 1 if there is no row."""
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
+    from tdbg.metrics.metrics_options import (
+        NO_ROWS,
+        check_keys,
+        find_place,
+        key_filter,
+        report_skipped_rows,
+        report_unwritten_rows,
+    )
+    from tdbg.metrics.rows.row_reader import Reading
+    from tdbg.metrics.rows.series import tally
+
+    place = find_place(args)
+    reading = Reading(place.files)
+    found = tally(reading.batches())
+    report_skipped_rows(place.name, reading.counts)
+    report_unwritten_rows(found)
+    if not reading.counts.rows:
+        say(safe(f"{place.name}: {NO_ROWS}"))
+    globs = list(args.key)
+    check_keys(globs, (one.key for one in found.series.values()))
+    wanted = key_filter(globs)
+    every = sorted((one for one in found.series.values() if wanted(one.key)), key=_order)
+    if args.json:
+        _print_json(place.name, every, found, reading.counts)
+    else:
+        _print(every, found, reading.counts.rows, wanted)
+    return int(not reading.counts.rows)
+
+
+def _order(one: "Series") -> tuple[object, ...]:
+    """Phases, then tasks, then metrics; keys outside the grammar at the end."""
+    from tdbg.metrics.keys import CATEGORIES, PHASES, Key, KeyGrammarError
+
+    try:
+        key = Key.parse(one.key)
+    except KeyGrammarError:
+        return (3, 0, one.key, "", "", "", one.source, one.rank)
+    first = PHASES.index(key.phase) if key.phase in PHASES else len(PHASES)
+    kind = 2 if key.core else 1 if key.phase in CATEGORIES else 0
+    return (kind, first, key.phase, key.subset, key.task, key.metric, one.source, one.rank)
+
+
+def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) -> None:
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, print_rows, safe, short
+    from tdbg.metrics.metrics_options import label
+
+    if not rows:
+        return
+    ranks = sorted(found.last)
+    several = f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
+    end = found.last[ranks[0]]
+    epoch = "" if end.epoch is None else f", epoch {end.epoch:g}"
+    print(f"{counted(rows, 'row')}{several}, up to step {end.step:,}{epoch}")
+    by_key: dict[tuple[str, str], list[Series]] = {}
+    for one in every:
+        by_key.setdefault((one.key, one.source), []).append(one)
+    keys = [key for key, _ in by_key]
+    sources = len(set(keys)) < len(keys)
+    columns = [*COLUMNS, *(["other ranks"] if several else []), *(["source"] if sources else [])]
+    print_rows(columns, _lines(by_key, bool(several), sources))
+    for (key, rank), text in sorted(found.texts.items()):
+        if wanted(key) and rank == ranks[0]:
+            print(safe(f"{key}: {short(text)}"))
+    bad = [(one.key, one.non_finite, one.rank) for one in every if one.non_finite]
+    for key, count, rank in bad[:10]:
+        say(safe(f"{label(key)}: {counted(count, 'value')} of rank {rank} not finite"))
+    if found.left_out:
+        say(f"{found.left_out:,} values of further keys are left out: there are too many keys")
+
+
+def _lines(by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool) -> "Iterator[Sequence[object]]":
+    from tdbg.metrics.metrics_options import label
+    from tdbg.metrics.rows.series import sparkline
+
+    for (key, source), those in by_key.items():
+        one = those[0]
+        best = one.best
+        at = (best.value, best.step, _epoch(best)) if best else (None, None, None)
+        line = [label(key), one.unit or None, one.last.value, one.last.step, _epoch(one.last), *at]
+        line += [f"{one.count:,}", sparkline(one.course.values)]
+        yield [*line, *([_apart(those)] if several else []), *([source] if sources else [])]
+
+
+def _epoch(point: "Point") -> str | None:
+    return None if point.epoch is None else f"{point.epoch:g}"
+
+
+def _apart(those: "Sequence[Series]") -> str:
+    """What the latest values of those other ranks are that differ."""
+    from tdbg.core.tables import cell
+
+    first, *others = those
+    if not others:
+        return "-"
+    apart = [one for one in others if one.last.value != first.last.value and not _both_nan(one, first)]
+    if not apart:
+        return "same"
+    values = [one.last.value for one in apart]
+    low, high = cell(min(values)), cell(max(values))
+    ranks = ", ".join(str(one.rank) for one in apart[:4]) + (" ..." if len(apart) > 4 else "")
+    return f"{low if low == high else f'{low} to {high}'} (rank{'s' if len(apart) > 1 else ''} {ranks})"
+
+
+def _both_nan(one: "Series", other: "Series") -> bool:
+    return one.last.value != one.last.value and other.last.value != other.last.value
+
+
+def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: Any) -> None:
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
+
+    data = {
+        "run": name,
+        "rows": counts.rows,
+        "lines_passed_over": counts.broken,
+        "rows_made_again": counts.again,
+        "rows_left_out": [
+            {"rank": rank, "why": why, "rows": one.rows, "from_step": one.first_step}
+            for (rank, why), one in sorted(found.unwritten.items())
+        ],
+        "steps_recorded": [
+            {"rank": rank, "steps": one.count + one.missing, "recorded": one.count}
+            for rank, one in sorted(found.records.items())
+        ],
+        "ranks": {rank: {"step": end.step, "epoch": end.epoch, "t": end.value} for rank, end in found.last.items()},
+        "series": [told(one) for one in every],
+        "text": [{"key": key, "rank": rank, "text": text} for (key, rank), text in sorted(found.texts.items())],
+    }
+    print_json("metrics-show", finite(data))
+
+
+def told(one: "Series") -> dict[str, object]:
+    """A series as plain data."""
+    from dataclasses import asdict
+
+    def point(of: "Point | None") -> dict[str, object] | None:
+        return None if of is None else asdict(of)
+
+    return {
+        "key": one.key,
+        "rank": one.rank,
+        "source": one.source,
+        "phase": one.phase,
+        "unit": one.unit or None,
+        "latest": point(one.last),
+        "best": point(one.best),
+        "least": point(one.least),
+        "most": point(one.most),
+        "count": one.count,
+        "not_finite": one.non_finite,
+        "course": one.course.values,
+    }
+
+
+COMMAND = Command(run, ShowArgs, HELP, OPTIONS, ARGUMENT)

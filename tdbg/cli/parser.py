@@ -1,0 +1,161 @@
+"""The whole parser: typer's, built from the table of a command. A plain command line never comes here."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+
+from tdbg.cli import pages
+from tdbg.core.command_spec import Args, Argument, Command, Group, Option, convert
+from tdbg.core.errors import TdbgError
+
+Parser = TyperCommand | TyperGroup
+ANOTHER_NAME = "__"  # begins the name of a parameter that holds what was typed by an old name
+
+
+class _Option(TyperOption):
+    """An option whose value is what `convert` makes of it."""
+
+    def __init__(self, spec: Option, command: Command, field: str, names: Sequence[str], *, old: bool) -> None:
+        self.value, self.least = command.value_type(field), spec.least
+        many = command.is_repeatable(field)
+        super().__init__(
+            param_decls=[f"{ANOTHER_NAME if old else ''}{field}", *names],
+            type_descriptor=_none(),
+            default=None if many else command.default(field),
+            metavar=spec.metavar or None,
+            is_flag=command.is_switch(field) or None,
+            multiple=many,
+            help=spec.help,
+            hidden=old,
+        )
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        """The value, or the list of them."""
+        if isinstance(value, tuple | list):
+            return [self._converted(ctx, one) for one in value] or None
+        return self._converted(ctx, value)
+
+    def _converted(self, ctx: Any, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            found = convert(value, self.value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), ctx=ctx, param=self) from None
+        if self.least is not None and isinstance(found, int) and found < self.least:
+            raise typer.BadParameter(f"{found} is less than {self.least}", ctx=ctx, param=self)
+        return found
+
+
+class _Argument(TyperArgument):
+    """The words that belong to no option."""
+
+    def __init__(self, spec: Argument) -> None:
+        super().__init__(
+            param_decls=[spec.field],
+            type_descriptor=_none(),
+            required=spec.required,
+            nargs=-1 if spec.many else None,
+            metavar=spec.metavar,
+            help=spec.help,
+        )
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        """As typed; None for none."""
+        if self.required and not value:
+            raise TdbgError(f"missing argument {self.metavar!r}", _how_to_use(ctx.command_path))
+        return list(value) if isinstance(value, tuple) and value else value or None
+
+
+def _how_to_use(path: str) -> str:
+    return f"`{path} --help` shows how it is used"
+
+
+def _none() -> Any:
+    """No descriptor of types of typer's: the classes above convert values themselves."""
+    return None
+
+
+class _Command(TyperCommand):
+    """A command whose help is our own page."""
+
+    spec: Command
+
+    def get_help(self, ctx: Any) -> str:
+        """The page of the command."""
+        return pages.shown(self.spec, tuple(ctx.command_path.split())).rstrip()
+
+
+class _Group(TyperGroup):
+    """A group of commands whose help is our own page."""
+
+    spec: Group
+
+    def get_help(self, ctx: Any) -> str:
+        """The page of the group."""
+        return pages.shown(self.spec, tuple(ctx.command_path.split())).rstrip()
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+
+
+def build(spec: Command | Group, name: str) -> Parser:
+    """The parser of a command or of a group."""
+    if isinstance(spec, Group):
+        commands: Any = {one: build(spec.load(one), one) for one in spec.names}
+        group = _Group(name=name, commands=commands, help=spec.help, context_settings=SETTINGS, rich_markup_mode=None)
+        group.spec = spec
+        return group
+    command = _Command(
+        name,
+        context_settings={**SETTINGS, "allow_interspersed_args": not spec.wraps},
+        callback=lambda **given: spec.run(_args(spec, given)),
+        params=_params(spec),
+        help=spec.help,
+        rich_markup_mode=None,
+    )
+    command.spec = spec
+    return command
+
+
+def _params(spec: Command) -> list[Any]:
+    found: list[Any] = [_Argument(spec.argument)] if spec.argument else []
+    for field, option in spec.options.items():
+        found.append(_Option(option, spec, field, option.names, old=False))
+        if option.old_names:
+            found.append(_Option(option, spec, field, option.old_names, old=True))
+    return found
+
+
+def _args(spec: Command, given: dict[str, Any]) -> Args:
+    """What was typed, whatever the name of the option; the defaults are those of the class."""
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        field = name.removeprefix(ANOTHER_NAME)
+        if value is None or value == spec.default(field):
+            continue
+        found[field] = [*found[field], *value] if field in found and spec.is_repeatable(field) else value
+    return spec.args(**found)
+
+
+def run(spec: Command | Group, path: str, words: Sequence[str]) -> int:
+    """Parse and run; help pages and other early ends arrive as ``typer.Exit``, wrong use leaves as `TdbgError`."""
+    command = build(spec, path.rpartition(" ")[2])
+    try:
+        with command.make_context(path, list(words)) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.TyperException as error:
+        raise _wrong_use(error, path) from None
+
+
+def _wrong_use(error: typer.TyperException, path: str) -> TdbgError:
+    """What the parser says, in our form: one line, and the page that helps."""
+    context = getattr(error, "ctx", None)
+    near = getattr(error, "possibilities", None)
+    text = (error.message if near else error.format_message()).strip().rstrip(".")
+    hint = f"did you mean {' or '.join(near[:2])}? " if near else ""
+    return TdbgError(text[:1].lower() + text[1:], hint + _how_to_use(context.command_path if context else path))

@@ -1,0 +1,254 @@
+"""`tdbg trace compare`: whether a step became slower, and what of it."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
+from tdbg.traces.trace_options import SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from tdbg.traces.analyze.significance import Shift
+    from tdbg.traces.analyze.trace_baseline import Baseline
+    from tdbg.traces.analyze.trace_comparison import OpChange, TraceComparison
+    from tdbg.traces.parse.trace_files import TraceFile
+
+HELP = """Compare the steps of two runs: slower or not, and what changed.
+
+    A difference counts if it is beyond the spread of the steps of both sides; three steps a side are the least that can
+    tell. Below the verdict stand the parts of a step, told apart by their own spread, and the operators and kernels
+    whose time in a step changed by 1 % of a step and more. B slower beyond the spread and by more than --tolerance (5 %
+    if left out) makes the exit code 1. Runs of one program may differ by more than the steps of each do, above all on
+    a busy machine: a baseline of several runs knows by how much, and then B must be beyond all of them.
+
+    Each side is a trace, a folder, a run, or a baseline: the few kilobytes that --save writes of one run or several.
+
+    Examples:
+        tdbg trace compare tdbg_runs/before tdbg_runs/after
+        tdbg trace compare --save baseline.json tdbg_runs/good1 tdbg_runs/good2 tdbg_runs/good3
+        tdbg trace compare baseline.json --tolerance 10%
+    """
+ARGUMENT = Argument("PATH", "A, and B: traces, folders, runs or baselines; B is the newest run if left out.")
+OPTIONS: Options = {
+    "tolerance": Option(("--tolerance",), "SHARE", "How much slower B may be, such as 0.1 or 10%; 0.05 if left out."),
+    "save": Option(("--save",), "FILE", "Compare nothing: keep the runs that are named as a baseline."),
+    "ranks": SELECTION["ranks"],
+    "windows": Option(("--windows",), "NAME", "Of several windows of a rank all, or the last; all if left out."),
+    "top": Option(("--top",), "N", "Lines of each table."),
+    "json": JSON,
+}
+
+
+class CompareArgs(Selected):
+    """What `compare` can be asked."""
+
+    tolerance: str = ""
+    save: str = ""
+    windows: str = "all"
+    top: int = 10
+    json: bool = False
+
+
+def run(args: CompareArgs) -> int:
+    """Print how they differ; 1 if B is slower by more than is allowed."""
+    from tdbg.traces.trace_options import check_top
+
+    check_top(args.top)
+    from tdbg.core.errors import TdbgError
+
+    paths = list(args.paths)
+    if args.save:
+        return _save(args, paths or [""])
+    if not 1 <= len(paths) <= 2:
+        raise TdbgError(f"{len(paths)} paths were given", "name A and B, or A alone: B is the newest run then")
+    from tdbg.traces.analyze.trace_comparison import compare_traces
+
+    allowed = _tolerance(args.tolerance)
+    a, b = paths[0], paths[1] if len(paths) == 2 else ""
+    ours, theirs = _found(args, a), _found(args, b)
+    _check_apart(ours, theirs)
+    one, other = _side(a, ours), _side(b, theirs)
+    if one is None or other is None:
+        return 1
+    found = compare_traces(one, other, allowed)
+    if args.json:
+        _print_json(found)
+    else:
+        _print(found, args.top)
+    return int(found.is_regression)
+
+
+def _check_apart(a: "Baseline | list[TraceFile]", b: "Baseline | list[TraceFile]") -> None:
+    """TdbgError where both sides are the same traces: these never differ."""
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.tables import safe
+    from tdbg.traces.parse.trace_files import run_name
+
+    if isinstance(a, list) and isinstance(b, list) and {_place(one) for one in a} == {_place(one) for one in b}:
+        hint = "name another run as B, or profile the program again: B is the newest run if left out"
+        raise TdbgError(f"A and B are the same traces, of {safe(run_name(a[0].path))}", hint)
+
+
+def _place(one: "TraceFile") -> "tuple[Path, int | None]":
+    return one.path.resolve(), one.part
+
+
+def _tolerance(text: str) -> float:
+    from tdbg.traces.analyze.trace_comparison import TOLERANCE
+    from tdbg.traces.trace_options import parse_share
+
+    return parse_share("--tolerance", text) if text else TOLERANCE
+
+
+def _found(args: CompareArgs, path: str) -> "Baseline | list[TraceFile]":
+    """The traces of a side, or what a baseline keeps of them."""
+    from tdbg.traces.analyze.trace_baseline import load_baseline
+    from tdbg.traces.trace_options import select_traces
+
+    kept = load_baseline(path) if path else None
+    return kept or select_traces(CompareArgs(paths=[path] if path else [], ranks=args.ranks, windows=args.windows))
+
+
+def _side(path: str, found: "Baseline | list[TraceFile]") -> "Baseline | None":
+    """One of the two; None where its traces hold no event, which is said."""
+    from tdbg.traces.analyze.trace_baseline import make_baseline
+    from tdbg.traces.parse.trace_files import run_name
+    from tdbg.traces.trace_options import is_empty, load_summaries
+
+    if not isinstance(found, list):
+        return found
+    every = load_summaries(found)
+    return None if is_empty(every) else make_baseline(path or f"the newest run ({run_name(found[0].path)})", every)
+
+
+def _save(args: CompareArgs, paths: list[str]) -> int:
+    from pathlib import Path
+
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe
+    from tdbg.traces.analyze.trace_baseline import merge_baselines, save_baseline
+
+    sides = [_side(path, _found(args, path)) for path in paths]
+    if None in sides:
+        return 1
+    kept = merge_baselines([one for one in sides if one is not None])
+    save_baseline(kept, Path(args.save))
+    say(safe(f"{args.save}: {counted(len(kept.steps), 'step')} of {kept.name}"))
+    return 0
+
+
+# as text
+
+
+def _print(found: "TraceComparison", top: int) -> None:
+    from tdbg.core.output import say
+    from tdbg.core.tables import print_rows, safe
+    from tdbg.traces.analyze.summary_figures import ms
+    from tdbg.traces.analyze.trace_comparison import is_notable
+
+    for name, one in (("A", found.a), ("B", found.b)):
+        print(safe(f"{name}: {_told(one)}"))
+    print(_verdict(found))
+    if found.a.steps and found.b.steps:
+        rows = ((p.name, ms(p.a), ms(p.b), _signed(p.b - p.a), _mark(is_notable(p, found))) for p in found.parts)
+        print("\nparts of a step")
+        print_rows(("part", "A ms", "B ms", "change ms", "beyond its spread"), rows)
+    for what, changes in (("operators by their own time", found.operators), ("kernels", found.kernels)):
+        if changes:
+            print(f"\n{what}, for each step: what changed by 1 % of a step and more, {len(changes):,} in all")
+            columns = ("A ms", "B ms", "change ms", "A calls", "B calls", what.partition(" ")[0].removesuffix("s"))
+            print_rows(columns, _rows(changes[:top]))
+    for note in found.notes:
+        say(safe(note))
+
+
+def _told(one: "Baseline") -> str:
+    from tdbg.core.tables import counted, short
+    from tdbg.traces.analyze.significance import median_deviation
+    from tdbg.traces.analyze.summary_figures import ms
+
+    if not one.steps:
+        return f"{short(one.name)}: no steps"
+    from statistics import median
+
+    lengths = one.lengths
+    ranks = f" of {len(one.ranks)} ranks" if len(one.ranks) > 1 else ""
+    ranks += f" of {len(one.medians)} runs" if len(one.medians) > 1 else ""
+    spread = f"{ms(min(lengths))} to {ms(max(lengths))}, half of them within {ms(median_deviation(lengths))}"
+    return f"{short(one.name)}: {counted(len(lengths), 'step')}{ranks}, median {ms(median(lengths))} ms ({spread})"
+
+
+def _verdict(found: "TraceComparison") -> str:
+    change = found.change
+    if found.verdict == "too few steps":
+        measured = f" ({change.guess:+.1%} is what these say)" if found.a.steps and found.b.steps else ""
+        return f"too few steps to tell a difference from chance{measured}: `tdbg profile --active 5` records more"
+    interval = f"{change.confidence:.0%} interval {change.low:+.1%} to {change.high:+.1%}"
+    if found.verdict == "no difference":
+        of = "the runs" if found.change.sign else "the steps"
+        return f"no difference beyond the spread of {of}: {change.guess:+.1%} ({interval})"
+    allowed = f"; {found.tolerance:.1%} is allowed" if found.verdict == "slower" else ""
+    return f"B is {found.verdict}: a step takes {change.guess:+.1%} ({interval}){allowed}"
+
+
+def _signed(ns: float) -> str:
+    from tdbg.traces.analyze.summary_figures import ms
+
+    return f"{'-' if ns < 0 else '+'}{ms(abs(ns))}"
+
+
+def _mark(is_beyond: bool) -> str:
+    return "yes" if is_beyond else "no"
+
+
+def _rows(changes: "Sequence[OpChange]") -> "Iterator[tuple[Any, ...]]":
+    from tdbg.core.tables import short
+    from tdbg.traces.analyze.summary_figures import ms
+
+    for one in changes:
+        calls = (f"{one.a_calls:.4g}", f"{one.b_calls:.4g}")
+        yield ms(one.a_time), ms(one.b_time), _signed(one.grown), *calls, short(one.name, 70)
+
+
+# as JSON
+
+
+def _print_json(found: "TraceComparison") -> None:
+    from dataclasses import asdict
+    from statistics import median
+
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
+    from tdbg.traces.analyze.trace_comparison import is_notable
+
+    def told(one: "Baseline") -> dict[str, Any]:
+        middle = median(one.lengths) / 1e6 if one.steps else None
+        return {
+            "name": one.name,
+            "steps": len(one.steps),
+            "median_step_ms": middle,
+            "runs": len(one.medians),
+            "ranks": one.ranks,
+        }
+
+    def shifted(one: "Shift") -> dict[str, Any]:
+        return {**asdict(one), "known": one.is_known}
+
+    data = {
+        "verdict": found.verdict,
+        "regression": found.is_regression,
+        "tolerance": found.tolerance,
+        "change": shifted(found.change),
+        "a": told(found.a),
+        "b": told(found.b),
+        "times": "ns",
+        "parts": [{**asdict(one), "notable": is_notable(one, found)} for one in found.parts],
+        "operators": [asdict(one) for one in found.operators],
+        "kernels": [asdict(one) for one in found.kernels],
+        "notes": found.notes,
+    }
+    print_json("trace-compare", finite(data))
+
+
+COMMAND = Command(run, CompareArgs, HELP, OPTIONS, ARGUMENT)

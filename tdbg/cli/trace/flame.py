@@ -1,0 +1,102 @@
+"""`tdbg trace flame`: what called what, and for how long."""
+
+from typing import TYPE_CHECKING
+
+from tdbg.core.command_spec import JSON, Command, Option, Options
+from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tdbg.traces.parse.trace_files import TraceFile
+    from tdbg.traces.summary import Summary
+
+HELP = """Show what called what, and for how long: a flame graph in text.
+
+    By line of the program and module where Python's stack was recorded (`tdbg profile --kind stacks`), else by operator,
+    nested within the spans around them. A bar begins where its time begins among that of its caller, the longest first:
+    a column of bars is a stack. Times are of the host, a mean of the steps. Of several ranks the slowest is shown.
+
+    Examples:
+        tdbg trace flame
+        tdbg trace flame trace.json.gz --by module --top 60
+        tdbg trace flame tdbg_runs/20261121-031500-train --folded > stacks.txt
+    """
+OPTIONS: Options = {
+    **SELECTION,
+    "by": Option(("--by",), "NAME", "By stack, module or operator; the first of them that the trace has if left out."),
+    "top": Option(("--top",), "N", "So many rows, those with most time; 40 if left out, and with --folded all."),
+    "depth": Option(("--depth",), "N", "So many levels."),
+    "folded": Option(
+        ("--folded",), "", "Print a line a stack and its own microseconds, as flame graph tools read them."
+    ),
+    "json": JSON,
+}
+
+
+class FlameArgs(Selected):
+    """What `flame` can be asked."""
+
+    by: str = ""
+    top: int = 0
+    depth: int = 0
+    folded: bool = False
+    json: bool = False
+
+
+def run(args: FlameArgs) -> int:
+    """Print it; 1 if nothing was called."""
+    from tdbg.traces.trace_options import check_top
+
+    check_top(args.top)
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.traces.analyze.rank_comparison import slowest_first
+    from tdbg.traces.render.flame_rows import build_tree, fold_stacks
+    from tdbg.traces.render.flame_text import print_flame
+    from tdbg.traces.trace_options import is_empty, label, load_summaries, select_traces
+
+    if args.depth < 0:
+        raise TdbgError("--depth cannot be negative", "write --depth 1 or more")
+    if args.folded and args.json:
+        raise TdbgError("--folded and --json are two ways to write it", "leave one of them out")
+    every = load_summaries(select_traces(args), trees=True)
+    trees = [(one, read, build_tree(read, args.by)) for one, read in every]
+    if args.json:
+        _print_json(every, args.by)
+    elif args.folded:
+        for one, read, root in trees:
+            above = (label(one, read),) if len(trees) > 1 else ()
+            for line in fold_stacks(root, above, top=args.top, depth=args.depth):
+                print(line)
+    else:
+        one, read = slowest_first(every)[0]
+        root = next(root for _, other, root in trees if other is read)
+        print_flame(label(one, read), read, root, by=args.by, depth=args.depth, top=args.top)
+    if is_empty(every):
+        return 1
+    if not any(root.below for _, _, root in trees):
+        say("nothing was called in it")
+        return 1
+    return 0
+
+
+def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", by: str) -> None:
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
+    from tdbg.traces.render.flame_rows import available_views, build_tree, count_cut_calls, sort_rows
+    from tdbg.traces.trace_options import label
+
+    data = []
+    for one, read in every:
+        rows = [
+            {name: getattr(row, name) for name in ("name", "kind", "depth", "calls", "own", "total")}
+            for row in sort_rows(build_tree(read, by))
+        ]
+        way = by or next(iter(available_views(read)), "operator")
+        about = {"trace": label(one, read), "by": way, "steps": len(read.steps), "calls_cut": count_cut_calls(read, by)}
+        data.append({**about, "rows": rows})
+    print_json("trace-flame", finite({"times": "ns", "traces": data}))
+
+
+COMMAND = Command(run, FlameArgs, HELP, OPTIONS, ARGUMENT)

@@ -1,0 +1,122 @@
+"""`tdbg trace show`: where the time and the memory of a step went."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.core.command_spec import JSON, Command, Option, Options
+from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tdbg.traces.parse.trace_files import TraceFile
+    from tdbg.traces.summary import Summary
+
+HELP = """Show where the time and memory of a step went.
+
+    A bar for each rank parts the wall-clock time of its steps: input, copies to the device, forward, backward,
+    optimizer, communication, idle, other. Below it the operators with the most time of their own, memory with its peak
+    and what held it, and on accelerators kernels, copies and waits. Of several ranks the slowest is shown whole; of
+    more than 8 those are read that look slowest, and it is said which. Works on traces of CPU and GPU, without torch.
+    The summary is kept beside a large trace, so that a second look is quick.
+
+    Examples:
+        tdbg trace show
+        tdbg trace show trace.json.gz --top 30 --shapes
+        tdbg trace show tdbg_runs/20261121-031500-train --ranks 0,3
+        tdbg trace show --html trace.html
+    """
+OPTIONS: Options = {
+    **SELECTION,
+    "top": Option(("--top",), "N", "Lines of each table."),
+    "shapes": Option(("--shapes",), "", "Tell calls of an operator with other input shapes apart."),
+    "html": Option(("--html",), "FILE", "Write it as one HTML file, with graphs, that opens without a network."),
+    "force": Option(("--force",), "", "Overwrite a file that is there."),
+    "perfetto": Option(("--perfetto",), "FILE", "Write the steps shown to a small trace too, for ui.perfetto.dev."),
+    "json": JSON,
+}
+
+
+class ShowArgs(Selected):
+    """What `show` can be asked."""
+
+    top: int = 10
+    shapes: bool = False
+    html: str = ""
+    force: bool = False
+    perfetto: str = ""
+    json: bool = False
+
+
+def run(args: ShowArgs) -> int:
+    """Print it; 1 if the traces hold no event."""
+    from tdbg.traces.trace_options import check_top
+
+    check_top(args.top)
+    from tdbg.traces.trace_options import check_output_path, is_empty, load_summaries, sample_ranks, select_traces
+
+    found, left = sample_ranks(select_traces(args), args)
+    html = check_output_path("--html", args.html, found, force=args.force) if args.html else None
+    small = check_output_path("--perfetto", args.perfetto, found, force=args.force) if args.perfetto else None
+    every = load_summaries(found, trees=html is not None)
+    if html is not None:
+        _write_html(every, html)
+    if args.json:
+        _print_json(every, left)
+    elif html is None:
+        from tdbg.traces.render.summary_text import print_summary
+
+        print_summary(every, args.top, args.shapes)
+    if small is not None and any(read.events for _, read in every):
+        from tdbg.cli.trace.slice import cut
+
+        cut(every, "", small)
+    return int(is_empty(every))
+
+
+def _write_html(every: "Sequence[tuple[TraceFile, Summary]]", target: "Path") -> None:
+    import os
+
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe, size
+    from tdbg.traces.render.trace_page import write_page
+
+    ready = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with open(ready, "xb") as file:
+            write_page(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
+        os.replace(ready, target)
+    except OSError as error:
+        raise TdbgError(f"{safe(str(target))}: {error.strerror or error}", "name a file that can be written") from None
+    say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
+
+
+def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", left: "Sequence[int]") -> None:
+    from dataclasses import asdict
+
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
+    from tdbg.traces.analyze import summary_figures
+    from tdbg.traces.analyze.rank_comparison import compare_loaded, compare_ranks
+
+    data: list[dict[str, Any]] = []
+    for one, read in every:
+        kept = summary_figures.steady(read)
+        told = {
+            "verdict": summary_figures.verdict(read),
+            "median_step_ms": summary_figures.typical_length(read) / 1e6,
+            "parts": summary_figures.parts(kept),
+            "flops_per_step": summary_figures.work(read),
+            "border_steps": [step.number for step in summary_figures.border(read)],
+        }
+        whole = asdict(read)
+        del whole["flames"]  # `tdbg trace flame --json` has them
+        data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
+        data[-1]["rank"] = read.rank if read.rank is not None else one.rank
+    apart = compare_ranks(compare_loaded(every))
+    told_of = {"ranks": asdict(apart) if apart else None, "ranks_left_out": left}
+    print_json("trace-show", finite({"times": "ns", "traces": data, **told_of}))
+
+
+COMMAND = Command(run, ShowArgs, HELP, OPTIONS, ARGUMENT)

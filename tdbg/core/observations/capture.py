@@ -1,0 +1,110 @@
+"""What capturing (`--capture`) tells of itself."""
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+
+
+class _Capturing(Observed):
+    PROBE = "capture"
+    EVIDENCE = Evidence.LOCATED
+
+
+class LayersChosen(_Capturing):
+    """Once a root: what is captured of it."""
+
+    PART = "LAYERS"
+    LEVEL = "I"
+
+    layers: list[str] = doc("paths of the layers that are captured, at most 64", factory=list)
+    count: int = doc("how many there are", 0)
+    root: str = doc("class of the root module", "")
+
+    def text(self) -> str:
+        """How many layers, and the first of them."""
+        more = " ..." if self.layers[4:] else ""
+        return f"capturing {self.count} layers of {self.root}: {', '.join(self.layers[:4])}{more}"
+
+
+class LayersMissing(_Capturing):
+    """A name that no layer matches."""
+
+    PART = "MISSING"
+    LEVEL = "W"
+
+    pattern: str = doc("MISSING: what was asked for and matches no layer", "")
+    root: str = doc("class of the root module", "")
+    hint: str = doc("MISSING: the nearest names", "")
+    why: str = doc("the reason in words", "")
+
+    def text(self) -> str:
+        """What does not match, and what would."""
+        return f"--capture: {self.why}; {self.hint}"
+
+
+class LayersPlaced(_Capturing):
+    """A name that matches at one place below the root alone."""
+
+    PART = "PLACE"
+    LEVEL = "I"
+
+    pattern: str = doc("MISSING: what was asked for and matches no layer", "")
+    place: str = doc("PLACE: the part of the root in which it was looked for, as it fits nowhere else", "")
+    root: str = doc("class of the root module", "")
+
+    def text(self) -> str:
+        """What the name is taken for."""
+        whole = f"{self.place}.{self.pattern}"
+        return f"--capture {self.pattern!r} fits no layer of {self.root} itself and is taken as {whole!r}"
+
+
+class CaptureOver(_Capturing):
+    """The budget is used up: no fault, it is what was asked for."""
+
+    PART = "OVER"
+    LEVEL = "W"
+
+    why: str = doc("the reason in words", "")
+
+    def text(self) -> str:
+        """Why it ended."""
+        return f"capturing ended: {self.why}"
+
+
+class CaptureFailed(CaptureOver):
+    """The pages could not be written."""
+
+    PART = "FAILED"
+    LEVEL = "E"
+
+
+class CaptureDone(_Capturing):
+    """At the end: what became of all passes. ``why`` is there where nothing was captured."""
+
+    PART = "DONE"
+    LEVEL = "I"
+
+    datapoints: int = doc("passes that were written", 0)
+    bytes: int = doc("bytes of tensors in them", 0)
+    dropped: dict[str, int] | None = doc("what was left out: reason -> passes")
+    skipped: dict[str, str] | None = doc(
+        "what of layers could not be kept, or did not come: path -> reason, at most eight"
+    )
+    skips: int | None = doc("how often something could not be kept, over all passes")
+    not_executed: list[str] | None = doc("layers asked for that ran in no captured pass, at most 64")
+    waited_s: float | None = doc("how long the program waited for the disk")
+    why: str | None = doc("the reason in words")
+
+    def text(self) -> str:
+        """Passes and bytes, and what is missing."""
+        if self.why is not None:
+            return f"captured nothing: {self.why}"
+        text = f"captured {self.datapoints:,} passes, {self.bytes / 1e6:,.1f} MB"
+        if self.dropped:
+            text += f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in self.dropped.items())}"
+        if self.skipped:
+            text += f"; not kept, {self.skips or 0:,} times: "
+            text += ", ".join(f"{path} ({why})" for path, why in self.skipped.items())
+        if self.not_executed:
+            more = " ..." if len(self.not_executed) > 8 else ""
+            text += f"; not executed: {', '.join(self.not_executed[:8])}{more}"
+        return text

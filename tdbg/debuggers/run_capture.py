@@ -1,0 +1,519 @@
+"""`tdbg run --capture`: what chosen layers put out, in chosen steps, kept in pages, without a change to the program."""
+
+import functools
+import shutil
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import torch
+from torch import nn
+
+from tdbg.core.capture import NOT_THE_LAST_EPOCH, SAMPLED, Epochs, Spec
+from tdbg.core.config import Selection
+from tdbg.core.errors import TdbgError
+from tdbg.core.observations.capture import (
+    CaptureDone,
+    CaptureFailed,
+    CaptureOver,
+    LayersChosen,
+    LayersMissing,
+    LayersPlaced,
+)
+from tdbg.debuggers.batch_matching import Batches
+from tdbg.debuggers.hooks import seen_through
+from tdbg.debuggers.ids import batch_ids
+from tdbg.debuggers.layers import get_layer_by_name as part_at
+from tdbg.debuggers.layers import place_of, places_below, scripted_parts, select
+from tdbg.debuggers.pool import Pool
+from tdbg.debuggers.recording_thread import Pass, Recording
+from tdbg.debuggers.tap import Copied, Tap, Target
+from tdbg.debuggers.waiting import Ended, Waiting
+from tdbg.pages.format.page_writer import BudgetExceeded, PageWriter
+from tdbg.probes import Probe
+from tdbg.probes.dataloader.feeds import Feeds, in_whole, padded_rows
+from tdbg.runtime.root_modules import unwrapped
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from torch.optim import Optimizer
+
+    from tdbg.runtime.monitor import Monitor
+    from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MAX_SKIPPED = 8  # tensors that are named
+MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
+
+
+def asked(method: Callable[Concatenate["Capture", P], R]) -> Callable[Concatenate["Capture", P], R]:
+    """Book the time of a method of `Capture` as asked for: it does not use up what pays for watching the run."""
+
+    @functools.wraps(method)
+    def timed(self: "Capture", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        begun = time.perf_counter()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self.monitor.budget.ask(time.perf_counter() - begun)
+
+    return timed
+
+
+class Capture(Probe):
+    """Copies of what layers take and put out, and of the gradients there, a datapoint a call of the root module.
+
+    Reads:  outputs (and inputs, and the gradient of the output) of the modules that `--capture` names, in the steps,
+            epochs and phases asked for. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
+    Emits:  LAYERS once a root: what is captured; MISSING for a name that matches nothing, PLACE for one that matches
+            at one place below the root alone; OVER when the bytes asked for
+            are used up; FAILED when the disk takes no more; DONE at the end: passes, bytes, what was left out and why.
+    Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
+            budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
+    Limits: of passes that run side by side in several threads the first is captured, the others are counted; of a
+            compiled model the steps that are captured run uncompiled. Quantised, sparse and nested tensors, and
+            subclasses, are kept as the tensors they are made of; of a DTensor it is this rank's part. What cannot be
+            kept is named and counted.
+    """
+
+    name = "capture"
+    observations = (LayersChosen, LayersMissing, LayersPlaced, CaptureOver, CaptureFailed, CaptureDone)
+
+    def __init__(self, monitor: "Monitor") -> None:
+        super().__init__(monitor)
+        settings = monitor.settings
+        self.specs = [Spec.parse(text) for text in settings.capture]
+        self.phases = settings.capture_phase
+        self.epochs = Epochs.parse(settings.capture_epochs)
+        self.selection = Selection(settings.capture_every, settings.capture_steps, settings.ranks)
+        self._feeds = Feeds()
+        self._begin()
+
+    def _begin(self) -> None:
+        settings = self.monitor.settings
+        self.pool = Pool(policy=settings.capture_policy)
+        self.tap = Tap(self.pool, self._failed)
+        self.waiting = Waiting(self.tap, self._hand_over)
+        self.pool.relieve = self.waiting.make_room  # what waits for gradients must not be waited for
+        self._targets: weakref.WeakKeyDictionary[nn.Module, list[Target]] = weakref.WeakKeyDictionary()
+        self._recording: Recording | None = None
+        self._totals = Totals()
+        self._epoch: int | None = None  # whose pages are being written, where epochs have folders of their own
+        self._batches = Batches()
+        self._trained: int | None = None  # the epoch of the last training pass
+        self._taken: weakref.WeakKeyDictionary[object, int] = (
+            weakref.WeakKeyDictionary()
+        )  # samples by loader's iterator
+        self._about: dict[str, Any] = {}
+        self._key: str | int = 0
+        self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
+        self._rarity = 1
+        self._thread: threading.Thread | None = None  # whose pass is running
+        self._over = False  # the bytes asked for are written
+        self._sought = False  # some pass was to be captured
+        self._skipped: dict[str, str] = {}
+        self._skips = 0  # how many they were, over all passes
+        self._idle: dict[str, None] = {}  # layers that have not run yet
+        self._eager: AbstractContextManager[object] | None = None
+        self._descended = False
+
+    @classmethod
+    def into(cls, folder: Callable[[], Path | None]) -> type["Capture"]:
+        """The probe with the place where its pages go: a function that knows the rank's folder once there is one."""
+        return type("Capture", (cls,), {"folder": staticmethod(folder)})
+
+    @staticmethod
+    def folder() -> Path | None:
+        """Where pages go; None as long as nobody knows."""
+        return None
+
+    def attach(self) -> None:
+        from torch.utils.data import dataloader
+
+        base = dataloader._BaseDataLoaderIter
+        self.patch(base, "_next_index", after=lambda seconds, args, kwargs, result: self._feeds.asked(args[0], result))
+
+    def detach(self) -> None:
+        self.tap.unhook()
+        self._end()
+        super().detach()
+
+    def forked(self) -> None:
+        self._begin()
+
+    # which passes
+
+    @asked
+    def must_watch(self) -> bool:
+        graded = torch.is_grad_enabled()
+        self._batches.called()
+        if graded:
+            self._trained = self.monitor.epoch
+        return self._wanted(graded)
+
+    def _wanted(self, graded: bool) -> bool:
+        if self._over:
+            return False
+        phase = self._phase(graded)
+        if self.phases and phase not in self.phases:
+            return False
+        if not self.selection.rank(self.monitor.rank):
+            return False
+        if self.monitor.settings.capture_on and self.monitor.running_step >= self.monitor.capture_until:
+            return False
+        number = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
+        return self.selection.step(number)
+
+    def _phase(self, graded: bool) -> str:
+        if graded:
+            return "train"
+        return "val" if self.monitor.updates else "eval"
+
+    @asked
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
+        if not self._descended:
+            self._descended = True
+            for top in self.monitor.roots.tops():
+                if any(cls.__name__ == "LightningModule" for cls in type(top).__mro__):
+                    self.monitor.roots.descend(top)  # it is never called itself; its parts are, from the first step on
+        handed = self._feeds.handed_out(loader_iter)
+        taken = self._taken.get(loader_iter, 0)
+        self._taken[loader_iter] = taken + len(handed)
+        ids = [*batch_ids(batch)] or in_whole(loader_iter._dataset, handed)
+        self._batches.taken(loader_iter, batch, ids, padded_rows(loader_iter, taken, len(handed)))
+
+    # one pass
+
+    @asked
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if self._is_busy():
+            if self._wanted(call.graded):
+                self._dropped("beside another thread's pass")
+            return
+        self._pass_over()
+        if not self._wanted(call.graded) or not self._has_turn():
+            return
+        targets = self._targets_of(module)
+        if not targets:
+            return
+        self._eager = seen_through(module)
+        self._eager.__enter__()
+        phase = self._phase(call.graded)
+        step = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
+        # Loaders of validation count passes of their own, which are no epochs.
+        epoch = self._trained if phase == "val" else self.monitor.epoch
+        self._about = {"step": step, "epoch": epoch, "phase": phase}
+        batch, samples = self._batches.of((call.args, call.kwargs)), call.samples
+        keys = batch.ids if batch is not None and batch.ids else None
+        if batch is not None and keys is not None and len(keys) == samples:
+            self._about |= {"flags": ["padding"], "padding": batch.padding} if batch.padding else {}
+            if samples > 1:
+                self._about["keys"] = keys
+        self._key = keys[0] if keys is not None and len(keys) == 1 else f"step{step}"  # never the id of a sample
+        self._thread = threading.current_thread()
+        self.tap.begin(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
+
+    def _is_busy(self) -> bool:
+        """True while a pass of another thread is running, forward or backward: this one's would end it too early."""
+        thread = self._thread
+        return (
+            thread is not None and thread is not threading.current_thread() and self.tap.running and thread.is_alive()
+        )
+
+    def _has_turn(self) -> bool:
+        """Policy sample: passes are taken the more rarely the fuller the memory is."""
+        if self.monitor.settings.capture_policy != "sample":
+            return True
+        self._since += 1
+        if self._since < self._rarity:
+            self._dropped(SAMPLED)
+            return False
+        self._since = 0
+        self._rarity = min(2 * self._rarity, MAX_RARITY) if self.pool.crowded else max(self._rarity // 2, 1)
+        return True
+
+    def _targets_of(self, module: nn.Module) -> list[Target]:
+        self._sought = True
+        known = self._targets.get(module)
+        if known is None:
+            known = self._targets[module] = list(self._found(module))
+            if known:
+                paths = [target.path for target in known]
+                self._idle |= dict.fromkeys(paths)
+                self.emit(LayersChosen(layers=paths[:64], count=len(paths), root=type(unwrapped(module)).__name__))
+        return known
+
+    def _found(self, module: nn.Module) -> Iterator[Target]:
+        """The modules that are asked for; what is asked for in vain is said."""
+        kinds: dict[str, tuple[weakref.ref[nn.Module], tuple[str, ...]]] = {}
+        top, prefix = place_of(module, self.monitor.roots.tops())
+        for spec in self.specs:
+            try:
+                found = _below(top, prefix, spec.pattern) if prefix else self._selected(module, spec.pattern)
+            except TdbgError as error:
+                root = type(unwrapped(top)).__name__
+                hint = error.hint or ""
+                self.emit(LayersMissing(pattern=spec.pattern, root=root, hint=hint, why=str(error)))
+                continue
+            for path, layer in found.items():
+                before = kinds.get(path, (None, ()))[1]
+                kinds[path] = weakref.ref(layer), tuple(dict.fromkeys((*before, *spec.kinds)))
+        scripted = scripted_parts(top)
+        for path, (layer_ref, wanted) in kinds.items():
+            if path in scripted:
+                self._leave(path, "it runs inside a scripted module (torch.jit), where no hook is called")
+            else:
+                yield Target(path or "root", layer_ref, wanted)
+
+    def _selected(self, module: nn.Module, pattern: str) -> dict[str, nn.Module]:
+        """The layers of a pattern; where none fits, those at the one place below the root where it does, with a note."""
+        try:
+            return select(module, pattern)
+        except TdbgError as error:
+            places = places_below(module, pattern)
+            if not places:
+                raise
+            if len(places) > 1:
+                known = ", ".join(f"{place}.{pattern}" for place in list(places)[:4])
+                more = f" and {len(places) - 4} more places" if len(places) > 4 else ""
+                raise TdbgError(str(error), f"it fits below the root at {known}{more}: name one") from None
+        ((place, found),) = places.items()
+        placed = LayersPlaced(pattern=pattern, place=place, root=type(unwrapped(module)).__name__)
+        self.emit(placed)
+        self.monitor.when_rank(lambda: self.monitor.note(f"capture-place-{pattern}", placed.text()))
+        return found
+
+    @asked
+    def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
+        if self._is_busy():
+            return
+        self.tap.unhook()
+        self._leave_eager()
+        if not self.tap.awaits_gradients:  # written while backward runs, which leaves the interpreter to the writer
+            self._pass_over()
+
+    @asked
+    def update_begins(self, optimizer: "Optimizer") -> None:
+        if not self._is_busy():
+            self._updated()
+
+    @asked
+    def after_step(self, optimizer: "Optimizer") -> None:
+        if not self._is_busy():
+            self._updated()
+
+    def _updated(self) -> None:
+        """Gradients of passes before an update have come, where it is not one of several optimizers' that takes turns."""
+        if len(self.monitor.optimizers) < 2:
+            self._finish()
+        else:
+            self._pass_over()
+            self.waiting.hand_over_all(before_step=self.monitor.step)
+
+    def _leave_eager(self) -> None:
+        eager, self._eager = self._eager, None
+        if eager is not None:
+            eager.__exit__(None, None, None)
+
+    def _finish(self) -> None:
+        """All passes are over, and what gradients there are have come."""
+        self._pass_over()
+        self.waiting.hand_over_all()
+
+    def _pass_over(self) -> None:
+        """The pass that ran is over: it is handed over once its gradients have come, after those before it."""
+        self._leave_eager()
+        if self.tap.running:
+            copied = self.tap.end(parked=True)
+            self.monitor.budget.asked_s += self.tap.clock.take_s()
+            if copied is None:
+                self._dropped("no room")
+            else:
+                self.waiting.add(Ended(copied, self._key, self._about))
+        elif self.waiting:
+            self.waiting.hand_over_complete()
+
+    def _hand_over(self, ended: Ended, missing: str) -> None:
+        copied = ended.copied
+        self._skip(copied, missing)
+        if self._idle:
+            for path in copied.calls:
+                self._idle.pop(path, None)
+        if not copied.forms() and not copied.scalars:
+            self.tap.release(copied)
+            return
+        self._put(ended)
+
+    def _skip(self, copied: Copied, missing: str) -> None:
+        """Keep in mind what of a pass could not be kept. missing: why gradients have not come."""
+        late = dict.fromkeys(copied.awaited, missing)
+        for path, why in {**copied.skipped, **late}.items():
+            self._leave(path, why)
+
+    def _leave(self, path: str, why: str) -> None:
+        self._skips += 1
+        if len(self._skipped) < MAX_SKIPPED or path in self._skipped:
+            self._skipped[path] = why
+
+    def _put(self, ended: Ended) -> None:
+        self.monitor.become_rank_now()
+        copied = ended.copied
+        about = {**ended.about, "calls": {path: count for path, count in copied.calls.items() if count > 1}}
+        keys = about.get("keys")
+        if keys:
+            about["split"] = copied.rows(len(keys))
+        about = {name: value for name, value in about.items() if value not in (None, {})}
+        try:
+            stats = self.monitor.settings.capture_stats
+            self._recording_of(about.get("epoch")).put(Pass(copied, self.pool, ended.key, about, stats=stats))
+        except BudgetExceeded as error:
+            self._end_over(error)
+        except (OSError, TdbgError) as error:
+            self._give_up(error)
+
+    def _end_over(self, error: BudgetExceeded) -> None:
+        """No fault: it is what was asked for."""
+        self._over = True
+        self.emit(CaptureOver(why=str(error)))
+
+    def _give_up(self, error: Exception) -> None:
+        """The disk takes no more: what was written stays, the program goes on, and it is said."""
+        if not self._over:
+            self._over = True
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self.emit(CaptureFailed(why=why))
+
+    def _recording_of(self, epoch: int | None) -> Recording:
+        """Where a datapoint goes; with a choice of epochs each of them has a folder."""
+        if self.monitor.settings.capture_epochs and epoch != self._epoch:
+            self._close(self._pages())
+            self._epoch = epoch
+        if self._recording is None:
+            self._recording = Recording(self._writer, self.pool)
+        return self._recording
+
+    def _pages(self) -> Path | None:
+        """The folder of the pages; of an epoch that is there only as long as it is the last, to be removed after it."""
+        epoch = self._epoch
+        folder = type(self).folder() if epoch is not None and not self.epochs.wants(epoch) else None
+        return None if folder is None else folder / "pages" / f"epoch_{epoch}"
+
+    def _writer(self) -> PageWriter:
+        folder = type(self).folder()
+        if folder is None:
+            raise TdbgError("there is no folder for pages", "this process is no rank")
+        settings = self.monitor.settings
+        return PageWriter(
+            folder / "pages" if self._epoch is None else folder / "pages" / f"epoch_{self._epoch}",
+            run=folder.parent.name,
+            rank=self.monitor.rank,
+            world_size=self.monitor.world_size,
+            budget_bytes=max(settings.capture_budget_bytes - self._totals.on_disk, 1),
+        )
+
+    def _dropped(self, reason: str) -> None:
+        self._recording_of(self._about.get("epoch")).drop(1, reason)
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, OSError | TdbgError):
+            self._give_up(error)
+        else:
+            self.monitor.failed(self, error)
+
+    # the end
+
+    def switched_off(self) -> None:
+        self.tap.unhook()
+        self._finish()
+
+    def run_ends(self) -> None:
+        self._finish()
+        self._end()
+        ran = self.monitor.step or self.monitor.eval_calls
+        if ran and not self._sought and self.selection.rank(self.monitor.rank):
+            self._tell_nothing()
+
+    def _end(self) -> None:
+        """Have all of it written, and say what became of it; a second call has nothing to say."""
+        try:
+            self._close()
+        except (OSError, TdbgError) as error:
+            self._give_up(error)
+        finally:
+            if self._totals.written or self._totals.dropped or self._idle or self._skips:
+                self._tell()
+            self._totals, self._idle, self._skipped = Totals(self._totals.on_disk), {}, {}
+
+    def _close(self, superseded: Path | None = None) -> None:
+        """Have all of it written. superseded: a folder that is of no use any more, as another epoch has come."""
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        try:
+            recording.close()
+        except BudgetExceeded as error:  # met by the thread after the last pass was handed over
+            self._end_over(error)
+        finally:
+            self._totals.add(recording, kept=superseded is None)
+        if superseded is not None:
+            shutil.rmtree(superseded, ignore_errors=True)
+
+    def _tell_nothing(self) -> None:
+        """The program ran, and no pass was wanted: silence would look like a success."""
+        waited = self.monitor.settings.capture_on and not self.monitor.capture_until
+        why = "no finding came that --capture-on waits for" if waited else "no pass was among those asked for"
+        self.emit(CaptureDone(why=why))
+
+    def _tell(self) -> None:
+        found = self._totals
+        done = CaptureDone(
+            datapoints=found.written,
+            bytes=found.bytes,
+            dropped=dict(found.dropped),
+            skipped=self._skipped,
+            skips=self._skips,
+            not_executed=list(self._idle)[:64],
+            waited_s=round(self.pool.waited_s, 3),
+        )
+        self.emit(done)
+
+
+def _below(top: nn.Module, prefix: str, pattern: str) -> dict[str, nn.Module]:
+    """The matches inside a part of a model, by their paths in the model; of paths within the part too."""
+    try:
+        found = select(top, pattern)
+    except TdbgError:
+        try:
+            return {
+                f"{prefix}.{path}" if path else prefix: m for path, m in select(part_at(top, prefix), pattern).items()
+            }
+        except TdbgError:
+            pass
+        raise
+    return {path: module for path, module in found.items() if path == prefix or path.startswith(f"{prefix}.")}
+
+
+class Totals:
+    """What became of all passes, over all recordings."""
+
+    def __init__(self, on_disk: int = 0) -> None:
+        self.written = self.bytes = 0
+        self.on_disk = on_disk
+        self.dropped: Counter[str] = Counter()
+
+    def add(self, recording: Recording, *, kept: bool) -> None:
+        """A recording has ended. kept: what it wrote stays."""
+        self.dropped.update(recording.dropped)
+        if kept:
+            self.written += recording.written
+            self.bytes += recording.bytes
+            self.on_disk += recording.on_disk
+        else:
+            self.dropped[NOT_THE_LAST_EPOCH] += recording.written

@@ -1,0 +1,227 @@
+"""Reading along while a run goes on: new events go to the rules, findings and progress to stderr."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from tdbg.core import events, run_files
+from tdbg.core.config import Settings
+from tdbg.core.events import Event, Finding, Trigger
+from tdbg.core.files import open_regular
+from tdbg.core.guard import guarded
+from tdbg.core.output import say
+from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
+from tdbg.launch import metrics_findings
+from tdbg.launch.progress import Progress
+from tdbg.rules import matches_words
+from tdbg.rules.rule_engine import RuleEngine, judge_run
+from tdbg.rules.verdict import BLOCK_LINES, Verdict, block, title_line
+
+PART_OFF = "TD-C005"
+POLL_S = 0.25
+LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines
+CHUNK_BYTES = 1 << 20
+MAX_CHUNKS = 4  # of one file in one poll, so that a flood does not hold up the others
+MAX_LINE_BYTES = 16 << 20
+# The follower sleeps this many times as long as it worked, at least: many ranks make it slower, not dearer.
+REST = 100
+
+
+class Tail:
+    """One growing events file, read complete line by complete line, from its beginning or a later place."""
+
+    def __init__(self, process: ProcessDir, offset: int = 0) -> None:
+        self.process = process
+        self.path = process.path / EVENTS
+        self._offset = offset
+        self._rest = b""
+
+    def read(self, chunks: int = MAX_CHUNKS) -> list[Event]:
+        """The events that are new; none where the file cannot be read now."""
+        try:
+            if os.stat(self.path).st_size <= self._offset:
+                return []
+            with open_regular(self.path) as file:
+                file.seek(self._offset)
+                found: list[Event] = []
+                for _ in range(chunks):
+                    data = file.read(CHUNK_BYTES)
+                    if not data:
+                        break
+                    found += self._take(data)
+                return found
+        except OSError:
+            return []
+
+    def _take(self, data: bytes) -> list[Event]:
+        self._offset += len(data)
+        whole, newline, rest = data.rpartition(b"\n")
+        if not newline:
+            self._rest = (self._rest + data)[-MAX_LINE_BYTES:]
+            return []
+        lines = (self._rest + whole).split(b"\n")
+        self._rest = rest
+        decoded = map(events.decode, lines)
+        return [event for event in decoded if event is not None]
+
+    def behind(self) -> bool:
+        """True if there is more to read."""
+        try:
+            return os.stat(self.path).st_size > self._offset
+        except OSError:
+            return False
+
+
+class Follower:
+    """Follows one run in a thread of the supervisor, and judges it at the end.
+
+    stop: called, from the thread, at the first finding that `--stop-on` asks for, or trigger whose `--then` does;
+        with the reason, for people.
+    speaks: False for an agent that joined another's run directory: it judges and may stop, but prints nothing
+        and leaves report.json to the agent that made the directory.
+    """
+
+    def __init__(
+        self,
+        run: RunDir,
+        settings: Settings,
+        stop: Callable[[str], None],
+        *,
+        capture: Callable[[], None] = lambda: None,
+        profile: Callable[[], None] = lambda: None,
+        speaks: bool = True,
+    ) -> None:
+        self.run = run
+        self.settings = settings
+        self.judge = RuleEngine(run)
+        self.speaks = speaks
+        self._stop, self._capture, self._profile = stop, capture, profile
+        self._stopped = False
+        self._tails: dict[str, Tail] = {}
+        self._lines_left = LIVE_LINES
+        self._shown: set[str] = set()  # severities of which a finding was shown whole
+        self._progress = Progress(settings, self.judge.view)
+        self._ending = threading.Event()
+        self._failed = ""
+        self._thread = threading.Thread(target=self._follow, name="tdbg-follow", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def clear(self) -> None:
+        """Take the live line off the terminal, for others who want to print."""
+        self._progress.clear()
+
+    def finish(self, exit_code: int | None) -> Verdict:
+        """Read what is left, judge, print the verdict and write report.json.
+
+        exit_code: the command's own, minus the signal's number if one killed it.
+        """
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=30)
+        verdict = metrics_findings.join(self._conclude(exit_code), self.run)
+        self._progress.clear()
+        if self.speaks:
+            self._publish(verdict)
+        return verdict
+
+    def _conclude(self, exit_code: int | None) -> Verdict:
+        if not self._failed and not self._thread.is_alive():
+            with guarded("the run's exit must not hang on tdbg", self._note_failure):
+                self._drain()
+                return self.judge.finish(exit_code)
+        verdict = judge_run(self.run, exit_code)
+        verdict.trouble.append(f"following the run failed, so it was judged at its end: {self._failed or 'too slow'}")
+        return verdict
+
+    def _publish(self, verdict: Verdict) -> None:
+        lines = [verdict.headline()] if self.settings.quiet else verdict.lines()
+        say(*lines, *(f"trouble: {text}" for text in verdict.trouble[:1]))
+        try:
+            verdict.write(self.run)
+        except OSError as error:
+            say(f"cannot write the report: {error.strerror or error}; `tdbg report` derives it from the events")
+
+    def _follow(self) -> None:
+        with guarded("the supervisor must outlive its follower", self._note_failure):
+            while not self._ending.is_set():
+                begun = time.thread_time()
+                self.poll()
+                self._ending.wait(max(POLL_S, REST * (time.thread_time() - begun)))
+
+    def _note_failure(self, error: BaseException) -> None:
+        self._failed = f"{type(error).__name__}: {error}"
+
+    def poll(self) -> bool:
+        """Read and judge what is new; True if there was anything."""
+        known = list(self._tails.values())
+        fresh = [(event.t, tail.process, event) for tail in known for event in tail.read()]
+        # New files are looked for after the known ones are read: what one rank did in answer to another is
+        # never seen without its cause.
+        fresh += [(event.t, tail.process, event) for tail in self._discover() for event in tail.read()]
+        if len(self._tails) > 1:
+            fresh.sort(key=lambda item: item[0])
+        for _, process, event in fresh:
+            for finding in self.judge.feed(process, event):
+                self._found(finding)
+            if isinstance(event, Trigger) and event.stop:
+                self._end(f"{event.condition!r} in step {event.step}, rank {process.rank}, as --then asks")
+        if self.speaks and not self._ending.is_set():
+            self._progress.show(time.monotonic())
+        return bool(fresh)
+
+    def _discover(self) -> list[Tail]:
+        new = [Tail(process) for process in self.run.processes() if process.label not in self._tails]
+        self._tails.update((tail.process.label, tail) for tail in new)
+        return new
+
+    def _drain(self) -> None:
+        while self.poll() and any(tail.behind() for tail in self._tails.values()):
+            pass
+
+    def _found(self, finding: Finding) -> None:
+        if self.speaks:
+            self._keep(finding)
+        if self.speaks and not self.settings.quiet:
+            self._print(finding)
+        if self.speaks and matches_words(finding, self.settings.capture_on):
+            self._capture()
+        if self.speaks and matches_words(finding, self.settings.profile_on):
+            self._profile()
+        if matches_words(finding, self.settings.stop_on):
+            self._end(f"{finding.code}, as --stop-on asks")
+
+    def _end(self, why: str) -> None:
+        if not self._stopped and not self._ending.is_set():
+            self._stopped = True
+            self._stop(why)
+
+    def _keep(self, finding: Finding) -> None:
+        """Leave it for those who look at the run while it goes on; the report derives its own."""
+        line = json.dumps({"t": round(time.time(), 3), **finding.as_dict()}, default=str) + "\n"
+        try:
+            with os.fdopen(run_files.open_append(self.run.path / FINDINGS), "a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError:  # a full disk is told by others
+            pass
+
+    def _print(self, finding: Finding) -> None:
+        """The first finding of its severity with its evidence, others in a line, as far as the lines last.
+
+        The verdict has them all. What failed in tdbg itself is a line: its evidence is not about the program.
+        """
+        if finding.code == PART_OFF:
+            self._progress.clear()
+            say(title_line(finding))
+            return
+        limit = min(self._lines_left, 1 if finding.severity in self._shown else BLOCK_LINES)
+        lines = block(finding, limit) if limit else []
+        self._lines_left -= len(lines)
+        self._shown.add(finding.severity)
+        if lines:
+            self._progress.clear()
+            say(*lines)

@@ -1,0 +1,60 @@
+"""What a run was watched by: which rules could see what they are there for, and what would arm the others."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tdbg.core.flags import FLAGS, LEVELS, covers
+from tdbg.core.rule_base import Unarmed
+
+LOSSES = "loss"  # diagnostics that the program calls: every flag under LOSS. wakes one
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What could be seen of a run."""
+
+    level: str = "basic"  # the highest it had
+    flags: frozenset[str] = frozenset()  # those that were on
+    probes: frozenset[str] = frozenset()  # those whose observations came
+    unavailable: Mapping[str, str] = field(default_factory=dict)  # probe -> why it saw nothing, or was switched off
+    has_trained: bool = True
+    ranks: int = 1
+
+    def watches(self, probe: str) -> bool:
+        """True if the probe told something, or was there to tell it."""
+        if probe in self.probes:
+            return True
+        return probe not in self.unavailable and _needed(probe).is_met(self)
+
+    def unwatched(self, probes: Iterable[str]) -> Unarmed | None:
+        """What it takes for one of these probes to watch; None if one does."""
+        if any(map(self.watches, probes)):
+            return None
+        said = next((self.unavailable[probe] for probe in probes if probe in self.unavailable), "")
+        if said:
+            return Unarmed(said)
+        nearest = min(map(_needed, probes), key=lambda needed: LEVELS.index(needed.level or LEVELS[-1]))
+        level = f" or --level {nearest.level}" if nearest.level else ""
+        return Unarmed(f"needs --flag {nearest.flags[0]}{level}", nearest.flags[0], nearest.level)
+
+
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """What wakes a probe: one of several flags, or a level."""
+
+    flags: tuple[str, ...]
+    level: str
+
+    def is_met(self, signals: Signals) -> bool:
+        if not self.flags:  # a probe that no flag wakes: nothing is known against it
+            return True
+        if any(covers(flag, on) for flag in self.flags for on in signals.flags):
+            return True
+        return bool(self.level) and LEVELS.index(signals.level) >= LEVELS.index(self.level)
+
+
+def _needed(probe: str) -> _Needed:
+    if probe == LOSSES:
+        return _Needed(("LOSS",), "")
+    flags = [flag for flag in FLAGS if flag.probe == probe]
+    return _Needed(tuple(flag.name for flag in flags), next((flag.level for flag in flags if flag.level), ""))

@@ -1,0 +1,372 @@
+"""Evaluates the rules over the events of a run, live and offline alike, and draws the verdict from them."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation
+from tdbg.core.flags import FLAGS, LEVELS
+from tdbg.core.rule_base import Unarmed, evaluate_rules
+from tdbg.core.rundir import ProcessDir, RunDir
+from tdbg.core.tables import counted
+from tdbg.rules import RULES, Rule
+from tdbg.rules._live_findings import correct_live_findings
+from tdbg.rules._order import sort_findings
+from tdbg.rules._signals import Signals
+from tdbg.rules.captured import describe_capture
+from tdbg.rules.profiled import Recorded, has_profile, merge_profiles
+from tdbg.rules.text import clip, joined, kept_in
+from tdbg.rules.verdict import (
+    REPORT_FILE,
+    BaselineRow,
+    CostRow,
+    CostShare,
+    ExitRow,
+    NotWatched,
+    ObservationsRow,
+    RankRow,
+    TriggerRow,
+    Verdict,
+)
+from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
+
+MAX_FINDINGS = 200
+MAX_FILES = 60
+PROFILER, CAPTURE = "PROFILER", "capture"  # what observations of these are kept under
+
+
+Feed = tuple[Rule, Callable[[ProcessDir, Event], Iterable[Finding]]]  # a rule with its `feed`
+
+
+class RuleEngine:
+    """Feeds the events of a run to the rules; one instance per run."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.view = View(run)
+        self.findings: list[Finding] = []
+        self.trouble = RULES.load_third_party()
+        self._listeners: dict[type[Event] | str, tuple[Feed, ...]] = {}  # by event; of observations by probe
+        files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
+        self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
+        self._rules = evaluate_rules([(rule, partial(_make_rule, rule)) for rule in RULES], self._switch_off)
+        self._subscribe(self._rules)
+
+    def _subscribe(self, rules: Sequence[Rule]) -> None:
+        """Make the tables. A rule that names what it observes is called with observations of these probes alone."""
+        tables: defaultdict[type[Event] | str, list[Feed]] = defaultdict(list)
+        probes = {kind.PROBE for rule in rules for kind in rule.observes}
+        for rule in rules:
+            keys: set[type[Event] | str] = set(rule.listens)
+            if Observation in keys:
+                keys |= {kind.PROBE for kind in rule.observes} or probes
+                keys -= {Observation} if rule.observes else set()
+            for key in keys:
+                tables[key].append((rule, rule.feed))
+        self._listeners = {key: tuple(feeds) for key, feeds in tables.items()}
+
+    def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
+        """See one event; returns the findings that are new with it."""
+        rules = self._listeners.get(type(event), ())
+        if type(event) is Observation:
+            rules = self._listeners.get(event.probe, rules)
+        new = evaluate_rules(rules, self._switch_off, process, event)
+        self.view.add_event(process, event)  # last: it drops the long vectors
+        return self._add_findings(new) if new else new
+
+    def finish(self, exit_code: int | None = None) -> Verdict:
+        """Evaluate the whole run after its last event.
+
+        exit_code: of the command, where the caller knows it; minus the signal's number, or as run.json has it.
+        """
+        self.view.close(exit_code)
+        self._add_findings(evaluate_rules([(rule, rule.finish) for rule in self._rules], self._switch_off, self.view))
+        return self._draw_verdict()
+
+    def _add_findings(self, found: list[Finding]) -> list[Finding]:
+        kept = found[: max(MAX_FINDINGS - len(self.findings), 0)]
+        self.findings += kept
+        return kept
+
+    def _switch_off(self, rule: Rule | type[Rule], error: Exception) -> None:
+        for key, feeds in self._listeners.items():
+            self._listeners[key] = tuple(feed for feed in feeds if feed[0] is not rule)
+        text = f"rule {rule.code} failed and was switched off: {type(error).__name__}: {error}"
+        if text not in self.trouble:
+            self.trouble.append(text)
+
+    def _draw_verdict(self) -> Verdict:
+        view = self.view
+        order = sort_findings(self.findings)
+        corrections = correct_live_findings(self.run, order)
+        checks = [(rule, partial(_check_rule, rule)) for rule in self._rules]
+        unarmed = evaluate_rules(checks, self._switch_off, _read_signals(view))
+        return Verdict(
+            run=str(self.run.path),
+            findings=order,
+            ranks=[_rank_row(view, found) for found in view.ranks()],
+            others=[_rank_row(view, found) for found in view.beside()],
+            trainings=len(view.trainings()),
+            exit=_exit_row(view),
+            cost=_sum_costs(view),
+            baseline=_find_baseline(view),
+            flags=dict(view.settings.flags),
+            injections=view.injections.rows(),
+            observations_by_flag=_observations_by_flag(view),
+            triggers=_trigger_rows(view),
+            notes=[*_merge_notes(view), *corrections],
+            files=_list_files(self.run),
+            trouble=self.trouble,
+            level=view.settings.level,
+            not_watched=_group_unarmed(unarmed),
+            capture_line=_capture_line(view),
+            profile_line=_profile_line(view),
+            has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.ranks()),
+        )
+
+
+def _make_rule(rule: type[Rule]) -> tuple[Rule]:
+    return (rule(),)
+
+
+def _rank_row(view: View, found: ProcessView) -> RankRow:
+    last = found.last or found.last_eval
+    loss, loss_step = (last.loss, last.step) if last else (None, None)
+    if found.end is not None and found.end.loss is not None and found.end.loss_step >= (loss_step or 0):
+        loss, loss_step = found.end.loss, found.end.loss_step
+    return {
+        "rank": found.rank,
+        "folder": found.process.label,
+        "host": found.start.host if found.start else "",
+        "pid": found.start.pid if found.start else None,
+        "attempts": len(view.attempts(found)),
+        "steps": found.step,
+        "evals": found.evals,
+        "evals_at_least": found.cost is not None and found.cost.away_ms > 0,  # calls without hooks are not counted
+        "skipped": found.skipped,
+        "planned": found.plan.steps if found.plan else None,
+        "loss": loss,
+        "loss_step": loss_step,
+        "ended": view.ending(found),
+        "code": view.own_exit(found),
+        "last_t": found.t,
+    }
+
+
+def _exit_row(view: View) -> ExitRow:
+    code = view.exit_code
+    if code is None:
+        return {"code": None, "text": "cut off before its end" if view.over else "still running"}
+    return {"code": code, "text": exit_text(code)}
+
+
+def _sum_costs(view: View) -> CostRow:
+    """What each process says of tdbg's own time; the share is of all their wall time together."""
+    rows: list[CostShare] = []
+    for found in view.steppers():
+        if found.cost is not None and found.cost.wall_ms > 0:
+            share = 100 * max(found.cost.own_ms, 0.0) / found.cost.wall_ms
+            rows.append({"rank": found.rank, "own_ms": found.cost.own_ms, "wall_ms": found.cost.wall_ms, "pct": share})
+    if not rows:
+        return {"pct": None, "ranks": []}
+    costs = [found.cost for found in view.steppers() if found.cost is not None]
+    return {
+        "pct": 100 * sum(row["own_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
+        "budget_pct": max(map(_budget_pct, costs)),
+        "startup_ms": max(cost.startup_ms for cost in costs),
+        "checks_pct": 100 * sum(cost.checks_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
+        "capture_pct": 100 * sum(cost.capture_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
+        "diagnostics_pct": 100 * sum(cost.diagnostics_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
+        "away_pct": 100 * sum(cost.away_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
+        "records_pct": 100 * sum(cost.records_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
+        "worst": max(rows, key=lambda row: row["pct"]),
+        "errors": sum(cost.errors for cost in costs),
+        "dropped": sum(cost.dropped for cost in costs),
+        "ranks": rows,
+    }
+
+
+def _budget_pct(cost: Cost) -> float:
+    """The budget; where level or flags changed it on the way, the mean over time."""
+    if cost.wall_ms <= 0 or not cost.earned_ms:
+        return cost.budget_pct
+    mean = 100 * cost.earned_ms / cost.wall_ms
+    return cost.budget_pct if math.isclose(mean, cost.budget_pct, rel_tol=0.02) else round(mean, 2)
+
+
+def _find_baseline(view: View) -> BaselineRow | None:
+    """The paired ratio of the first process that has one."""
+    for found in view.ranks():
+        kept = found.baseline
+        if kept is not None and finite(kept.ratio) is not None:
+            return {"ratio": kept.ratio, "low": kept.low, "high": kept.high, "pairs": kept.pairs, "block": kept.block}
+    return None
+
+
+def _trigger_rows(view: View) -> list[TriggerRow]:
+    found = [(process, event) for process in view.steppers() for event in process.triggers]
+    return [
+        TriggerRow(
+            step=event.step,
+            rank=process.rank,
+            who=process.who,
+            condition=event.condition,
+            values=event.values,
+            action=event.action,
+            stop=event.stop,
+            dump=_kept_file(process, event.dump),
+            batch=_kept_file(process, event.batch),
+        )
+        for process, event in sorted(found, key=lambda item: item[1].step)[:MAX_TRIGGERS]
+    ]
+
+
+def _kept_file(process: ProcessView, file: str) -> str:
+    return kept_in(process.process.label, file) if file else ""
+
+
+def _ordered_processes(view: View) -> list[ProcessView]:
+    """Processes that stepped: ranks first, in their order. Of processes that were one rank in turn the last speaks."""
+    ranks = {process.process.label for process in view.ranks()}
+
+    def order(process: ProcessView) -> tuple[bool, float]:
+        return process.process.label not in ranks, float("inf") if process.rank is None else process.rank
+
+    return sorted(view.steppers(), key=order)
+
+
+def _observations_by_flag(view: View) -> dict[str, ObservationsRow]:
+    """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank (of all, for traces).
+
+    A zero tells too.
+    """
+    found: dict[str, ObservationsRow] = {}
+    for process in _ordered_processes(view):
+        for name, told in process.observations_by_flag.items():
+            first = ObservationsRow(count=0, last_step=told.last.step, last=told.last.text, rank=process.rank)
+            found.setdefault(name, first)["count"] += told.count
+    if PROFILER in found:
+        found[PROFILER]["last"] = merge_profiles(_last_profiles(view))
+    wanted = view.settings.flags
+    for flag in FLAGS:
+        if flag.probe and wanted.get(flag.name) and flag.name not in found:
+            found[flag.name] = ObservationsRow(count=0, last_step=None, last="")
+    for row in found.values():
+        row["text"] = (
+            f"{counted(row['count'], 'observation')}, the last at step {row['last_step']}: {clip(row['last'], 140)}"
+            if row["count"]
+            else "saw nothing: the notes may say why"
+        )
+    return found
+
+
+def _last_profiles(view: View) -> list[Recorded]:
+    """The last observation of the profiler of each rank; of every process, where no rank has one."""
+    ranks = {process.process.label for process in view.ranks()}
+    profilers = [process for process in view.steppers() if PROFILER in process.observations_by_flag]
+    chosen = [process for process in profilers if process.process.label in ranks] or profilers
+    return [(process.who, process.observations_by_flag[PROFILER].last) for process in chosen]
+
+
+def _capture_line(view: View) -> str:
+    """What the first rank captured, and how to open it."""
+    told = [process for process in _ordered_processes(view) if CAPTURE in process.observations_by_flag]
+    captured = describe_capture(told[0].observations_by_flag[CAPTURE].last) if told else None
+    if captured is None:
+        return ""
+    text, has_pages = captured
+    who = f"rank {told[0].rank}: " if len(view.ranks()) > 1 else ""
+    return f"{who}{clip(text, 140)}: `tdbg inspect-pages {view.run.path}`" if has_pages else text
+
+
+def _profile_line(view: View) -> str:
+    """What was profiled, and how to look at it."""
+    recorded = _last_profiles(view)
+    known = [known for _, event in recorded if (known := has_profile(event)) is not None]
+    if not known:
+        return ""
+    more = f": `tdbg trace show {view.run.path}`" if any(known) else ""
+    return f"{clip(merge_profiles(recorded), 180)}{more}"
+
+
+def _read_signals(view: View) -> Signals:
+    """What the run was watched by, over all of its processes and all of its time."""
+    settings, processes = view.settings, list(view.processes.values())
+    levels = [settings.level, *(found.switch.level for found in processes if found.switch is not None)]
+    flags = {name for name, value in settings.flags.items() if value is not False}
+    for found in processes:
+        flags.update(found.cost.flags if found.cost is not None else ())
+        flags.update(name for name, value in (found.switch.flags if found.switch is not None else {}).items() if value)
+    unavailable = {probe: f"tdbg's {probe} switched itself off" for found in processes for probe in found.failed_probes}
+    for found in processes:
+        notes = {
+            code.removeprefix(UNAVAILABLE): text for code, text in found.notes.items() if code.startswith(UNAVAILABLE)
+        }
+        unavailable.update(notes)
+    return Signals(
+        level=max((level for level in levels if level in LEVELS), key=LEVELS.index, default="basic"),
+        flags=frozenset(flags),
+        probes=frozenset(probe for found in processes for probe in found.probes),
+        unavailable=unavailable,
+        has_trained=any(found.step for found in processes),
+        ranks=max((found.start.world_size for found in processes if found.start is not None), default=1),
+    )
+
+
+def _check_rule(rule: Rule, signals: Signals) -> list[tuple[str, Unarmed]]:
+    unarmed = rule.check_armed(signals)
+    return [] if unarmed is None else [(rule.code, unarmed)]
+
+
+def _group_unarmed(unarmed: Iterable[tuple[str, Unarmed]]) -> list[NotWatched]:
+    """The rules that are not armed, by what would arm them."""
+    found: dict[Unarmed, list[str]] = {}
+    for code, why in unarmed:
+        found.setdefault(why, []).append(code)
+    return [NotWatched(codes=codes, reason=why.reason, flag=why.flag, level=why.level) for why, codes in found.items()]
+
+
+def _merge_notes(view: View) -> list[str]:
+    said: dict[str, list[str]] = {}
+    for found in view.processes.values():
+        for text in found.notes.values():
+            said.setdefault(text, []).append(found.who)
+    return [f"{text} ({joined(who, 4)})" for text, who in said.items()]
+
+
+def _list_files(run: RunDir) -> list[str]:
+    """What a person may want to open, relative to the run directory."""
+    patterns = (
+        "run.json",
+        REPORT_FILE,
+        "notes.jsonl",
+        "*.log",
+        "rank*/**/batch_*",
+        "rank*/**/trigger_*",
+        "rank*/**/stacks_*",
+        "rank*/**/flight_*",
+        "rank*/**/*.pt.trace.json*",
+        "rank*/**/*_log_rank*.txt",
+        "rank*/**/events.jsonl",
+        "rank*/**/metrics.jsonl",
+        "rank*/**/metrics_state",
+    )
+    found = [path.relative_to(run.path).as_posix() for pattern in patterns for path in sorted(run.path.glob(pattern))]
+    return found[:MAX_FILES] + ([f"... {len(found) - MAX_FILES} more"] if len(found) > MAX_FILES else [])
+
+
+def judge_run(run: RunDir, exit_code: int | None = None) -> Verdict:
+    """The verdict from the files alone: the same rules over the same events, rank after rank."""
+    engine = RuleEngine(run)
+    for process in run.processes():
+        for event in _read_events(process):
+            engine.feed(process, event)
+    return engine.finish(exit_code)
+
+
+def _read_events(process: ProcessDir) -> Iterable[Event]:
+    try:
+        yield from process.events()
+    except OSError:  # the file vanished or may not be read: the other ranks still speak
+        return

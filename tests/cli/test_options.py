@@ -1,0 +1,125 @@
+"""The options of all commands together: one meaning for a name, and what was renamed still works."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from tdbg.cli import pages, parser, root
+from tdbg.core.command_spec import Command, Group, Option, read_plain
+
+# What an option means that several commands have. Read the line before you add one of these names to another command.
+MEANINGS = {
+    "--fail-on": "exit with 1 from this severity on",
+    "--flag": "a debug flag, and those below it",
+    "--force": "overwrite a file that is there",
+    "--format": "the format of what is written",
+    "--html": "write one HTML file that opens without a network",
+    "--json": "print one JSON document",
+    "--key": "only what has this key",
+    "--layer": "only layers that fit this glob",
+    "--level": "a level of tdbg: how much is recorded",
+    "--limit": "at most so many datapoints",
+    "--log-level": "a level of log records: this one and above",
+    "--no-flag": "a debug flag that is switched off",
+    "--output": "where the result is written",
+    "--phase": "only this phase",
+    "--epoch": "only these epochs",
+    "--epochs": "only these epochs",
+    "--python": "the interpreter of an environment",
+    "--rank": "only these ranks",
+    "--ranks": "only these ranks",
+    "--run-dir": "where the run is kept",
+    "--scores": "part datapoints by the scores in a file",
+    "--group-by": "part datapoints by a number or a name",
+    "--step": "only these steps",
+    "--steps": "only these steps",
+    "--keys": "only the datapoints of these keys",
+    "--threshold": "another bound of a probe or rule, as NAME=VALUE",
+    "--tolerance": "how far two sides may differ, as a share",
+    "--top": "how many rows of a table",
+    "--windows": "which windows of a profiler are read",
+    "-f": "short for --flag",
+    "-l": "short for --level",
+    "-o": "short for --output and --out: where the result is written",
+    "-k": "short for --key in `metrics`, for --kind in `profile`: the only letter with two meanings",
+}
+# Kinds that differ although the meaning is one: a file or a folder; severities of advice and of findings.
+KINDS_THAT_DIFFER = {
+    "--output": {"FILE", "DIR", "FILE|DIR"},
+    "-o": {"FILE", "DIR", "FILE|DIR"},
+    "--fail-on": {"SEVERITY", "NAME"},
+    "--key": {"GLOB", "KEY"},
+    "-k": {"GLOB", "KIND"},
+}
+# Commands that take the options of another one.
+SAME = {"profile": "run"}
+
+
+def commands(spec: Command | Group | None = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Command]]:
+    spec = spec or root()
+    if isinstance(spec, Command):
+        yield " ".join(path), spec
+    else:
+        for name in spec.names:
+            yield from commands(spec.load(name), (*path, name))
+
+
+COMMANDS = dict(commands())
+OLD = [
+    (path, spec, field) for path, spec in COMMANDS.items() for field in spec.options if spec.options[field].old_names
+]
+
+
+def shared() -> dict[str, dict[str, Option]]:
+    """Names of options that several commands have -> command -> the option."""
+    found: dict[str, dict[str, Option]] = defaultdict(dict)
+    for path, spec in COMMANDS.items():
+        for field, option in spec.options.items():
+            for name in option.names:
+                if SAME.get(path) not in found[name] or field not in COMMANDS[SAME[path]].options:
+                    found[name][path] = option
+    return {name: options for name, options in found.items() if len(options) > 1}
+
+
+def test_what_several_commands_have_means_one_thing() -> None:
+    assert set(shared()) == set(MEANINGS), "does it mean the same in each of them? then say here what"
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_its_value_is_of_one_kind(name: str) -> None:
+    kinds = {option.metavar for option in shared()[name].values()}
+    assert len(kinds) == 1 or kinds == KINDS_THAT_DIFFER.get(name)
+
+
+def test_no_old_name_is_the_name_of_another_option_there() -> None:
+    for path, spec in COMMANDS.items():
+        names = [name for option in spec.options.values() for name in (*option.names, *option.old_names)]
+        assert len(names) == len(set(names)), path
+
+
+@pytest.mark.parametrize(("path", "spec", "field"), OLD, ids=lambda value: value if isinstance(value, str) else "")
+def test_an_old_name_works_and_is_shown_nowhere(path: str, spec: Command, field: str) -> None:
+    option, taken = spec.options[field], []
+    value = [] if spec.is_switch(field) else ["3"]
+    for name in (*option.names, *option.old_names):
+        plain = read_plain(spec, [name, *value])
+        assert plain is not None
+        whole = Command(lambda args: taken.append(args) or 0, spec.args, spec.help, spec.options, spec.argument)
+        assert parser.run(whole, f"tdbg {path}", [name, *value]) == 0
+        assert getattr(plain, field) == getattr(taken[-1], field) != spec.default(field)
+    page = pages.read(spec, ("tdbg", *path.split()))
+    assert not set(option.old_names) & {name for shown in page.options for name in shown.names}
+
+
+@pytest.mark.parametrize("path", ["run", "profile"])
+def test_the_options_of_run_stand_in_six_groups(path: str) -> None:
+    titles = [title for title, _ in pages.read(COMMANDS[path], ("tdbg", path)).grouped_options]
+    six = ["What to watch", "How much", "Capture", "When something is found", "Files and limits", "Launching"]
+    assert [title for title in titles if title != "What is recorded"] == six
+
+
+def test_every_option_of_a_command_with_groups_is_in_one() -> None:
+    for path, spec in COMMANDS.items():
+        grouped = {bool(option.group) for option in spec.options.values()}
+        assert len(grouped) <= 1, path
