@@ -9,6 +9,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -38,7 +39,7 @@ class TrainingPhase(StrEnum):
 class Anomalies(dict[str, Any]):
     """What a check found, as a mapping. ``problems``: what is wrong with it, in words; empty if nothing is."""
 
-    def __init__(self, values: Mapping[str, Any], problems: list[str]) -> None:
+    def __init__(self, values: Mapping[str, object], problems: list[str]) -> None:
         super().__init__(values, problems=problems)
 
     @property
@@ -81,7 +82,7 @@ class AsyncTrainingLogger:
         self._counts = {"warnings": 0, "errors": 0, "anomalies": 0}
         self._total = 0, 0
         self._begun_at = 0.0
-        self._progress: dict[str, Any] = {}
+        self._progress: dict[str, object] = {}
 
     # the course of a training
 
@@ -105,7 +106,9 @@ class AsyncTrainingLogger:
     async def __aenter__(self) -> "AsyncTrainingLogger":
         return self
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if isinstance(error, Exception):
             self.log_error(error, self.phase, {})
         self.complete_training()
@@ -194,7 +197,7 @@ class AsyncTrainingLogger:
         self,
         exc: BaseException,
         phase: TrainingPhase | str = TrainingPhase.TRAINING,
-        context: dict[str, Any] | None = None,
+        context: dict[str, object] | None = None,
     ) -> None:
         """An exception, with the phase it came in and whatever else is worth knowing; it is not raised again.
 
@@ -223,7 +226,7 @@ class AsyncTrainingLogger:
         }
 
     def _log(
-        self, level: int, text: str, phase: TrainingPhase, *, error: BaseException | None = None, **about: Any
+        self, level: int, text: str, phase: TrainingPhase, *, error: BaseException | None = None, **about: object
     ) -> None:
         who = {"user_id": self.user_id, "model_name": self.model_name, "phase": phase.value}
         row = {"timestamp": time.time(), "level": logging.getLevelName(level), "text": text, **who, **about}

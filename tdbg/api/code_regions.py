@@ -89,12 +89,12 @@ class region:
         name = self.name
 
         @functools.wraps(function)
-        async def waiting(*args: Any, **kwargs: Any) -> Any:
+        async def waiting(*args: object, **kwargs: object) -> object:
             with region(name):
                 return await function(*args, **kwargs)
 
         @functools.wraps(function)
-        def calling(*args: Any, **kwargs: Any) -> Any:
+        def calling(*args: object, **kwargs: object) -> object:
             with region(name):
                 return function(*args, **kwargs)
 
@@ -120,7 +120,7 @@ def _first_open(frame: _Frame | None) -> _Frame | None:
     return frame
 
 
-def _profiled(path: str) -> Any:
+def _profiled(path: str) -> object:
     """The span in a trace, entered; None while nobody profiles."""
     profiler = sys.modules.get("torch.autograd.profiler")
     if profiler is None or not getattr(profiler, "_is_profiler_enabled", True):

@@ -30,13 +30,15 @@ def debug_context(level: DebugLevel | str = DebugLevel.BASIC) -> "Iterator[PyTor
 
     wanted = DebugLevel.of(level)
     debugger = PyTorchDebugger(wanted)
-    with _at_level(wanted) as session:
+    with _at_level(wanted) as session, contextlib.ExitStack() as stack:
         debugger.session = session
-        try:
-            yield debugger
-        except Exception as error:
-            debugger.remember_error(error)
-            raise
+        stack.push(lambda kind, error, trace: _remember(debugger, error))
+        yield debugger
+
+
+def _remember(debugger: "PyTorchDebugger", error: BaseException | None) -> None:
+    if isinstance(error, Exception):
+        debugger.remember_error(error)
 
 
 @contextlib.contextmanager

@@ -223,14 +223,19 @@ class PyTorchDebugger:
         """
         parameters = dict(parameters_of(model))
         grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
-        empty: dict[str, Any] = {"params_with_nan_grad": 0, "params_with_inf_grad": 0, "total_norm": None, "norms": {}}
-        result: dict[str, Any] = {"total_params": len(parameters), "params_with_grad": len(grads), **empty}
+        empty: dict[str, object] = {
+            "params_with_nan_grad": 0,
+            "params_with_inf_grad": 0,
+            "total_norm": None,
+            "norms": {},
+        }
+        result: dict[str, object] = {"total_params": len(parameters), "params_with_grad": len(grads), **empty}
         if self.level is not DebugLevel.OFF and grads:
             with self._timed():
                 result.update(self._norms_of(grads))
         return result
 
-    def _norms_of(self, grads: Mapping[str, Tensor], values: list[float] | None = None) -> dict[str, Any]:
+    def _norms_of(self, grads: Mapping[str, Tensor], values: list[float] | None = None) -> dict[str, object]:
         """values: the norms, where they were read already."""
         found = dict(zip(grads, norms(list(grads.values())).tolist() if values is None else values, strict=True))
         bad = {name: grads[name] for name, norm in found.items() if not norm < float("inf")}
@@ -330,7 +335,7 @@ class PyTorchDebugger:
         bad = [info for info, row in found if self._accuse(info, row, masks=info.name not in parameters)]
         return Validation(0 if self.level is DebugLevel.OFF else len(found), {info.name: info for info in bad})
 
-    def validate_outputs(self, outputs: Any, name: str = "output") -> Validation:
+    def validate_outputs(self, outputs: object, name: str = "output") -> Validation:
         """Whether every tensor in what a model returned is finite.
 
         outputs: a tensor, or tuples, lists, mappings and dataclasses of them (the first 64 of each, six deep).
@@ -346,7 +351,7 @@ class PyTorchDebugger:
 
     # what was found
 
-    def remember(self, kind: str, text: str, *, flag: str = "", **values: Any) -> None:
+    def remember(self, kind: str, text: str, *, flag: str = "", **values: object) -> None:
         """Add an entry to the history, and a line to the log under the tag of the flag, or of the kind's own."""
         with self._lock:
             self._anomalies[kind] += 1
@@ -378,7 +383,7 @@ class PyTorchDebugger:
 
         return findings_of(self.session) if self.session is not None else []
 
-    def _known_findings(self) -> list[dict[str, Any]]:
+    def _known_findings(self) -> list[dict[str, object]]:
         try:
             return self.findings()
         except ImportError:  # a rank's environment need not have msgspec

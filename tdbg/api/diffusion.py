@@ -27,7 +27,7 @@ class DiffusionModelDebugger(PyTorchDebugger):
         super().__init__(level)
         self._spread: tuple[float, float] | None = None  # std at the first step, and the largest so far
 
-    def analyze_diffusion_pipeline(self, pipeline: Any) -> dict[str, Any]:
+    def analyze_diffusion_pipeline(self, pipeline: object) -> dict[str, Any]:
         """What a pipeline is made of.
 
         Returns total_parameters (elements), memory_usage (bytes of parameters and buffers on this process) and
@@ -56,7 +56,7 @@ class DiffusionModelDebugger(PyTorchDebugger):
             result["memory_usage"] = whole["parameters"] + whole["buffers"]
         return result
 
-    def _module(self, name: str, module: nn.Module) -> dict[str, Any]:
+    def _module(self, name: str, module: nn.Module) -> dict[str, object]:
         first = next(module.parameters(), None)
         memory = self.profile_memory_usage(module)
         return {
@@ -70,7 +70,7 @@ class DiffusionModelDebugger(PyTorchDebugger):
             "finite": self.validate_parameters(module).valid if self.level.reaches(DebugLevel.ADVANCED) else None,
         }
 
-    def monitor_diffusion_step(self, pipeline: Any, step: int, latents: Any) -> dict[str, Any]:
+    def monitor_diffusion_step(self, pipeline: object, step: int, latents: object) -> dict[str, Any]:
         """Look at the latents after one denoising step; step 0 begins a new sample.
 
         latents: a tensor, or what a model, a scheduler or a pipeline returned: an object or a mapping that holds one
@@ -106,14 +106,14 @@ class DiffusionModelDebugger(PyTorchDebugger):
             return [f"the latents have lost all spread: std {spread:.4g}, {first:.4g} at the first step"]
         return []
 
-    def on_step_end(self, pipeline: Any, step: int, timestep: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+    def on_step_end(self, pipeline: object, step: int, timestep: object, tensors: dict[str, Any]) -> dict[str, Any]:
         """Give it to a pipeline as ``callback_on_step_end``: monitors the latents of every step, changes nothing."""
         if isinstance(tensors.get("latents"), Tensor):
             self.monitor_diffusion_step(pipeline, step, tensors["latents"])
         return tensors
 
 
-def latents_in(found: Any) -> Tensor:
+def latents_in(found: object) -> Tensor:
     """The latents in what a model, a scheduler or a pipeline returned. Raises TypeError where there is no tensor."""
     if isinstance(found, Tensor):
         return found
@@ -127,7 +127,7 @@ def latents_in(found: Any) -> Tensor:
     return first
 
 
-def _first_tensor(found: Any) -> Tensor | None:
+def _first_tensor(found: object) -> Tensor | None:
     if isinstance(found, Tensor):
         return found
     if hasattr(found, "__array_interface__"):
@@ -137,7 +137,7 @@ def _first_tensor(found: Any) -> Tensor | None:
     return next((tensor for _, tensor in walk(found)), None)
 
 
-def _components(pipeline: Any) -> dict[str, Any]:
+def _components(pipeline: object) -> dict[str, object]:
     """The parts of a pipeline by name. Raises TypeError where there are none."""
     held = getattr(pipeline, "components", None)
     if not isinstance(held, Mapping):
@@ -157,6 +157,6 @@ def _components(pipeline: Any) -> dict[str, Any]:
 _SETTINGS = (str, bytes, int, float, complex, Tensor, list, tuple, dict, set, frozenset, type)
 
 
-def _is_part(value: Any) -> bool:
+def _is_part(value: object) -> bool:
     """False for settings: numbers, texts, tensors, functions and containers of them."""
     return isinstance(value, nn.Module) or not (value is None or isinstance(value, _SETTINGS) or callable(value))

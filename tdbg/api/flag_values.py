@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tdbg.api.session import current, run_agent
 from tdbg.core.flag_variable import read_flag_variable
 from tdbg.core.flags import DIAGNOSTICS, Value, canonical, covers
+from tdbg.core.guard import guarded
 from tdbg.runtime.run_context import RunContext, install
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def flag(name: str, default: Value = False) -> Value:
     """
     try:
         found = value_of(name, _open_flags())
-    except Exception:  # a guard: a bad variable must not stop the program
+    except Exception:  # as `guarded`, which costs too much here: a bad variable must not stop the program
         return default
     if found is None:
         return default
@@ -91,12 +92,10 @@ def report(name: str, value: Value) -> None:
     _reported.add(wanted)
     if run_agent() is None:
         return
-    try:
+    with guarded("reporting is tdbg's affair, not the program's"):
         from tdbg.inject.take import ledger
 
         ledger().took(wanted, "env tdbg.flag()", default_of(wanted), value)
-    except Exception:  # a guard: reporting is tdbg's affair, not the program's
-        pass
 
 
 def default_of(name: str) -> Value:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from tdbg.core.guard import guarded
 from tdbg.runtime.torch_compat import DispatchMode
 
 
@@ -26,8 +27,8 @@ class FlopCount(DispatchMode):
         return self.by_operator.total()
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         packet = func._overloadpacket
         if packet not in flop_registry and func is not torch.ops.prim.device.default:
@@ -38,8 +39,7 @@ class FlopCount(DispatchMode):
         result = func(*args, **kwargs)
         formula: Callable[..., int] | None = flop_registry.get(packet)
         if formula is not None:
-            try:
+            self.by_operator[str(packet)] += 0  # also where the formula fails
+            with guarded("a formula that does not know these arguments: the count is a lower bound"):
                 self.by_operator[str(packet)] += int(formula(*args, **kwargs, out_val=result))
-            except Exception:  # a formula that does not know these arguments: the count is a lower bound
-                self.by_operator[str(packet)] += 0
         return result

@@ -27,8 +27,8 @@ TOP = 10  # lines of each table that is given back
 
 
 def profile_model_performance(
-    model_or_step: nn.Module | Callable[[Any], Any],
-    dataloader: Iterable[Any],
+    model_or_step: nn.Module | Callable[[Any], object],
+    dataloader: Iterable[object],
     num_batches: int = 10,
     *,
     kind: str = "light",
@@ -138,16 +138,16 @@ def _silent() -> Iterator[None]:
         os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
-def _caller(model_or_step: nn.Module | Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _caller(model_or_step: nn.Module | Callable[[Any], object]) -> Callable[[Any], object]:
     return _evaluation(model_or_step) if isinstance(model_or_step, nn.Module) else model_or_step
 
 
-def _evaluation(model: nn.Module) -> Callable[[Any], Any]:
+def _evaluation(model: nn.Module) -> Callable[[Any], object]:
     """Calls the model with a batch as in evaluation; the modes of its modules are put back after each call."""
     first = next(model.parameters(), None)
     device = first.device if first is not None else torch.device("cpu")
 
-    def call(batch: Any) -> None:
+    def call(batch: object) -> None:
         trained = [module for module in model.modules() if module.training]
         for module in trained:
             module.training = False
@@ -164,11 +164,11 @@ def _evaluation(model: nn.Module) -> Callable[[Any], Any]:
     return call
 
 
-def _on(value: Any, device: torch.device) -> Any:
+def _on(value: object, device: torch.device) -> object:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
-def _with_flops(found: dict[str, Any], count: FlopCount) -> dict[str, Any]:
+def _with_flops(found: dict[str, Any], count: FlopCount) -> dict[str, object]:
     """The operations of a batch; None where none was seen, as of a compiled model."""
     flops = count.total or None
     seconds = found["median_ms"] / 1e3
@@ -180,7 +180,7 @@ def _with_flops(found: dict[str, Any], count: FlopCount) -> dict[str, Any]:
     }
 
 
-def _record(session: Session, call: Callable[[Any], Any], batches: Iterator[Any], count: FlopCount) -> bool:
+def _record(session: Session, call: Callable[[Any], object], batches: Iterator[object], count: FlopCount) -> bool:
     """One batch that warms up, then those of the window; False if there were fewer. A step holds the wait, too."""
     for number in range(session.span.last + 1):
         session.step(number)
@@ -218,7 +218,7 @@ def _tell(
         monitor.when_rank(lambda: monitor.emit(event))
 
 
-def _figures(path: Path, session: Session) -> dict[str, Any]:
+def _figures(path: Path, session: Session) -> dict[str, object]:
     try:
         from tdbg.traces.analyze.summary_cache import summary
 
@@ -228,7 +228,7 @@ def _figures(path: Path, session: Session) -> dict[str, Any]:
     return {"trace": str(path), "kind": session.kind, **told}
 
 
-def _told(read: "Summary") -> dict[str, Any]:
+def _told(read: "Summary") -> dict[str, object]:
     """Plain data of a summary; docs/api.md explains each key."""
     from dataclasses import asdict
 
@@ -256,10 +256,10 @@ def _told(read: "Summary") -> dict[str, Any]:
         "advice": [asdict(one) for one in advice],
         "problems": read.problems,
     }
-    found: dict[str, Any] = finite(told)
+    found: dict[str, object] = finite(told)
     return found
 
 
-def _row(one: Any) -> dict[str, Any]:
+def _row(one: Any) -> dict[str, object]:
     row = {"name": one.name, "calls": one.calls, "total_ms": one.total / 1e6}
     return {**row, "own_ms": one.own / 1e6} if hasattr(one, "own") else row

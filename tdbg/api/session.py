@@ -75,7 +75,8 @@ class Session:
         self.agent = agent
         self.memory = memory
         self.late_values = 0  # of `metric`, on their way from a device
-        self.compiled: list[tuple[weakref.ref[nn.Module], Any, Any]] = []  # a module, its compiled call, ours around it
+        # a module, its compiled call, ours around it
+        self.compiled: list[tuple[weakref.ref[nn.Module], Callable[..., object], object]] = []
         self._end = end
 
     @property

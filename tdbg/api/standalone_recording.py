@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdbg.api.session import LOG, Session
 from tdbg.core.errors import LaunchError, TdbgError
@@ -14,6 +14,7 @@ from tdbg.core.rundir import STATE_FILE, RunDir
 
 if TYPE_CHECKING:
     from tdbg.core.config import Settings
+    from tdbg.inject.on.torch_ import Rank
 
 
 def record(owner: str, settings: "Settings") -> Session | None:
@@ -34,10 +35,10 @@ def record(owner: str, settings: "Settings") -> Session | None:
         LOG.warning("tdbg: %s; events are kept in memory", error)
         return None
     rank = Rank(agent, begun)
-    return Session(agent.monitor, owner, agent=agent, end=lambda code: _end(rank, run, leads, code))
+    return Session(rank.monitor, owner, agent=agent, end=lambda code: _end(rank, run, leads, code))
 
 
-def _end(rank: Any, run: RunDir, leads: bool, code: int) -> None:
+def _end(rank: "Rank", run: RunDir, leads: bool, code: int) -> None:
     import atexit
 
     rank.end()

@@ -63,7 +63,7 @@ def get_debugging_status() -> dict[str, Any]:
     """
     session, flags = current(), live()
     torch = sys.modules.get("torch")
-    status: dict[str, Any] = {
+    status: dict[str, object] = {
         "active": session is not None and session.monitor.active,
         "inside_run": run_agent() is not None,
         "run_dir": session.run_dir if session is not None else "",

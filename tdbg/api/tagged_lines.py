@@ -7,6 +7,7 @@ from tdbg.api.compiling import compiling
 from tdbg.api.flag_values import is_on, live, report
 from tdbg.api.session import LOG, Session, current
 from tdbg.core.flags import canonical, tag
+from tdbg.core.guard import guarded
 
 
 def log(flag: str, msg: str | Callable[[], str], part: str = "") -> None:
@@ -26,12 +27,15 @@ def log(flag: str, msg: str | Callable[[], str], part: str = "") -> None:
     say(mark, _text(msg))
 
 
-def _text(msg: Any) -> str:
+def _text(msg: object) -> str:
     """The text, however it is given: a debug line that fails must not end the training it speaks of."""
-    try:
+    raised: list[str] = []
+    with guarded(
+        "the program's own function may raise anything",
+        lambda error: raised.append(f"{type(error).__name__}: {error}"),
+    ):
         return str(msg() if callable(msg) else msg)
-    except Exception as error:  # guard: the program's own function
-        return f"(this line could not be made: {type(error).__name__}: {error})"
+    return f"(this line could not be made: {raised[0]})"
 
 
 def say(mark: str, text: str, level: str = "D") -> None:

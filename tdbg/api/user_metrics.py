@@ -9,6 +9,8 @@ from tdbg.api.session import LOG, Session, current
 from tdbg.core.events import Metric, number
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tdbg.core.events import Step
 
 MAX_NAMES = 1000
@@ -17,7 +19,7 @@ MAX_LATE = 1000  # device values on their way at a time
 _refused: set[str] = set()
 
 
-def metric(name: str, value: Any) -> None:
+def metric(name: str, value: object) -> None:
     """Keep one number of the program's own under ``name``: stored with its step, and known to conditions.
 
     value: an int, float, bool, NumPy scalar or tensor of one element; NaN and Inf are kept as such. A value on an
@@ -83,7 +85,7 @@ def _of_tensor(name: str, tensor: Any, session: Session) -> float | None:
     return None
 
 
-def _read_late(name: str, tensor: Any, session: Session) -> None:
+def _read_late(name: str, tensor: "Tensor", session: Session) -> None:
     """Have the value come with the step's one copy."""
     if session.late_values >= MAX_LATE:
         _refuse(session, "metric-late", f"metric {name!r}: {MAX_LATE} device values are on their way already")

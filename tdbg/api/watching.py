@@ -10,9 +10,11 @@ from tdbg.api.flag_values import live
 from tdbg.api.session import LOG, Memory, Session, install, is_own
 from tdbg.api.standalone_recording import record
 from tdbg.core.events import Cost, End, Start
+from tdbg.core.guard import guarded
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
     from tdbg.runtime.monitor import Monitor
 
@@ -43,10 +45,12 @@ def stop(session: Session, code: int = 0) -> None:
     """End a watch that `start` made; nothing of it is left. code: what the training would exit with."""
     if is_own(session):
         install(None)
-    try:
+    with guarded("the program goes on", _warn_not_ended):
         session.end(code)
-    except Exception as error:  # guard: the program goes on
-        LOG.warning("tdbg could not end its watch: %s: %s", type(error).__name__, error)
+
+
+def _warn_not_ended(error: BaseException) -> None:
+    LOG.warning("tdbg could not end its watch: %s: %s", type(error).__name__, error)
 
 
 def _remember(owner: str, settings: Any) -> Session:
@@ -115,7 +119,7 @@ def _adopt(session: Session, module: "nn.Module") -> None:
         session.compiled.append((weakref.ref(module), theirs, module._compiled_call_impl))
 
 
-def _in_memory() -> tuple[list[Any], list[Any]]:
+def _in_memory() -> "tuple[list[nn.Module], list[Optimizer]]":
     """Every model and every optimizer that is alive."""
     import gc
 

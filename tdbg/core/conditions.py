@@ -46,7 +46,7 @@ class _Facts:
 _Look = Callable[[_Facts], Value]
 
 
-def _fields_of(kinds: set[Any]) -> tuple[str, ...]:
+def _fields_of(kinds: set[object]) -> tuple[str, ...]:
     """Those of a step record that hold one value of these kinds."""
     found = [item for item in fields(Step) if item.name != "t" and get_origin(item.type) is not list]
     return tuple(item.name for item in found if kinds & {item.type, *get_args(item.type)})
@@ -101,11 +101,11 @@ class Test:
         self._look: Callable[[Any], Value] = reader.read(number=number)
         self.names = tuple(reader.names)
 
-    def value(self, facts: Any) -> Value:
+    def value(self, facts: object) -> Value:
         """What it comes to; None for unknown."""
         return self._look(facts)
 
-    def true(self, facts: Any) -> bool:
+    def true(self, facts: object) -> bool:
         """True if it is known to be."""
         return self._look(facts) is True
 

@@ -36,7 +36,7 @@ ACT = "act"  # names a command, a URL, an upload, a module or a class: makes tdb
 SETTING_KINDS = (LOCAL, PLACE, ACT)
 
 
-def setting(kind: str, text: str, default: Any = None, *, factory: Any = None) -> Any:
+def setting(kind: str, text: str, default: object = None, *, factory: Callable[[], object] | None = None) -> Any:
     """A dataclass field with its kind and help line; the CLI, doctor and docs read them."""
     about = {"kind": kind, "help": text}
     if factory is not None:
@@ -130,7 +130,7 @@ class Settings:
         """``disk_budget`` in bytes."""
         return parse_bytes(self.disk_budget)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain data, for run.json."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
@@ -180,10 +180,10 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
-def _choice(options: Iterable[str]) -> Callable[[str, Any], str]:
+def _choice(options: Iterable[str]) -> Callable[[str, object], str]:
     allowed = tuple(options)
 
-    def check(key: str, value: Any) -> str:
+    def check(key: str, value: object) -> str:
         import difflib
 
         for option in allowed:
@@ -196,14 +196,14 @@ def _choice(options: Iterable[str]) -> Callable[[str, Any], str]:
     return check
 
 
-def _counting(key: str, value: Any) -> int:
+def _counting(key: str, value: object) -> int:
     found = _whole(key, value)
     if found < 1:
         raise TdbgError(f"{key} is a number from 1 on, not {found}", "write 1 for each of them")
     return found
 
 
-def _boolean(key: str, value: Any) -> bool:
+def _boolean(key: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     word = str(value).lower()
@@ -224,7 +224,7 @@ def _whole(key: str, value: Any) -> int:
     return found
 
 
-def _share(key: str, value: Any) -> float | None:
+def _share(key: str, value: object) -> float | None:
     if value is None or value == "":
         return None
     try:
@@ -246,20 +246,20 @@ def _seconds(key: str, value: Any) -> float:
     return found
 
 
-def _words(key: str, value: Any) -> list[str]:
+def _words(key: str, value: object) -> list[str]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple):
         raise TdbgError(f"{key} is a list of words, not {value!r}", f"write {key}=A,B")
     return [str(part).strip() for part in parts if str(part).strip()]
 
 
-def _windows(key: str, value: Any) -> str:
+def _windows(key: str, value: object) -> str:
     text = _ranges(":")(key, value)
     parse_windows(text, key)
     return text
 
 
-def _window_steps(key: str, value: Any) -> int:
+def _window_steps(key: str, value: object) -> int:
     found = _counting(key, value)
     if found > MAX_STEPS:
         raise TdbgError(
@@ -268,14 +268,14 @@ def _window_steps(key: str, value: Any) -> int:
     return found
 
 
-def _size(key: str, value: Any) -> str:
+def _size(key: str, value: object) -> str:
     if not parse_bytes(str(value)):
         raise TdbgError(f"{key} is above 0, not {value!r}", "write a size above 0, such as 500MB")
     return str(value)
 
 
-def _ranges(joint: str) -> Callable[[str, Any], str]:
-    def check(key: str, value: Any) -> str:
+def _ranges(joint: str) -> Callable[[str, object], str]:
+    def check(key: str, value: object) -> str:
         text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         parse_ranges(key, text, joint)
         return text
@@ -283,14 +283,14 @@ def _ranges(joint: str) -> Callable[[str, Any], str]:
     return check
 
 
-def _thresholds(key: str, value: Any) -> dict[str, float]:
+def _thresholds(key: str, value: object) -> dict[str, float]:
     if isinstance(value, Mapping):
         value = [f"{name}={bound}" for name, bound in flatten(value).items()]
     return dict(flag_table.threshold(word) for word in _words(key, value))
 
 
-def _texts(check_one: Callable[[str], None]) -> Callable[[str, Any], list[str]]:
-    def check(key: str, value: Any) -> list[str]:
+def _texts(check_one: Callable[[str], None]) -> Callable[[str, object], list[str]]:
+    def check(key: str, value: object) -> list[str]:
         found = _list_of_texts(key, value)
         for text in found:
             check_one(text)
@@ -299,7 +299,7 @@ def _texts(check_one: Callable[[str], None]) -> Callable[[str, Any], list[str]]:
     return check
 
 
-def _list_of_texts(key: str, value: Any) -> list[str]:
+def _list_of_texts(key: str, value: object) -> list[str]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(item, str) and item.strip() for item in found):
         example = "layers.*.attn:output" if key == "capture" else "loss > 10"
@@ -307,9 +307,9 @@ def _list_of_texts(key: str, value: Any) -> list[str]:
     return list(found)
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """``{"LOSS": {"NULL_MASKING": True}}`` as ``{"LOSS.NULL_MASKING": True}``."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in tree.items():
         name = f"{prefix}.{key}" if prefix else str(key)
         if isinstance(value, Mapping):
@@ -319,7 +319,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def read_flags(value: Any, known: Iterable[str] = ()) -> dict[str, flag_table.Value]:
+def read_flags(value: object, known: Iterable[str] = ()) -> dict[str, flag_table.Value]:
     """Flags from any source: ``"A,B=3"``, a list of such words, or a (nested) mapping."""
     if isinstance(value, Mapping):
         found: dict[str, flag_table.Value] = {}
@@ -341,16 +341,16 @@ def flag_words(value: Any) -> list[str]:
     return [word for word in (str(part).strip() for part in words) if word]
 
 
-def _epochs(key: str, value: Any) -> str:
+def _epochs(key: str, value: object) -> str:
     Epochs.parse(str(value), key)
     return str(value).strip().lower()
 
 
-def _phases(key: str, value: Any) -> list[str]:
+def _phases(key: str, value: object) -> list[str]:
     return [_choice(PHASES)(key, word) for word in _words(key, value)]
 
 
-def _url(key: str, value: Any) -> str:
+def _url(key: str, value: object) -> str:
     if value:
         try:
             check_url(str(value))
@@ -359,7 +359,7 @@ def _url(key: str, value: Any) -> str:
     return str(value)
 
 
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+_CHECKS: dict[str, Callable[[str, object], object]] = {
     "level": _choice(LEVELS),
     "inject": _choice(INJECTS),
     "max_overhead": _share,
@@ -408,7 +408,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def check(key: str, value: Any, name: str = "") -> Any:
+def check(key: str, value: object, name: str = "") -> Any:
     """One setting's value as `Settings` holds it; TdbgError says what it may be. name: what the message calls it."""
     return _CHECKS[key](name or key.replace("_", "-"), value)
 
@@ -421,7 +421,7 @@ def env_source(environ: Mapping[str, str]) -> list[Source]:
 
 
 def resolve(
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     *,
     cwd: Path | None = None,
     environ: Mapping[str, str] | None = None,

@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 from tdbg.core.config import LEVELS
 from tdbg.core.errors import TdbgError
@@ -60,7 +59,7 @@ def write(path: Path, requests: list[Request]) -> None:
     write_json(path, {"version": VERSION, "requests": [asdict(request) for request in requests[-KEPT:]]})
 
 
-def _request(data: Any) -> Request:
+def _request(data: object) -> Request:
     if not isinstance(data, Mapping):
         raise ValueError("a request is not a table")
     known = {item.name for item in fields(Request)}

@@ -1,7 +1,6 @@
 """Which way of a metric is better: as its name says, or as a program says. The one list of such words."""
 
 import re
-from typing import Any
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.lazy_pattern import lazy_pattern
@@ -44,7 +43,7 @@ def certain_direction(name: str) -> bool | None:
     return None if lower == higher or words & NEVER else higher
 
 
-def told(direction: Any, of: str) -> bool | None:
+def told(direction: object, of: str) -> bool | None:
     """What a program says is better: True or "max", False or "min", None for neither. Raises TdbgError for the rest."""
     if direction is None or isinstance(direction, bool):
         return direction

@@ -18,7 +18,7 @@ Number = float | str  # a float, or "nan", "inf", "-inf"
 EVENT_TYPES: dict[str, type["Event"]] = {}
 
 
-def doc(text: str, default: Any = None, *, factory: Any = None) -> Any:
+def doc(text: str, default: object = None, *, factory: Any = None) -> Any:
     """A dataclass field with its line in docs/events.md."""
     if factory is not None:
         return field(default_factory=factory, metadata={"doc": text})
@@ -442,10 +442,10 @@ def as_float(value: Number | None) -> float | None:
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
-_NAMES: dict[type[Event], tuple[tuple[str, Any], ...]] = {}
+_NAMES: dict[type[Event], tuple[tuple[str, object], ...]] = {}
 
 
-def _names(cls: type[Event]) -> tuple[tuple[str, Any], ...]:
+def _names(cls: type[Event]) -> tuple[tuple[str, object], ...]:
     if cls not in _NAMES:
         _NAMES[cls] = tuple((item.name, item.default) for item in fields(cls))
     return _NAMES[cls]
@@ -478,7 +478,7 @@ def encode(event: Event) -> bytes:
     return text.encode("ascii") + b"\n"
 
 
-def _without_secrets(value: Any) -> Any:
+def _without_secrets(value: object) -> Any:
     """The same with what looks like a secret in its texts masked; names of its keys say nothing here."""
     if isinstance(value, str):
         return redact_text(value)
@@ -487,7 +487,7 @@ def _without_secrets(value: Any) -> Any:
     return [_without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Nested values as JSON can carry them: non-finite numbers as words, what is no data by its repr."""
     if isinstance(value, float):
         return number(value)
@@ -524,7 +524,7 @@ def decode(line: bytes) -> Event | None:
     return event
 
 
-def _type_name(kind: Any) -> str:
+def _type_name(kind: object) -> str:
     """``list[str]`` and ``float | None`` as they are written in this file."""
     return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
 

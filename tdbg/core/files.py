@@ -9,6 +9,7 @@ import json
 import os
 import stat
 
+from tdbg.core.guard import undo_on_error
 from tdbg.core.run_files import open_file
 
 TYPE_CHECKING = False  # what `typing` says, without its import
@@ -29,15 +30,12 @@ def open_regular(path: "Path") -> "IO[bytes]":
     Below a run directory no link is followed either.
     """
     fd = open_file(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
+    with undo_on_error(lambda: os.close(fd)):
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
             kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "a device")
             raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", os.fspath(path))
         return open(fd, "rb")
-    except BaseException:
-        os.close(fd)
-        raise
 
 
 def why_unreadable(path: "Path") -> str:
@@ -96,7 +94,7 @@ def read_lines(path: "Path") -> "Iterator[bytes]":
                 skip_hole(file)
 
 
-def read_tables(path: "Path") -> "Iterator[dict[str, Any]]":
+def read_tables(path: "Path") -> "Iterator[dict[str, object]]":
     """The JSON objects of a file of one to a line, streamed; a line that holds something else is passed over."""
     for line in read_lines(path):
         try:

@@ -3,7 +3,10 @@
 import os
 from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
-from typing import Any
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 disguised: set[CodeType] = set()  # code of ours that names another file as its own
@@ -26,10 +29,28 @@ def drop_own_frames(error: BaseException) -> None:
         error.__traceback__ = found
 
 
-def without_own_frames(function: Callable[..., Any]) -> Callable[..., Any]:
+class own_frames_dropped:
+    """``with own_frames_dropped():`` `drop_own_frames` of whatever the block raises, which goes on."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            drop_own_frames(error)
+
+
+WITHOUT_OWN_FRAMES = own_frames_dropped()  # it has no state: one serves every call of a busy place
+
+
+def without_own_frames(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """The function, of which an exception that passes through it shows nothing."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
         except BaseException as error:

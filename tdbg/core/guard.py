@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from types import CodeType, FrameType, TracebackType
-    from typing import Any
+    from typing import ParamSpec, TypeVar
 
     Report = Callable[[str, BaseException], None]
+    Arguments = ParamSpec("Arguments")
+    Result = TypeVar("Result")
 
 MAX_FRAMES = 2_000  # of a traceback that are looked at: one of endless recursion has no more that are news
 MAX_UNWRAPPED = 20
@@ -44,7 +46,9 @@ class Guard:
         self.on = True
         self._report = report
 
-    def call(self, function: "Callable[..., Any]", *args: "Any", **kwargs: "Any") -> "Any":
+    def call(
+        self, function: "Callable[Arguments, Result]", *args: "Arguments.args", **kwargs: "Arguments.kwargs"
+    ) -> "Result | None":
         """Return what ``function`` returns; None once the part is off."""
         if not self.on:
             return None
@@ -65,11 +69,8 @@ class Guard:
         if not self.on:
             return
         self.on = False
-        try:
+        with guarded("nobody is left to report to", program_code=True):
             (self._report or _process_report)(self.part, error)
-        except BaseException as second:
-            if belongs_to_program(second):
-                raise
 
     def __enter__(self) -> "Guard":
         return self
@@ -83,14 +84,64 @@ class Guard:
         return True
 
 
+class guarded:
+    """``with guarded(reason):`` an exception ends the block, and the code goes on after it.
+
+    For a block that may raise anything, where `contextlib.suppress` cannot name the exceptions; what ends a whole part
+    of tdbg is a `Guard`. An instance has no state: one made at import serves every call of a busy place.
+
+    reason: why the block may raise anything, for the reader of the code. report: called with the exception.
+    program_code: the block runs code of the program's in a rank. Then SystemExit and the like end it too, and only
+    what belongs to the program passes. Left out, the block is as with ``except Exception``.
+    """
+
+    __slots__ = ("_program_code", "_report", "reason")
+
+    def __init__(
+        self, reason: str, report: "Callable[[BaseException], object] | None" = None, *, program_code: bool = False
+    ) -> None:
+        self.reason = reason
+        self._report = report
+        self._program_code = program_code
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: "type[BaseException] | None", error: "BaseException | None", trace: "TracebackType | None"
+    ) -> bool:
+        if error is None:
+            return False
+        if belongs_to_program(error) if self._program_code else not isinstance(error, Exception):
+            return False
+        if self._report is not None:
+            self._report(error)
+        return True
+
+
+class undo_on_error:
+    """``with undo_on_error(undo):`` calls ``undo`` if the block raises, and the exception goes on."""
+
+    __slots__ = ("_undo",)
+
+    def __init__(self, undo: "Callable[[], object]") -> None:
+        self._undo = undo
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: "type[BaseException] | None", error: "BaseException | None", trace: "TracebackType | None"
+    ) -> None:
+        if error is not None:
+            self._undo()
+
+
 def describe_error(error: BaseException) -> str:
     """Class and message of an exception; of one whose message cannot be made, the class alone."""
-    try:
+    with guarded("the program's own class: its __str__ may raise anything", program_code=True):
         return f"{type(error).__name__}: {error}"[:MAX_TEXT]
-    except BaseException as second:
-        if belongs_to_program(second):
-            raise
-        return type(error).__name__
+    return type(error).__name__
 
 
 def ignore_failure(part: str, error: BaseException) -> None:
@@ -162,7 +213,7 @@ def _is_running_handler(frame: "FrameType") -> bool:
     if above is None or code.co_argcount + bool(code.co_flags & VARARGS) < 1:
         return False
     local = frame.f_locals
-    given: list[Any] = []
+    given: list[object] = []
     for name in code.co_varnames[: code.co_argcount]:
         given.append(local.get(name))
     if code.co_flags & VARARGS:
@@ -191,14 +242,12 @@ def _signal_handlers() -> "set[CodeType]":
         return set()
     found: set[CodeType] = set()
     for number in signal.valid_signals():
-        try:
+        with guarded("an object of the program's that shows nothing of itself"):
             found.update(_codes(signal.getsignal(number)))
-        except Exception:  # a guard: an object of the program's that shows nothing of itself
-            continue
     return found
 
 
-def _codes(handler: "Any") -> "Iterator[CodeType]":
+def _codes(handler: object) -> "Iterator[CodeType]":
     """The code that runs when a handler is called: a function, a method, a partial or an object."""
     for _ in range(MAX_UNWRAPPED):
         code = getattr(handler, "__code__", None)

@@ -13,7 +13,6 @@ TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from re import Match
-    from typing import Any
 
 MARK = "***"
 _WORDS = frozenset(
@@ -168,12 +167,12 @@ def redact_env(environ: "Mapping[str, str]") -> dict[str, str]:
     return {name: redact_value(name, value) for name, value in environ.items()}
 
 
-def redact_flags(flags: "Mapping[str, Any]") -> "dict[str, Any]":
+def redact_flags(flags: "Mapping[str, object]") -> "dict[str, object]":
     """Debug flags of a run, with the texts of those that may be secrets masked."""
     return {name: redact_value(name, value) if isinstance(value, str) else value for name, value in flags.items()}
 
 
-def remember_secrets(*tables: "Mapping[str, Any]") -> None:
+def remember_secrets(*tables: "Mapping[str, object]") -> None:
     """Have values that go by the name of a secret masked in every text from now on."""
     for table in tables:
         for name, value in table.items():
@@ -289,7 +288,7 @@ def _is_surely_secret(name: str, value: str) -> bool:
     return value[0] in "\"'" or (len(value) >= _SHORTEST and not _CODE.search(value))
 
 
-def count_blotted(value: "Any") -> int:
+def count_blotted(value: object) -> int:
     """How many marks stand in plain data."""
     if isinstance(value, str):
         return value.count(MARK)

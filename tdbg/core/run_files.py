@@ -13,6 +13,7 @@ import errno
 import os
 import stat
 
+from tdbg.core.guard import undo_on_error
 from tdbg.core.ownership import describe_writers, is_below, is_exempt, user_name
 
 TYPE_CHECKING = False  # what `typing` says, without its import
@@ -231,16 +232,17 @@ def read_text(path: "AnyPath", errors: str = "strict") -> str:
 def write_whole(path: "AnyPath", data: bytes, *, makes: bool = False, permissions: int | None = None) -> None:
     """Replace a file in one step, so that a reader never sees half of it."""
     draft = f"{os.path.dirname(os.path.abspath(path))}/.{os.path.basename(path)}.{os.getpid()}.{os.urandom(4).hex()}"
-    try:
+    with undo_on_error(lambda: _remove_if_possible(draft)):
         with open_new(draft, makes=makes) as file:
             if permissions is not None:
                 os.fchmod(file.fileno(), permissions)
             file.write(data)
         replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            remove(draft)
-        raise
+
+
+def _remove_if_possible(path: str) -> None:
+    with contextlib.suppress(OSError):
+        remove(path)
 
 
 # folders and names

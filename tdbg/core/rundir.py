@@ -18,6 +18,7 @@ from tdbg.core import events, run_files
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.events import Event, Note, Step
 from tdbg.core.files import is_readable, read_json, read_lines, why_unreadable
+from tdbg.core.guard import undo_on_error
 from tdbg.core.host import host_name
 from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.lines import LineWriter
@@ -72,7 +73,7 @@ def unwritten(run: "RunDir") -> set[tuple[str, int]]:
     return {(host, int(pid)) for host, _, pid in names if pid.isdigit()}
 
 
-def write_json(path: Path, data: Any) -> None:
+def write_json(path: Path, data: object) -> None:
     """Replace ``path`` in one step, so that a reader never sees half a file."""
     run_files.write_whole(path, (json.dumps(data, indent=1, default=str) + "\n").encode())
 
@@ -91,12 +92,8 @@ def _publish(ready: Path, path: Path) -> None:
             raise
     text = run_files.read_bytes(ready)
     handle = run_files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text)
-    except BaseException:
-        run_files.remove(path)
-        raise
+    with undo_on_error(lambda: run_files.remove(path)), os.fdopen(handle, "wb") as file:
+        file.write(text)
 
 
 def _read_published(path: Path) -> dict[str, Any]:
@@ -121,7 +118,7 @@ class RunDir:
 
     @classmethod
     def create(
-        cls, path: Path, run: Mapping[str, Any], *, job: str = "", shared: bool = False
+        cls, path: Path, run: Mapping[str, object], *, job: str = "", shared: bool = False
     ) -> tuple["RunDir", bool]:
         """Make the directory and its run.json, or join one of the same job; returns (dir, joined).
 
@@ -251,7 +248,7 @@ class RunDir:
             raise TdbgError(f"{self.path / STATE_FILE} does not hold a run", hint)
         return found
 
-    def update(self, **values: Any) -> None:
+    def update(self, **values: object) -> None:
         """Change fields of run.json, by replacement (the supervisor alone does this)."""
         write_json(self.path / STATE_FILE, {**self.info(), **values})
 
@@ -272,7 +269,7 @@ class RunDir:
         """True if any Python process started with tdbg's boot folder."""
         return (self.path / "boot" / "woke").exists()
 
-    def hellos(self) -> list[dict[str, Any]]:
+    def hellos(self) -> list[dict[str, object]]:
         """The torch processes that reported, whether or not they took a step."""
         found = []
         for path in sorted((self.path / "hello").glob("*.json")):
@@ -375,7 +372,7 @@ def env_rank(environ: Mapping[str, str]) -> int | None:
 RESTART_COUNTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
-def restart_count(environ: Mapping[str, Any]) -> int:
+def restart_count(environ: Mapping[str, object]) -> int:
     """How often launcher and scheduler have restarted a job: torchrun in a job that SLURM requeued counts anew from 0."""
     told = (str(environ.get(name, "")) for name in RESTART_COUNTS)
     return sum(int(count) for count in told if count.isascii() and count.isdigit())
@@ -397,7 +394,7 @@ def process_start(pid: int) -> str:
     return "alive"
 
 
-def lives(pid: Any, host: Any, started: Any = "") -> bool | None:
+def lives(pid: object, host: object, started: object = "") -> bool | None:
     """Whether a process that was noted still runs; None on another host, whose process table is not ours to see.
 
     started: what `process_start` said of it then; without it, whoever has the number now counts.
@@ -449,7 +446,7 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     raise OSError(errno.EMFILE, "too many attempts")
 
 
-def _take(path: Path, me: dict[str, Any]) -> dict[str, Any] | None:
+def _take(path: Path, me: dict[str, object]) -> dict[str, Any] | None:
     """Become the owner in one step (None), or learn who is."""
     mine = path.with_name(f".owner.{me['host']}.{me['pid']}")
     with run_files.open_new(mine) as file:
@@ -465,7 +462,7 @@ def _take(path: Path, me: dict[str, Any]) -> dict[str, Any] | None:
         run_files.remove(mine)
 
 
-def _was_there(owner: Mapping[str, Any], folder: Path) -> bool:
+def _was_there(owner: Mapping[str, object], folder: Path) -> bool:
     """True if this process had started when an owner on this host wrote last: the parent of children that train, say."""
     began_t = _began_t()
     if owner.get("host") != host_name() or began_t is None:
@@ -485,7 +482,7 @@ def _began_t() -> float | None:
         return None
 
 
-def _holds(owner: Mapping[str, Any], folder: Path) -> bool:
+def _holds(owner: Mapping[str, object], folder: Path) -> bool:
     """True if the owner of ``folder`` still lives; on another host, if it wrote of late."""
     here = lives(owner.get("pid"), owner.get("host"), owner.get("start"))
     if here is not None:

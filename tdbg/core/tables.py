@@ -20,7 +20,7 @@ def short(text: object, limit: int = 200) -> str:
     return safe(found if len(found) <= limit else f"{found[: limit - 3]}...")
 
 
-def cell(value: "Any") -> str:
+def cell(value: object) -> str:
     """A value in a table: floats short, None as a dash."""
     if value is None:
         return "-"
@@ -53,7 +53,7 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{ending}"
 
 
-def finite(value: "Any") -> "Any":
+def finite(value: object) -> "Any":
     """A value as strict JSON has it: numbers that are not finite become the words nan, inf and -inf."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
@@ -68,7 +68,7 @@ def finite(value: "Any") -> "Any":
     return value
 
 
-def print_rows(columns: "Sequence[str]", rows: "Iterable[Sequence[Any]]") -> None:
+def print_rows(columns: "Sequence[str]", rows: "Iterable[Sequence[object]]") -> None:
     """A table on stdout: in columns on a terminal, tab-separated where it is piped."""
     if not sys.stdout.isatty():
         print("\t".join(map(safe, columns)))

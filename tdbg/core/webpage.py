@@ -9,7 +9,7 @@ import html
 import json
 import re
 from importlib import resources
-from typing import IO, Any
+from typing import IO
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.lazy_pattern import lazy_pattern
@@ -18,7 +18,7 @@ from tdbg.core.lazy_pattern import lazy_pattern
 STYLED = lazy_pattern(r'document\.getElementById\("([0-9a-f]{64})"\)')
 
 
-def as_json(value: Any) -> bytes:
+def as_json(value: object) -> bytes:
     """JSON that cannot end a script: no ``<`` and ``>`` in it, nothing but ASCII."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").encode("ascii")
@@ -34,7 +34,7 @@ def filled(text: str, names: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 
 
-def write_graphs(file: IO[bytes], package: str, title: str, data: Any) -> None:
+def write_graphs(file: IO[bytes], package: str, title: str, data: object) -> None:
     """Write the page with graphs whose body, style and script lie in the folder ``web`` of a package.
 
     data: plain and finite; the script finds it as JSON. The page may load nothing and run only the two scripts whose

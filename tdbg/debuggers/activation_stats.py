@@ -36,12 +36,12 @@ class ActivationStats(ForwardDebugger):
         super().__init__(layer_name)
         self.channel_dim = channel_dim
 
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> dict[str, Any]:
+    def process_forward(self, module: nn.Module, input: object, output: object) -> dict[str, object]:
         with torch.no_grad():
             found = each_tensor(self.layer_name, output, lambda tensor: self._told(module, tensor))
         return {**found, "module_type": type(module).__name__}
 
-    def _told(self, module: nn.Module, tensor: Tensor) -> dict[str, Any]:
+    def _told(self, module: nn.Module, tensor: Tensor) -> dict[str, object]:
         channel = self.channel_dim if self.channel_dim is not None else channel_dim(module, tensor)
         return {
             "activation_stats": {**_whole(tensor), **_by_channel(tensor, channel)},
@@ -49,7 +49,7 @@ class ActivationStats(ForwardDebugger):
         }
 
 
-def _whole(tensor: Tensor) -> dict[str, Any]:
+def _whole(tensor: Tensor) -> dict[str, object]:
     figures = measured(tensor)
     found: dict[str, Any] = {
         "shape": list(tensor.shape),

@@ -5,7 +5,6 @@ Shapes: B batch, H heads, L queries, S keys.
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,13 +60,13 @@ class Attention(ForwardDebugger):
         running: _Running = self.__dict__.setdefault("_running_by_thread", _Running())
         return running
 
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> dict[str, Any]:
+    def process_forward(self, module: nn.Module, input: object, output: object) -> dict[str, object]:
         """What was heard while the layer ran, or what its output holds."""
         running = self._running.layers
         heard = running[-1] if running else []
         return self._told(heard or [self._in_output(output)])
 
-    def _told(self, heard: list[dict[str, Any]]) -> dict[str, Any]:
+    def _told(self, heard: list[dict[str, object]]) -> dict[str, object]:
         first, *more = heard
         others = {"others": {str(number): row for number, row in enumerate(more, start=1)}} if more else {}
         return {"layer_name": self.layer_name, **first, **others}
@@ -92,19 +91,19 @@ class Attention(ForwardDebugger):
         heard = (listener for listener in TAPS.listeners if isinstance(listener, _OfModule))
         return super()._hooked(layer) or any(each.owner is self and each.module is target for each in heard)
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
+    def _enter(self, module: nn.Module, args: object) -> None:
         self._running.layers.append([])
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
         if self._running.layers:
             self._running.layers.pop()
 
-    def _overhear(self, module: nn.Module, args: Any) -> None:
+    def _overhear(self, module: nn.Module, args: object) -> None:
         mode = Overhears(self._hear)
         TorchFunctionMode.__enter__(mode)
         self._running.modes.append(mode)
 
-    def _stop_overhearing(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _stop_overhearing(self, module: nn.Module, args: object, output: object) -> None:
         if self._running.modes:
             TorchFunctionMode.__exit__(self._running.modes.pop(), None, None, None)
 
@@ -112,7 +111,7 @@ class Attention(ForwardDebugger):
         if self._running.layers:
             self._running.layers[-1].append(self.heard(call))
 
-    def heard(self, call: Call) -> dict[str, Any]:
+    def heard(self, call: Call) -> dict[str, object]:
         """What is told of one call of an attention function."""
         dropped = {"dropout_p": call.dropout_p} if call.dropout_p else {}
         try:
@@ -123,7 +122,7 @@ class Attention(ForwardDebugger):
 
     # what is in the output
 
-    def _in_output(self, output: Any) -> dict[str, Any]:
+    def _in_output(self, output: object) -> dict[str, object]:
         if isinstance(output, Tensor):
             odd = {} if _are_rows(output) else {"note": NOT_ROWS}
             return {"source": "output", **_figures(output), **odd} if output.dim() >= 2 else {"note": NO_WEIGHTS}
@@ -135,10 +134,10 @@ class _Running(threading.local):
     """The layers that run in a thread, each with what was heard in it."""
 
     def __init__(self) -> None:
-        self.layers: list[list[dict[str, Any]]] = []
+        self.layers: list[list[dict[str, object]]] = []
         self.modes: list[Overhears] = []
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), ()
 
 
@@ -186,7 +185,7 @@ def parts_without(layer: nn.Module) -> Iterator[nn.Module]:
         yield from parts_without(child)
 
 
-def _figures(weights: Tensor) -> dict[str, Any]:
+def _figures(weights: Tensor) -> dict[str, object]:
     data = numbers(weights)
     if not data.numel():
         return {"attention_map": weights, "note": "the attention map is empty"}
@@ -203,7 +202,7 @@ def _are_rows(tensor: Tensor) -> bool:
     return bool((tensor >= 0).all() & (((sum_ - 1).abs() < SURE) | (sum_ == 0)).all())
 
 
-def _weights_in(output: Any) -> Tensor | None:
+def _weights_in(output: object) -> Tensor | None:
     """The attention weights in what an attention module returned; dropout may have been at them."""
     tensors = [(path, tensor) for path, tensor in walk(output) if tensor.is_floating_point() and tensor.dim() >= 2]
     named = next((tensor for path, tensor in tensors if "attn" in path or "attention" in path), None)

@@ -195,10 +195,14 @@ class Overhears(TorchFunctionMode):
         self._hear = hear
 
     def __torch_function__(
-        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
-        try:
+        try:  # not `own_frames_dropped`: the compiler may trace this function
             result = function(*args, **kwargs)
         except BaseException as error:
             drop_own_frames(error)
@@ -212,18 +216,18 @@ class Overhears(TorchFunctionMode):
 # What a call of each other function is, from its original, its arguments and its result.
 
 
-def _multi_head(original: Any, result: Any, *args: Any, **kwargs: Any) -> Call:
+def _multi_head(original: Callable[..., object], result: Any, *args: object, **kwargs: object) -> Call:
     bound = inspect.signature(original).bind(*args, **kwargs)
     bound.apply_defaults()
     return MultiHead(original, result[1], dict(bound.arguments))
 
 
-def _native(original: Any, result: Any, *args: Any, **kwargs: Any) -> Call:
+def _native(original: Callable[..., object], result: object, *args: Any, **kwargs: object) -> Call:
     query, _, _, _, heads, weight, bias, out, _, mask, _, averaged, *_ = args
     return Fused(query, heads, (weight, bias), out, mask, averaged=averaged)
 
 
-def _encoder(original: Any, result: Any, *args: Any, **kwargs: Any) -> Call:
+def _encoder(original: Callable[..., object], result: object, *args: Any, **kwargs: object) -> Call:
     src, width, heads, weight, bias, out, _, _, norm_first, eps, norm_weight, norm_bias, *rest = args
     norm = (lambda x: F.layer_norm(x, (width,), norm_weight, norm_bias, eps)) if norm_first else None
     return Fused(src, heads, (weight, bias), out, rest[6] if len(rest) > 6 else None, norm=norm)
@@ -263,8 +267,8 @@ class Taps:
             if not self.listeners:
                 self._patches.restore()
 
-    def _tapped(self, call_of: Callable[..., Call], original: Callable[..., Any]) -> Callable[..., Any]:
-        def attention(*args: Any, **kwargs: Any) -> Any:
+    def _tapped(self, call_of: Callable[..., Call], original: Callable[..., object]) -> Callable[..., object]:
+        def attention(*args: object, **kwargs: object) -> object:
             result = original(*args, **kwargs)
             if not torch.compiler.is_compiling() and self.listeners and watching():
                 with torch.no_grad():

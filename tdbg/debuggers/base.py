@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.hooks import BARE, Hook, Hooks, hookable, seen_through, watching
 from tdbg.debuggers.layers import get_layer_by_name, inner
@@ -54,7 +55,7 @@ class _Calls(threading.local):
         self.kept.clear()
         self.dropped = 0
 
-    def __reduce__(self) -> tuple[Any, ...]:  # a debugger may be copied; what it holds of a thread is not
+    def __reduce__(self) -> tuple[object, ...]:  # a debugger may be copied; what it holds of a thread is not
         return type(self), ()
 
 
@@ -106,7 +107,7 @@ class ForwardDebugger(BaseDebugger):
         if watching():
             self._keep(snapshot(self.process_forward(module, input, output)))
 
-    def _keep(self, capture: Any) -> None:
+    def _keep(self, capture: object) -> None:
         calls = self._calls
         calls.dropped += len(calls.kept) == MAX_CALLS
         calls.kept.append(capture)
@@ -133,13 +134,10 @@ class ForwardDebugger(BaseDebugger):
     def _attached(self, model: nn.Module, layer: nn.Module) -> Hooks:
         self._refuse_twice(layer)
         hooks = Hooks()
-        try:
+        with undo_on_error(hooks.remove):
             hooks.enter(seen_through(model))
             self._watch_passes(model, hooks)
             self._watch(layer, hooks)
-        except BaseException:
-            hooks.remove()
-            raise
         return hooks
 
     def _watch_passes(self, model: nn.Module, hooks: Hooks) -> None:
@@ -148,7 +146,7 @@ class ForwardDebugger(BaseDebugger):
         if not isinstance(root, BARE):
             hooks.add(add_pre_hook(root, Hook(self, self._begin), first=True))
 
-    def _begin(self, module: nn.Module, args: Any) -> None:
+    def _begin(self, module: nn.Module, args: object) -> None:
         self._calls.clear()
 
     def _watch(self, layer: nn.Module, hooks: Hooks) -> None:

@@ -4,13 +4,16 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tdbg.runtime.tensors import walk
+
+if TYPE_CHECKING:
+    from tdbg.runtime.torch_compat import BatchIterator
 
 KEPT = 64  # batches; Trainers that accumulate gradients fetch all of an update at once
 LOOKED_AT = 8  # tensors of a batch, and of a call
@@ -64,10 +67,10 @@ class Batches:
 
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque(maxlen=KEPT)
-        self._sources: weakref.WeakKeyDictionary[Any, _Source] = weakref.WeakKeyDictionary()  # never iterated over
+        self._sources: weakref.WeakKeyDictionary[object, _Source] = weakref.WeakKeyDictionary()  # never iterated over
         self._call = object()  # the model's last one
 
-    def taken(self, loader_iter: Any, batch: Any, ids: list[Any], padding: Sequence[int] = ()) -> None:
+    def taken(self, loader_iter: "BatchIterator", batch: object, ids: list[Any], padding: Sequence[int] = ()) -> None:
         """A loader's iterator handed out a batch."""
         if loader_iter._num_yielded == 1:  # a new pass: what was seen before says nothing of it
             self._sources.pop(loader_iter, None)
@@ -83,7 +86,7 @@ class Batches:
         """The model is called, on a batch that was handed out before."""
         self._call = object()
 
-    def of(self, call: Any) -> Batch | None:
+    def of(self, call: object) -> Batch | None:
         """The batch that a call's arguments are; None where that is not certain.
 
         Tensors that were made from a batch (they lie elsewhere and have other values) are taken for those of the newest
@@ -123,7 +126,7 @@ def extent(tensor: Tensor) -> tuple[int, int]:
     return begin, begin + (last + 1) * tensor.element_size()
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def _tensors(value: object) -> Iterator[Tensor]:
     """The first plain tensors in a structure."""
     found = (tensor for _, tensor in walk(value))
     for tensor, _ in zip(found, range(LOOKED_AT), strict=False):

@@ -26,17 +26,17 @@ class CapturedOutputs(Job):
     which `tdbg.pages.format.nested_outputs` builds them again. refused: what cannot be stored, as ``path: why``.
     """
 
-    def __init__(self, ids: list[Any], outputs: Mapping[str, Any], pool: Pool) -> None:
+    def __init__(self, ids: list[Any], outputs: Mapping[str, object], pool: Pool) -> None:
         self.ids, self.pool = ids, pool
         self.tensors: dict[str, Part] = {}
-        self.scalars: dict[str, Any] = {}
-        self.notes: dict[str, dict[str, Any]] = {}
+        self.scalars: dict[str, object] = {}
+        self.notes: dict[str, dict[str, object]] = {}
         self.refused: list[str] = []
         self._take_mapping("", outputs, ())
         self.nbytes = sum(part.data.nbytes for part in self.tensors.values())
         pool.reserve(self.nbytes)
 
-    def _take(self, path: str, value: Any, around: tuple[int, ...]) -> None:
+    def _take(self, path: str, value: object, around: tuple[int, ...]) -> None:
         if id(value) in around or len(around) > MAX_DEPTH:
             self.refused.append(f"{path}: it contains itself")
         elif isinstance(value, Tensor):
@@ -52,7 +52,7 @@ class CapturedOutputs(Job):
         else:
             self._take_container(path, value, (*around, id(value)))
 
-    def _take_container(self, path: str, value: Any, around: tuple[int, ...]) -> None:
+    def _take_container(self, path: str, value: object, around: tuple[int, ...]) -> None:
         if isinstance(value, Mapping):
             self._take_mapping(path, value, around)
         elif isinstance(value, list):
@@ -66,13 +66,13 @@ class CapturedOutputs(Job):
         else:
             self.refused.append(f"{path}: a {type(value).__name__} cannot be stored")
 
-    def _take_mapping(self, path: str, value: Mapping[Any, Any], around: tuple[int, ...]) -> None:
+    def _take_mapping(self, path: str, value: Mapping[Any, object], around: tuple[int, ...]) -> None:
         keys = steps(value)
         note = dict_note(keys) if path or keys else {}
         self._take_items(path, ((step, value[key]) for step, key in keys.items()), note, around)
 
     def _take_items(
-        self, path: str, items: Iterable[tuple[Any, Any]], note: dict[str, Any], around: tuple[int, ...]
+        self, path: str, items: Iterable[tuple[object, object]], note: dict[str, object], around: tuple[int, ...]
     ) -> None:
         if note:
             self.notes[path] = note
@@ -113,7 +113,7 @@ class CapturedOutputs(Job):
             )
             for path, part in self.tensors.items()
         ]
-        more: dict[str, Any] = {"notes": self.notes} if self.notes else {}
+        more: dict[str, object] = {"notes": self.notes} if self.notes else {}
         if self.refused:
             more["refused"] = self.refused
         key, keys = self.ids[0], self.ids if len(self.ids) > 1 else None
@@ -126,11 +126,11 @@ class CapturedOutputs(Job):
         self.pool.free(self.nbytes)
 
 
-def _tuple_note(value: tuple[Any, ...]) -> dict[str, Any]:
+def _tuple_note(value: tuple[object, ...]) -> dict[str, object]:
     return {"tuple": type(value).__name__ if type(value) is not tuple else ""}
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if value is None or isinstance(value, PLAIN | complex):
         return True
     return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, PLAIN | complex) for item in value)

@@ -113,7 +113,7 @@ def stats(tensor: Tensor) -> dict[str, Any]:
     return {**ends, **{name: count for name, count in counts.items() if count}}
 
 
-def each_tensor(layer_name: str, value: Any, tell: Callable[[Tensor], dict[str, Any]]) -> dict[str, Any]:
+def each_tensor(layer_name: str, value: object, tell: Callable[[Tensor], dict[str, object]]) -> dict[str, object]:
     """What ``tell`` says of the first tensor in a module's output, with the layer's name.
 
     If the output holds more of them, ``others`` has what it says of each by its path (``1.0``, ``hidden_states``).

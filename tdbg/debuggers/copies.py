@@ -13,7 +13,7 @@ ITSELF = "<the structure that it is in>"
 UNREADABLE = "<a tensor inside torch.func, which has no values of its own>"
 
 
-def snapshot(value: Any) -> Any:
+def snapshot(value: object) -> Any:
     """The same structure with a copy of every tensor in it.
 
     A tensor's copy is a plain tensor: detached, on the host, contiguous, of the same dtype, with as many bytes as
@@ -27,7 +27,7 @@ def snapshot(value: Any) -> Any:
         return _copied(value, ())
 
 
-def _copied(value: Any, around: tuple[int, ...]) -> Any:
+def _copied(value: object, around: tuple[int, ...]) -> object:
     if isinstance(value, Tensor):
         return copy_of(value)
     if value is None or isinstance(value, str | bytes | int | float | complex):
@@ -49,7 +49,7 @@ def _copied(value: Any, around: tuple[int, ...]) -> Any:
     return value
 
 
-def copy_of(tensor: Tensor) -> Any:
+def copy_of(tensor: Tensor) -> object:
     """The copy of one tensor, as `snapshot` says. A text where there is nothing to copy."""
     if is_transformed(tensor):
         return UNREADABLE

@@ -1,7 +1,5 @@
 """FeatureMap: what a layer put out, with its figures."""
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from tdbg.debuggers import DEBUGGERS
@@ -22,9 +20,9 @@ class FeatureMap(ForwardDebugger):
 
     name = "feature-map"
 
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> dict[str, Any]:
+    def process_forward(self, module: nn.Module, input: object, output: object) -> dict[str, object]:
         return each_tensor(self.layer_name, output, _told)
 
 
-def _told(tensor: Tensor) -> dict[str, Any]:
+def _told(tensor: Tensor) -> dict[str, object]:
     return {"feature_map": tensor, "stats": stats(tensor)}

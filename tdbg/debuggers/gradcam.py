@@ -69,14 +69,14 @@ class GradCAM(BaseDebugger):
         target_class: Classes = None,
         *,
         channel_dim: int | None = None,
-        score: Callable[[Any], Tensor] | None = None,
+        score: Callable[[object], Tensor] | None = None,
     ) -> None:
         self.target_layer = target_layer
         self.target_class = target_class
         self.channel_dim = channel_dim
         self.score = score
 
-    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> Any:
+    def __call__(self, datapoint: Mapping[str, object], model: nn.Module) -> object:
         layer = hookable(self.target_layer, get_layer_by_name(model, self.target_layer))
         with gradients_on(model):
             with _cuts_at(self.target_layer, layer) as cuts:
@@ -92,7 +92,7 @@ class GradCAM(BaseDebugger):
         """Why the last call gave None."""
         return f"not executed: {self.target_layer!r} did not run"
 
-    def _score_of(self, output: Any) -> tuple[Tensor, Tensor]:
+    def _score_of(self, output: object) -> tuple[Tensor, Tensor]:
         """The sum of all datapoints' scores, and the class of each."""
         if self.score is not None:
             score_B = self.score(output)
@@ -113,7 +113,7 @@ class GradCAM(BaseDebugger):
             raise TdbgError(text, hint)
         return found
 
-    def _told(self, layer: nn.Module, point: Tensor, grad: Tensor, classes_B: Tensor) -> dict[str, Any]:
+    def _told(self, layer: nn.Module, point: Tensor, grad: Tensor, classes_B: Tensor) -> dict[str, object]:
         map_B = self._map(layer, point.detach().float(), grad.float())
         return {
             "gradcam": map_B,
@@ -141,7 +141,7 @@ def _cuts_at(path: str, layer: nn.Module) -> Iterator[list[_Cut]]:
     """
     cuts: list[_Cut] = []
 
-    def cut(module: nn.Module, args: Any, output: Any) -> Any:
+    def cut(module: nn.Module, args: object, output: object) -> object:
         found = next((tensor for _, tensor in walk(output) if tensor.is_floating_point()), None)
         if found is None:
             return None
@@ -162,7 +162,7 @@ def _cuts_at(path: str, layer: nn.Module) -> Iterator[list[_Cut]]:
         handle.remove()
 
 
-def _replaced(value: Any, old: Tensor, new: Tensor) -> Any:
+def _replaced(value: object, old: Tensor, new: Tensor) -> object:
     """The same structure with another tensor in one place."""
     if value is old:
         return new
@@ -178,7 +178,7 @@ def _replaced(value: Any, old: Tensor, new: Tensor) -> Any:
     return value
 
 
-def _logits(output: Any) -> Tensor:
+def _logits(output: object) -> Tensor:
     """One score per datapoint and class out of what a model returned: BK; over places (BKHW) they are averaged."""
     if not isinstance(output, Tensor) and isinstance(named := _named(output, "logits"), Tensor):
         output = named
@@ -189,7 +189,7 @@ def _logits(output: Any) -> Tensor:
     return logits_BK.flatten(2).mean(2) if logits_BK.dim() > 2 else logits_BK
 
 
-def _named(output: Any, name: str) -> Any:
+def _named(output: object, name: str) -> object:
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 

@@ -45,11 +45,11 @@ class Gradients(ForwardDebugger):
         super().__init__(layer_name)
         self.values = values
 
-    def forward_hook_fn(self, module: nn.Module, input: Any, output: Any) -> None:
+    def forward_hook_fn(self, module: nn.Module, input: object, output: object) -> None:
         if watching():
             self._keep(self.process_forward(module, input, output))  # filled later, so it must not be a copy
 
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> Arrived:
+    def process_forward(self, module: nn.Module, input: object, output: object) -> Arrived:
         """A table that fills when gradients arrive at the output: path -> what is told, in the output's order."""
         wanted = [(path, tensor) for path, tensor in walk(output) if tensor.requires_grad]
         arrived: Arrived = {path: {} for path, _ in wanted}
@@ -57,7 +57,7 @@ class Gradients(ForwardDebugger):
             add_gradient_hook(tensor, _Arrival(arrived, path, values=self.values))
         return arrived
 
-    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> dict[str, object]:
         calls = self._calls
         kept, dropped = [_one_call(arrived) for arrived in calls.kept], calls.dropped
         calls.clear()
@@ -66,7 +66,7 @@ class Gradients(ForwardDebugger):
             result["note"] = TOO_EARLY
         return result
 
-    def _of_parameters(self, model: nn.Module) -> dict[str, Any]:
+    def _of_parameters(self, model: nn.Module) -> dict[str, object]:
         layer = get_layer_by_name(model, self.layer_name)
         named = {clean_path(name): parameter.grad for name, parameter in layer.named_parameters()}
         grads = {name: grad for name, grad in named.items() if grad is not None}
@@ -87,15 +87,15 @@ class _Arrival:
         self.arrived, self.path, self.values = arrived, path, values
 
     def __call__(self, grad: Tensor) -> None:
-        told: dict[str, Any] = {"output_grad_stats": _figures(grad)}
+        told: dict[str, object] = {"output_grad_stats": _figures(grad)}
         self.arrived[self.path] = {**told, "output_grad": copy_of(grad)} if self.values else told
 
 
-def _figures(grad: Tensor) -> dict[str, Any]:
+def _figures(grad: Tensor) -> dict[str, object]:
     return {"norm": measured(grad).norm, **stats(grad)}
 
 
-def _one_call(arrived: Arrived) -> dict[str, Any]:
+def _one_call(arrived: Arrived) -> dict[str, object]:
     """What one call of the layer got: the first tensor's, and those of the others by path."""
     reached = {path: told for path, told in arrived.items() if told}
     if not reached:

@@ -16,7 +16,7 @@ from tdbg.runtime.torch_compat import in_backward, in_transform, is_tracing
 BARE = (torch.jit.ScriptModule, nn.TransformerEncoderLayer)
 _unwatched: ContextVar[bool] = ContextVar("tdbg_unwatched", default=False)
 # What else is to be told of a pass of our own; each gives a context (a run's monitor does not count it as a step).
-AROUND_OWN_PASSES: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
+AROUND_OWN_PASSES: list[Callable[[], contextlib.AbstractContextManager[object]]] = []
 
 
 class Removable(Protocol):
@@ -35,7 +35,7 @@ class Hooks:
         """One more to be removed."""
         self._undo.callback(handle.remove)
 
-    def enter(self, context: contextlib.AbstractContextManager[Any]) -> None:
+    def enter(self, context: contextlib.AbstractContextManager[object]) -> None:
         """A state that lasts until the hooks are removed."""
         self._undo.enter_context(context)
 
@@ -57,20 +57,20 @@ class Hook:
     tdbg. Exceptions of ``target`` reach whoever called the model.
     """
 
-    def __init__(self, owner: object, target: Callable[..., Any]) -> None:
+    def __init__(self, owner: object, target: Callable[..., object]) -> None:
         self.owner = owner
-        self.target: Callable[..., Any] | None = target
+        self.target: Callable[..., object] | None = target
 
-    def __call__(self, module: nn.Module, *args: Any) -> None:
+    def __call__(self, module: nn.Module, *args: object) -> None:
         if self.target is not None and watching():
             self.target(module, *args)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Hook":
+    def __deepcopy__(self, memo: dict[int, object]) -> "Hook":
         copied = Hook(None, print)
         copied.target = None
         return copied
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 

@@ -1,14 +1,13 @@
 """What a batch says its samples are called."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 MOST = 1 << 16
 
 
-def batch_ids(batch: Any) -> list[int | str]:
+def batch_ids(batch: object) -> list[int | str]:
     """The ids in ``meta_info['idx']`` of a batch: of a number, a text, a list or a tensor; none if there are none."""
     found = batch.get("meta_info") if isinstance(batch, Mapping) else None
     if isinstance(found, Mapping):

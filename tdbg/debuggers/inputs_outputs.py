@@ -1,7 +1,6 @@
 """Inputs, Outputs, Labels: what went into the model, what came out, and what should have."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from torch import nn
 
@@ -13,7 +12,7 @@ from tdbg.debuggers.copies import snapshot
 class _Part(BaseDebugger):
     """A copy of one part of the datapoint, under its own name; {} if the datapoint has none."""
 
-    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    def __call__(self, datapoint: Mapping[str, object], model: nn.Module) -> dict[str, object]:
         value = datapoint.get(self.name)
         return {} if value is None else {self.name: snapshot(value)}
 

@@ -1,7 +1,6 @@
 """LayerOutput: what a layer put out, made smaller."""
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,10 +35,10 @@ class LayerOutput(ForwardDebugger):
         self.downsample_factor = downsample_factor
         self.channel_dim = channel_dim
 
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> dict[str, Any]:
+    def process_forward(self, module: nn.Module, input: object, output: object) -> dict[str, object]:
         return each_tensor(self.layer_name, output, lambda tensor: self._told(module, tensor))
 
-    def _told(self, module: nn.Module, tensor: Tensor) -> dict[str, Any]:
+    def _told(self, module: nn.Module, tensor: Tensor) -> dict[str, object]:
         dims = spatial_dims(module, tensor, self.channel_dim)
         small = self._pooled(tensor, dims) if self._can_pool(tensor, dims) else tensor
         return {

@@ -47,7 +47,7 @@ def get_layer_by_name(model: nn.Module, name: str) -> nn.Module:
     return module
 
 
-def _child(current: Any, part: str) -> Any:
+def _child(current: object, part: str) -> object:
     """What stands under this name or number; None if nothing does."""
     if isinstance(current, nn.Module):
         if part in current._modules:
@@ -60,7 +60,7 @@ def _child(current: Any, part: str) -> Any:
     return _item(current, part)
 
 
-def _item(current: Any, part: str) -> Any:
+def _item(current: Any, part: str) -> object:
     if not re.fullmatch(r"-?\d+", part):
         return None
     try:
@@ -69,7 +69,7 @@ def _item(current: Any, part: str) -> Any:
         return None
 
 
-def _not_found(model: nn.Module, name: str, path: str, current: Any, part: str, found: Any) -> TdbgError:
+def _not_found(model: nn.Module, name: str, path: str, current: object, part: str, found: object) -> TdbgError:
     where = path or "the model"
     if found is not None:
         return TdbgError(

@@ -37,7 +37,7 @@ class ValidationDebugging:
             self._debugger.reset_buffer()
             self._debugger.enabled = epoch in self._debugged_epochs
 
-    def on_val_step(self, datapoint: Mapping[str, Any]) -> dict[str, Any]:
+    def on_val_step(self, datapoint: Mapping[str, object]) -> dict[str, object]:
         """The model has worked on a datapoint; returns what the debuggers gave."""
         return {} if self._debugger is None else self._debugger(datapoint)
 
@@ -62,7 +62,7 @@ class EvaluationDebugging:
             self._eval_debugger.reset_buffer()
             self._eval_debugger.enabled = True
 
-    def on_eval_step(self, datapoint: Mapping[str, Any]) -> dict[str, Any]:
+    def on_eval_step(self, datapoint: Mapping[str, object]) -> dict[str, object]:
         """The model has worked on a datapoint; returns what the debuggers gave."""
         return {} if self._eval_debugger is None else self._eval_debugger(datapoint)
 

@@ -7,7 +7,6 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +38,7 @@ class Pass(Job):
     """What one pass copied. about: fields of `PageWriter.add`. stats: figures of the tensors, and not the tensors."""
 
     def __init__(
-        self, copied: Copied, pool: Pool, key: str | int, about: dict[str, Any], *, stats: bool = False
+        self, copied: Copied, pool: Pool, key: str | int, about: dict[str, object], *, stats: bool = False
     ) -> None:
         self.copied, self.pool, self.key, self.about, self.stats = copied, pool, key, about, stats
 
@@ -208,7 +207,7 @@ def parts(copied: Copied) -> Iterable[tuple[Form, memoryview]]:
         yield loose.form, memory(loose.buffer)
 
 
-def figures_of(copied: Copied) -> dict[str, Any]:
+def figures_of(copied: Copied) -> dict[str, object]:
     """Exact figures of each tensor that came, under its path."""
     found: list[tuple[Form, Tensor]] = []
     if copied.plan is not None and copied.buffer is not None:

@@ -39,10 +39,13 @@ from tdbg.probes.dataloader.feeds import Feeds, in_whole, padded_rows
 from tdbg.runtime.root_modules import unwrapped
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from torch.optim import Optimizer
 
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -105,7 +108,9 @@ class Capture(Probe):
         self._epoch: int | None = None  # whose pages are being written, where epochs have folders of their own
         self._batches = Batches()
         self._trained: int | None = None  # the epoch of the last training pass
-        self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # samples by loader's iterator
+        self._taken: weakref.WeakKeyDictionary[object, int] = (
+            weakref.WeakKeyDictionary()
+        )  # samples by loader's iterator
         self._about: dict[str, Any] = {}
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
@@ -116,7 +121,7 @@ class Capture(Probe):
         self._skipped: dict[str, str] = {}
         self._skips = 0  # how many they were, over all passes
         self._idle: dict[str, None] = {}  # layers that have not run yet
-        self._eager: Any = None
+        self._eager: AbstractContextManager[object] | None = None
         self._descended = False
 
     @classmethod
@@ -172,7 +177,7 @@ class Capture(Probe):
         return "val" if self.monitor.updates else "eval"
 
     @asked
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         if not self._descended:
             self._descended = True
             for top in self.monitor.roots.tops():
@@ -286,7 +291,7 @@ class Capture(Probe):
         return found
 
     @asked
-    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+    def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if self._is_busy():
             return
         self.tap.unhook()

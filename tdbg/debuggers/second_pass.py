@@ -3,7 +3,6 @@
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +56,7 @@ def _without_autocast_cache() -> Iterator[None]:
         torch.set_autocast_cache_enabled(before)
 
 
-def run_again(model: nn.Module, inputs: Any) -> Any:
+def run_again(model: nn.Module, inputs: object) -> object:
     """The model's output for copies of these inputs, without a trace in its buffers. Call it in `gradients_on`.
 
     inputs: a tensor is the one argument; a tuple or list, and a mapping, are the arguments by place and by name where
@@ -84,7 +83,7 @@ def _device_of(root: nn.Module) -> torch.device | None:
     return devices.pop() if len(devices) == 1 else None
 
 
-def _prepared(value: Any, device: torch.device | None) -> Any:
+def _prepared(value: object, device: torch.device | None) -> object:
     """The same structure with copies of its tensors, which the model may change and autograd may keep."""
     if isinstance(value, Tensor):
         copied = value.detach().clone()
@@ -98,7 +97,7 @@ def _prepared(value: Any, device: torch.device | None) -> Any:
     return value
 
 
-def _arguments(root: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(root: nn.Module, inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
     signature = inspect.signature(root.forward)
     with contextlib.suppress(TypeError):  # it does not take them so
         if isinstance(inputs, Mapping):

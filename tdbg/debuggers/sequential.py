@@ -15,6 +15,7 @@ from torch import nn
 
 from tdbg.core.capture import Epochs
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.core.urls import Url, located
 from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
 from tdbg.debuggers.captured_outputs import CapturedOutputs
@@ -54,7 +55,7 @@ class SequentialDebugger(BaseDebugger):
 
     def __init__(
         self,
-        debuggers_config: Sequence[Mapping[str, Any]],
+        debuggers_config: Sequence[Mapping[str, object]],
         model: nn.Module,
         page_size_mb: float = 100,
         *,
@@ -100,22 +101,20 @@ class SequentialDebugger(BaseDebugger):
     def enabled(self, on: bool) -> None:
         if on == self._on:
             return
+        self._remove_hooks()
+        self._on = False
+        if on:
+            with undo_on_error(self._remove_hooks):
+                for debugger in self.debuggers.values():
+                    self._hooks.append(debugger.attach(self.model))
+            self._on = True
+
+    def _remove_hooks(self) -> None:
         hooks, self._hooks = self._hooks, []
         for handle in hooks:
             handle.remove()
-        self._on = False
-        if on:
-            try:
-                for debugger in self.debuggers.values():
-                    self._hooks.append(debugger.attach(self.model))
-            except BaseException:
-                for handle in self._hooks:
-                    handle.remove()
-                self._hooks = []
-                raise
-            self._on = True
 
-    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module | None = None) -> dict[str, Any]:
+    def __call__(self, datapoint: Mapping[str, object], model: nn.Module | None = None) -> dict[str, Any]:
         """Run all debuggers on a datapoint that the model has worked on; {} while disabled.
 
         datapoint: ``inputs``, ``labels``, ``outputs`` and ``meta_info``, whose ``idx`` names it: an int, a text, a list
@@ -143,10 +142,10 @@ class SequentialDebugger(BaseDebugger):
             hooks.enter(_while_enabled(self))
         return hooks
 
-    def _kept(self, name: str, value: Any) -> Any:
+    def _kept(self, name: str, value: object) -> object:
         return self.debuggers[name].missing(self.model) if value is None else value
 
-    def add_to_buffer(self, idx: Any, outputs: Mapping[str, Any]) -> None:
+    def add_to_buffer(self, idx: object, outputs: Mapping[str, object]) -> None:
         """Have the outputs of one datapoint (or of a batch, if ``idx`` has several ids) written."""
         ids = idx if isinstance(idx, list) else [idx]
         points = CapturedOutputs(ids, outputs, self._pool)
@@ -287,11 +286,11 @@ def _move(spool: Path, target: Path, rank: int) -> None:
     shutil.rmtree(spool)
 
 
-def _is_empty(value: Any) -> bool:
+def _is_empty(value: object) -> bool:
     return isinstance(value, Mapping) and not value
 
 
-def ids_of(datapoint: Mapping[str, Any]) -> list[Any]:
+def ids_of(datapoint: Mapping[str, object]) -> list[Any]:
     """The ids in ``meta_info['idx']``; TdbgError where there are none."""
     found = batch_ids(datapoint)
     if not found:

@@ -22,7 +22,7 @@ class Left(NamedTuple):
     why: str
 
 
-def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+def leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
     """Every leaf with its path (``layer:output.0.mask``): a Tensor, a plain value, or a `Left`.
 
     Looked into are mappings (so also the outputs of Hugging Face's models), tuples, lists and dataclasses. A list of
@@ -31,11 +31,11 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     return _below(value, path, 0)
 
 
-def _below(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _below(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
     """The leaves below one value; an object of the program's that refuses to be looked at is one that is left."""
     try:
         found = list(_parts(value, path, depth))
-    except BaseException as error:
+    except BaseException as error:  # inline, as this runs for every value of a pass
         if belongs_to_program(error):
             raise
         found = [Part(path, Left(f"a {type(value).__name__} that raised {type(error).__name__} when it was looked at"))]
@@ -50,11 +50,11 @@ class Part(NamedTuple):
     """A leaf, or what has to be looked into."""
 
     path: str
-    value: Any
+    value: object
     is_leaf: bool = True
 
 
-def _parts(value: Any, path: str, depth: int) -> Iterator[Part]:
+def _parts(value: object, path: str, depth: int) -> Iterator[Part]:
     if isinstance(value, Tensor):
         yield Part(path, value)
     elif value is None or isinstance(value, bool | int | float | complex | str):
@@ -72,7 +72,7 @@ def _parts(value: Any, path: str, depth: int) -> Iterator[Part]:
         yield Part(path, _other(value))
 
 
-def _items(value: Any) -> Iterable[tuple[Any, Any]] | None:
+def _items(value: object) -> Iterable[tuple[object, object]] | None:
     if isinstance(value, Mapping):
         return islice(value.items(), MAX_ITEMS)
     if isinstance(value, list | tuple):
@@ -82,13 +82,13 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]] | None:
     return None
 
 
-def _cut(value: Any, path: str) -> Iterator[Part]:
+def _cut(value: object, path: str) -> Iterator[Part]:
     more = len(value) - MAX_ITEMS if hasattr(value, "__len__") else 0
     if more > 0:
         yield Part(f"{path}.{MAX_ITEMS}", Left(f"{more:,} more after the first {MAX_ITEMS:,}"))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, bool | int | float)
 
 
@@ -96,7 +96,7 @@ def _text(value: str) -> str | Left:
     return value if len(value) <= MAX_TEXT else Left(f"a text of {len(value):,} letters")
 
 
-def _other(value: Any) -> Any:
+def _other(value: Any) -> object:
     if isinstance(value, torch.dtype | torch.device | torch.layout):
         return str(value)
     kind = getattr(getattr(value, "dtype", None), "kind", "")

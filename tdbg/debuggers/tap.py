@@ -177,7 +177,7 @@ class Copied:
     makers: list[Target | None] = field(default_factory=list)  # of all that came, as far as they are known
     calls: dict[str, int] = field(default_factory=dict)  # how often each module ran
     grads: dict[str, int] = field(default_factory=dict)  # how often a gradient arrived
-    scalars: dict[str, Any] = field(default_factory=dict)  # what came beside the tensors: path -> plain value
+    scalars: dict[str, object] = field(default_factory=dict)  # what came beside the tensors: path -> plain value
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why it could not be copied
     awaited: dict[str, None] = field(default_factory=dict)  # gradients that have not arrived
     events: list[Any] = field(default_factory=list)  # of devices whose copies are on their way
@@ -295,7 +295,7 @@ class Tap:
         *,
         graded: bool = True,
         root: nn.Module | None = None,
-        given: tuple[Any, Any] = ((), {}),
+        given: tuple[object, object] = ((), {}),
     ) -> None:
         """Hook them; what they carry is gone after `unhook`. graded: gradients are to be expected.
 
@@ -365,7 +365,7 @@ class Tap:
 
     # called by the hooks
 
-    def before(self, target: Target, args: Any, kwargs: Any) -> None:
+    def before(self, target: Target, args: Any, kwargs: object) -> None:
         """A module is about to run: its inputs, before it may write into them."""
         if get_ident() != self.thread:  # inference beside training is not this pass
             return
@@ -378,7 +378,7 @@ class Tap:
         self._settled()
         self.clock.long_s += perf_counter() - begun
 
-    def after(self, target: Target, output: Any) -> None:
+    def after(self, target: Target, output: object) -> None:
         """A module has returned."""
         if get_ident() != self.thread:
             return
@@ -399,7 +399,7 @@ class Tap:
         self._settled()
         self.clock.long_s += perf_counter() - begun
 
-    def _know_maker(self, copied: Copied, target: Target, output: Any, number: int, count: int) -> None:
+    def _know_maker(self, copied: Copied, target: Target, output: object, number: int, count: int) -> None:
         """If the ``count`` tensors that a call has brought are one that the hook could move by itself, note so."""
         if target.kinds != OUTPUT:
             return
@@ -437,7 +437,7 @@ class Tap:
         self.at = at = self._copied.filled if self._copied is not None else 0
         self.next = self.makers[at] if at < len(self.makers) else None
 
-    def _await_gradient(self, copied: Copied, name: str, output: Any) -> None:
+    def _await_gradient(self, copied: Copied, name: str, output: object) -> None:
         found = [(path, leaf) for path, leaf in leaves(output, name) if isinstance(leaf, Tensor)]
         graded = [(path, tensor) for path, tensor in found if tensor.requires_grad]
         for path, tensor in graded:
@@ -482,7 +482,7 @@ class Tap:
     def _is_parked(self, copied: Copied) -> bool:
         return any(copied is parked for parked in self._parked)
 
-    def _take(self, name: str, value: Any) -> None:
+    def _take(self, name: str, value: object) -> None:
         if self._copied is None or self._full:
             return
         try:
@@ -493,7 +493,7 @@ class Tap:
         except Full:
             self._full, self.makers = True, NOBODY
 
-    def _take_leaves(self, copied: Copied, name: str, value: Any) -> None:
+    def _take_leaves(self, copied: Copied, name: str, value: object) -> None:
         for path, leaf in leaves(value, name):
             if isinstance(leaf, Tensor):
                 self._copy(path, leaf)
@@ -580,7 +580,7 @@ class _Before:
     def __init__(self, tap: Tap, target: Target) -> None:
         self.tap, self.target = tap, target
 
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def __call__(self, module: nn.Module, args: object, kwargs: object) -> None:
         if not torch.compiler.is_compiling():
             unseen(self.tap.guard.call, self.tap.before, self.target, args, kwargs)
 
@@ -593,7 +593,7 @@ class _After:
     def __init__(self, tap: Tap, target: Target) -> None:
         self.tap, self.target = tap, target
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
         if is_dynamo_compiling():  # the cheapest one that the compiler knows; the longer way asks the other one
             return
         tap = self.tap
@@ -626,7 +626,7 @@ class _TimedAfter(_After):
 
     __slots__ = ()
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
         if torch.compiler.is_compiling():
             return
         clock, at, begun = self.tap.clock, self.tap.at, perf_counter()
@@ -668,7 +668,7 @@ def _name(path: str, number: int, kind: str) -> str:
     return f"{path}#{number}:{kind}" if number else f"{path}:{kind}"
 
 
-def _event(device: torch.device) -> Any:
+def _event(device: torch.device) -> object:
     """What has to happen on a device before its copies are there."""
     event = torch.Event(device.type)
     event.record(torch.accelerator.current_stream(device))

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdbg.core import events, run_files
 from tdbg.core.config import Settings, unblotted_flags
@@ -28,6 +28,9 @@ from tdbg.core.rundir import (
     restart_count,
 )
 from tdbg.logs.textlog import RankLogs
+
+if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
 
 MAX_ERRORS_SAID = 3
 
@@ -52,7 +55,7 @@ class Agent:
         self.rank: int | None = None
         self.errors = 0
         self.is_launcher_child = False
-        self.monitor: Any = None  # set once torch is imported, unless the level is off
+        self.monitor: Monitor | None = None  # set once torch is imported, unless the level is off
         self.feed: Any = None  # where metrics go, once there is a monitor
         self._noted: set[str] = set()
         self._guards: dict[str, Guard] = {}
@@ -214,7 +217,7 @@ class Agent:
     def hello(self) -> None:
         """Report in the run directory that this process uses torch."""
         folder = self.run_dir / "hello"
-        record: dict[str, Any] = {
+        record: dict[str, object] = {
             "pid": os.getpid(),
             "host": self.host,
             "argv": redact_argv(sys.orig_argv[:50]),

@@ -32,7 +32,7 @@ def _watch_subprocess(agent: Agent, popen: Any) -> None:
         return
 
     @functools.wraps(real)
-    def handle_exitstatus(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def handle_exitstatus(self: object, *args: object, **kwargs: object) -> object:
         result = real(self, *args, **kwargs)
         guard.call(_look_at_popen, agent, self)
         return result
@@ -44,7 +44,7 @@ def _watch_multiprocessing(agent: Agent, popen: Any) -> None:
     real, guard = popen.__dict__["poll"], agent.guard("children")
 
     @functools.wraps(real)
-    def poll(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def poll(self: Any, *args: object, **kwargs: object) -> object:
         before = self.returncode
         code = real(self, *args, **kwargs)
         # SIGTERM is how multiprocessing itself ends daemons and the ranks left over after a failure.

@@ -11,10 +11,14 @@ import os
 import sys
 import sysconfig
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tdbg.core.frames import without_own_frames
 from tdbg.core.guard import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from logging import Handler, Logger, LogRecord
 
 PART = "log-level"
 STATS = 15
@@ -49,7 +53,7 @@ class Console:
         self.level = level
         self._own: dict[str, bool] = {}
 
-    def is_console(self, handler: Any) -> bool:
+    def is_console(self, handler: object) -> bool:
         """True for a handler whose stream, or whose rich console, is this process's stdout or stderr."""
         stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
         if stream is None or isinstance(handler, self.logging.FileHandler):
@@ -79,13 +83,13 @@ class Console:
         spec = getattr(sys.modules.get("__main__"), "__spec__", None)
         return str(spec.name).partition(".")[0] if spec is not None else "__main__"
 
-    def opens(self, logger: Any, level: int) -> bool:
+    def opens(self, logger: "Logger", level: int) -> bool:
         """Whether a record of this level is made although the logger's own level drops it."""
         if level < self.level or logger.disabled or logger.manager.disable >= level:
             return False  # logging.disable() is the program's own last word
         return self.is_own(logger.name)
 
-    def choose(self, logger: Any, record: Any) -> "list[Any] | None":
+    def choose(self, logger: "Logger", record: "LogRecord") -> "list[Handler] | None":
         """The handlers that get the record; None for a logger without any, of which Python itself says so."""
         handlers = list(_handlers(logger))
         if not handlers and self.logging.lastResort is not None:
@@ -95,7 +99,7 @@ class Console:
         allowed = record.levelno >= logger.getEffectiveLevel()
         return [handler for handler in handlers if self.shows(logger, handler, record, allowed)]
 
-    def shows(self, logger: Any, handler: Any, record: Any, allowed: bool) -> bool:
+    def shows(self, logger: "Logger", handler: "Handler", record: "LogRecord", allowed: bool) -> bool:
         """Whether ``handler`` prints ``record``; ``allowed`` says what the logger's own level says."""
         if not self.is_console(handler):
             return bool(allowed and record.levelno >= handler.level)
@@ -108,7 +112,7 @@ def _let_records_be_made(logging: ModuleType, console: Console) -> None:
     real, guard = logging.Logger.isEnabledFor, Guard(PART)
 
     @functools.wraps(real)
-    def isEnabledFor(self: Any, level: int) -> bool:
+    def isEnabledFor(self: "Logger", level: int) -> bool:
         return real(self, level) or bool(guard.call(console.opens, self, level))
 
     logging.Logger.isEnabledFor = isEnabledFor
@@ -120,7 +124,7 @@ def _choose_handlers(logging: ModuleType, console: Console) -> None:
 
     @functools.wraps(real)
     @without_own_frames
-    def callHandlers(self: Any, record: Any) -> None:
+    def callHandlers(self: "Logger", record: "LogRecord") -> None:
         chosen = guard.call(console.choose, self, record)
         if chosen is None:
             real(self, record)
@@ -131,9 +135,9 @@ def _choose_handlers(logging: ModuleType, console: Console) -> None:
     logging.Logger.callHandlers = callHandlers
 
 
-def _handlers(logger: Any) -> Any:
+def _handlers(logger: "Logger") -> "Iterator[Handler]":
     """The handlers a record of ``logger`` goes to: its own, then its parents', as far as it propagates."""
-    node = logger
+    node: Logger | None = logger
     while node:
         yield from node.handlers
         node = node.parent if node.propagate else None

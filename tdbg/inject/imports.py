@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from tdbg.core.frames import disguised
 
 
-def when_imported(name: str, then: Callable[[Any], None]) -> None:
+def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call ``then(module)`` now if the program has the module, else right after its import has finished."""
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -18,7 +19,7 @@ def when_imported(name: str, then: Callable[[Any], None]) -> None:
         waker.wanted.setdefault(name, []).append(then)  # type: ignore[attr-defined]
 
 
-def passed_over_like(module: Any, function: Any) -> Any:
+def passed_over_like(module: Any, function: Callable[..., object]) -> Any:
     """``function``, which from now on looks like a part of ``module`` to those who walk the stack.
 
     `logging` finds a record's caller by passing over the frames of its own file, and handlers of the program may do so

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
 from types import FrameType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Traceback
-from tdbg.core.frames import drop_own_frames
-from tdbg.core.guard import belongs_to_program
+from tdbg.core.frames import WITHOUT_OWN_FRAMES
+from tdbg.core.guard import belongs_to_program, guarded
 from tdbg.core.redaction import redact_text
 from tdbg.inject.agent import Agent
 from tdbg.inject.identity import is_child, rank_of_process
@@ -32,6 +32,9 @@ from tdbg.logs.guards.flagsets import NONE, Flags
 from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.log_header import RECORDS, STATS
 from tdbg.logs.textlog import KEPT_PARTS, ROTATE_BYTES, TextLog, stamp
+
+if TYPE_CHECKING:
+    from logging import Logger, LogRecord
 
 MAX_HELD = 10_000
 MAX_HELD_CHARS = 8_000_000
@@ -217,7 +220,7 @@ class Records:
             return self.agent.step, ""
         return monitor.spoken_step, "train" if torch.is_grad_enabled() else "eval"
 
-    def hear(self, record: Any) -> None:
+    def hear(self, record: "LogRecord") -> None:
         """A record that a logger hands to its handlers."""
         begun = time.perf_counter()
         file, line = str(record.pathname), int(record.lineno or 0)
@@ -232,7 +235,7 @@ class Records:
         guards = self.maps.known.get(file, self)
         return guards is self or (isinstance(guards, GuardMap) and line in guards.passed_on)
 
-    def dropped(self, logger: Any, level: int, entry: FrameType, frame: FrameType) -> None:
+    def dropped(self, logger: "Logger", level: int, entry: FrameType, frame: FrameType) -> None:
         """A call that its logger's level drops: if a flag guards it, it is written all the same.
 
         entry: the logging method that was called. frame: who called it.
@@ -293,7 +296,7 @@ class Records:
         step, phase = self.now()
         self.take(Spoken(time.time(), level, "traceback", step, phase, cut(text), places, raised=True), begun)
 
-    def warned(self, message: Any) -> None:
+    def warned(self, message: warnings.WarningMessage) -> None:
         """A warning that is about to be shown."""
         begun = time.perf_counter()
         text = f"{message.category.__name__}: {message.message}"
@@ -302,7 +305,7 @@ class Records:
         self.take(Spoken(time.time(), "WARNING", "py.warnings", step, phase, cut(text), [place]), begun)
 
 
-def message_of(msg: Any, args: Any, record: Any = None, exc_info: Any = None) -> str:
+def message_of(msg: object, args: object, record: "LogRecord | None" = None, exc_info: object = None) -> str:
     """The whole message with its traceback, whatever is wrong with it."""
     try:
         text = str(record.getMessage()) if record is not None else str(msg) % args if args else str(msg)
@@ -325,13 +328,10 @@ def cut(text: str) -> str:
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}... ({len(text) - MAX_CHARS:,} characters left out)"
 
 
-def _safe(value: Any) -> str:
-    try:
+def _safe(value: object) -> str:
+    with guarded("the program's own object: its __repr__ may raise anything", program_code=True):
         return repr(value)
-    except BaseException as error:  # the program's own object
-        if belongs_to_program(error):
-            raise
-        return f"<{type(value).__name__}>"
+    return f"<{type(value).__name__}>"
 
 
 def _callers(frame: FrameType | None, file: str, line: int) -> Iterator[Place]:
@@ -345,7 +345,7 @@ def _callers(frame: FrameType | None, file: str, line: int) -> Iterator[Place]:
         yield frame.f_code.co_filename, frame.f_lineno
 
 
-def arguments(frame: FrameType, logger: Any) -> tuple[Any, Any, Any]:
+def arguments(frame: FrameType, logger: object) -> tuple[object, object, object]:
     """Message, its arguments and exc_info of a logging method that was just called."""
     code, values = frame.f_code, frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
@@ -353,7 +353,7 @@ def arguments(frame: FrameType, logger: Any) -> tuple[Any, Any, Any]:
     args: Any = values.get(rest.pop(0), ()) if code.co_flags & inspect.CO_VARARGS else ()
     keywords: Any = values.get(rest.pop(0), {}) if code.co_flags & inspect.CO_VARKEYWORDS else {}
     msg = values[next(name for name in ("msg", *names[1:]) if name in names and name not in ("level", "lvl"))]
-    owner: Any = values.get(names[0])
+    owner: object = values.get(names[0])
     if owner is not logger and hasattr(owner, "process"):  # an adapter adds to the message
         msg, keywords = owner.process(msg, dict(keywords))
     if len(args) == 1 and isinstance(args[0], dict) and args[0]:
@@ -414,21 +414,19 @@ def _hear_loggers(records: Records, logging: Any) -> None:
     logging.Logger.callHandlers = passed_over_like(logging, _heard(logging.Logger.callHandlers, records))
 
 
-def _heard(real: Callable[..., Any], records: Records) -> Callable[..., Any]:
+def _heard(real: Callable[..., object], records: Records) -> Callable[..., object]:
     guard = records.guard
 
     @functools.wraps(real)
-    def method(self: Any, record: Any) -> Any:
+    def method(self: "Logger", record: "LogRecord") -> object:
         local = records.local
         before = getattr(local, "record", None)
         if before is not record:
             guard.call(records.hear, record)
         local.record = record
         try:
-            return real(self, record)
-        except BaseException as error:  # of a handler of the program's
-            drop_own_frames(error)
-            raise
+            with WITHOUT_OWN_FRAMES:  # of what a handler of the program's raises
+                return real(self, record)
         finally:
             local.record = before
 
@@ -443,7 +441,7 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
     frame_at, guard = sys._getframe, records.guard
 
     @functools.wraps(real)
-    def isEnabledFor(self: Any, level: Any) -> Any:
+    def isEnabledFor(self: "Logger", level: int) -> object:
         answer = real(self, level)
         if answer:
             return answer
@@ -468,7 +466,7 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
     logging.Logger.isEnabledFor = passed_over_like(logging, isEnabledFor)
 
 
-def _is_method_of(logger: Any, frame: FrameType) -> bool:
+def _is_method_of(logger: object, frame: FrameType) -> bool:
     """True if the class of the logger has this very function, whatever its name: the locals of a frame are not asked.
 
     Python before 3.13 keeps a copy of asked locals as long as the frame lives, and so every tensor in it.
@@ -489,20 +487,17 @@ def _hear_warnings(records: Records) -> None:
     plain = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
     guard = records.guard
 
-    def take(message: Any) -> None:
+    def take(message: warnings.WarningMessage) -> None:
         caught = warnings._showwarnmsg_impl is not plain  # type: ignore[attr-defined]
         logged = getattr(warnings.showwarning, "__module__", "") == "logging"
         if not caught and not logged:
             records.warned(message)
 
     @functools.wraps(real)
-    def show(message: Any) -> Any:
+    def show(message: warnings.WarningMessage) -> object:
         guard.call(take, message)
-        try:
+        with WITHOUT_OWN_FRAMES:  # of what the program's way to show warnings raises
             return real(message)
-        except BaseException as error:  # of what the program shows warnings with
-            drop_own_frames(error)
-            raise
 
     warnings._showwarnmsg = show  # type: ignore[attr-defined]
 
@@ -516,12 +511,9 @@ def _hear_prints(records: Records) -> None:
     guard = records.guard
 
     @functools.wraps(real)
-    def write(text: Any) -> Any:
-        try:
+    def write(text: str) -> object:
+        with WITHOUT_OWN_FRAMES:  # of a closed pipe's error, or of a character that the console does not know
             done = real(text)
-        except BaseException as error:  # a closed pipe, or a character that the console does not know
-            drop_own_frames(error)
-            raise
         guard.call(records.printed, text, sys._getframe(1))
         return done
 

@@ -9,7 +9,7 @@ import atexit
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import ModuleType
 
 from tdbg.core.flags import FLAGS
 from tdbg.core.guard import EndRun, Guard
@@ -18,16 +18,16 @@ from tdbg.inject.take import Tree, guard_of, leaves, ledger, spellings
 
 OFF_WORDS = ("", "0", "no", "off", "false", "none", "null")
 ON_WORDS = ("1", "yes", "on", "true")
-_unsettled: dict[str, tuple[Callable[[], Any], Tree]] = {}  # library -> its last configuration
+_unsettled: dict[str, tuple[Callable[[], object], Tree]] = {}  # library -> its last configuration
 
 
-def report_flags_on(root: Any, tree: Tree) -> None:
+def report_flags_on(root: object, tree: Tree) -> None:
     """Report every flag that the final configuration ``root`` has on. Ends the process under ``--forbid-flags``."""
     _unsettled.pop(tree.name, None)
     report_values((path, value, f"{tree.name} {path}") for path, value in leaves(root, tree))
 
 
-def report_values(found: Iterator[tuple[str, Any, str]]) -> None:
+def report_values(found: Iterator[tuple[str, object, str]]) -> None:
     """The same for ``(path, value, where)`` of each key below the program's debug keys."""
     book = ledger()
     settings = book.agent.settings
@@ -51,7 +51,7 @@ def report_values(found: Iterator[tuple[str, Any, str]]) -> None:
         raise EndRun(2)
 
 
-def look_later(root: Any, tree: Tree) -> None:
+def look_later(root: object, tree: Tree) -> None:
     """The configuration may change yet: look at the last one of its library before the first step, or at exit."""
     last = _unsettled.get(tree.name)
     if last is not None and last[0]() is root:
@@ -61,7 +61,7 @@ def look_later(root: Any, tree: Tree) -> None:
         if ledger().agent.settings.forbid_flags and ledger().agent.settings.level == "off":
             _before_first_step()
     try:
-        held: Callable[[], Any] = weakref.ref(root)
+        held: Callable[[], object] = weakref.ref(root)
     except TypeError:
         held = lambda: root  # noqa: E731 - a type without weak references
     _unsettled[tree.name] = held, tree
@@ -88,7 +88,7 @@ def flag_at(path: str) -> tuple[str, bool]:
     return name, False
 
 
-def is_on(value: Any, known: bool) -> bool:
+def is_on(value: object, known: bool) -> bool:
     """True if the value switches a flag on; of the table's flags any value counts that does not say no."""
     if isinstance(value, bool):
         return value
@@ -113,7 +113,7 @@ def _before_first_step() -> None:
 
     guard = guard_of("program-flags")
 
-    def arrived(module: Any) -> None:
+    def arrived(module: ModuleType) -> None:
         from tdbg.runtime.compiler import hide
         from tdbg.runtime.torch_hooks import hook_all
 
@@ -125,11 +125,11 @@ def _before_first_step() -> None:
                 calls.remove()
                 settle()
 
-        def before_step(*_: Any) -> None:
+        def before_step(*_: object) -> None:
             if waiting and not module.compiler.is_compiling():
                 guard.call(settle_once)
 
-        def before_call(*_: Any) -> None:
+        def before_call(*_: object) -> None:
             if not module.compiler.is_compiling() and not module.is_grad_enabled():
                 guard.call(settle_once)
 

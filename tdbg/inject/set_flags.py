@@ -8,7 +8,7 @@ from tdbg.inject import program_flags
 from tdbg.inject.take import PREFIXES, Ledger, MisfitError, Tree, fit, leaves, ledger, may_set, spellings, wants_config
 
 
-def set_flags(root: Any, tree: Tree, *, unknown: str, final: bool = False) -> None:
+def set_flags(root: object, tree: Tree, *, unknown: str, final: bool = False) -> None:
     """Set every wanted flag that the config ``root`` has a place for, and report those it has on of itself.
 
     unknown: what a flag without a place means. "refuse": the program is about to use this config, so it
@@ -26,7 +26,7 @@ def set_flags(root: Any, tree: Tree, *, unknown: str, final: bool = False) -> No
         program_flags.look_later(root, tree)
 
 
-def _set_all(root: Any, tree: Tree, top: list[str], unknown: str) -> None:
+def _set_all(root: object, tree: Tree, top: list[str], unknown: str) -> None:
     book = ledger()
     has_section = any(tree.keys(tree.get(root, key)) is not None for key in top if key.lower().startswith("debug"))
     missing = []
@@ -47,7 +47,7 @@ def _set_all(root: Any, tree: Tree, top: list[str], unknown: str) -> None:
 Place = tuple[Any, str, str]  # the node, the key in it, and the whole path
 
 
-def _place(root: Any, tree: Tree, flag: str) -> Place | None:
+def _place(root: object, tree: Tree, flag: str) -> Place | None:
     for path in spellings(flag, ledger().agent.settings.flag_names.get(flag, "")):
         found = _walk(root, tree, path)
         if found:
@@ -55,7 +55,7 @@ def _place(root: Any, tree: Tree, flag: str) -> Place | None:
     return _grow(root, tree, flag)
 
 
-def _grow(root: Any, tree: Tree, flag: str) -> Place | None:
+def _grow(root: object, tree: Tree, flag: str) -> Place | None:
     """A new key for the flag, where the config allows new keys in its debug section."""
     key = next((key for key in tree.keys(root) or [] if key.lower() == "debug"), None)
     node = tree.get(root, key) if key else None
@@ -73,7 +73,7 @@ def _grow(root: Any, tree: Tree, flag: str) -> Place | None:
     return node, rest[-1], f"{path}.{rest[-1]}"
 
 
-def _walk(root: Any, tree: Tree, path: tuple[str, ...]) -> Place | None:
+def _walk(root: object, tree: Tree, path: tuple[str, ...]) -> Place | None:
     """Follow ``path`` whatever the case of the config's keys; the last step must be a value."""
     node, seen = root, []
     for depth, word in enumerate(path):
@@ -102,7 +102,7 @@ def _set(book: Ledger, tree: Tree, flag: str, value: Value, place: Place) -> Non
     book.took(flag, where, old, new)
 
 
-def known_keys(root: Any, tree: Tree) -> list[str]:
+def known_keys(root: object, tree: Tree) -> list[str]:
     """The values the config keeps under its debug keys, as dotted paths."""
     return [path for path, _ in leaves(root, tree)]
 

@@ -34,13 +34,13 @@ class Tree(Protocol):
     def keys(self, node: Any) -> list[str] | None:
         """The keys below ``node``, or None if it is a value."""
 
-    def get(self, node: Any, key: str) -> Any:
+    def get(self, node: Any, key: str) -> object:
         """The child of ``node``; for a value that cannot be read, None."""
 
-    def put(self, node: Any, key: str, value: Any) -> None:
+    def put(self, node: object, key: str, value: object) -> None:
         """Set it, frozen or not."""
 
-    def section(self, node: Any) -> Any:
+    def section(self, node: object) -> object:
         """An empty section to add below ``node``, or None if the library lets nobody add keys there."""
 
 
@@ -57,7 +57,7 @@ class Ledger:
         self._said: set[tuple[str, str, str]] = set()
         self._pending: dict[str, tuple[str, str]] = {}
 
-    def took(self, flag: str, where: str, old: Any, new: Any) -> None:
+    def took(self, flag: str, where: str, old: object, new: object) -> None:
         """The flag stands in the program's config now, or stood there before."""
         same = type(old) is type(new) and bool(old == new)
         again = flag in self.taken and same  # our own value, met again by a later merge
@@ -66,7 +66,7 @@ class Ledger:
         if not again:
             self._emit(flag, "already" if same else "set", where, old, new, "")
 
-    def found_on(self, flag: str, where: str, value: Any) -> None:
+    def found_on(self, flag: str, where: str, value: object) -> None:
         """The program's own config has the flag on, and nobody asked tdbg for it."""
         self._emit(flag, "own", where, value, value, "")
 
@@ -107,7 +107,7 @@ class Ledger:
         with contextlib.suppress(SystemExit):  # too late to end the rank with another code
             guard_of("inject").call(self.settle)
 
-    def _emit(self, flag: str, status: str, where: str, old: Any, new: Any, hint: str) -> None:
+    def _emit(self, flag: str, status: str, where: str, old: object, new: object, hint: str) -> None:
         if (flag, status, where) in self._said:
             return
         self._said.add((flag, status, where))
@@ -177,7 +177,7 @@ def wants_config(flag: str) -> bool:
     return not any(item.name == flag and (item.works_alone or item.group == "torch") for item in flag_table.FLAGS)
 
 
-def fit(value: Value, old: Any) -> Any:
+def fit(value: Value, old: object) -> object:
     """``value`` as the type of the value it replaces; MisfitError if that cannot be."""
     if old is None or isinstance(old, bool):
         return _literal(value) if old is None else _boolean(value)
@@ -206,7 +206,7 @@ def _boolean(value: Value) -> bool:
     raise MisfitError(f"{value!r} is not true or false, which is what the program keeps there")
 
 
-def _literal(value: Value) -> Any:
+def _literal(value: Value) -> object:
     if isinstance(value, bool):
         return value
     try:
@@ -215,7 +215,7 @@ def _literal(value: Value) -> Any:
         return value
 
 
-def leaves(node: Any, tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def leaves(node: object, tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
     """Each value under the config's debug keys, with its dotted path."""
     for key in tree.keys(node) or []:
         path = f"{prefix}{key}"
@@ -228,7 +228,7 @@ def leaves(node: Any, tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[
             yield from leaves(child, tree, f"{path}.", depth + 1)
 
 
-def after(cls: Any, name: str, then: Callable[[Any, Any], None], part: str) -> None:
+def after(cls: object, name: str, then: Callable[[object, object], None], part: str) -> None:
     """Have ``then(self, result)`` run after each call of the method ``cls.name``; the call itself is unchanged."""
     import functools
 
@@ -236,7 +236,7 @@ def after(cls: Any, name: str, then: Callable[[Any, Any], None], part: str) -> N
 
     @functools.wraps(real)
     @without_own_frames
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: object, *args: object, **kwargs: object) -> object:
         result = real(self, *args, **kwargs)
         guard.call(then, self, result)
         return result

@@ -12,16 +12,19 @@ import threading
 import traceback
 from collections import Counter
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Note, Traceback
-from tdbg.core.frames import OWN_FOLDER, drop_own_frames, walk_traceback
-from tdbg.core.guard import belongs_to_program
+from tdbg.core.frames import OWN_FOLDER, WITHOUT_OWN_FRAMES, walk_traceback
+from tdbg.core.guard import guarded
 from tdbg.inject import log_recorder
 from tdbg.inject.agent import Agent
 from tdbg.inject.console_level import PACKAGES, SITE
 from tdbg.inject.identity import rank_of_process
 from tdbg.inject.imports import passed_over_like
+
+if TYPE_CHECKING:
+    from logging import Logger, LogRecord
 
 MESSAGE_CHARS = 2_000
 WORKER_CHARS = 20_000
@@ -118,12 +121,14 @@ def describe(error: BaseException, how: str, step: int) -> Traceback:
 
 
 def _message(error: BaseException, chars: int = MESSAGE_CHARS) -> str:
-    try:
+    raised: list[str] = []
+    with guarded(
+        "the program's own class: its __str__ may raise anything",
+        lambda second: raised.append(type(second).__name__),
+        program_code=True,
+    ):
         return str(error)[:chars]
-    except BaseException as second:  # the program's own class
-        if belongs_to_program(second):
-            raise
-        return f"(its __str__ raised {type(second).__name__})"
+    return f"(its __str__ raised {raised[0]})"
 
 
 def where(error: BaseException) -> str:
@@ -210,19 +215,16 @@ def _watch_logging(recorder: Recorder) -> None:
 
     real, guard = logging.Logger.callHandlers, recorder.guard
 
-    def take(record: Any) -> None:
+    def take(record: "LogRecord") -> None:
         info = record.exc_info
         if info:
             recorder.record(info[1] if isinstance(info, tuple) else None, "logged")
 
     @functools.wraps(real)
-    def callHandlers(self: Any, record: Any) -> Any:
+    def callHandlers(self: "Logger", record: "LogRecord") -> object:
         guard.call(take, record)
-        try:
+        with WITHOUT_OWN_FRAMES:  # of what a handler of the program's raises
             return real(self, record)
-        except BaseException as error:  # of a handler of the program's
-            drop_own_frames(error)
-            raise
 
     logging.Logger.callHandlers = passed_over_like(logging, callHandlers)  # type: ignore[method-assign]
 
@@ -231,7 +233,7 @@ def _watch_print(recorder: Recorder) -> None:
     """``traceback.print_exception``, which ``print_exc`` and most hand-written handlers end in."""
     real, guard = traceback.print_exception, recorder.guard
 
-    def take(caller: FrameType, exc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def take(caller: FrameType, exc: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         file = kwargs.get("file", args[3] if len(args) > 3 else None)
         by_python = caller.f_code.co_name == "_print_exception_bltin"  # uncaught, from Python 3.13 on
         if _has_readers(file) and not by_python:
@@ -239,7 +241,7 @@ def _watch_print(recorder: Recorder) -> None:
             recorder.record(value if isinstance(value, BaseException) else None, "printed")
 
     @functools.wraps(real)
-    def print_exception(exc: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def print_exception(exc: Any, /, *args: object, **kwargs: Any) -> Any:
         guard.call(take, sys._getframe(1), exc, args, kwargs)
         return real(exc, *args, **kwargs)
 
@@ -264,7 +266,7 @@ def _watch_threads(recorder: Recorder) -> None:
     real, guard = threading.excepthook, recorder.guard
 
     @functools.wraps(real)
-    def excepthook(args: Any, /) -> Any:
+    def excepthook(args: Any, /) -> object:
         guard.call(recorder.record, args.exc_value, "thread")
         return real(args)
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from tdbg.core import control, run_files
 from tdbg.core.control import CONTROL_FILE, Request
@@ -53,7 +52,7 @@ class Answer:
         """Ranks that switched at another step than they were asked to."""
         return {rank: switch for rank, switch in self.switched.items() if switch.late}
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
         return {
             "number": self.request.number,

@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 MAX_BYTES = 64_000_000  # of packed-refs
 LINE_BYTES = 4096
@@ -52,7 +51,7 @@ KEPT_VARIABLES = (
 FILTER_KEY = re.compile(rb"(?s)filter\.(.+)\.(?:clean|smudge|process|required)")
 
 
-def read_state(start: Path, timeout_s: float) -> dict[str, Any] | None:
+def read_state(start: Path, timeout_s: float) -> dict[str, object] | None:
     """Commit, branch and whether tracked files differ (None: unknown) at or above a folder; None outside a repository."""
     folder = find_repository(start)
     if folder is None:

@@ -73,7 +73,7 @@ def _options(command: Sequence[str]) -> dict[str, str]:
 
 
 def open_run(
-    settings: Settings, command: Sequence[str], environ: Mapping[str, str], record: Mapping[str, Any]
+    settings: Settings, command: Sequence[str], environ: Mapping[str, str], record: Mapping[str, object]
 ) -> tuple[RunDir, bool]:
     """Make the run's directory, or join it; returns it and whether this agent leads (makes it, and speaks).
 
@@ -155,7 +155,7 @@ def _unwritable(path: Path, error: OSError) -> LaunchError:
     )
 
 
-def _state(path: Path) -> dict[str, Any]:
+def _state(path: Path) -> dict[str, object]:
     """What run.json in ``path`` holds, if there is one yet."""
     try:
         found = read_json(path / STATE_FILE)
@@ -197,7 +197,7 @@ def _takes_over(run: RunDir, restart: int) -> bool:
     return True
 
 
-def me() -> dict[str, Any]:
+def me() -> dict[str, object]:
     """This process, so that others can tell whether it still lives."""
     return {"pid": os.getpid(), "host": host_name(), "started": process_start(os.getpid())}
 
@@ -218,7 +218,7 @@ def _enter_node(run: RunDir) -> None:
         raise LaunchError(f"cannot write {folder}: {error.strerror or error}", "make room there") from None
 
 
-def nodes(run: RunDir) -> list[dict[str, Any]]:
+def nodes(run: RunDir) -> list[dict[str, object]]:
     """The agents that joined, in order of time."""
     found = []
     for path in (run.path / "nodes").glob("*.json"):

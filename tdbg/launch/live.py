@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tdbg.core import events
 from tdbg.core.config import Settings
@@ -49,7 +48,7 @@ class RankState:
         """True unless it is known to have ended."""
         return self.state in ("running", "silent")
 
-    def as_dict(self, now: float) -> dict[str, Any]:
+    def as_dict(self, now: float) -> dict[str, object]:
         """Plain data for JSON."""
         return {
             "rank": self.rank,
@@ -79,14 +78,14 @@ class Snapshot:
     exit_text: str  # of a run that has ended
     ranks: list[RankState] = field(default_factory=list)
     processes: int = 0  # that said hello
-    finding: dict[str, Any] | None = None  # the last one told while the run went on
+    finding: dict[str, object] | None = None  # the last one told while the run went on
 
     @property
     def live(self) -> list[RankState]:
         """The ranks that go on."""
         return [] if self.ended else [rank for rank in self.ranks if rank.live]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
         return {
             "run": str(self.run.path),
@@ -117,7 +116,7 @@ def look(run: RunDir) -> Snapshot:
     return snapshot
 
 
-def has_ended(info: dict[str, Any]) -> bool:
+def has_ended(info: dict[str, object]) -> bool:
     """True if the command has ended, or the tdbg that watched over it on this host has; never a guess."""
     supervisor = info.get("supervisor")
     if info.get("end") or info.get("exit"):
@@ -236,7 +235,7 @@ def _fastest(points: list[tuple[float, int]]) -> float:
     return best
 
 
-def _last_finding(path: Path) -> dict[str, Any] | None:
+def _last_finding(path: Path) -> dict[str, object] | None:
     try:
         with open_regular(path) as file:
             file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))

@@ -1,5 +1,7 @@
 """The findings on a run's metrics, joined to its verdict: rules of two domains that do not know each other."""
 
+from tdbg.core.events import Finding
+from tdbg.core.guard import guarded
 from tdbg.core.rundir import RunDir
 from tdbg.rules._order import sort_findings
 from tdbg.rules.verdict import Verdict
@@ -14,27 +16,38 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     """Add what the rules of `tdbg metrics sanity` say. Nothing is raised; cost: about 3 us a row."""
     from tdbg.core.errors import TdbgError
 
-    try:
-        if not any(run.path.glob("rank*/**/metrics.jsonl")):
-            return verdict
-        from tdbg.metrics.rows.row_files import find_rows_files
-        from tdbg.metrics.rows.run_summary import summarize_run
-        from tdbg.metrics.sanity import evaluate_metrics
+    def report(error: BaseException) -> None:
+        cannot_read = isinstance(error, TdbgError | OSError)
+        verdict.trouble.append(
+            f"the metrics cannot be read: {error}"
+            if cannot_read
+            else f"judging the metrics failed: {type(error).__name__}: {error}"
+        )
 
-        place = find_rows_files(str(run.path))
-        size = sum(file.path.stat().st_size for file in place.files)
-        if size > FILE_BYTES:
-            verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not judged: `tdbg metrics sanity {run.path}`")
-            return verdict
-        found, trouble = evaluate_metrics(summarize_run(place)[0])
-    except (TdbgError, OSError) as error:
-        verdict.trouble.append(f"the metrics cannot be read: {error}")
+    evaluated = None
+    with guarded("the verdict must not hang on its newest part", report):
+        evaluated = _evaluate(verdict, run)
+    if evaluated is None:
         return verdict
-    except Exception as error:  # guard: the verdict must not hang on its newest part
-        verdict.trouble.append(f"judging the metrics failed: {type(error).__name__}: {error}")
-        return verdict
+    found, trouble = evaluated
     verdict.trouble += trouble
     if any(one.code.startswith(ORIGIN) for one in verdict.findings):
         found = [one for one in found if one.code != NOT_FINITE]
     verdict.findings = sort_findings([*verdict.findings, *found])
     return verdict
+
+
+def _evaluate(verdict: Verdict, run: RunDir) -> tuple[list[Finding], list[str]] | None:
+    """The findings on the metrics, and the rules that failed; None where there is nothing to evaluate."""
+    if not any(run.path.glob("rank*/**/metrics.jsonl")):
+        return None
+    from tdbg.metrics.rows.row_files import find_rows_files
+    from tdbg.metrics.rows.run_summary import summarize_run
+    from tdbg.metrics.sanity import evaluate_metrics
+
+    place = find_rows_files(str(run.path))
+    size = sum(file.path.stat().st_size for file in place.files)
+    if size > FILE_BYTES:
+        verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not judged: `tdbg metrics sanity {run.path}`")
+        return None
+    return evaluate_metrics(summarize_run(place)[0])

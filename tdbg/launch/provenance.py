@@ -20,7 +20,7 @@ from tdbg.version import __version__
 
 def record(
     settings: Settings, origin: Mapping[str, str], command: Sequence[str], environ: Mapping[str, str], *, speaks: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The fields of run.json that are known before the start. speaks: supervisor, or rank under --exec."""
     found = {
         "command": redact_argv(command),
@@ -41,7 +41,7 @@ def record(
     return {**found, "blotted_out": sum(count_blotted(found[part]) for part in ("command", "settings", "env"))}
 
 
-def git_state(timeout_s: float) -> dict[str, Any] | None:
+def git_state(timeout_s: float) -> dict[str, object] | None:
     """Commit, branch and whether tracked files differ; None outside a repository."""
     return read_state(Path.cwd(), timeout_s)
 

@@ -10,6 +10,7 @@ from tdbg.core import events, run_files
 from tdbg.core.config import Settings
 from tdbg.core.events import Event, Finding, Trigger
 from tdbg.core.files import open_regular
+from tdbg.core.guard import guarded
 from tdbg.core.output import say
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
 from tdbg.launch import metrics_findings
@@ -130,11 +131,9 @@ class Follower:
 
     def _conclude(self, exit_code: int | None) -> Verdict:
         if not self._failed and not self._thread.is_alive():
-            try:
+            with guarded("the run's exit must not hang on tdbg", self._note_failure):
                 self._drain()
                 return self.judge.finish(exit_code)
-            except Exception as error:  # guard: the run's exit must not hang on us
-                self._failed = f"{type(error).__name__}: {error}"
         verdict = judge_run(self.run, exit_code)
         verdict.trouble.append(f"following the run failed, so it was judged at its end: {self._failed or 'too slow'}")
         return verdict
@@ -148,13 +147,14 @@ class Follower:
             say(f"cannot write the report: {error.strerror or error}; `tdbg report` derives it from the events")
 
     def _follow(self) -> None:
-        try:
+        with guarded("the supervisor must outlive its follower", self._note_failure):
             while not self._ending.is_set():
                 begun = time.thread_time()
                 self.poll()
                 self._ending.wait(max(POLL_S, REST * (time.thread_time() - begun)))
-        except Exception as error:  # guard: the supervisor must outlive its follower
-            self._failed = f"{type(error).__name__}: {error}"
+
+    def _note_failure(self, error: BaseException) -> None:
+        self._failed = f"{type(error).__name__}: {error}"
 
     def poll(self) -> bool:
         """Read and judge what is new; True if there was anything."""

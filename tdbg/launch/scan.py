@@ -11,7 +11,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from tdbg.core.files import read_small
 
@@ -259,7 +258,7 @@ def yaml_flags(text: str, whole: bool = False) -> set[str]:
     return found
 
 
-def _leaves(node: Any, prefix: str) -> Iterator[str]:
+def _leaves(node: object, prefix: str) -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
             if isinstance(key, str):

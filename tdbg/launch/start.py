@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tdbg.core.conditions import parse_action
 from tdbg.core.config import Settings
 from tdbg.core.control import Request
 from tdbg.core.errors import LaunchError, TdbgError
+from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say
 from tdbg.core.rundir import RunDir
@@ -128,7 +128,7 @@ def become(run: RunDir, words: Sequence[str], env: Mapping[str, str]) -> None:
         raise start_error(words[0], error) from None
 
 
-def _record(run: RunDir, **values: Any) -> None:
+def _record(run: RunDir, **values: object) -> None:
     """Note something in run.json; a full disk must not cost the user the run."""
     try:
         run.update(**values)
@@ -226,12 +226,12 @@ class Supervision:
             return
         from tdbg.traces.render import tensorboard_export
 
-        try:
+        def report(error: BaseException) -> None:
+            said = error.strerror or error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            say(f"nothing was written for TensorBoard: {said}")
+
+        with guarded("a package that does not fit here must not change how the run ends", report):
             tensorboard_export.export_scalars(self.run)
-        except OSError as error:
-            say(f"nothing was written for TensorBoard: {error.strerror or error}")
-        except Exception as error:  # guard: a package that does not fit here must not change how the run ends
-            say(f"nothing was written for TensorBoard: {type(error).__name__}: {error}")
 
     def _stop(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tdbg.core.errors import CommandNotFoundError, LaunchError, NotExecutableError
+from tdbg.core.guard import undo_on_error
 from tdbg.launch import orphans
 
 # Sent on to the child. One that tdbg inherited as ignored stays ignored here and there. Where the sender reaches the
@@ -58,11 +59,8 @@ class Child:
         waiting = {*self._watched, *self._resize, signal.SIGCHLD}
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # ignored, it would never come (macOS)
-        try:
+        with undo_on_error(self._restore):
             self._process = _start(command, env, output, self._prepare(os.getpid()))
-        except BaseException:
-            self._restore()
-            raise
         if output:
             output.started()
         self.pid = self._process.pid

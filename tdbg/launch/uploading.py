@@ -12,6 +12,7 @@ from tdbg.core import run_files
 from tdbg.core.capture import Epochs
 from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import say
 from tdbg.core.rundir import UPLOAD, RunDir, write_json
@@ -75,7 +76,7 @@ class Uploading:
 
     def _work(self) -> None:
         pause = POLL_S
-        try:
+        with guarded("the run must not end by it", self._failed):
             from tdbg.pages.page_upload import Upload
 
             upload = self._upload = Upload(self._run.path, self.url, host=host_name(), stays=self._stays)
@@ -88,17 +89,13 @@ class Uploading:
                 pause = max(POLL_S, REST * (time.monotonic() - begun))
             with Turn(self._run, wait=True):
                 self._attempt(lambda: upload.run(last=True))
-        except Exception as error:  # guard: the run must not end by it
-            self._failed(error)
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        try:
+        with guarded("a store's library raises what it likes; the next attempt may succeed", self._failed):
             action()
             self._error = ""
-        except Exception as error:  # guard
-            self._failed(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         self._failures += 1
         self._error = str(error) if isinstance(error, TdbgError) else f"{type(error).__name__}: {error}"
         if not self._told:

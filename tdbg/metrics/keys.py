@@ -8,7 +8,6 @@ fits is the metric. Names that this process made are known to it too.
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 from tdbg.core.errors import TdbgError
 
@@ -195,7 +194,7 @@ def is_key(text: str) -> bool:
     return True
 
 
-def unit_named(unit: Any, of: str) -> str:
+def unit_named(unit: object, of: str) -> str:
     """A unit as a program says it: one of `UNITS`, or one word of its own. Raises TdbgError for anything else."""
     if isinstance(unit, str) and unit in ("", *UNITS):
         return unit

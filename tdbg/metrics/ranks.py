@@ -12,7 +12,7 @@ from tdbg.metrics.tracker.rank_reduction import check_units
 from tdbg.metrics.tracker.state_fields import StateError
 
 
-def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def merge_states(states: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """One state of the states of all ranks (`MetricsTracker.state_dict`), lowest rank first.
 
     Sums of passes under way, and of every remembered pass of the same epoch and step, are added; values and bests are
@@ -91,7 +91,7 @@ def _when(point: Point) -> tuple[float, float]:
     return -1.0 if point.epoch is None else point.epoch, -1.0 if point.step is None else point.step
 
 
-def differing(states: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def differing(states: Mapping[int, Mapping[str, object]]) -> list[dict[str, object]]:
     """The metrics whose last values differ between ranks: key, and the value of each rank (None: it never got one).
 
     states: rank -> `MetricsTracker.state_dict`.

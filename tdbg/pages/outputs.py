@@ -1,6 +1,6 @@
 """Load the outputs of one datapoint as its debuggers returned them, from tdbg's own pages or another tool's."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ def load_debug_outputs(
         return _ours(_one([(point, point.epoch) for point in pages.find(idx)], path, idx, epoch), make)
 
 
-def _one(found: list[tuple[Any, int | None]], path: str | Path, idx: int | str, epoch: int | None) -> Any:
+def _one(found: list[tuple[object, int | None]], path: str | Path, idx: int | str, epoch: int | None) -> Any:
     """The datapoint that is meant."""
     epochs = list(dict.fromkeys(one for _, one in found))
     fitting = [point for point, one in found if epoch is None or one == epoch]
@@ -56,21 +56,21 @@ def _one(found: list[tuple[Any, int | None]], path: str | Path, idx: int | str, 
     return fitting[-1]
 
 
-def _ours(datapoint: "Datapoint", make: Any) -> dict[str, Any]:
+def _ours(datapoint: "Datapoint", make: Callable[..., object]) -> dict[str, object]:
     from tdbg.pages.format.nested_outputs import nested
 
     noted = datapoint.more.get("notes")
-    notes: Mapping[str, Any] = noted if isinstance(noted, dict) else {}
+    notes: Mapping[str, object] = noted if isinstance(noted, dict) else {}
     leaves = [(path, make(t.read(), t.dtype, t.shape, t.note)) for path, t in datapoint.tensors.items()]
     return nested([*leaves, *datapoint.scalars.items()], {p: n for p, n in notes.items() if isinstance(n, dict)})
 
 
-def _legacy(datapoint: "LegacyDatapoint", make: Any) -> dict[str, Any]:
-    found: dict[str, Any] = _plain(datapoint.outputs, make)
+def _legacy(datapoint: "LegacyDatapoint", make: Callable[..., object]) -> dict[str, object]:
+    found: dict[str, object] = _plain(datapoint.outputs, make)
     return found
 
 
-def _plain(found: Any, make: Any) -> Any:
+def _plain(found: object, make: Callable[..., object]) -> Any:
     """A tree of a legacy page, with real arrays."""
     from tdbg.pages.pickle_reader.datapoint_tree import note_of
     from tdbg.pages.pickle_reader.parsed_values import Array, Refused, Sparse
@@ -90,7 +90,7 @@ def _plain(found: Any, make: Any) -> Any:
     return found
 
 
-def _array(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, Any]) -> Any:
+def _array(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, object]) -> Any:
     """A numpy array, or what the note says that these bytes are."""
     if "bytes" in note:
         return data
@@ -99,7 +99,7 @@ def _array(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str,
     return tensor_values.array(data, dtype, shape, note)
 
 
-def _tensor(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, Any]) -> Any:
+def _tensor(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, object]) -> object:
     """The same as a tensor of torch; of quantised types its values, as float32."""
     import torch
 

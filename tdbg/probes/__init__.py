@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.core.deprecation import renamed_method
@@ -32,7 +33,7 @@ class Probe(Listener):
 
     _renamed = {**Listener._renamed, "may": "should_sample", "see": "observe", "abstain": "unavailable"}
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         if "observations" in vars(cls):
             cls.fields = field_lines(cls.observations)
@@ -117,9 +118,9 @@ class Probe(Listener):
         owner: Any,
         name: str,
         *,
-        before: "Callable[[tuple[Any, ...], dict[str, Any]], None] | None" = None,
-        after: "Callable[[float, tuple[Any, ...], dict[str, Any], Any], None] | None" = None,
-        raised: "Callable[[float, tuple[Any, ...], dict[str, Any], Exception], None] | None" = None,
+        before: "Callable[[tuple[Any, ...], dict[str, object]], None] | None" = None,
+        after: "Callable[[float, tuple[Any, ...], dict[str, object], object], None] | None" = None,
+        raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
     ) -> None:
         """Stand in front of ``owner.name``, which keeps its arguments, result and exceptions; for functions of torch use `patch_at`.
 
@@ -159,9 +160,9 @@ class Probe(Listener):
         self,
         place: str,
         *,
-        before: "Callable[[tuple[Any, ...], dict[str, Any]], None] | None" = None,
-        after: "Callable[[float, tuple[Any, ...], dict[str, Any], Any], None] | None" = None,
-        raised: "Callable[[float, tuple[Any, ...], dict[str, Any], Exception], None] | None" = None,
+        before: "Callable[[tuple[object, ...], dict[str, object]], None] | None" = None,
+        after: "Callable[[float, tuple[object, ...], dict[str, object], object], None] | None" = None,
+        raised: "Callable[[float, tuple[object, ...], dict[str, object], Exception], None] | None" = None,
     ) -> None:
         """`patch` at a place of torch's, one of `torch_hooks.PLACES`."""
 
@@ -201,7 +202,7 @@ class Probe(Listener):
         finally:
             self.monitor.budget.spend(self.name, time.perf_counter() - begun)
 
-    def when_imported(self, name: str, then: Callable[[Any], None]) -> None:
+    def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None:
         """Call ``then(module)`` now if the program has imported it, else when it does."""
         guard = self.guard
         self.monitor.when_imported(name, lambda module: guard.call(self._run_timed, then, module))

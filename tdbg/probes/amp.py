@@ -17,6 +17,7 @@ from tdbg.runtime.sampling import evenly, spread
 from tdbg.runtime.tensors import Bad, look
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 DEVICE_TYPES = ("cuda", "cpu", "xpu", "mps")
@@ -67,7 +68,7 @@ class MixedPrecision(Probe):
     levels = ("advanced", "extreme")
     observations = (PrecisionLoss, UpdateSkipped, SkipExplained, ScaleChanged)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._device_types: tuple[str, ...] = ()
         self._reset()
@@ -157,14 +158,14 @@ class MixedPrecision(Probe):
 
     # GradScaler
 
-    def _scaled(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _scaled(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         if args[0].is_enabled():
             self._mixed = True
             scale = _host_scale(args[0])
             self._on_host = scale is not None
             self._scale = self._scale if scale is None else scale
 
-    def _unscaled(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _unscaled(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         """Gradients have been divided by the scale; if any is bad, count before clipping blurs it."""
         scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs.get("optimizer")
         self._bad = []
@@ -190,7 +191,7 @@ class MixedPrecision(Probe):
             update = ScaledUpdate(self.monitor, scaler, optimizer)
             self._before = self.monitor.step + 1, update, self.monitor.recorder.loss
 
-    def _step_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _step_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         if self._before is None:
             return
         (step, update, loss), self._before = self._before, None
@@ -225,7 +226,7 @@ class MixedPrecision(Probe):
             skipped.bad_count = len(bad)
         self.emit(skipped, step=step)
 
-    def _updated(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _updated(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         if args[0].is_enabled():
             self._follow_scale(_host_scale(args[0]))
 
@@ -302,7 +303,7 @@ def _knows_autocast(kind: str) -> bool:
     return True
 
 
-def _host_scale(scaler: Any) -> float | None:
+def _host_scale(scaler: object) -> float | None:
     """The scale, where reading it waits for nothing."""
     held = getattr(scaler, "_scale", None)
     return float(held) if isinstance(held, Tensor) and tensors.on_host(held) else None

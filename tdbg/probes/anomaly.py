@@ -87,7 +87,7 @@ class Anomaly(Probe):
         if self._entered is not None and self._step != self.monitor.step + 1:
             self._leave()  # the step it was meant for never ended
 
-    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    def _raised(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
         if self._entered is None:
             return
         text = str(error).splitlines()[0][:300]

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 # What makes the host wait for an accelerator, and what may copy or convert.
 SYNCS = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
@@ -75,7 +77,7 @@ class Device(Probe):
     every = 16
     observations = (StepPlaces, MixedDtypes, MixedDevices, AcceleratorIdle)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._compiles = False
         self._forget()
@@ -86,7 +88,7 @@ class Device(Probe):
         self._counting = Patches()
         self._places_due = 0
         self._places: dict[str, Any] = {}
-        self._told: dict[str, Any] = {}
+        self._told: dict[str, object] = {}
         self._inputs: list[str] = []
         self._output = self._loss = ""
         self._accelerator = False
@@ -96,7 +98,7 @@ class Device(Probe):
     def attach(self) -> None:
         self.patch_at("compile", before=self._will_compile)
 
-    def _will_compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _will_compile(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The program compiles: from now on torch's methods stay as they are."""
         self._compiles = True
         self._counting.restore()
@@ -125,7 +127,7 @@ class Device(Probe):
             self._places_due = self.monitor.step + 1 + PLACES_EVERY_STEPS
             self._look_at(self.monitor.trained_roots() or [module])
 
-    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+    def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if call.graded and self._window is not None:
             self._output = next((_kind(tensor) for _, tensor in walk(output)), "")
 
@@ -187,7 +189,7 @@ class Device(Probe):
 
     # what a step does
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         self._next_window(from_loader=True)
 
     def _next_window(self, *, from_loader: bool) -> None:
@@ -214,8 +216,8 @@ class Device(Probe):
         """A maker of wrappers that count one method's calls; a wrapper somebody kept does nothing later."""
         probe, window = self, self._window
 
-        def make(original: Any) -> Any:
-            def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        def make(original: Callable[..., object]) -> Callable[..., object]:
+            def wrapper(tensor: Tensor, *args: object, **kwargs: object) -> object:
                 result = original(tensor, *args, **kwargs)
                 if probe._window is window and not torch.compiler.is_compiling() and not probe.monitor.rerunning:
                     caller = sys._getframe(2)  # 1: of `Patches`
@@ -226,7 +228,7 @@ class Device(Probe):
 
         return make
 
-    def _count(self, name: str, tensor: Tensor, result: Any, caller: "FrameType") -> None:
+    def _count(self, name: str, tensor: Tensor, result: object, caller: "FrameType") -> None:
         window = self._window
         if window is None or window.thread != threading.get_ident() or code_places.is_tdbg(caller):
             return

@@ -21,6 +21,8 @@ from tdbg.runtime.tensors import Bad, look
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 MAX_NAMES = 8
 MAX_DUE = 4  # looks whose record is still on its way from a device
 HISTORY = 16  # looks that a norm's median is taken over
@@ -73,7 +75,7 @@ class GradientReport(Probe):
     levels = ("advanced", "extreme")
     observations = (GradientNorms, BadGradients)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._due: dict[int, _Look] = {}  # step -> what its record is awaited for
         self._clip = _Look()
@@ -99,7 +101,7 @@ class GradientReport(Probe):
 
     # clipping
 
-    def _note_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_limit(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
         kind = args[2] if len(args) > 2 else kwargs.get("norm_type", 2.0)
         self._clip = _Look(limit=float(limit) if isinstance(limit, int | float) else None)

@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from tdbg.runtime.torch_compat import norms_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+    from tdbg.runtime.monitor import Monitor
 
 # On the steps between samples only the first few small tensors are looked at: a NaN that arises in a
 # backward pass travels on to the first layers, and their bias or norm weights are cheap to read.
@@ -49,7 +51,7 @@ class GradientNorms(Probe):
     name = "gradient-norms"
     levels = ("basic", "advanced", "extreme")
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._names: Names | None = None
         self._numel: list[int] = []  # of the main optimizer's parameters, in the order of the vectors
@@ -93,7 +95,7 @@ class GradientNorms(Probe):
         if optimizer is not None and (self._fresh or self._are_set_by_hand(optimizer)):
             self._look(optimizer)  # all it will update, not just the part that is clipped
 
-    def clip_ended(self, total: Any) -> None:
+    def clip_ended(self, total: object) -> None:
         """The program's own total norm is free: it is looked at on every step, and kept where nothing else is read."""
         if not isinstance(total, Tensor) or total.numel() != 1 or is_sharded(total):
             self._clipped = []
@@ -296,12 +298,12 @@ class _LateNorms:
             self.probe.monitor.alarm.bad_late(bad or self.names, record)
 
 
-def _scaler_will_judge(optimizer: Any) -> bool:
+def _scaler_will_judge(optimizer: object) -> bool:
     """True before ``scaler.step``, and inside it for fused optimizers, which skip by themselves."""
     return optimizer is None or getattr(optimizer, "found_inf", None) is not None
 
 
-def _fused_scale(optimizer: Any) -> float:
+def _fused_scale(optimizer: object) -> float:
     """The scale still on the gradients: fused optimizers unscale as they update."""
     scale = getattr(optimizer, "grad_scale", None)
     return float(scale) if isinstance(scale, Tensor) and tensors.on_host(scale) else 1.0

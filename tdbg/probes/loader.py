@@ -1,6 +1,7 @@
 """The wait for batches, the epoch, and a hold on the last batch."""
 
 import time
+from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,9 @@ from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+    from tdbg.runtime.monitor import Monitor
+    from tdbg.runtime.torch_compat import BatchIterator
 
 
 @PROBES.add
@@ -26,7 +30,7 @@ class LoaderWait(Probe):
     name = "loader-wait"
     levels = ("basic", "advanced", "extreme")
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._wait_s = 0.0
         self._waited = False
@@ -34,7 +38,7 @@ class LoaderWait(Probe):
         self._now: tuple[int | None, int | None, int | None] = (None, None, None)
         self._key: int | None = None  # of the dataset whose batch came last,
         self._trains: int | None = None  # and of the one that last fed a training step
-        self.batch: Any = None
+        self.batch: object = None
 
     @property
     def epoch(self) -> int | None:
@@ -44,11 +48,11 @@ class LoaderWait(Probe):
     def attach(self) -> None:
         self.at("batch", lambda owner, name: self.patches.wrap(owner, name, self._around_next))
 
-    def _around_next(self, original: Any) -> Any:
+    def _around_next(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor = self.monitor
         guard = Guard("batches", monitor.failed)
 
-        def __next__(iterator: Any) -> Any:
+        def __next__(iterator: Any) -> object:
             begun = time.perf_counter()
             batch = original(iterator)
             ended = time.perf_counter()
@@ -62,7 +66,7 @@ class LoaderWait(Probe):
 
         return __next__
 
-    def _skip_batch(self, now: float, batch: Any, wait_s: float, loader_iter: Any) -> bool:
+    def _skip_batch(self, now: float, batch: object, wait_s: float, loader_iter: "BatchIterator") -> bool:
         """Note one more batch of a known pass on the fast path; False if another probe listens, or a pass begins."""
         taken = loader_iter._num_yielded
         if now >= self.monitor.duty.until or self.monitor.in_update is not None:
@@ -86,7 +90,7 @@ class LoaderWait(Probe):
             self.batch_taken(*taken)
             self.monitor.budget.book("batch_taken", time.perf_counter() - begun)
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         if get_ident() == self.monitor.update_thread:  # another thread may fetch batches while the update runs
             self.monitor.in_update = None  # an update that raised never ended; none takes batches
         self.monitor.duty.batch_taken(time.perf_counter())
@@ -103,7 +107,7 @@ class LoaderWait(Probe):
             length = None
         self._now = (self._passes.get(key, 0), taken, length)
 
-    def call_ended(self, module: Any, call: Any, output: Any) -> None:
+    def call_ended(self, module: object, call: Any, output: object) -> None:
         if not call.graded:
             self._wait_s = 0.0  # that batch was for evaluation
 

@@ -21,6 +21,8 @@ from tdbg.runtime.torch_compat import norms_of
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 MAX_NAMES = 8
 MAX_GROUPS = 8
 MAX_OPTIMIZERS = 8
@@ -90,14 +92,14 @@ class OptimizerReport(Probe):
     every = 8
     observations = (UpdateSizes, ParameterGroups, ParameterCoverage)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._reset()
 
     def _reset(self) -> None:
-        self._told: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._told: weakref.WeakKeyDictionary[Optimizer, dict[str, object]] = weakref.WeakKeyDictionary()
         self._last_update: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        self._coverage: tuple[Any, ...] = ()
+        self._coverage: tuple[object, ...] = ()
         self._both = 0
         self._moved: _Moved | None = None
         self._spent_s = 0.0
@@ -428,14 +430,14 @@ def _since(names: list[str], runs: list[_Run]) -> Lasting:
     }
 
 
-def _rate(group: dict[str, Any]) -> float:
+def _rate(group: dict[str, object]) -> float:
     rate = group.get("lr")
     if isinstance(rate, Tensor):
         return float(rate) if tensors.on_host(rate) else float("nan")
     return float(rate) if isinstance(rate, int | float) else float("nan")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A hyperparameter as data that can be compared and written; None where it is neither."""
     if isinstance(value, Tensor):
         return float(value) if tensors.on_host(value) and value.numel() == 1 else None
@@ -444,7 +446,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else None
 
 
-def _described(group: dict[str, Any]) -> dict[str, Any]:
+def _described(group: dict[str, Any]) -> dict[str, object]:
     """One group: its hyperparameters, and how much it holds."""
     found = {str(name): _plain(value) for name, value in group.items() if name not in ("params", "param_names")}
     held = group["params"]
@@ -454,9 +456,9 @@ def _described(group: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _hyperparameters(optimizer: "Optimizer") -> dict[str, Any]:
+def _hyperparameters(optimizer: "Optimizer") -> dict[str, object]:
     """What a change of is worth telling: all but the rates, which schedules move in every step."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for index, group in enumerate(optimizer.param_groups[:MAX_GROUPS]):
         for name, value in group.items():
             if name not in RATES and name not in ("params", "param_names"):

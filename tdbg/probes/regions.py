@@ -1,13 +1,15 @@
 """The program's own spans (`tdbg.region`): how long each took, told with the step's record."""
 
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tdbg.core.events import Step
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+    from tdbg.runtime.monitor import Monitor
 
 MAX_NAMES = 256
 REST = "(others)"
@@ -66,7 +68,7 @@ class Regions(Probe):
         "steps": "over how many steps ms and calls are the mean",
     }
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._told_at: int = monitor.step
 

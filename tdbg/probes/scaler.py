@@ -1,6 +1,7 @@
 """GradScaler: the unscaled loss, the scale, and updates it skipped."""
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,7 @@ class ScaledUpdate:
     The hooks of a compiled ``optimizer.step`` are nothing, so an update that no hook has seen may have been made.
     """
 
-    def __init__(self, monitor: "Monitor", scaler: Any, optimizer: Any) -> None:
+    def __init__(self, monitor: "Monitor", scaler: Any, optimizer: "Optimizer") -> None:
         self.optimizer = optimizer
         self._monitor, self._scaler = monitor, scaler
         self._updates = monitor.updates
@@ -66,7 +67,7 @@ class LossScaler(Probe):
     name = "loss-scaler"
     levels = ("basic", "advanced", "extreme")
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._unscaled: tuple[int, Tensor] | None = None
         self._scale: float | None = None
@@ -75,8 +76,8 @@ class LossScaler(Probe):
         self.at("scale", lambda owner, name: self.patches.wrap(owner, name, self._around_scale))
         self.at("scaler-step", lambda owner, name: self.patches.wrap(owner, name, self._around_step))
 
-    def _around_scale(self, original: Any) -> Any:
-        def scale(scaler: Any, outputs: Any) -> Any:
+    def _around_scale(self, original: Callable[..., object]) -> Callable[..., object]:
+        def scale(scaler: object, outputs: object) -> object:
             scaled = original(scaler, outputs)
             if self.on and not torch.compiler.is_compiling():
                 unseen(self.guard.call, self._note_loss, scaler, outputs, scaled)
@@ -84,8 +85,8 @@ class LossScaler(Probe):
 
         return hide(scale)
 
-    def _around_step(self, original: Any) -> Any:
-        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def _around_step(self, original: Callable[..., object]) -> Callable[..., object]:
+        def step(scaler: object, optimizer: "Optimizer", *args: object, **kwargs: object) -> Any:
             if not self.on or torch.compiler.is_compiling():
                 return original(scaler, optimizer, *args, **kwargs)
             update = unseen(self.guard.call, self._step_begins, scaler, optimizer)
@@ -96,7 +97,7 @@ class LossScaler(Probe):
 
         return hide(step)
 
-    def _step_begins(self, scaler: Any, optimizer: Any) -> "ScaledUpdate | None":
+    def _step_begins(self, scaler: Any, optimizer: "Optimizer") -> "ScaledUpdate | None":
         if not scaler.is_enabled():
             return None
         self._note_scale(scaler)
@@ -110,12 +111,12 @@ class LossScaler(Probe):
         else:
             self.monitor.skipped_update(update.optimizer, time.perf_counter())
 
-    def _note_loss(self, scaler: Any, outputs: Any, scaled: Any) -> None:
+    def _note_loss(self, scaler: Any, outputs: object, scaled: object) -> None:
         if scaler.is_enabled() and isinstance(outputs, Tensor) and isinstance(scaled, Tensor):
             self._unscaled = id(scaled), outputs.detach()
             self.monitor.scaling = True
 
-    def _note_scale(self, scaler: Any) -> None:
+    def _note_scale(self, scaler: object) -> None:
         """Keep the scale that this step's gradients carry (``update`` changes it afterwards)."""
         held = getattr(scaler, "_scale", None)
         if isinstance(held, Tensor) and tensors.on_host(held):

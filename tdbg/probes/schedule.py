@@ -26,6 +26,9 @@ from tdbg.runtime.torch_hooks import targets
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    from tdbg.runtime.monitor import Monitor
 
 MAX_GROUPS = 8
 MAX_SCHEDULERS = 64
@@ -140,16 +143,16 @@ class Schedule(Probe):
         SchedulerIdle,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._reset()
 
     def _reset(self) -> None:
-        self._courses: weakref.WeakKeyDictionary[Any, _Course] = weakref.WeakKeyDictionary()
-        self._unannounced: list[tuple[weakref.ref[Any], _Course]] = []
-        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._main: weakref.ref[Any] | None = None
-        self._updated: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._courses: weakref.WeakKeyDictionary[LRScheduler, _Course] = weakref.WeakKeyDictionary()
+        self._unannounced: list[tuple[weakref.ref[LRScheduler], _Course]] = []
+        self._numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._main: weakref.ref[Optimizer] | None = None
+        self._updated: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._pending: _Pending | None = None
         self._last: tuple[int, int] = (0, 0)  # of the last STEP told: its step, and the direction of the rate
         self._plateau_before: list[float] = []
@@ -189,7 +192,7 @@ class Schedule(Probe):
 
     # schedulers
 
-    def _computed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _computed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         """A scheduler has computed its rates, and is about to set them."""
         scheduler, error = args[0].o, args[1] if len(args) > 1 else None
         if error is not None:
@@ -200,7 +203,7 @@ class Schedule(Probe):
             self._settle()
             self._advance(scheduler, course)
 
-    def _course_of(self, scheduler: Any, *, whole: bool) -> _Course | None:
+    def _course_of(self, scheduler: "LRScheduler", *, whole: bool) -> _Course | None:
         known = self._courses.get(scheduler)
         if known is not None or len(self._courses) >= MAX_SCHEDULERS:
             return known
@@ -219,11 +222,11 @@ class Schedule(Probe):
             self._unannounced.append((weakref.ref(scheduler), course))
         return course
 
-    def _updates(self, optimizer: Any) -> int:
+    def _updates(self, optimizer: "Optimizer") -> int:
         """Updates so far: steps of the main optimizer, skipped ones too; of any other one all updates."""
         return int(self.monitor.step if self.monitor.is_main(optimizer) else self.monitor.updates)
 
-    def _advance(self, scheduler: Any, course: _Course) -> None:
+    def _advance(self, scheduler: "LRScheduler", course: _Course) -> None:
         now, optimizer = self._updates(scheduler.optimizer), scheduler.optimizer
         absolute = not course.epoch < scheduler.last_epoch  # step(epoch) sets a rate, whatever came before
         course.epoch = float(scheduler.last_epoch)
@@ -299,7 +302,7 @@ class Schedule(Probe):
 
     # what may be wrong with a scheduler
 
-    def _judge_order(self, scheduler: Any, course: _Course, before: list[float], gap: int) -> None:
+    def _judge_order(self, scheduler: "LRScheduler", course: _Course, before: list[float], gap: int) -> None:
         """One step of the scheduler before the first update, then in turn: the first rate was never used."""
         if course.advances == 1:
             fresh = not scheduler.optimizer.state and course.epoch <= 1.0  # nothing was resumed
@@ -310,7 +313,7 @@ class Schedule(Probe):
             reversed_order = OrderReversed(scheduler=course.name, skipped_rate=short(course.lost), updates=course.at)
             self._say("LR", reversed_order)
 
-    def _judge_plan(self, scheduler: Any, course: _Course, before: list[float]) -> None:
+    def _judge_plan(self, scheduler: object, course: _Course, before: list[float]) -> None:
         """A schedule that is over long before the training: its unit is not the one it is stepped in."""
         self._highest = max([self._highest, *before])
         if not course.whole or "plan" in self._said:
@@ -349,7 +352,7 @@ class Schedule(Probe):
         )
         self._say("SCHEDULING", over)
 
-    def _judge_target(self, optimizer: Any, course: _Course, before: list[float]) -> None:
+    def _judge_target(self, optimizer: "Optimizer", course: _Course, before: list[float]) -> None:
         """A scheduler that steers an optimizer which another one over the same parameters has replaced."""
         main = self._main() if self._main is not None else None
         if main is None or optimizer is main or optimizer in self._updated or "idle" in self._said:
@@ -366,14 +369,14 @@ class Schedule(Probe):
 
     # ReduceLROnPlateau
 
-    def _plateau_built(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _plateau_built(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._course_of(args[0], whole=True)
 
-    def _plateau_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _plateau_begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         self._settle()
         self._plateau_before = _rates(args[0].optimizer)
 
-    def _plateau_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _plateau_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         scheduler = args[0]
         course = self._course_of(scheduler, whole=False)
         if course is None:
@@ -514,7 +517,7 @@ def _could_have_stepped(course: _Course) -> bool:
     return course.whole and not course.advances and not course.own_step and course.name not in LATE_STARTERS
 
 
-def _is_first(scheduler: Any) -> bool:
+def _is_first(scheduler: "LRScheduler") -> bool:
     """True while a scheduler computes its rates for the first time, which its constructor asks for."""
     initial = getattr(scheduler, "_is_initial", None)  # not there before torch 2.7
     if initial is not None:
@@ -522,13 +525,13 @@ def _is_first(scheduler: Any) -> bool:
     return getattr(scheduler, "_step_count", 0) <= 1 and scheduler.last_epoch <= 0
 
 
-def _is_adam(optimizer: Any) -> bool:
+def _is_adam(optimizer: "Optimizer") -> bool:
     name = type(optimizer).__name__.lower()
     family = [base.__name__.lower() for base in type(optimizer).__mro__]
     return any(word in base for base in family for word in ADAMS) and not any(word in name for word in NO_ADAMS)
 
 
-def _rates(optimizer: Any) -> list[float]:
+def _rates(optimizer: "Optimizer") -> list[float]:
     """The learning rates of the groups; those that are device tensors are left out."""
     found = []
     for group in optimizer.param_groups[:MAX_GROUPS]:
@@ -548,7 +551,7 @@ def _moved(before: list[float], rates: list[float]) -> tuple[float, float]:
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
-def _given(value: Any) -> Any:
+def _given(value: object) -> Any:
     """What a scheduler was given, as bounded data; None for what is none."""
     if isinstance(value, dict):
         value = sorted(value)  # a Counter of milestones
@@ -560,7 +563,7 @@ def _given(value: Any) -> Any:
     return value if isinstance(value, bool | int | str) else None
 
 
-def _metric(value: Any) -> float | None:
+def _metric(value: object) -> float | None:
     """A metric, where reading it waits for nothing."""
     if isinstance(value, Tensor):
         return float(value) if tensors.on_host(value) and value.numel() == 1 else None

@@ -19,6 +19,8 @@ from tdbg.runtime.tensors import checkable, local_elements
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 PARTS = ("weight", "gradient")
 IN_TURN = 8  # parameters a look
 HISTORY = 64  # looks that are kept
@@ -54,7 +56,7 @@ class TensorStats(Probe):
         "names": "the names of all parameters; given when they change",
     }
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._history: deque[dict[str, Any]] = deque(maxlen=max(monitor.settings.keep_steps, HISTORY))
         self._names: list[str] = []
@@ -101,7 +103,7 @@ class TensorStats(Probe):
         self._names = [gradients.name_of(p) for p in parameters] if gradients is not None else []
         return {"names": self._names} if self._names else {}
 
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[dict[str, object]]:
         """The last looks, each with the names of the parameters it was at."""
         names = dict(enumerate(self._names))
         return [{**look, "names": [names.get(index, str(index)) for index in look["which"]]} for look in self._history]

@@ -221,7 +221,7 @@ class Triggers(Probe):
         _, event.dump, event.batch = self._dumped
         return True
 
-    def _story(self, event: Trigger) -> dict[str, Any]:
+    def _story(self, event: Trigger) -> dict[str, object]:
         stats = self.monitor.probe("tensor-stats")
         return {
             "step": event.step,

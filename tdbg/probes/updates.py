@@ -36,7 +36,7 @@ class EveryUpdate(Probe):
         """An optimizer has updated."""
 
     def _ear(self, method: Callable[[Optimizer], None]) -> Callable[[Any], None]:
-        def tell(optimizer: Any) -> None:
+        def tell(optimizer: Optimizer) -> None:
             if self.on and not self.monitor.rerunning:
                 self.guard.call(self._run_timed, method, optimizer)
 

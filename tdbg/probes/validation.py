@@ -4,7 +4,7 @@ import itertools
 import time
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,9 @@ from tdbg.runtime.step_record import host_memory_mb
 from tdbg.runtime.tensors import walk
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 APART_STEPS = 2  # passes closer to each other are part of training: a teacher, a critic, a target
 USUAL_STEPS = 3  # so many steps in a row with calls beside them, and it is said that they are no evaluation
@@ -76,7 +78,7 @@ class Validation(EveryUpdate):
     levels = ("advanced", "extreme")
     observations = (EvaluationPass, CallsEachStep, NoEvaluation)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._forget()
 
@@ -103,7 +105,7 @@ class Validation(EveryUpdate):
 
     # what belongs to a pass
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         self._feed = source_of(loader_iter)
         self._batches += 1
         self._own_batches += self._trained_feed is not None and not self._feeds_evaluation()
@@ -136,7 +138,7 @@ class Validation(EveryUpdate):
                     found.dropouts, found.norms = active_layers(module)
         return found
 
-    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+    def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         now = self._pass
         if now is None:
             return
@@ -151,7 +153,7 @@ class Validation(EveryUpdate):
         """True for a program that does nothing but evaluate."""
         return not self.monitor.updates and not self.monitor.optimizers
 
-    def _watch_output(self, now: Pass, output: Any) -> None:
+    def _watch_output(self, now: Pass, output: object) -> None:
         carrying = (tensor for _, tensor in walk(output) if tensor.requires_grad and tensor.grad_fn is not None)
         outputs = list(itertools.islice(carrying, MAX_OUTPUTS))
         now.built += bool(outputs)

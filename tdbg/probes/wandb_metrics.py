@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -24,6 +24,9 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.distributed.collectives import argument
 from tdbg.probes.forward import short
 from tdbg.runtime.tensors import on_host
+
+if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
 
 MAX_NAMES = 8
 MAX_KEYS = 2000  # of one run that are followed
@@ -99,7 +102,7 @@ class WandbMetrics(Probe):
         WandbFinished,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._reset()
 
@@ -112,7 +115,7 @@ class WandbMetrics(Probe):
     def attach(self) -> None:
         self.when_imported("wandb", self._arrived)
 
-    def _arrived(self, wandb: Any) -> None:
+    def _arrived(self, wandb: object) -> None:
         """The program has imported wandb."""
         run = getattr(wandb, "Run", None)
         if run is None:  # a folder of that name, in a program whose environment has no wandb
@@ -135,7 +138,7 @@ class WandbMetrics(Probe):
 
     # beginning and end
 
-    def _init_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any) -> None:
+    def _init_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], run: object) -> None:
         settings = _settings(run)
         mode = str(getattr(settings, "mode", "") or "online")
         project, start = str(getattr(settings, "project", "") or ""), _step_of(run)
@@ -144,15 +147,15 @@ class WandbMetrics(Probe):
         if mode == "disabled":
             self.unavailable("wandb is disabled: it sends nothing")
 
-    def _login_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _login_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         self.emit(WandbLogin(ok=bool(result)))
 
-    def _finishes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _finishes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         run = self._runs.get(_id(args[0]))
         if run is not None:
             self._tell_line(_id(args[0]), run)
 
-    def _finished(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _finished(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         name = _id(args[0])
         run = self._runs.pop(name, None) or _Run()
         if getattr(args[0], "_finish_timed_out", False):
@@ -180,7 +183,7 @@ class WandbMetrics(Probe):
 
     # log
 
-    def _logs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _logs(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """``Run.log(data, step=None, commit=None)`` is about to run."""
         data, step = argument(args, kwargs, 1, "data"), argument(args, kwargs, 2, "step")
         if not isinstance(data, Mapping):
@@ -246,7 +249,7 @@ class WandbMetrics(Probe):
     def _chartless(self, name: str, key: str, why: str, example: str) -> None:
         self.emit(ChartlessKey(run=name, key=key, why=why, example=example), step=self.monitor.step)
 
-    def _drop(self, name: str, run: _Run, data: Mapping[Any, Any], step: int, current: int) -> None:
+    def _drop(self, name: str, run: _Run, data: Mapping[object, object], step: int, current: int) -> None:
         """wandb throws away what is logged for a step that has passed; told at 1, 2, 4, 8, ... such calls."""
         run.dropped += 1
         if run.dropped & (run.dropped - 1):
@@ -284,7 +287,7 @@ class WandbMetrics(Probe):
 
     # what goes wrong
 
-    def _says(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _says(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """wandb prints a line, or would if it were not told to be silent."""
         level = argument(args, kwargs, 5, "level") or logging.INFO
         message = STYLE.sub("", str(argument(args, kwargs, 0, "string") or "")).strip()[:300]
@@ -296,7 +299,7 @@ class WandbMetrics(Probe):
         self.emit(WandbMessage(severity=severity, message=message))
 
     def _failure(self, what: str) -> Any:
-        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        def raised(seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
             self._fail(what, f"{type(error).__name__}: {error}"[:300], seconds)
 
         return raised
@@ -321,7 +324,7 @@ def number_of(value: Any) -> float | None:
         return None
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     """What a value is that is no number: text, tensor, dict, or the name of its class."""
     if isinstance(value, str):
         return "text"
@@ -338,22 +341,22 @@ def _numeric(text: str) -> bool:
     return True
 
 
-def _id(run: Any) -> str:
+def _id(run: object) -> str:
     return str(getattr(_settings(run), "run_id", "") or "")
 
 
-def _settings(run: Any) -> Any:
+def _settings(run: object) -> object:
     """What a run was made with. Its public properties would attach a forked process to the tracker first."""
     return getattr(run, "_settings", None)
 
 
-def _step_of(run: Any) -> int:
+def _step_of(run: object) -> int:
     """The step a run is at, as this process counts it: ``run.step`` asks wandb's service, and waits."""
     step = getattr(run, "_local_step", None)
     step = getattr(run, "_step", 0) if step is None else step  # its name before wandb 0.20
     return step if isinstance(step, int) else 0
 
 
-def _shared(run: Any) -> bool:
+def _shared(run: object) -> bool:
     """True where several processes write one run: there wandb heeds no steps."""
     return bool(getattr(_settings(run), "_shared", False))

@@ -1,7 +1,6 @@
 """Values that are not finite: the first-bad report, and closer attention to the steps that follow."""
 
 import time
-from typing import Any
 
 from torch.optim import Optimizer
 
@@ -10,6 +9,7 @@ from tdbg.core.guard import EndRun
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.dispatcher import ProbeDispatcher
 from tdbg.runtime.state import State
+from tdbg.runtime.tensors import Bad
 
 FOCUS_STEPS = 25
 RATE_JUMP = 3.0
@@ -57,7 +57,7 @@ class Attention:
         self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
         return True
 
-    def expects(self, rate: Any) -> bool:
+    def expects(self, rate: object) -> bool:
         """True if a learning rate is no jump from the one before; the next is then compared with it."""
         if not isinstance(rate, float):
             return True
@@ -91,7 +91,7 @@ class Alarm:
         if self._stops:
             raise StopBeforeUpdate
 
-    def bad_gradients(self, bad: list[tuple[str, Any]]) -> None:
+    def bad_gradients(self, bad: list[tuple[str, Bad]]) -> None:
         """Gradients are not finite and the optimizer has not used them."""
         if not self._state.bad_seen:
             self._dispatcher.dispatch("gradients_bad")
@@ -99,7 +99,7 @@ class Alarm:
         if self._stops:
             raise StopBeforeUpdate
 
-    def bad_local(self, bad: list[tuple[str, Any]]) -> None:
+    def bad_local(self, bad: list[tuple[str, Bad]]) -> None:
         """Gradients of this rank alone are not finite; no other rank had a part in them, no optimizer has used them."""
         if not self._state.bad_seen:
             self._dispatcher.dispatch("gradients_bad")
@@ -111,7 +111,7 @@ class Alarm:
         """Values read one step late are not finite; the weights have been updated since."""
         self._report("report_late", names, record)
 
-    def _report(self, how: str, *args: Any) -> None:
+    def _report(self, how: str, *args: object) -> None:
         if not self._state.bad_seen:
             self._attention.draw()
         probe = self._dispatcher.probe("first-bad")

@@ -4,13 +4,15 @@ import math
 import random
 import statistics
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdbg.core.events import Baseline
 from tdbg.core.guard import Guard
 from tdbg.runtime.torch_hooks import hook_all
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from tdbg.runtime.monitor import Monitor
 
 WARM_UP_STEPS = 10
@@ -41,10 +43,10 @@ class Alternation:
         self._begun = 0.0
         self._left = 0
 
-    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: "Optimizer", args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._guard.call(self._step, optimizer)
 
-    def _step(self, optimizer: Any) -> None:
+    def _step(self, optimizer: "Optimizer") -> None:
         if not self.monitor.is_main(optimizer):
             return
         self.seen += 1

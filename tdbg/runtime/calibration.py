@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,7 +55,7 @@ USUAL = Overhead(16e-6, 4.5e-6)
 class _Idle(nn.Module):
     """A module that does nothing."""
 
-    def forward(self, value: Any) -> Any:
+    def forward(self, value: object) -> object:
         return value
 
 
@@ -71,7 +71,7 @@ def _measure() -> Overhead:
     """Takes about 5 ms."""
     budget, guard = Budget(0.0, 0.0), Guard("calibration")
 
-    def book(*args: Any) -> None:
+    def book(*args: object) -> None:
         begun = time.perf_counter()
         budget.spend(PART, time.perf_counter() - begun)
 
@@ -87,13 +87,13 @@ def _measure() -> Overhead:
     hooked._forward_hooks[0] = hook
     tensor = torch.ones(32, 32, device="cpu", dtype=torch.float32)
 
-    def took_s(function: Callable[[], Any]) -> float:
+    def took_s(function: Callable[[], object]) -> float:
         begun = time.perf_counter()
         function()
         work_as_programs_do(tensor)
         return time.perf_counter() - begun
 
-    def extra_s(plain: Callable[[], Any], entered: Callable[[], Any]) -> float:
+    def extra_s(plain: Callable[[], object], entered: Callable[[], object]) -> float:
         """Beyond what is booked. A core may change its speed at any time: compare with the times beside it."""
         took_s(entered)
         extra, begun_s = [], budget.own_s

@@ -8,13 +8,16 @@ Tests pin the counts; where torch has no such functions the guard remains.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from tdbg.core.frames import is_own
 from tdbg.runtime.torch_compat import set_eval_frame, skip_code
 
+Hidden = TypeVar("Hidden")  # a function: any callable, of any kind
+Result = TypeVar("Result")
 
-def hide(function: Any) -> Any:
+
+def hide(function: Hidden) -> Hidden:
     """Mark a function of ours so that the compiler never makes a frame of it (a decorator).
 
     Also what it wraps, if that is ours: the code of the program and of its packages is compiled as ever.
@@ -28,7 +31,7 @@ def hide(function: Any) -> Any:
 
 
 @hide
-def unseen(function: Callable[..., Any], *args: Any) -> Any:
+def unseen(function: Callable[..., Result], *args: object) -> Result:
     """Call ``function`` while the compiler does not watch for frames."""
     if set_eval_frame is None:
         return function(*args)

@@ -2,7 +2,7 @@
 
 import re
 import weakref
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ DEEPEST = 4
 _known: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
 
 
-def is_criterion(module: nn.Module, args: Any, kwargs: Any) -> bool:
+def is_criterion(module: nn.Module, args: Iterable[object], kwargs: Mapping[str, object]) -> bool:
     """True if a module that is called is a loss, rather than a model or a model wrapped together with its loss.
 
     One that is called so and holds layers of its own is a loss if it is given what a model computed: a wrapper is given
@@ -43,7 +43,7 @@ def _by_structure(module: nn.Module, depth: int = 0) -> bool | None:
     )
 
 
-def _is_computed(value: Any) -> bool:
+def _is_computed(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(_is_computed, value.values()))
     if isinstance(value, list | tuple):

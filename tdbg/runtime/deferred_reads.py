@@ -1,7 +1,6 @@
 """Values on an accelerator, read one step late with one copy, so that nothing waits for the device."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ class LateReads:
         self._asked: list[tuple[Tensor, Then]] = []
         self._flying: list[tuple[int, Then]] = []
         self._host: Tensor | None = None
-        self._arrived: Any = None
+        self._arrived: torch.cuda.Event | None = None
 
     @property
     def waiting(self) -> bool:

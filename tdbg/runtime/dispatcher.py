@@ -38,7 +38,9 @@ class ProbeDispatcher:
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self.probes: list[Listener] = []
-        self.subscribers: dict[str, list[tuple[Listener, Callable[..., Any]]]] = {}  # point -> who watches it, and how
+        self.subscribers: dict[
+            str, list[tuple[Listener, Callable[..., object]]]
+        ] = {}  # point -> who watches it, and how
         self._state = state
         self._make = make
         self._catalog = catalog
@@ -109,7 +111,7 @@ class ProbeDispatcher:
         """A running probe; None if it is not running."""
         return next((probe for probe in self.probes if probe.name == name), None)
 
-    def dispatch(self, point: str, *args: Any) -> None:
+    def dispatch(self, point: str, *args: object) -> None:
         """Call the probes that watch this point; one that raises is switched off."""
         for probe, method in self.subscribers[point]:
             probe.guard.call(method, *args)

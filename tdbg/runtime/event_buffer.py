@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from threading import RLock
-from typing import Any
 
 from tdbg.core.events import Event, Observation
 from tdbg.core.flags import tag
@@ -74,7 +73,7 @@ class EventBuffer:
         flag: str,
         part: str,
         text: str,
-        values: dict[str, Any],
+        values: dict[str, object],
         level: str,
         *,
         step: int,

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import torch
 from torch import nn
@@ -51,14 +50,21 @@ class KeptCalls:
             self._calls.clear()
         self._calls.append(call)
 
-    def glance(self, module: nn.Module, args: Any, kwargs: Any, *, random_state: bool = True) -> None:
+    def glance(
+        self,
+        module: nn.Module,
+        args: tuple[object, ...],
+        kwargs: dict[str, object] | None,
+        *,
+        random_state: bool = True,
+    ) -> None:
         """Hold on to a call that nobody watches."""
         self._unused += 1
         if self._unused > MAX_UNUSED_CALLS:
             self._calls.clear()
         self._calls.append(Call.light(module, args, kwargs or {}, random_state=random_state))
 
-    def glance_ended(self, module: nn.Module, output: Any) -> None:
+    def glance_ended(self, module: nn.Module, output: object) -> None:
         """Of a call that nobody watches the outputs tell forward from loss, and their gradients repeat its backward."""
         if self._calls and torch.is_grad_enabled():
             call = self._calls[-1]
@@ -189,7 +195,7 @@ class RootCalls:
         self._asked = False  # the call that runs is watched for a probe alone, which asked for it
         self._spent_s = 0.0  # on calls, before the step that is watched
 
-    def begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def begins(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A root is called: the hook before it."""
         state = self._state
         if state.rerunning or not state.active or is_tracing() or _capturing():
@@ -214,7 +220,7 @@ class RootCalls:
         finally:
             self._budget.spend("call_begins", time.perf_counter() - begun, asked=self._asked)
 
-    def kept(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def kept(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A root is called in a stretch in which calls are only kept: the hook before it."""
         state = self._state
         if state.rerunning or not state.active or is_tracing() or _capturing():
@@ -258,7 +264,7 @@ class RootCalls:
         state = self._state
         return not state.quiet and (state.eval_calls < ALWAYS_STEPS or self._budget.allows(("eval",), now))
 
-    def ended(self, module: nn.Module, args: Any, output: Any) -> None:
+    def ended(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         """A root has returned: the hook after it."""
         begun = time.perf_counter()
         try:

@@ -2,11 +2,11 @@
 
 import math
 import time
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from tdbg.core.guard import guarded
 from tdbg.runtime import tensors
 from tdbg.runtime.deferred_reads import device_idle
 
@@ -26,7 +26,7 @@ class LastLoss:
         self.running: list[Tensor | float] = []
         self.done: list[Tensor | float] = []
 
-    def add(self, loss: Any) -> None:
+    def add(self, loss: object) -> None:
         """A loss is sent backward."""
         if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex() or tensors.has_no_data(loss):
             return
@@ -57,9 +57,10 @@ class LastLoss:
         """The loss of the last step done, as its record would have it; None where it is not known, or not to be had."""
         if not self.done or not _may_read(self.done):
             return None
-        try:
+        values: list[float] | None = None
+        with guarded("a device that failed: what is known of the run is reported without it"):
             values = [float(loss) for loss in self.done]
-        except Exception:  # a device that failed: what is known of the run is told without it
+        if values is None:
             return None
         return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
 

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tdbg.core.control import Request
 from tdbg.core.events import Switch
+from tdbg.core.flags import Value
+from tdbg.core.guard import guarded
 from tdbg.runtime.off_thread import import_off_main_thread
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class _Change:
     """Level (empty: as it is) and flags that hold for some steps, above what holds for good."""
 
     level: str
-    flags: dict[str, Any]
+    flags: dict[str, Value]
     until: int  # the first step after it
 
 
@@ -65,8 +67,8 @@ class LevelOverrides:
         self._polled_at = 0.0
         self._number = 0  # of the last request taken up
         self._pending: list[Request] = []
-        self._soon: list[tuple[str, dict[str, Any], str, int]] = []
-        self._base: tuple[str, dict[str, Any]] = ("", {})  # what holds for good, while something lies above it
+        self._soon: list[tuple[str, dict[str, Value], str, int]] = []
+        self._base: tuple[str, dict[str, Value]] = ("", {})  # what holds for good, while something lies above it
         self._above: list[_Change] = []
 
     @property
@@ -113,12 +115,13 @@ class LevelOverrides:
         for level, flags, why, for_steps in soon:
             self.make(level, flags, why, for_steps)
 
+    def _note_ignored(self, error: BaseException) -> None:
+        self.monitor.note("control", f"control.json was ignored: {error}"[:300])
+
     def _poll(self) -> None:
-        try:
+        found: list[Request] = []
+        with guarded("a broken control file changes nothing", self._note_ignored):
             found = self.monitor.requests()
-        except Exception as error:  # guard: a broken control file changes nothing
-            self.monitor.note("control", f"control.json was ignored: {error}"[:300])
-            return
         for request in found:
             if request.number > self._number:
                 self._number = request.number
@@ -149,16 +152,16 @@ class LevelOverrides:
             self._change(request.level, request.flags, until)
             self._apply("control", request.number, late)
 
-    def make(self, level: str, flags: dict[str, Any], why: str, for_steps: int = 0) -> None:
+    def make(self, level: str, flags: dict[str, Value], why: str, for_steps: int = 0) -> None:
         """Change level (empty: as it is) and flags now, from within the rank."""
         self._change(level, flags, self._coming + for_steps if for_steps else 0)
         self._apply(why)
 
-    def queue(self, level: str, flags: dict[str, Any], why: str, for_steps: int = 0) -> None:
+    def queue(self, level: str, flags: dict[str, Value], why: str, for_steps: int = 0) -> None:
         """The same once the step that is ending has ended: for those who are told of it while probes are called."""
         self._soon.append((level, flags, why, for_steps))
 
-    def _change(self, level: str, flags: dict[str, Any], until: int) -> None:
+    def _change(self, level: str, flags: dict[str, Value], until: int) -> None:
         settings = self.monitor.settings
         if not self._above:
             self._base = settings.level, dict(settings.flags)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 
 class Listener:
@@ -62,7 +63,7 @@ class Listener:
         """True if the next call of a root has to be watched whatever that costs: a person asked for it."""
         return False
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         """A DataLoader handed out a batch."""
 
     def call_begins(self, module: "nn.Module", call: "Call") -> None:

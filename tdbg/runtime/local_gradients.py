@@ -12,7 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from tdbg.runtime.budget import ALWAYS_STEPS, Budget
 from tdbg.runtime.compiler import hide
 from tdbg.runtime.dispatcher import ProbeDispatcher
 from tdbg.runtime.optimizers import Optimizers
-from tdbg.runtime.own_hooks import add_accumulation_hook, add_gradient_hook
+from tdbg.runtime.own_hooks import HookHandle, add_accumulation_hook, add_gradient_hook
 from tdbg.runtime.root_modules import Names
 from tdbg.runtime.root_search import RootSearch
 from tdbg.runtime.state import State
@@ -36,6 +36,9 @@ UNSEEN_REDUCERS = ("horovod", "deepspeed")
 LARGEST_SHARE = 0.1  # of a step's time: above it, ranks look at every second, fourth, ... step
 CREEP = 1.05  # so fast does the usual cost follow looks that were dearer
 FIRST_BUCKET_BYTES = 1 << 20  # DDP's first bucket; a model that fits into it is reduced at once
+
+
+Of = TypeVar("Of")  # what is read
 
 
 @dataclass(slots=True)
@@ -75,9 +78,9 @@ class LocalGradients:
         self._guard = Guard("local-gradients", dispatcher.failed)
         self.finite_at = 0  # the last step after whose backward all of this rank's own gradients were finite
         self._parameters: list[weakref.ref[Tensor]] = []  # the program may let its model go
-        self._key: tuple[Any, ...] = ()
+        self._key: tuple[object, ...] = ()
         self._views = False  # DDP reduces them in place
-        self._each: list[Any] = []  # handles of the hooks on single parameters
+        self._each: list[HookHandle] = []  # handles of the hooks on single parameters
         self._last_arrived: weakref.ref[Tensor] | None = None  # while it is being learnt which that is
         self._one_bucket = False  # all gradients are reduced together, when the last of them is there
         self._running = False  # a backward that is looked at
@@ -98,14 +101,14 @@ class LocalGradients:
 
     # around a backward
 
-    def begin(self, losses: Any) -> Any:
+    def begin(self, losses: object) -> HookHandle | None:
         """Backward is about to run: have its gradients looked at. Returns what `end` takes, None for no look."""
         begun = time.perf_counter()
         handle = self._guard.call(self._begin, losses, begun)
         self._budget.spend_on_checks("local_gradients", time.perf_counter() - begun)
         return handle
 
-    def _begin(self, losses: Any, begun: float) -> Any:
+    def _begin(self, losses: object, begun: float) -> HookHandle | None:
         if not self._is_due(begun):
             return None
         root = _first_graded(losses)
@@ -116,7 +119,7 @@ class LocalGradients:
         self._last_arrived = None
         return add_gradient_hook(root, self._backward_begun)
 
-    def end(self, handle: Any, returned: bool) -> None:
+    def end(self, handle: HookHandle, returned: bool) -> None:
         """Backward is over; the update has not begun, so the weights are those of the forward pass."""
         begun = time.perf_counter()
         self._running = False
@@ -209,12 +212,12 @@ class LocalGradients:
         if self._running:
             self._guard.call(self._look_timed, self._read_all, None)
 
-    def group_ready(self, group: Any) -> None:
+    def group_ready(self, group: object) -> None:
         """FSDP2 is about to reduce the gradients of one group of parameters."""
         if self._running:
             self._guard.call(self._look_timed, self._read_group, group)
 
-    def _look_timed(self, read: Callable[[Any], None], of: Any) -> None:
+    def _look_timed(self, read: Callable[[Of], None], of: Of) -> None:
         begun = time.perf_counter()
         try:
             with torch.no_grad():
@@ -233,7 +236,7 @@ class LocalGradients:
     def _read_all(self, _: None) -> None:
         self._read([p for ref in self._parameters if (p := ref()) is not None])
 
-    def _read_group(self, group: Any) -> None:
+    def _read_group(self, group: object) -> None:
         found = list(_unsharded_gradients(group))
         self._look_at([grad for _, grad in found], [parameter for parameter, _ in found])
 
@@ -269,7 +272,7 @@ class LocalGradients:
         return self._known().parameters.get(id(parameter), f"parameter[{shape}]")
 
 
-def _unsharded_gradients(group: Any) -> Iterator[tuple[Any, Tensor]]:
+def _unsharded_gradients(group: object) -> Iterator[tuple[Any, Tensor]]:
     """The (sharded) parameters of a group of FSDP2 with the whole gradients of this rank; none while it accumulates."""
     for held in getattr(group, "fsdp_params", ()):
         accumulated = getattr(held, "unsharded_accumulated_grad", None)

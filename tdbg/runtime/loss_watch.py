@@ -87,7 +87,7 @@ class LossWatch:
             self._budget.spend("backward_begins", time.perf_counter() - begun)
         return fine
 
-    def check(self, losses: Any) -> bool:
+    def check(self, losses: object) -> bool:
         """Between samples, in a stretch that is hardly watched: as `glance`, with the loss's finite check alone."""
         begun = time.perf_counter()
         self._kept.used()
@@ -138,7 +138,7 @@ class LossWatch:
         self._calls.watch_from_here()
         return True
 
-    def begins(self, losses: Any) -> None:
+    def begins(self, losses: object) -> None:
         """Backward is about to run in a step that is watched."""
         if self._plan.watch:  # else `glance` has kept it
             self._keep_last(losses)

@@ -8,6 +8,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -226,7 +227,7 @@ class ModuleSampler:
         self._last: Last | None = None
         self._running = False
         self._spent_s = self._entered_s = 0.0
-        self._stance: Any = None
+        self._stance: AbstractContextManager[object] | None = None
         self._wish = SampleRequest()
 
     # who wants it
@@ -402,7 +403,7 @@ class ModuleSampler:
             with contextlib.suppress(RuntimeError):
                 stance.__exit__(None, None, None)
 
-    def output(self, module: nn.Module, place: Place, output: Any) -> None:
+    def output(self, module: nn.Module, place: Place, output: object) -> None:
         """A module returned; called by its hook."""
         if not self.step:  # the pass was given up
             return
@@ -418,7 +419,7 @@ class ModuleSampler:
         self._unhook()
         self.monitor.failed(part, error)
 
-    def _take(self, module: nn.Module, place: Place, output: Any) -> None:
+    def _take(self, module: nn.Module, place: Place, output: object) -> None:
         known = self._rows.get(id(module))
         if known is not None:
             known.calls += 1
@@ -565,7 +566,7 @@ class _Hook:
     def __init__(self, look: ModuleSampler, place: Place) -> None:
         self.look, self.place = look, place
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         if not torch.compiler.is_compiling() and not self.look.monitor.rerunning:
             unseen(self.look.guard.call, self.look.output, module, self.place, output)
 

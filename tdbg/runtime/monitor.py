@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import get_ident
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ from tdbg.runtime.torch_compat import MISSING, active_modes
 from tdbg.runtime.training_hooks import TrainingHooks
 
 
-def if_imported(name: str, then: Callable[[Any], None]) -> None:
+def if_imported(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call ``then`` with a module that is loaded already; outside of a run nobody waits for later imports."""
     module = sys.modules.get(name)
     if module is not None:
@@ -74,15 +75,15 @@ class Monitor(State):
         catalog: Catalog,
         emit: Callable[[Event], None],
         become_rank: Callable[[], None],
-        save_batch: Callable[[int, dict[str, Any]], str],
+        save_batch: Callable[[int, dict[str, object]], str],
         failed: Callable[[str, BaseException], None],
         note: Callable[[str, str], None],
         started: float,
         first_update: Callable[[], None] = lambda: None,
         log: Callable[[str, int, str, str], None] = lambda level, step, mark, text: None,
-        when_imported: Callable[[str, Callable[[Any], None]], None] = if_imported,
+        when_imported: Callable[[str, Callable[[ModuleType], None]], None] = if_imported,
         requests: Callable[[], list[Request]] = list,
-        keep: Callable[[str, Any], str] = lambda name, data: "",
+        keep: Callable[[str, object], str] = lambda name, data: "",
         folder: Callable[[], Path | None] = lambda: None,
         rank: int = 0,
     ) -> None:
@@ -256,7 +257,7 @@ class Monitor(State):
         """Switch a probe off for good and record why."""
         self.dispatcher.failed(probe, error)
 
-    def dispatch(self, point: str, begun: float, *args: Any) -> None:
+    def dispatch(self, point: str, begun: float, *args: object) -> None:
         """Call the probes that watch this point, and book the time since ``begun``."""
         if self.active:
             self.dispatcher.dispatch(point, *args)
@@ -295,7 +296,7 @@ class Monitor(State):
         self.recorder.ring.clear()
         self.dispatcher.dispatch("history_cleared")
 
-    def when_imported(self, name: str, then: Callable[[Any], None]) -> None:
+    def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None:
         """Call ``then(module)`` now if the program has it, else when it imports it. ``then`` has a guard of its own."""
         self._when_imported(name, then)
 
@@ -321,7 +322,7 @@ class Monitor(State):
 
     # clipping
 
-    def clip_glanced(self, parameters: list[Tensor], total: Any) -> None:
+    def clip_glanced(self, parameters: list[Tensor], total: object) -> None:
         """Gradients have been clipped in a step that is not watched: nothing but their norm is looked at."""
         begun = time.perf_counter()
         try:
@@ -332,7 +333,7 @@ class Monitor(State):
                     self.dispatcher.dispatch("clip_ended", total)
                 finally:
                     self.clipped_badly = 0
-        except Exception as error:  # guard: a tensor that shows no value
+        except Exception as error:  # a tensor that shows no value; inline, as this runs at every clipping
             self.failed("clip", error)
         self.budget.book("clip_ended", time.perf_counter() - begun)
 
@@ -343,13 +344,13 @@ class Monitor(State):
             self.dispatch("clip_begins", time.perf_counter(), parameters)
         return watched
 
-    def clip_ended(self, total: Any) -> None:
+    def clip_ended(self, total: object) -> None:
         """Gradients have been clipped; ``total`` is their norm before."""
         self.dispatch("clip_ended", time.perf_counter(), total)
 
     # updates and steps
 
-    def update_begins(self, optimizer: Any) -> None:
+    def update_begins(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step; one that steps inside another's step (a wrapper's) does not count."""
         if not self.active or self.in_update not in (None, optimizer) or self.optimizers.is_rehearsal(optimizer):
             return
@@ -370,7 +371,7 @@ class Monitor(State):
         self.dispatch("update_begins", begun, optimizer)
         self._update_at = time.perf_counter()
 
-    def update_ended(self, optimizer: Any) -> None:
+    def update_ended(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         if self.optimizers.is_rehearsal(optimizer):
             self._forget_rehearsal()
@@ -397,7 +398,7 @@ class Monitor(State):
             self._idle_step(optimizer)
         self.budget.spend("step_ended", time.perf_counter() - begun)
 
-    def skipped_update(self, optimizer: Any, now: float) -> None:
+    def skipped_update(self, optimizer: Optimizer, now: float) -> None:
         """GradScaler called no optimizer: a step all the same, marked as skipped."""
         self.fast_path.leave()
         if not self.active:
@@ -407,14 +408,14 @@ class Monitor(State):
             self._step_ended(optimizer, now, skipped=True)
             self.budget.spend("step_ended", time.perf_counter() - now)
 
-    def _unwatched_step(self, optimizer: Any) -> None:
+    def _unwatched_step(self, optimizer: Optimizer) -> None:
         """A step while tdbg is switched off: counted, with a sign of life, so that it can be switched on again."""
         if self.optimizers.is_main(optimizer):
             self.step += 1
             self._costs.tell(time.perf_counter())
             self.level_overrides.due()
 
-    def _deaf_step(self, optimizer: Any) -> None:
+    def _deaf_step(self, optimizer: Optimizer) -> None:
         """A step that the budget does not even pay a glance for: counted, as cheaply as can be."""
         self.in_update = None
         if not self.optimizers.is_main(optimizer):

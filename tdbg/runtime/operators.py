@@ -7,7 +7,7 @@ looked at operation by operation.
 import contextlib
 import linecache
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -90,12 +90,12 @@ class _Operations(DispatchMode):
         self.found: Operation | None = None
         self._depth = 0
 
-    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def enter(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if self._depth == 0:
             self.__enter__()  # type: ignore[no-untyped-call]
         self._depth += 1
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def leave(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         self._depth -= 1
         if self._depth == 0:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
@@ -106,7 +106,9 @@ class _Operations(DispatchMode):
             self._depth = 0
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         result = func(*args, **(kwargs or {}))
         if self.found is None and _bad(result) and not _bad((args, kwargs or {})):
             where, code = _line_of_stack()
@@ -119,13 +121,13 @@ class _Nodes:
 
     def __init__(self) -> None:
         self.found: Operation | None = None
-        self._borders: list[set[Any]] = []
-        self._seen: set[Any] = set()
+        self._borders: list[set[object]] = []
+        self._seen: set[object] = set()
 
-    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def enter(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._borders.append({tensor.grad_fn for _, tensor in walk((args, kwargs)) if tensor.grad_fn is not None})
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def leave(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         border = self._borders.pop() if self._borders else set()
         waiting = [tensor.grad_fn for _, tensor in walk(output) if tensor.grad_fn is not None]
         while waiting and len(self._seen) < MAX_NODES:
@@ -139,17 +141,17 @@ class _Nodes:
     def close(self) -> None:
         """Nothing stays behind: the graph dies with the run."""
 
-    def _watch(self, node: Any) -> Any:
+    def _watch(self, node: Any) -> Callable[..., object]:
         name, lines = node.name(), (node.metadata or {}).get("traceback_")
 
-        def hook(grad_inputs: Any, grad_outputs: Any) -> None:
+        def hook(grad_inputs: object, grad_outputs: object) -> None:
             if self.found is None and _bad(grad_inputs) and not _bad(grad_outputs):
                 self.found = Operation(name, *_line_of_text(lines or []))
 
         return hook
 
 
-def _bad(value: Any) -> bool:
+def _bad(value: object) -> bool:
     """True if a tensor in it is not finite."""
     for _, tensor in walk(value):
         if checkable(tensor) and not bool(torch.isfinite(local(tensor.detach())).all()):

@@ -22,7 +22,7 @@ from tdbg.runtime.torch_compat import without_subclass
 Table = Any  # an OrderedDict that torch declares with numbers as keys
 Entry = tuple[Table, str, Any, bool]  # a table, our key in it, what stood there, and whether it stood first
 _own_keys: set[str] = set()
-_reduce_before: Callable[[Any], Any] | None = None
+_reduce_before: Callable[[object], Any] | None = None
 
 
 class HookHandle:
@@ -49,7 +49,7 @@ def reserve_key(purpose: str) -> str:
 
 
 def add_pre_hook(
-    module: nn.Module, hook: Callable[..., Any], *, key: str = "", with_kwargs: bool = False, first: bool = False
+    module: nn.Module, hook: Callable[..., object], *, key: str = "", with_kwargs: bool = False, first: bool = False
 ) -> HookHandle:
     """Have ``hook`` called before the module, as ``register_forward_pre_hook`` does."""
     table, noted = _check(module._forward_pre_hooks), module._forward_pre_hooks_with_kwargs
@@ -60,7 +60,7 @@ def add_pre_hook(
 
 
 def add_post_hook(
-    module: nn.Module, hook: Callable[..., Any], *, key: str = "", always_call: bool = False
+    module: nn.Module, hook: Callable[..., object], *, key: str = "", always_call: bool = False
 ) -> HookHandle:
     """Have ``hook`` called after the module, as ``register_forward_hook`` does."""
     table, noted = _check(module._forward_hooks), module._forward_hooks_always_called
@@ -70,12 +70,12 @@ def add_post_hook(
     return HookHandle(key, table, noted)
 
 
-def add_global_hook(table: Table, hook: Callable[..., Any]) -> HookHandle:
+def add_global_hook(table: Table, hook: Callable[..., object]) -> HookHandle:
     """Have ``hook`` called as the others in one of torch's tables for all modules or optimizers."""
     return HookHandle(_place(table, hook, ""), table)
 
 
-def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], Any], *, purpose: str = "") -> HookHandle:
+def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], object], *, purpose: str = "") -> HookHandle:
     """Have ``hook`` called with the gradient of a tensor, as ``Tensor.register_hook`` does.
 
     purpose: on a tensor that stays, such as a parameter that a module returns, it replaces the last hook of its purpose.
@@ -93,7 +93,7 @@ def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], Any], *, purpose:
     return HookHandle(key, table)
 
 
-def add_accumulation_hook(parameter: Tensor, hook: Callable[[Tensor], Any]) -> HookHandle:
+def add_accumulation_hook(parameter: Tensor, hook: Callable[[Tensor], object]) -> HookHandle:
     """Have ``hook`` called with a parameter whose gradient is there, as ``register_post_accumulate_grad_hook`` does."""
     table: Table = parameter._post_accumulate_grad_hooks
     if table is None:
@@ -101,7 +101,7 @@ def add_accumulation_hook(parameter: Tensor, hook: Callable[[Tensor], Any]) -> H
     return HookHandle(_place(table, hook, ""), table)
 
 
-def add_node_hook(node: Any, hook: Callable[..., Any]) -> None:
+def add_node_hook(node: Any, hook: Callable[..., object]) -> None:
     """Have ``hook`` called after a node of a graph that is tdbg's own, as ``Node.register_hook`` does."""
     number = RemovableHandle.next_id
     node.register_hook(hook)
@@ -152,7 +152,7 @@ def _check(table: Table) -> Table:
     return table
 
 
-def _place(table: Table, hook: Any, key: str, *, first: bool = False) -> str:
+def _place(table: Table, hook: Callable[..., object], key: str, *, first: bool = False) -> str:
     if not key:
         key = next(name for name in map(str, count()) if f"<tdbg {name}>" not in table)
         key = reserve_key(key)
@@ -168,7 +168,7 @@ def _leave_own_hooks_out() -> None:
     copyreg.pickle(OrderedDict, _reduce_without_own)
 
 
-def _reduce_without_own(table: "OrderedDict[Any, Any]") -> Any:
+def _reduce_without_own(table: "OrderedDict[object, object]") -> Any:
     """What ``OrderedDict.__reduce__`` says, without our entries."""
     reduced = table.__reduce__() if _reduce_before is None else _reduce_before(table)
     if not any(

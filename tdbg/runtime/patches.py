@@ -3,10 +3,11 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 from tdbg.core.frames import without_own_frames
 
+Result = TypeVar("Result")  # of what is replaced
 BELOW = "_tdbg_below"  # on a wrapper that could not be taken away, since another lay above it: what it replaced
 
 
@@ -14,9 +15,16 @@ class Patches:
     """Attribute replacements that know what they replaced."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Any, str, Any, Any, bool]] = []
+        self._done: list[tuple[object, str, object, object, bool]] = []
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any], *, drops_frames: bool = False) -> None:
+    def wrap(
+        self,
+        owner: object,
+        name: str,
+        make: Callable[[Callable[..., Result]], Callable[..., object]],
+        *,
+        drops_frames: bool = False,
+    ) -> None:
         """Replace ``owner.name`` by ``make(original)``, keeping its name and docstring; nothing if there is none.
 
         No traceback shows that something stands in between. drops_frames: the wrapper sees to that itself, which saves a

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tdbg.core.events import Event, Step
-from tdbg.core.guard import belongs_to_program
+from tdbg.core.guard import guarded
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.cost_reports import CostReports
 from tdbg.runtime.deferred_reads import Then
@@ -38,6 +38,9 @@ class RecordWriter:
         self._costs = costs
         self._emit = emit
         self._late_loss = late_loss
+        self._device_fails = guarded(
+            "a device that failed gives no values", self._without_late_values, program_code=True
+        )
 
     def make(self, optimizer: Optimizer, now: float, *, skipped: bool) -> None:
         """Make the record of the step that ends now; it is written at once, or when its late values are there."""
@@ -63,19 +66,17 @@ class RecordWriter:
         self._recorder.late.add(values, lambda values, record: self._hand_over(then, values, record))
 
     def _hand_over(self, then: Then, values: list[float], record: Step | None) -> None:
-        try:
-            then(values, record)
-        except BaseException as error:  # guard: as around every probe call; the others get their values
-            if belongs_to_program(error):
-                raise
+        def failed(error: BaseException) -> None:
             owner = getattr(then, "probe", None)
             self._dispatcher.failed(owner if isinstance(owner, Listener) else "late values", error)
 
+        with guarded("as around every call of a probe; the others get their values", failed, program_code=True):
+            then(values, record)
+
     def finish_pending(self) -> None:
         """Write the record that waits for its values, if there is one."""
-        try:
+        with self._device_fails:
             self._recorder.finish_pending(self.write)
-        except BaseException as error:  # guard: a device that failed gives no values
-            if belongs_to_program(error):
-                raise
-            self._dispatcher.failed("late values", error)
+
+    def _without_late_values(self, error: BaseException) -> None:
+        self._dispatcher.failed("late values", error)

@@ -11,7 +11,7 @@ import io
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tdbg.core.guard import Guard
 from tdbg.runtime import tensors
-from tdbg.runtime.own_hooks import add_gradient_hook, add_post_hook, add_pre_hook, can_hook
+from tdbg.runtime.own_hooks import HookHandle, add_gradient_hook, add_post_hook, add_pre_hook, can_hook
 from tdbg.runtime.random_states import DeviceStates, device_states, same_random_states, set_device_states
 from tdbg.runtime.rerun_alone import CollectiveMet, no_collectives
 from tdbg.runtime.root_modules import Names, unwrapped
@@ -38,19 +38,19 @@ class Call:
     """One call of a root module as it was made: enough to make it again."""
 
     module: "weakref.ref[nn.Module]"
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     versions: list[int] | None  # None: not taken
     rng: Tensor | None
     device_rng: DeviceStates
-    autocast: tuple[str, Any] | None
+    autocast: tuple[str, torch.dtype] | None
     graded: bool
     output_grads: dict[int, Tensor] = field(default_factory=dict)
     samples: int | None = None
     outputs: list[Tensor] = field(default_factory=list)  # what it returned, where that is small and on the host
 
     @classmethod
-    def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call | None":
+    def of(cls, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> "Call | None":
         """Keep references (no copies) to the arguments, and the state of the random generators.
 
         None for a call on tensors that hold no data: meta and fake tensors, functorch's batched ones.
@@ -79,7 +79,7 @@ class Call:
 
     @classmethod
     def light(
-        cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, random_state: bool = True
+        cls, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], *, random_state: bool = True
     ) -> "Call":
         """As little as a second run needs, for steps between samples: about 2 us.
 
@@ -89,7 +89,7 @@ class Call:
         rng = torch.get_rng_state() if random_state else None
         return cls(weakref.ref(module), args, kwargs, None, rng, {}, mode, graded=True)
 
-    def watch(self, output: Any, *, on_device: bool) -> None:
+    def watch(self, output: object, *, on_device: bool) -> None:
         """Keep small outputs, and the gradients that will arrive at them (references again).
 
         Such a gradient then lives until the update instead of until it has been used. On an accelerator that
@@ -235,7 +235,7 @@ def _followed_checkpoints() -> Iterator[None]:
     own = "apply" in vars(kind)  # somebody else's patch
     before = kind.apply
 
-    def apply(function: Any, preserve_rng_state: bool, *args: Any) -> Any:
+    def apply(function: Callable[..., object], preserve_rng_state: bool, *args: object) -> Any:
         return checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, determinism_check="none"
         )
@@ -307,7 +307,7 @@ class _Tracer:
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        handles: list[Any] = []
+        handles: list[HookHandle] = []
         try:
             for module in self.root.modules():
                 if isinstance(module, torch.jit.ScriptModule) or not can_hook(module):
@@ -319,7 +319,7 @@ class _Tracer:
             for handle in handles:
                 handle.remove()
 
-    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _enter(self, module: nn.Module, args: object, kwargs: object) -> None:
         if self.done:
             return
         parent = self.stack[-1] if self.stack else None
@@ -335,7 +335,7 @@ class _Tracer:
                 self._saw(parent.module, "forward", f"made before {self._path(module)}", entered[1])
         self.stack.append(visit)
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, module: nn.Module, args: object, output: object) -> None:
         if self.done:
             return
         while self.stack:
@@ -362,12 +362,12 @@ class _Tracer:
     def _path(self, module: nn.Module) -> str:
         return self.names.modules.get(id(module), "") or type(module).__name__
 
-    def _watch_inputs(self, visit: _Visit, value: Any) -> None:
+    def _watch_inputs(self, visit: _Visit, value: object) -> None:
         for name, tensor in walk(value):
             if tensor.requires_grad:
                 add_gradient_hook(tensor, partial(self._grad, visit, visit.grad_inputs, name))
 
-    def _watch_outputs(self, visit: _Visit, value: Any) -> None:
+    def _watch_outputs(self, visit: _Visit, value: object) -> None:
         for name, tensor in walk(value):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 add_gradient_hook(tensor, partial(self._grad, visit, visit.grad_outputs, name))
@@ -411,7 +411,9 @@ def _forward_once(call: Call, names: Names) -> Located:
     return located or Located("")
 
 
-def _trace_forward(call: Call, root: nn.Module, args: Any, kwargs: Any, names: Names) -> Located | None:
+def _trace_forward(
+    call: Call, root: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], names: Names
+) -> Located | None:
     tracer = _Tracer(root, names, backward=False)
     try:
         with as_before(call, root), tracer.attached(), torch.set_grad_enabled(call.graded):
@@ -525,7 +527,7 @@ def _trace_backward(call: Call, inner: nn.Module, names: Names) -> Located:
     return _culprit(tracer, dict(zip(map(id, parameters), grads, strict=True)), names)
 
 
-def output_pairs(call: Call, output: Any) -> list[tuple[Tensor, Tensor]]:
+def output_pairs(call: Call, output: object) -> list[tuple[Tensor, Tensor]]:
     """The outputs of a second run with the gradients that arrived at them in the first (ones if none was kept)."""
     outputs = [tensor for _, tensor in walk(output)][:MAX_OUTPUTS]
     pairs = [(outputs[index], grad) for index, grad in call.output_grads.items() if index < len(outputs)]

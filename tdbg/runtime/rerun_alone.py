@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tdbg.runtime.torch_compat import DispatchMode, sees_operators
@@ -26,7 +26,13 @@ class _Refusing(DispatchMode):
 
     supports_higher_order_operators = True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         if getattr(func, "namespace", "") in NAMESPACES:
             raise CollectiveMet(str(func).removesuffix(".default"))
         return func(*args, **(kwargs or {}))

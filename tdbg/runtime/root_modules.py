@@ -7,11 +7,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from tdbg.core.frames import drop_own_frames
-from tdbg.core.guard import Guard, belongs_to_program
+from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.runtime.compiler import hide, unseen
-from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook, can_hook, reserve_key
+from tdbg.runtime.own_hooks import HookHandle, add_post_hook, add_pre_hook, can_hook, reserve_key
 from tdbg.runtime.torch_hooks import hook_all
 from tdbg.runtime.unhooked import repair_traceback
 
@@ -24,12 +25,13 @@ HELPERS = ("torch._", "torch.export.")
 Target = Callable[[nn.Module, Any, Any], None]
 Raised = Callable[[nn.Module], None]
 Skip = Callable[[nn.Module, Any, Any], bool]  # True: there is no more to do
+Held = TypeVar("Held")
 Alive = TypeVar("Alive")
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
 ROOT_KEY: Any = reserve_key("root")
 
 
-def alive(those: "weakref.WeakKeyDictionary[Alive, Any]") -> list[Alive]:
+def alive(those: "weakref.WeakKeyDictionary[Alive, Held]") -> list[Alive]:
     """The keys that are alive, in order, while other threads may add some: to go through a WeakSet would raise then."""
     return [one for one in (ref() for ref in those.keyrefs()) if one is not None]
 
@@ -49,14 +51,14 @@ class CallHook:
         self.skip_guard = Guard("fast-path")
         self._after = after
 
-    def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
+    def __call__(self, module: nn.Module, args: tuple[object, ...], more: object = None) -> None:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
             return
         if self.skip is not None:
             try:
                 if self.skip(module, args, more):
                     return
-            except BaseException as error:
+            except BaseException as error:  # inline, as this runs at every call of a root
                 if belongs_to_program(error):
                     raise
                 self.skip = None
@@ -72,10 +74,10 @@ class CallHook:
         if self.raised is not None:
             unseen(self.guard.call, self.raised, module)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "CallHook":
+    def __deepcopy__(self, memo: dict[int, object]) -> "CallHook":
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
@@ -93,11 +95,11 @@ class Roots:
         self._guard, forward = Guard("roots", failed), Guard("forward", failed)
         self._before = CallHook(forward)
         self._after = CallHook(forward, after=True)
-        self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
+        self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[HookHandle, ...]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # by module.compile()
-        self._watches: list[Any] = []
+        self._watches: list[HookHandle | RemovableHandle] = []
         self._aimed: tuple[Target, Target, Raised | None] | None = None
         self._is_paused = False
         self._paused: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
@@ -139,7 +141,7 @@ class Roots:
             self._unhook(module)
         self._before.target = self._after.target = self._after.raised = None
 
-    def _on_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
+    def _on_parameter(self, module: nn.Module, name: str, parameter: torch.Tensor) -> None:
         self._guard.call(self._meet, module, None)
 
     def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
@@ -188,7 +190,7 @@ class Roots:
         before, after = self._before, self._after
         whose = weakref.ref(module)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling():
                 return compiled(*args, **kwargs)
             before(whose(), args, kwargs)  # type: ignore[arg-type]
@@ -264,13 +266,10 @@ class Roots:
 
 def _can_be_kept(module: nn.Module) -> bool:
     """False for a module without a hash; one that is half built may not have it yet."""
-    try:
+    with guarded("the program's own __hash__ may raise anything", program_code=True):
         hash(module)
-    except BaseException as error:
-        if belongs_to_program(error):
-            raise
-        return False
-    return True
+        return True
+    return False
 
 
 def clean_path(path: str) -> str:

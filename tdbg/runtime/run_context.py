@@ -40,7 +40,7 @@ class NullContext:
         LOG.log(LEVELS[level], "%s %s", mark, text)
 
     def see(
-        self, probe: "type[Listener]", flag: str, part: str, text: str, values: dict[str, Any], level: str = "D"
+        self, probe: "type[Listener]", flag: str, part: str, text: str, values: dict[str, object], level: str = "D"
     ) -> None:
         """A record that is kept as an event of the run as well."""
         self.line(tag(flag, part), text, level)
@@ -98,7 +98,7 @@ class RunContext(NullContext):
             monitor.line(mark, text, level, step=monitor.running_step)
 
     def see(
-        self, probe: "type[Listener]", flag: str, part: str, text: str, values: dict[str, Any], level: str = "D"
+        self, probe: "type[Listener]", flag: str, part: str, text: str, values: dict[str, object], level: str = "D"
     ) -> None:
         monitor = self._watch()
         if monitor is None:

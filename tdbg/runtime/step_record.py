@@ -125,7 +125,7 @@ class Recorder:
             record.finite = math.isfinite(loss)
         self.ring.append(record)
 
-    def last_good(self) -> dict[str, Any]:
+    def last_good(self) -> dict[str, object]:
         """The last record that was finite, its learning rates too: step, loss, grad_norm, lr."""
         for record in reversed(self.ring):
             rates_fit = all(map(math.isfinite, record.lr))  # an update at such a rate ruined the weights

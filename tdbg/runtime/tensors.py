@@ -34,7 +34,7 @@ def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tens
             items = None
         else:
             items = [(f"{name}.{key}" if name else str(key), item) for key, item in _items(value)]
-    except BaseException as error:
+    except BaseException as error:  # inline, as this runs for every item of every output
         if belongs_to_program(error):
             raise
         return
@@ -46,7 +46,7 @@ def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tens
         yield from walk(item, path, depth + 1)
 
 
-def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+def _items(value: object) -> Iterable[tuple[object, object]]:
     """What a container holds, of which not more than is looked at; nothing of other objects."""
     if isinstance(value, str | bytes):
         return ()
@@ -123,7 +123,7 @@ def shape_of(tensor: Tensor) -> torch.Size:
     return torch.Size([tensor.size(0)]) if tensor.is_nested else tensor.shape
 
 
-def has_no_data(tensor: Any) -> bool:
+def has_no_data(tensor: Tensor) -> bool:
     """True for a tensor that stands for another and holds nothing: on the meta device, or fake. Cost: 0.2 us."""
     return bool(tensor.is_meta) or type(tensor).__name__ == "FakeTensor"
 
@@ -183,7 +183,7 @@ def _in_columns(finite: Tensor) -> bool:
     return bool(bad.any()) and not bool(bad.all()) and bool((finite | bad).all())
 
 
-def first_bad(value: Any) -> tuple[str, Bad] | None:
+def first_bad(value: object) -> tuple[str, Bad] | None:
     """The first tensor in a structure that is not finite, with its path; -inf-only tensors come last."""
     weak: tuple[str, Bad] | None = None
     for name, tensor in walk(value):

@@ -5,11 +5,11 @@ imported, in what ``import torch`` has loaded; what torch loads later is looked 
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -115,7 +115,7 @@ def after_backward(callback: Callable[[], None]) -> None:
         _queue(callback)
 
 
-def without_subclass() -> AbstractContextManager[Any]:
+def without_subclass() -> AbstractContextManager[object]:
     """Inside it the ``__torch_function__`` of tensors is not called."""
     return _no_subclass() if _no_subclass is not None else nullcontext()
 
@@ -186,7 +186,7 @@ def norms_of(found: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[
 # The compiler
 
 _eval_frame = _find("_C._dynamo.eval_frame", "torch.compile may count frames of tdbg")
-set_eval_frame: Callable[[Any], Any] | None = getattr(_eval_frame, "set_eval_frame", None)
+set_eval_frame: Callable[[Any], object] | None = getattr(_eval_frame, "set_eval_frame", None)
 
 
 def _code_skipper() -> Callable[[CodeType], None] | None:
@@ -267,6 +267,22 @@ def memory_snapshot() -> dict[str, Any]:
 
 
 # Loaders
+
+
+class BatchIterator(Protocol):
+    """A pass over a DataLoader: what torch's two iterators have in common, as far as probes read it."""
+
+    _collate_fn: Callable[..., object]
+    _dataset: object
+    _drop_last: bool
+    _index_sampler: Sized
+    _num_workers: int
+    _num_yielded: int
+    _persistent_workers: bool
+    _pin_memory: bool
+    _prefetch_factor: int
+    _sampler_iter: object
+
 
 batch_iterator = _find("utils.data.dataloader._BaseDataLoaderIter", "batches and the time of the loader are not seen")
 worker_iterator = _find(

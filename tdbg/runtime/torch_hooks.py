@@ -6,12 +6,13 @@ Hooks on single modules and tensors are set by `own_hooks`, which keeps them out
 """
 
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from torch.nn.modules import module as module_registry
 from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizer_registry
+from torch.utils.hooks import RemovableHandle
 
 from tdbg.runtime.own_hooks import HookHandle, add_global_hook
 from tdbg.runtime.torch_compat import (
@@ -25,7 +26,7 @@ from tdbg.runtime.torch_compat import (
     worker_iterator,
 )
 
-Target = tuple[Any, str]  # who holds a function, and its name there
+Target = tuple[object, str]  # who holds a function, and its name there
 ANY = "*"  # in a path: the subscriber names the function
 
 
@@ -52,7 +53,7 @@ def _schedulers(name: str) -> Callable[[], list[Target]]:
     return found
 
 
-def _each(kinds: tuple[Any, ...], name: str) -> Callable[[], list[Target]]:
+def _each(kinds: Iterable[object], name: str) -> Callable[[], list[Target]]:
     """A method of classes of torch's that have no public name, as far as this torch has them."""
     return lambda: [(kind, name) for kind in kinds if kind is not None]
 
@@ -141,7 +142,7 @@ PLACES: dict[str, Place] = {
 }
 
 # Tables of hooks for all modules or all optimizers: what for, and how torch registers one
-TABLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+TABLES: dict[str, tuple[str, Callable[..., RemovableHandle]]] = {
     "before-update": ("updates, before the weights change", optimizer_registry.register_optimizer_step_pre_hook),
     "after-update": ("updates, counted as steps", optimizer_registry.register_optimizer_step_post_hook),
     "before-call": (
@@ -176,7 +177,7 @@ def targets(place: str, module: str = "", name: str = "") -> Iterator[Target]:
             yield owner, function
 
 
-def hook_all(table: str, hook: Callable[..., Any]) -> HookHandle | Any:
+def hook_all(table: str, hook: Callable[..., object]) -> HookHandle | RemovableHandle:
     """Have ``hook`` called as the others of one of torch's `TABLES`; the result has ``remove()``."""
     held = global_hooks.get(table)
     return add_global_hook(held, hook) if held is not None else TABLES[table][1](hook)

@@ -1,11 +1,14 @@
 """The wrappers and hooks of the default level, set and taken away together: backward, clipping, updates, what is built."""
 
-from collections.abc import Callable, Iterator
-from threading import current_thread, get_ident
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterable, Iterator
+from threading import Thread, current_thread, get_ident
+from types import ModuleType
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from tdbg.core.guard import Guard
 from tdbg.runtime.compiler import hide, unseen
@@ -14,7 +17,7 @@ from tdbg.runtime.local_gradients import LocalGradients
 from tdbg.runtime.loss_watch import LossWatch
 from tdbg.runtime.module_sampler import ModuleSampler
 from tdbg.runtime.optimizers import Optimizers
-from tdbg.runtime.own_hooks import put_back, take_away
+from tdbg.runtime.own_hooks import HookHandle, put_back, take_away
 from tdbg.runtime.patches import Patches
 from tdbg.runtime.plan import Plan
 from tdbg.runtime.root_modules import Roots
@@ -39,15 +42,15 @@ class Watcher(Protocol):
     local_gradients: LocalGradients
 
     def clip_begins(self, parameters: list[Tensor]) -> bool: ...
-    def clip_glanced(self, parameters: list[Tensor], total: Any) -> None: ...
-    def clip_ended(self, total: Any) -> None: ...
-    def update_begins(self, optimizer: Any) -> None: ...
-    def update_ended(self, optimizer: Any) -> None: ...
+    def clip_glanced(self, parameters: list[Tensor], total: object) -> None: ...
+    def clip_ended(self, total: object) -> None: ...
+    def update_begins(self, optimizer: Optimizer) -> None: ...
+    def update_ended(self, optimizer: Optimizer) -> None: ...
     def hush(self, quiet: bool) -> None: ...
     def switch(self, on: bool) -> None: ...
     def failed(self, probe: str, error: BaseException) -> None: ...
     def note(self, code: str, text: str) -> None: ...
-    def when_imported(self, name: str, then: Callable[[Any], None]) -> None: ...
+    def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None: ...
 
 
 class TrainingHooks:
@@ -68,11 +71,11 @@ class TrainingHooks:
         )
         # Told of every update, watched or not. Probes must not hook optimizers themselves: level and flags change
         # while torch goes through its hooks, and it ends the program if one is added or removed meanwhile.
-        self.before_each: list[Callable[[Any], None]] = []
-        self.after_each: list[Callable[[Any], None]] = []
-        self._handles: list[Any] = []
+        self.before_each: list[Callable[[Optimizer], None]] = []
+        self.after_each: list[Callable[[Optimizer], None]] = []
+        self._handles: list[HookHandle | RemovableHandle] = []
         self._depth = 0
-        self._trainer: Any = None  # the thread whose backward passes and updates are watched
+        self._trainer: Thread | None = None  # the thread whose backward passes and updates are watched
         self._trainer_id = 0
         self._has_updated = False
         self._others = 0  # entries of other threads since its last
@@ -138,31 +141,31 @@ class TrainingHooks:
         self._trainer, self._trainer_id, self._has_updated, self._others = current_thread(), get_ident(), updates, 0
         return False
 
-    def _update_begins(self, optimizer: Any) -> None:
+    def _update_begins(self, optimizer: Optimizer) -> None:
         self.monitor.update_begins(optimizer)
         for tell in tuple(self.before_each):
             tell(optimizer)
 
-    def _update_ended(self, optimizer: Any) -> None:
+    def _update_ended(self, optimizer: Optimizer) -> None:
         listeners = tuple(self.after_each)  # whoever comes with a change of level has not seen this update begin
         self.monitor.update_ended(optimizer)
         for tell in listeners:
             tell(optimizer)
 
-    def _step_hook(self, target: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _step_hook(self, target: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
         guard = self._step
 
-        def enter(optimizer: Any) -> None:
+        def enter(optimizer: Optimizer) -> None:
             if not self.is_elsewhere(updates=True):
                 target(optimizer)
 
-        def hook(optimizer: Any) -> None:
+        def hook(optimizer: Optimizer) -> None:
             if not torch.compiler.is_compiling():
                 unseen(guard.call, enter, optimizer)
 
-        return cast("Callable[[Any], None]", hide(hook))
+        return hide(hook)
 
-    def unseen_update(self, optimizer: Any) -> None:
+    def unseen_update(self, optimizer: Optimizer) -> None:
         """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
         self.monitor.note(
             "compiled-step",
@@ -179,27 +182,27 @@ class TrainingHooks:
             for owner, name in targets("fsdp-reduce"):
                 self.patches.wrap(owner, name, self._around_group)
 
-    def _around_group(self, original: Any) -> Any:
+    def _around_group(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor, guard = self.monitor, self._backward
 
-        def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def post_backward(group: object, *args: object, **kwargs: object) -> object:
             if monitor.active and not torch.compiler.is_compiling():
                 unseen(guard.call, monitor.local_gradients.group_ready, group)
             return original(group, *args, **kwargs)
 
         return hide(post_backward)
 
-    def _around_optimizer_init(self, original: Any) -> Any:
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    def _around_optimizer_init(self, original: Callable[..., object]) -> Callable[..., object]:
+        def __init__(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
             original(optimizer, *args, **kwargs)
             self._optimizers.call(self.monitor.optimizers.add, optimizer)
 
         return __init__
 
-    def _around_script(self, original: Any) -> Any:
+    def _around_script(self, original: Callable[..., object]) -> Callable[..., object]:
         """torch.jit compiles a module's hooks with it, when it scripts and when it traces."""
 
-        def create_script_module(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def create_script_module(module: object, *args: object, **kwargs: object) -> object:
             removed = self._script.call(take_away, module.modules()) if isinstance(module, nn.Module) else None
             try:
                 return original(module, *args, **kwargs)
@@ -209,17 +212,17 @@ class TrainingHooks:
 
         return create_script_module
 
-    def _around_setstate(self, original: Any) -> Any:
+    def _around_setstate(self, original: Callable[..., object]) -> Callable[..., object]:
         """A copy of a module, and one that was loaded, comes to be without being built."""
 
-        def __setstate__(module: nn.Module, state: Any) -> None:
+        def __setstate__(module: nn.Module, state: object) -> None:
             original(module, state)
             self._copies.call(self.monitor.roots.take_in_copy, module)
 
         return __setstate__
 
-    def _around_compile(self, original: Any) -> Any:
-        def compile(module: Any, *args: Any, **kwargs: Any) -> None:
+    def _around_compile(self, original: Callable[..., object]) -> Callable[..., object]:
+        def compile(module: nn.Module, *args: object, **kwargs: object) -> None:
             roots = self.monitor.roots
             self._compile.call(self.monitor.modules.before_compile)
             was_hooked = self._compile.call(roots.before_compile, module)
@@ -229,10 +232,10 @@ class TrainingHooks:
 
         return compile
 
-    def _around_profiler(self, original: Any) -> Any:
+    def _around_profiler(self, original: Callable[..., object]) -> Callable[..., object]:
         """While any profiler of torch records, ours or the program's, its trace is to show the program alone."""
 
-        def begin_or_end(*args: Any, **kwargs: Any) -> Any:
+        def begin_or_end(*args: object, **kwargs: object) -> object:
             if not self._profiled.call(is_profiled):
                 self._profiled.call(self.monitor.hush, True)
             try:
@@ -245,7 +248,7 @@ class TrainingHooks:
     def _around_clip(self, original: Any) -> Any:
         monitor, guard = self.monitor, self._clip
 
-        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        def clip(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
                 return original(parameters, *args, **kwargs)
             if not isinstance(parameters, Tensor):
@@ -269,7 +272,7 @@ class TrainingHooks:
     def _around_backward(self, original: Any) -> Any:
         monitor, guard = self.monitor, self._backward
 
-        def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def look_and_go(tensors: Any, *args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
             if unseen(guard.call, self.is_elsewhere):

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tdbg.core.guard import EndRun, Guard, describe_error, report_to
+from tdbg.core.frames import own_frames_dropped
+from tdbg.core.guard import EndRun, Guard, describe_error, guarded, report_to, undo_on_error
 
 
 class Stop(Exception):
@@ -202,3 +203,70 @@ def test_an_exception_without_words() -> None:
             raise SystemExit
 
     assert describe_error(Mute()) == "Mute" and describe_error(ValueError("x")) == "ValueError: x"
+
+
+def test_a_guarded_block_ends_at_an_exception() -> None:
+    reported: list[BaseException] = []
+    fault = RuntimeError("x")
+    for report in (None, reported.append):
+        with guarded("a test", report):
+            shout(fault)
+    assert reported == [fault]
+
+
+def test_a_guarded_block_gives_what_it_returns() -> None:
+    def read(value: object) -> object:
+        with guarded("a test"):
+            return len(value)  # type: ignore[arg-type]
+        return None
+
+    assert read("abc") == 3
+    assert read(3) is None
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, EndRun, StopAll])
+def test_a_guarded_block_ends_at_an_exception_alone(kind: type[BaseException]) -> None:
+    with pytest.raises(kind), guarded("a test"):
+        shout(kind("x"))
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, KeyboardInterrupt, StopAll])
+def test_code_of_the_program_may_raise_anything_in_a_guarded_block(kind: type[BaseException]) -> None:
+    reported: list[BaseException] = []
+    with guarded("a test", reported.append, program_code=True):
+        shout(kind("x"))
+    assert [type(error) for error in reported] == [kind]
+
+
+def test_what_belongs_to_the_program_passes_a_guarded_block() -> None:
+    with pytest.raises(EndRun), guarded("a test", program_code=True):
+        raise EndRun(1)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: shout(Stop("alarm")))
+    try:
+        with pytest.raises(Stop), guarded("a test", program_code=True):
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_report_of_a_guarded_block_may_raise() -> None:
+    with pytest.raises(KeyError), guarded("a test", lambda error: shout(KeyError("y"))):
+        shout(RuntimeError("x"))
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, KeyboardInterrupt])
+def test_an_exception_is_undone_and_passes(kind: type[BaseException]) -> None:
+    undone: list[str] = []
+    with undo_on_error(lambda: undone.append("a")):
+        pass
+    assert undone == []
+    with pytest.raises(kind), undo_on_error(lambda: undone.append("b")):
+        shout(kind("x"))
+    assert undone == ["b"]
+
+
+def test_own_frames_are_dropped_on_the_way() -> None:
+    fault = RuntimeError("x")
+    with pytest.raises(RuntimeError) as caught, own_frames_dropped():
+        shout(fault)
+    assert caught.value is fault

@@ -26,20 +26,20 @@ class TdbgCallback(Callback):
         super().__init__()
         self.watch = Watch(run_dir, level, flags)
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: object, pl_module: Any) -> None:
         """Begin to watch."""
         self.watch.begin(pl_module)
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Any, pl_module: object) -> None:
         """Note how many steps are planned; a checkpoint has been restored by now."""
         steps, epochs = trainer.estimated_stepping_batches, trainer.max_epochs
         self.watch.plan("lightning.Trainer", steps, trainer.global_step, epochs if (epochs or 0) > 0 else None)
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_end(self, trainer: object, pl_module: object) -> None:
         """End the watch."""
         self.watch.end()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:
         """End the watch with the exception on record."""
         self.watch.failed(exception)
 

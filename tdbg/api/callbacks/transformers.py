@@ -23,12 +23,12 @@ class TdbgCallback(TrainerCallback):
     def __init__(self, run_dir: str = "", level: DebugLevel | str = "basic", flags: Iterable[str] = ()) -> None:
         self.watch = Watch(run_dir, level, flags)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: object, **kwargs: Any) -> None:
         """Begin to watch."""
         self.watch.begin(kwargs["model"])
         self.watch.plan("transformers.Trainer", state.max_steps, state.global_step, float(args.num_train_epochs))
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(self, args: object, state: object, control: object, **kwargs: object) -> None:
         """End the watch."""
         self.watch.end()
 

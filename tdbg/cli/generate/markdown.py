@@ -100,6 +100,7 @@ def torch_places() -> str:
         where = [
             (owner.__name__, "") if inspect.ismodule(owner) else (owner.__module__, owner.__qualname__ + ".")
             for owner, _ in found
+            if inspect.ismodule(owner) or inspect.isclass(owner)
         ]
         paths = [f"{module}:{cls}{held}" for (module, cls), (_, held) in zip(where, found, strict=True)]
         functions.append((f"`{name}`", place.why, _code([*place.paths, *paths])))

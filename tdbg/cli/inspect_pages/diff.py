@@ -1,6 +1,6 @@
 """`tdbg inspect-pages diff`: where two captures part."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
 
@@ -228,7 +228,7 @@ def _told(what: str, names: dict[str, int]) -> list[str]:
     return [f"{what}: {shown}" + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")]
 
 
-def _row(found: "Divergence", finding: "TensorDifference") -> list[Any]:
+def _row(found: "Divergence", finding: "TensorDifference") -> list[object]:
     from tdbg.core.tables import short
 
     about, gap = found.paths[finding.path], finding.gap
@@ -251,7 +251,7 @@ def _row(found: "Divergence", finding: "TensorDifference") -> list[Any]:
 # as JSON
 
 
-def _as_json(found: "Divergence", top: int) -> dict[str, Any]:
+def _as_json(found: "Divergence", top: int) -> dict[str, object]:
     return {
         "equal": not found.differs,
         "a": _called(found.a),
@@ -270,13 +270,13 @@ def _as_json(found: "Divergence", top: int) -> dict[str, Any]:
     }
 
 
-def _entry(entry: "Entry") -> dict[str, Any]:
+def _entry(entry: "Entry") -> dict[str, object]:
     point = entry.datapoint
     epoch = entry.place[0] if entry.place[0] >= 0 else None
     return {"key": point.key, "rank": point.rank, "epoch": epoch, "step": point.step, "phase": point.phase}
 
 
-def _finding(found: "Divergence", finding: "TensorDifference") -> dict[str, Any]:
+def _finding(found: "Divergence", finding: "TensorDifference") -> dict[str, object]:
     about, gap = found.paths[finding.path], finding.gap
     return {
         "path": finding.path,

@@ -75,7 +75,7 @@ class Facts:
         self.datapoint, self.path, self.tensor = datapoint, path, tensor
         self.group = ""
         self._measure, self._known = measure, known
-        self._figures: dict[str, Any] | None = None
+        self._figures: dict[str, object] | None = None
 
     def value(self, name: str) -> float | None:
         """What it says of a name; None for what it does not know."""
@@ -91,7 +91,7 @@ class Facts:
             found = self.figures().get(name)
         return real(found)
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, object]:
         """By name."""
         if self._figures is None:
             self._figures = self._measure().as_dict() if self._measure else {}
@@ -255,7 +255,7 @@ def _print(found: Sequence[Facts], names: Sequence[str], *, grouped: bool) -> No
     more = [name for name in names if name not in (*BASE, *PLACES)]
     head = ("group", *PLACE) if grouped else PLACE
 
-    def place(facts: Facts) -> tuple[Any, ...]:
+    def place(facts: Facts) -> tuple[object, ...]:
         return (facts.group, *_place(facts)) if grouped else _place(facts)
 
     if not found[0].path:
@@ -273,7 +273,7 @@ def _print(found: Sequence[Facts], names: Sequence[str], *, grouped: bool) -> No
     )
 
 
-def _place(facts: Facts) -> tuple[Any, ...]:
+def _place(facts: Facts) -> tuple[object, ...]:
     datapoint = facts.datapoint
     return datapoint.key, datapoint.rank, datapoint.step, datapoint.epoch
 
@@ -293,7 +293,7 @@ def _print_json(found: Sequence[Facts], names: Sequence[str], shares: dict[str, 
             row |= {"dtype": facts.tensor.dtype.name, "shape": facts.tensor.shape, "bytes": facts.tensor.nbytes}
         row["scalars"] = {name[7:]: facts.value(name) for name in names if name.startswith("scalar.")}
         rows.append(row)
-    told: dict[str, Any] = {
+    told: dict[str, object] = {
         name: sum(one[at] for one in shares.values()) for at, name in ((1, "looked_at"), (0, "fit"))
     }
     if any(shares):

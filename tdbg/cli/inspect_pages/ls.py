@@ -87,7 +87,7 @@ def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
         print_rows(LAYER_COLUMNS, rows)
 
 
-def datapoint_row(datapoint: "Datapoint") -> tuple[Any, ...]:
+def datapoint_row(datapoint: "Datapoint") -> tuple[object, ...]:
     """A line of the list of datapoints."""
     key: Any = datapoint.key
     if datapoint.keys is not None and datapoint.row is None:
@@ -137,7 +137,7 @@ def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
     print_json("pages-list", finite(data))
 
 
-def _as_dict(datapoint: "Datapoint") -> dict[str, Any]:
+def _as_dict(datapoint: "Datapoint") -> dict[str, object]:
     more = {"keys": datapoint.keys, "flags": datapoint.flags or None, "scalars": dict(datapoint.scalars) or None}
     named = dict(zip(DATAPOINT_COLUMNS, datapoint_row(datapoint), strict=True))
     return {**named, "key": datapoint.key, **{name: value for name, value in more.items() if value is not None}}

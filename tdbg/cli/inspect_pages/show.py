@@ -318,7 +318,7 @@ def _tensor_dict(tensor: "Tensor", args: ShowArgs, *, whole: bool) -> dict[str, 
     from tdbg.core.errors import TdbgError
     from tdbg.pages.stats.stored_tensor import measure_tensor
 
-    about: dict[str, Any] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
+    about: dict[str, object] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
     about |= {"bytes": tensor.nbytes, "note": dict(tensor.note)}
     if not whole:
         return about

@@ -1,6 +1,6 @@
 """`tdbg metrics compare`: how the numbers of runs differ, and from which step on."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
 from tdbg.metrics.metrics_options import SELECTION, Selected
@@ -156,7 +156,7 @@ def _verdict(parted: "Sequence[SeriesPair]", shared: "Sequence[SeriesPair]") -> 
     return f"{len(parted)} of {len(shared)} series part, the first at step {first.first_divergence[0]:,}: {label(first.key)}"
 
 
-def _rows(pairs: "Sequence[SeriesPair]", ranks: bool) -> "Iterator[Sequence[Any]]":
+def _rows(pairs: "Sequence[SeriesPair]", ranks: bool) -> "Iterator[Sequence[object]]":
     from tdbg.metrics.metrics_options import label
 
     for pair in pairs:
@@ -174,13 +174,13 @@ def _print_json(first: str, found: "Sequence[tuple[str, SeriesComparison]]", tol
     from tdbg.core.tables import finite
     from tdbg.metrics.rows.series_diff import SPREAD
 
-    def of(one: "Series | None") -> dict[str, Any] | None:
+    def of(one: "Series | None") -> dict[str, object] | None:
         if one is None:
             return None
         best = asdict(one.best) if one.best else None
         return {"latest": asdict(one.last), "best": best, "count": one.count, "not_finite": one.non_finite}
 
-    def told(pair: "SeriesPair") -> dict[str, Any]:
+    def told(pair: "SeriesPair") -> dict[str, object]:
         at = dict(zip(("step", "a", "b"), pair.first_divergence, strict=True)) if pair.first_divergence else None
         return {
             "key": pair.key,

@@ -145,7 +145,7 @@ def _of_phase(phase: str) -> "Callable[[str, str | None], bool]":
 
 def _state(
     reading: "Reading", until: int | None, wanted: "Callable[[str, str | None], bool]"
-) -> "Iterator[Sequence[Any]]":
+) -> "Iterator[Sequence[object]]":
     from tdbg.metrics.rows.series import Point, tally
 
     nothing = Point(0.0, 0)
@@ -162,7 +162,7 @@ def _state(
 
 def _every(
     reading: "Reading", until: int | None, wanted: "Callable[[str, str | None], bool]"
-) -> "Iterator[Sequence[Any]]":
+) -> "Iterator[Sequence[object]]":
     for rank, line in reading.lines():
         if until is None or line.step <= until:
             for key, value in line.values.items():
@@ -217,7 +217,7 @@ def _why_no_state(
     return f"no state has {' or '.join(args.key)}", suggest_keys(args.key[0] if args.key else "", sorted(keys))
 
 
-def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[str, Any] | None:
+def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[str, object] | None:
     """A state with the phase and the metrics that were asked for alone; None if it has none of them."""
     from tdbg.metrics.metrics_options import key_filter
 

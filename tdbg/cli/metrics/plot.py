@@ -157,7 +157,7 @@ def _print_json(name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
     print_json("metrics-plot", finite({"run": name, "curves": told(curves)}))
 
 
-def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, Any]]:
+def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, object]]:
     """Curves as plain data."""
     return [
         {

@@ -68,7 +68,7 @@ def run(args: ShowArgs) -> int:
     return int(not reading.counts.rows)
 
 
-def _order(one: "Series") -> tuple[Any, ...]:
+def _order(one: "Series") -> tuple[object, ...]:
     """Phases, then tasks, then metrics; keys outside the grammar at the end."""
     from tdbg.metrics.keys import CATEGORIES, PHASES, Key, KeyGrammarError
 
@@ -110,7 +110,7 @@ def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) ->
         say(f"{found.left_out:,} values of further keys are left out: there are too many keys")
 
 
-def _lines(by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool) -> "Iterator[Sequence[Any]]":
+def _lines(by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool) -> "Iterator[Sequence[object]]":
     from tdbg.metrics.metrics_options import label
     from tdbg.metrics.rows.series import sparkline
 
@@ -171,11 +171,11 @@ def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: An
     print_json("metrics-show", finite(data))
 
 
-def told(one: "Series") -> dict[str, Any]:
+def told(one: "Series") -> dict[str, object]:
     """A series as plain data."""
     from dataclasses import asdict
 
-    def point(of: "Point | None") -> dict[str, Any] | None:
+    def point(of: "Point | None") -> dict[str, object] | None:
         return None if of is None else asdict(of)
 
     return {

@@ -88,11 +88,7 @@ def _write_html(every: "Sequence[tuple[TraceFile, Summary]]", target: "Path") ->
             write_page(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
         os.replace(ready, target)
     except OSError as error:
-        ready.unlink(missing_ok=True)
         raise TdbgError(f"{safe(str(target))}: {error.strerror or error}", "name a file that can be written") from None
-    except BaseException:
-        ready.unlink(missing_ok=True)
-        raise
     say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
 
 

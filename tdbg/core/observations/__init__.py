@@ -35,9 +35,9 @@ class _Fields:
     """Fields are declared as in a dataclass, each with a default. Made by hand: a hundred dataclasses take 50 ms."""
 
     _lines: ClassVar[dict[str, str]] = {}  # those that an event carries, each with its line in docs/probes.md
-    _factories: ClassVar[dict[str, Callable[[], Any]]] = {}
+    _factories: ClassVar[dict[str, Callable[[], object]]] = {}
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         known = [vars(base) for base in reversed(cls.__mro__[1:]) if "_lines" in vars(base)]
         cls._lines = {name: line for base in known for name, line in base["_lines"].items()}
@@ -51,7 +51,7 @@ class _Fields:
                 setattr(cls, name, None)
                 cls._factories[name] = item.default_factory
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, **values: object) -> None:
         for name, make in self._factories.items():
             setattr(self, name, make())
         for name, value in values.items():
@@ -96,7 +96,7 @@ class Observed(_Fields, ABC):
     def text(self) -> str:
         """The line in the debug log, without header and tag."""
 
-    def as_values(self) -> dict[str, Any]:
+    def as_values(self) -> dict[str, object]:
         """The fields as an event carries them."""
         named = ((name, getattr(self, name)) for name in self._lines)
         return {name: value for name, value in named if value is not None or name in self.ALWAYS}
@@ -124,16 +124,16 @@ def field_lines(kinds: Iterable[type[Observed]]) -> dict[str, str]:
 
 
 NON_FINITE = ("nan", "inf", "-inf")
-_KINDS: dict[type[Any], dict[str, Any]] = {}
+_KINDS: dict[type[object], dict[str, object]] = {}
 
 
-def _kinds(cls: type[Any]) -> dict[str, Any]:
+def _kinds(cls: type[object]) -> dict[str, object]:
     if cls not in _KINDS:
         _KINDS[cls] = typing.get_type_hints(cls)
     return _KINDS[cls]
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _fits(value: object, kind: Any) -> bool:
     """True if a value of an event is of the kind that its field says."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):

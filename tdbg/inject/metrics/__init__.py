@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         def logged(
             self,
             source: str,
-            data: Mapping[Any, Any],
+            data: Mapping[Any, object],
             *,
             own_step: int | None = None,
             epoch: float | None = None,

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Observation
@@ -16,6 +17,7 @@ from tdbg.metrics.rows.row import COUNT_0, MOST_NAMED, Row
 
 if TYPE_CHECKING:
     from tdbg.inject.metrics import RowFeed
+    from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
 FOLDER = "metrics_state"
 PROBE = "metrics-state"
@@ -30,7 +32,7 @@ class Dumps:
 
     def __init__(self, feed: "RowFeed") -> None:
         self.feed = feed
-        self._own: Any = None  # the feed's tracker, while a flag is on
+        self._own: MetricsTracker | None = None  # the feed's tracker, while a flag is on
         self._foreign = False  # the program has finalised a phase of a tracker of its own
         self._listening = False
         # A pass is told once training has gone on. Any thread may add; rows are taken out under the lock, one by one.
@@ -42,7 +44,7 @@ class Dumps:
         guard = self.feed.guard
         when_imported("tdbg.metrics.tracker.metrics_tracker", lambda module: guard.call(self._arrived, module))
 
-    def _arrived(self, module: Any) -> None:
+    def _arrived(self, module: ModuleType) -> None:
         if not self._listening and not self.feed.is_off:
             self._listening = True
             module.BEFORE_RESET.append(self._finished)
@@ -67,11 +69,11 @@ class Dumps:
         flags = self.feed.monitor.settings.flags
         return tuple(name for name in FLAGS if flags.get(name))
 
-    def _finished(self, tracker: Any, phase: str) -> None:
+    def _finished(self, tracker: "MetricsTracker", phase: str) -> None:
         """A phase of a tracker was finalised; its sums are still there. Nothing reaches the program."""
         self.feed.guard.call(self._look_at, tracker, phase)
 
-    def _look_at(self, tracker: Any, phase: str) -> None:
+    def _look_at(self, tracker: "MetricsTracker", phase: str) -> None:
         feed = self.feed
         if tracker is self._own or not feed.hears:
             return
@@ -91,7 +93,7 @@ class Dumps:
         row = Row(time.time(), step, found.epoch, phase, text={f"{phase}/{COUNT_0}": names}, source="tdbg")
         self.feed.say(row)
 
-    def _dump(self, tracker: Any, phase: str, step: int) -> None:
+    def _dump(self, tracker: "MetricsTracker", phase: str, step: int) -> None:
         """Write the state, and say so."""
         monitor, me = self.feed.monitor, self.feed.me
         monitor.become_rank_now()
@@ -152,7 +154,7 @@ class Dumps:
             self._dump(tracker, "val", step)
         self.feed.monitor.budget.ask(time.perf_counter() - begun)
 
-    def _start(self) -> Any:
+    def _start(self) -> "MetricsTracker":
         """The tracker of the feed; the program's list of trackers does not know it."""
         from tdbg.metrics.tracker import tracker_state
         from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
@@ -162,7 +164,7 @@ class Dumps:
         return self._own
 
 
-def _keep(tracker: Any, row: Row, samples: int) -> None:
+def _keep(tracker: "MetricsTracker", row: Row, samples: int) -> None:
     """Have the feed's tracker take a row."""
     if row.source != "tdbg" or row.phase != TRAIN:
         _record(tracker, row)
@@ -175,7 +177,7 @@ def _keep(tracker: Any, row: Row, samples: int) -> None:
         update(found)
 
 
-def _record(tracker: Any, row: Row) -> None:
+def _record(tracker: "MetricsTracker", row: Row) -> None:
     """Values that are whole already, each as a pass of one sample; names outside the grammar go below their phase."""
     from tdbg.metrics.keys import CATEGORIES, Key, KeyGrammarError
 
@@ -198,7 +200,7 @@ def _free(folder: Path, stem: str) -> Path:
     return path
 
 
-def _line(tracker: Any, phase: str) -> str:
+def _line(tracker: "MetricsTracker", phase: str) -> str:
     """What the pass computed, in a line."""
     found = tracker.phases.get(phase) or ()
     values = [f"{key} {metric.value:g}" for key, metric in found if metric.value is not None]

@@ -132,7 +132,7 @@ class Feed:
     def logged(
         self,
         source: str,
-        data: Mapping[Any, Any],
+        data: Mapping[Any, object],
         *,
         own_step: int | None = None,
         epoch: float | None = None,

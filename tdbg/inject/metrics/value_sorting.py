@@ -18,10 +18,10 @@ class Sorted:
 
     values: dict[str, float] = field(default_factory=dict)
     text: dict[str, str] = field(default_factory=dict)
-    late: list[tuple[str, Any]] = field(default_factory=list)
+    late: list[tuple[str, object]] = field(default_factory=list)
 
 
-def sort(data: Mapping[Any, Any]) -> Sorted:
+def sort(data: Mapping[object, object]) -> Sorted:
     """Sort what was logged; what is neither a number nor words (pictures, histograms) is passed over.
 
     Mappings in it are flattened with dots, as Weights & Biases does. Nothing waits for a device, and of DTensors only
@@ -43,7 +43,7 @@ def sort(data: Mapping[Any, Any]) -> Sorted:
     return found
 
 
-def _flat(data: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _flat(data: Mapping[object, object], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
     for name, value in data.items():
         key = f"{prefix}{name}"[:MAX_KEY]
         if isinstance(value, Mapping):

@@ -17,6 +17,7 @@ from tdbg.core.guard import Guard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import Action, ArgumentParser, Namespace
     from typing import Any
 
 LAUNCHERS = (
@@ -39,11 +40,11 @@ def arrive(module: ModuleType) -> None:
         _after_parse(parser, name)
 
 
-def _after_parse(cls: "Any", name: str) -> None:
+def _after_parse(cls: object, name: str) -> None:
     real, guard = getattr(cls, name), Guard("inject-argparse", _report)
 
     @functools.wraps(real)
-    def parse(self: "Any", args: "Any" = None, namespace: "Any" = None) -> "Any":
+    def parse(self: "ArgumentParser", args: object = None, namespace: "Namespace | None" = None) -> object:
         try:
             result = real(self, args, namespace)
         except BaseException as error:
@@ -63,25 +64,25 @@ def _report(part: str, error: BaseException) -> None:
     agent().failed(part, error)
 
 
-def _look_at(parser: "Any", result: "Any") -> None:
+def _look_at(parser: "ArgumentParser", result: object) -> None:
     if _worth_a_look(parser):
         _offer(parser, result)
 
 
-def _worth_a_look(parser: "Any") -> bool:
+def _worth_a_look(parser: "ArgumentParser") -> bool:
     """Cheap: does the parser declare a debug option or an override list, and is it the program's own?"""
     options = any("debug" in option.lower() or "enable" in option.lower() for option in parser._option_string_actions)
     lists = any(action.dest in PAIRS or action.dest in EQUALS for action in parser._actions)
     return (options or lists) and not _is_launcher(parser)
 
 
-def _is_launcher(parser: "Any") -> bool:
+def _is_launcher(parser: "ArgumentParser") -> bool:
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     names = (os.path.basename(str(parser.prog)).split(" ")[0], getattr(spec, "name", None) or "")
     return any(name.startswith(LAUNCHERS) for name in names)
 
 
-def _offer(parser: "Any", result: "Any") -> None:
+def _offer(parser: "ArgumentParser", result: object) -> None:
     from tdbg.inject.take import ledger, may_set
 
     if not (isinstance(result, tuple) and result):  # a subclass may return what it likes
@@ -93,7 +94,7 @@ def _offer(parser: "Any", result: "Any") -> None:
     _report_on(parser, result[0])
 
 
-def _report_on(parser: "Any", namespace: "Any") -> None:
+def _report_on(parser: "ArgumentParser", namespace: "Namespace") -> None:
     """Debug options that are on without tdbg: by the user's own command line, or by default."""
     from tdbg.inject.program_flags import report_values
 
@@ -104,7 +105,7 @@ def _report_on(parser: "Any", namespace: "Any") -> None:
     )
 
 
-def _set_options(parser: "Any", namespace: "Any") -> None:
+def _set_options(parser: "ArgumentParser", namespace: "Namespace") -> None:
     from tdbg.inject.take import MisfitError, ledger
 
     book = ledger()
@@ -121,7 +122,7 @@ def _set_options(parser: "Any", namespace: "Any") -> None:
             book.took(flag, f"argparse {option}", old, getattr(namespace, action.dest, None))
 
 
-def _option(parser: "Any", flag: str) -> "tuple[str, Any]":
+def _option(parser: "ArgumentParser", flag: str) -> "tuple[str, Any]":
     """The parser's option for a flag, whatever joins its words."""
     from tdbg.inject.take import ledger, spellings
 
@@ -135,7 +136,9 @@ def _option(parser: "Any", flag: str) -> "tuple[str, Any]":
     return next((options[name] for name in found if name in options), ("", None))
 
 
-def _apply(parser: "Any", namespace: "Any", action: "Any", option: str, value: "bool | str") -> None:
+def _apply(
+    parser: "ArgumentParser", namespace: "Namespace", action: "Action", option: str, value: "bool | str"
+) -> None:
     """What the option does to the namespace when it is given with ``value``."""
     import argparse
 
@@ -160,7 +163,7 @@ def _switch(value: "bool | str") -> bool:
     return bool(fit(value, False))
 
 
-def _convert(parser: "Any", action: "Any", text: str) -> "Any":
+def _convert(parser: "ArgumentParser", action: "Action", text: str) -> "Any":
     import argparse
 
     from tdbg.inject.take import MisfitError
@@ -173,7 +176,7 @@ def _convert(parser: "Any", action: "Any", text: str) -> "Any":
     return [converted] if action.nargs in ("*", "+", 1) else converted
 
 
-def _lengthen(parser: "Any", namespace: "Any") -> None:
+def _lengthen(parser: "ArgumentParser", namespace: "Namespace") -> None:
     """``--inject argv``: add the flags to the program's override list."""
     from tdbg.inject.take import ledger
 

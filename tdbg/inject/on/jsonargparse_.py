@@ -21,25 +21,25 @@ class Json:
         self.name = f"jsonargparse {below}".rstrip()
         self._namespace: Any = module.Namespace
 
-    def sections(self, node: Any) -> list[str]:
+    def sections(self, node: object) -> list[str]:
         """The keys below ``node`` that hold namespaces of their own, such as ``model`` or a subcommand."""
         return [key for key, child in vars(node).items() if isinstance(child, self._namespace)]
 
-    def keys(self, node: Any) -> list[str] | None:
+    def keys(self, node: object) -> list[str] | None:
         if isinstance(node, self._namespace):
             node = vars(node)
         return [key for key in node if isinstance(key, str)] if isinstance(node, dict) else None
 
-    def get(self, node: Any, key: str) -> Any:
+    def get(self, node: object, key: str) -> Any:
         return node[key] if isinstance(node, dict) else getattr(node, key)
 
-    def put(self, node: Any, key: str, value: Any) -> None:
+    def put(self, node: object, key: str, value: object) -> None:
         if isinstance(node, dict):
             node[key] = value
         else:
             setattr(node, key, value)
 
-    def section(self, node: Any) -> Any:
+    def section(self, node: object) -> object:
         return None
 
 
@@ -52,11 +52,11 @@ def arrive(module: ModuleType) -> None:
             after(module.ArgumentParser, name, then, "inject-jsonargparse")
 
 
-def _offer_result(tree: Json, final: bool, _: Any, config: Any) -> None:
+def _offer_result(tree: Json, final: bool, _: object, config: object) -> None:
     _offer(config, tree, final=final)
 
 
-def _offer(config: Any, tree: Json, path: str = "", *, final: bool) -> None:
+def _offer(config: object, tree: Json, path: str = "", *, final: bool) -> None:
     """Also below: an argument of LightningCLI's model is ``model.debug_x``, of a subcommand ``fit.model.debug_x``."""
     if not hasattr(config, "__dict__") or path.count(".") > DEEPEST:
         return

@@ -30,7 +30,7 @@ class Omega:
             return None
         return [key for key in node if isinstance(key, str)]
 
-    def get(self, node: Any, key: str) -> Any:
+    def get(self, node: Any, key: str) -> object:
         child = node._get_node(key)
         if isinstance(child, self._dict):
             return child
@@ -39,11 +39,11 @@ class Omega:
         except self._error:  # a missing value ("???") or an interpolation that leads nowhere: nothing to keep
             return None
 
-    def put(self, node: Any, key: str, value: Any) -> None:
+    def put(self, node: Any, key: str, value: object) -> None:
         with self._override(node, ["readonly", "struct"], [False, False]):
             node[key] = value
 
-    def section(self, node: Any) -> Any:
+    def section(self, node: object) -> object:
         return None  # outside struct mode anything may be added, so a misspelt flag would never be noticed
 
 
@@ -55,12 +55,12 @@ def arrive(module: ModuleType) -> None:
             _after(module.OmegaConf, name, tree)
 
 
-def _after(owner: Any, name: str, tree: Omega) -> None:
+def _after(owner: object, name: str, tree: Omega) -> None:
     real, guard = getattr(owner, name), guard_of("inject-omegaconf")
 
     @functools.wraps(real)
     @without_own_frames
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: object, **kwargs: object) -> object:
         config = real(*args, **kwargs)
         guard.call(set_flags, config, tree, unknown="doubt")
         return config

@@ -7,11 +7,12 @@ import platform
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from tdbg.core import run_files
 from tdbg.core.control import CONTROL_FILE, Request, read
-from tdbg.core.events import End, Metric, Start, Step, number, plain
+from tdbg.core.events import End, Event, Metric, Start, Step, number, plain
 from tdbg.core.flags import DIAGNOSTICS
 from tdbg.core.redaction import redact_argv
 from tdbg.core.rundir import allowed_env, env_rank, rank_folder, write_json
@@ -20,12 +21,15 @@ from tdbg.inject.agent import Agent, agent
 from tdbg.inject.identity import is_child
 from tdbg.inject.imports import when_imported
 
+if TYPE_CHECKING:
+    from tdbg.inject.metrics.feed import Feed
+
 LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 BATCH_LIMIT_BYTES = 256_000_000
 FED = (Step, Metric)  # the events that say metrics
 
 
-def arrive(module: Any) -> None:
+def arrive(module: ModuleType) -> None:
     """Called once, when the program's ``import torch`` has finished."""
     me = agent()
     begun = time.perf_counter()
@@ -46,7 +50,7 @@ def _give_host(me: Agent) -> None:
     from tdbg.inject.take import ledger
     from tdbg.runtime.run_context import RunContext, install
 
-    def take(flag: str, value: Any) -> None:
+    def take(flag: str, value: object) -> None:
         ledger().took(flag, DIAGNOSTICS, False, value)
 
     install(RunContext(me.settings.flags, lambda: me.monitor, take))
@@ -100,7 +104,7 @@ class Rank:
         me.at_fork(self._forked)
         atexit.register(self.end)
 
-    def _feed(self) -> Any:
+    def _feed(self) -> "Feed":
         """Where metrics go."""
         from tdbg.inject.metrics.feed import Feed
 
@@ -109,7 +113,7 @@ class Rank:
         feed.dumps.wait()
         return feed
 
-    def _expect_own_passes(self, hooks: Any) -> None:
+    def _expect_own_passes(self, hooks: ModuleType) -> None:
         """A debugger that runs the model again (GradCAM) makes no step and no datapoint of it."""
         hooks.AROUND_OWN_PASSES.append(self.monitor.own_pass)
 
@@ -124,7 +128,7 @@ class Rank:
         self._control_seen = found.st_ino, found.st_mtime_ns
         return read(self._control)
 
-    def _keep(self, name: str, data: Any) -> str:
+    def _keep(self, name: str, data: object) -> str:
         """Write plain data as JSON into the rank's folder; returns the file's name."""
         self.monitor.become_rank_now()
         if self.me.folder is None:
@@ -132,7 +136,7 @@ class Rank:
         write_json(self.me.folder / name, plain(data))
         return name
 
-    def _emit(self, event: Any) -> None:
+    def _emit(self, event: Event) -> None:
         self.me.emit(event)
         if self.feed is not None and type(event) in FED:
             self.feed.take(event)
@@ -168,7 +172,7 @@ class Rank:
             startup_ms=round(self.startup_ms, 1),
         )
 
-    def _save_batch(self, step: int, parts: dict[str, Any]) -> str:
+    def _save_batch(self, step: int, parts: dict[str, object]) -> str:
         """Write the tensors of a batch; the file's name, or nothing where no tensor could be written."""
         from tdbg.pages.format.safetensors_file import storable
         from tdbg.pages.format.safetensors_file import write_safetensors as write
@@ -282,11 +286,11 @@ def identity() -> tuple[int, int]:
     return env_rank(os.environ) or 0, _env_int(("WORLD_SIZE",)) or 1
 
 
-def describe_device() -> dict[str, Any]:
+def describe_device() -> dict[str, object]:
     """The accelerator (or CPU) this process computes on, for the run's record."""
     import torch
 
-    found: dict[str, Any] = {"type": "cpu", "threads": torch.get_num_threads(), "machine": platform.machine()}
+    found: dict[str, object] = {"type": "cpu", "threads": torch.get_num_threads(), "machine": platform.machine()}
     if torch.cuda.is_available():
         index = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
         properties = torch.cuda.get_device_properties(index)
@@ -314,7 +318,7 @@ def _driver() -> str | None:
     return next((word for word in words if word[:1].isdigit()), None)
 
 
-def outline(value: Any, depth: int = 0) -> Any:
+def outline(value: object, depth: int = 0) -> object:
     """What else a batch holds, as plain data: short values whole, tensors by shape, the rest by type."""
     if isinstance(value, str):
         return value[:500]

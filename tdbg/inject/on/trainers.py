@@ -8,7 +8,7 @@ from tdbg.core.frames import without_own_frames
 from tdbg.inject.agent import agent
 
 
-def arrive(module: Any) -> None:
+def arrive(module: object) -> None:
     """Called when one of the watched modules has been imported."""
     if hasattr(module, "CallbackHandler"):
         _wrap(module.CallbackHandler, "on_train_begin", _hugging_face)
@@ -16,11 +16,11 @@ def arrive(module: Any) -> None:
         _wrap(module._FitLoop, "on_run_start", _lightning)
 
 
-def _wrap(owner: Any, name: str, plan_of: Any) -> None:
+def _wrap(owner: object, name: str, plan_of: Any) -> None:
     original, me = getattr(owner, name), agent()
     guard = me.guard("plan")
 
-    def tell(*args: Any) -> None:
+    def tell(*args: object) -> None:
         plan = plan_of(*args)
         me.emit_as_rank(plan)
         if me.feed is not None:
@@ -28,19 +28,19 @@ def _wrap(owner: Any, name: str, plan_of: Any) -> None:
 
     @functools.wraps(original)
     @without_own_frames
-    def told(*args: Any, **kwargs: Any) -> Any:
+    def told(*args: object, **kwargs: object) -> object:
         guard.call(tell, *args)
         return original(*args, **kwargs)
 
     setattr(owner, name, told)
 
 
-def _hugging_face(handler: Any, arguments: Any, state: Any, *rest: Any) -> Plan:
+def _hugging_face(handler: object, arguments: Any, state: Any, *rest: object) -> Plan:
     left = int(state.max_steps) - int(state.global_step)  # a resumed run has done some of them
     return Plan(steps=left, epochs=float(arguments.num_train_epochs), source="transformers.Trainer")
 
 
-def _lightning(loop: Any, *rest: Any) -> Plan:
+def _lightning(loop: Any, *rest: object) -> Plan:
     trainer, steps = loop.trainer, None
     batches = getattr(loop, "max_batches", None)
     if trainer.max_steps and trainer.max_steps > 0:

@@ -19,16 +19,16 @@ class Yacs:
     name = "yacs"
     mode = "yacs"
 
-    def keys(self, node: Any) -> list[str] | None:
+    def keys(self, node: object) -> list[str] | None:
         return [key for key in node if isinstance(key, str)] if isinstance(node, dict) else None
 
-    def get(self, node: Any, key: str) -> Any:
+    def get(self, node: Any, key: str) -> object:
         return node[key]
 
-    def put(self, node: Any, key: str, value: Any) -> None:
+    def put(self, node: Any, key: str, value: object) -> None:
         node[key] = value
 
-    def section(self, node: Any) -> Any:
+    def section(self, node: Any) -> object:
         return type(node)(new_allowed=True) if getattr(node, "is_new_allowed", bool)() else None
 
 
@@ -49,7 +49,7 @@ def _before_freeze(node: Any) -> None:
     real, guard = node.freeze, guard_of("inject-yacs")
 
     @functools.wraps(real)
-    def freeze(self: Any) -> Any:
+    def freeze(self: object) -> object:
         guard.call(set_flags, self, TREE, unknown="refuse")
         return real(self)
 
@@ -65,7 +65,7 @@ def _before_read(node: Any) -> None:
             set_flags(config, TREE, unknown="ignore")
 
     @functools.wraps(real)
-    def read(self: Any, name: str) -> Any:
+    def read(self: object, name: str) -> object:
         if name in ("DEBUG", "debug"):
             guard.call(offer_thawed, self)
         return real(self, name)

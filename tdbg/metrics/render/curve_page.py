@@ -12,7 +12,7 @@ LETTERS = 160  # of a name
 
 def write_page(file: IO[bytes], curves: Sequence[dict[str, Any]], name: str) -> None:
     """Write the page; curves: as `tdbg metrics plot --json` tells them. Raises TdbgError without plotly, OSError."""
-    by_key: dict[str, list[dict[str, Any]]] = {}
+    by_key: dict[str, list[dict[str, object]]] = {}
     for one in curves:
         by_key.setdefault(one["key"], []).append(one)
     graphs = [{"key": short(key, LETTERS), "curves": [_curve(one) for one in those]} for key, those in by_key.items()]
@@ -22,7 +22,7 @@ def write_page(file: IO[bytes], curves: Sequence[dict[str, Any]], name: str) -> 
     write_graphs(file, "tdbg.metrics", name, finite({"graphs": graphs[:GRAPHS], "note": "; ".join(notes)}))
 
 
-def _curve(one: dict[str, Any]) -> dict[str, Any]:
+def _curve(one: dict[str, Any]) -> dict[str, object]:
     source = f", {one['source']}" if one["source"] else ""
     bad = f" ({one['not_finite']:,} not finite)" if one["not_finite"] else ""
     points = [*zip(one["steps"], one["values"], strict=True), *((step, None) for step in one["not_finite_steps"])]

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import describe_failure, parse_json, read_small
@@ -21,7 +20,7 @@ PHASE = re.compile(r"(train|training|val|valid|validation|dev|eval|test)[_/.](.+
 ODD = re.compile(r"[^A-Za-z0-9_.\-]+")
 
 
-def row_of(found: Any, *, of_trainer: bool = False) -> Row | None:
+def row_of(found: object, *, of_trainer: bool = False) -> Row | None:
     """A flat object of numbers as a row; None if it has neither step nor epoch, or no number beside them.
 
     of_trainer: it comes from a trainer's log, where ``train_loss`` is the mean of the whole run.
@@ -79,7 +78,7 @@ def states_below(folder: Path) -> list[Path]:
     return [max(numbered)[1]] if numbered else []
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

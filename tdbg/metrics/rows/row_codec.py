@@ -18,7 +18,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 def encode(row: Row) -> bytes:
     """One line, its end included. Raises TypeError for a value that is no number. Cost: about 4 us and 0.4 us a value."""
-    made: dict[str, Any] = {"t": round(row.t, 3), "step": row.step}
+    made: dict[str, object] = {"t": round(row.t, 3), "step": row.step}
     if row.epoch is not None:
         made["epoch"] = row.epoch
     if row.phase is not None:
@@ -100,7 +100,7 @@ def _row(found: dict[str, Any]) -> Row | None:
     )
 
 
-def _texts(found: Any) -> dict[str, str]:
+def _texts(found: object) -> dict[str, str]:
     return {key: str(value) for key, value in found.items()} if isinstance(found, Mapping) else {}
 
 

@@ -49,7 +49,7 @@ class RunSummary:
     orders: dict[tuple[str, int], RowOrder] = field(default_factory=dict)  # by source and rank
     units: dict[str, set[str]] = field(default_factory=dict)  # key -> what it was said to be measured in
     said: list[tuple[int, int, str, str]] = field(default_factory=list)  # rank, step, key, and metrics without a sample
-    dumps: list[tuple[int, dict[str, Any]]] = field(default_factory=list)  # rank and dump, in order
+    dumps: list[tuple[int, dict[str, object]]] = field(default_factory=list)  # rank and dump, in order
     _clock: dict[int, float] = field(default_factory=dict)
 
     def add(self, batch: "Batch") -> None:

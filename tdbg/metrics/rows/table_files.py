@@ -73,7 +73,7 @@ def resolve_table_path(out: str, force: bool, *, binary: bool = False) -> Iterat
         part.unlink(missing_ok=True)
 
 
-def _csv(file: IO[str], about: dict[str, Any], columns: Sequence[str], rows: Rows) -> int:
+def _csv(file: IO[str], about: dict[str, object], columns: Sequence[str], rows: Rows) -> int:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
     count = 0
@@ -83,7 +83,7 @@ def _csv(file: IO[str], about: dict[str, Any], columns: Sequence[str], rows: Row
     return count
 
 
-def _json(file: IO[str], about: dict[str, Any], columns: Sequence[str], rows: Rows) -> int:
+def _json(file: IO[str], about: dict[str, object], columns: Sequence[str], rows: Rows) -> int:
     head = json.dumps({"kind": "metrics-dump", "version": 1, "data": finite(about)})
     file.write(f'{head[:-2]}{", " if about else ""}"rows": [')
     count = 0
@@ -95,7 +95,7 @@ def _json(file: IO[str], about: dict[str, Any], columns: Sequence[str], rows: Ro
     return count
 
 
-def _parquet(file: IO[bytes], about: dict[str, Any], columns: Sequence[str], rows: Rows) -> int:
+def _parquet(file: IO[bytes], about: dict[str, object], columns: Sequence[str], rows: Rows) -> int:
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -113,7 +113,7 @@ def _parquet(file: IO[bytes], about: dict[str, Any], columns: Sequence[str], row
     return count
 
 
-WRITERS: dict[str, Callable[[Any, dict[str, Any], Sequence[str], Rows], int]] = {
+WRITERS: dict[str, Callable[[Any, dict[str, object], Sequence[str], Rows], int]] = {
     "json": _json,
     "csv": _csv,
     "parquet": _parquet,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tdbg.metrics.rows.row import Row
 
@@ -22,13 +22,13 @@ class MetricSink:
     def write(self, row: Row) -> None:
         """Take one row."""
 
-    def config(self, values: Mapping[str, Any]) -> None:
+    def config(self, values: Mapping[str, object]) -> None:
         """Take what holds for the whole run; called once, with plain values."""
 
     def resumed(self, step: int) -> None:
         """The program goes on from a checkpoint of this step: rows of later steps will be made again."""
 
-    def summary(self, values: Mapping[str, Any]) -> None:
+    def summary(self, values: Mapping[str, object]) -> None:
         """Take the final results."""
 
     def flush(self) -> None:
@@ -37,9 +37,9 @@ class MetricSink:
     def close(self) -> None:
         """Flush and let go; may be called twice."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """What a checkpoint has to bring back, such as the id of a run elsewhere."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Take over what a checkpoint brought; called before the first row, or not at all."""

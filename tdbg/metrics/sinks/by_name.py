@@ -1,14 +1,13 @@
 """Sinks by their names, as settings of a program name them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tdbg.core.errors import TdbgError
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
 
 
-def plain_sinks(names: Sequence[str], **settings: Mapping[str, Any]) -> list[MetricSink]:
+def plain_sinks(names: Sequence[str], **settings: Mapping[str, object]) -> list[MetricSink]:
     """Sinks by name (csv, wandb, tensorboard, or of other packages), each with its settings.
 
     Raises TdbgError for a name that there is not, and for settings that a sink does not have.

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TextIO
+from typing import ClassVar, TextIO
 
 from tdbg.core.tables import cell, safe
 from tdbg.metrics.rows.row import Row
@@ -65,7 +65,7 @@ class ConsoleSink(MetricSink):
     def _named(key: str, phase: str) -> str:
         return safe(key.removeprefix(f"{phase}/") if phase else key)
 
-    def summary(self, values: Mapping[str, Any]) -> None:
+    def summary(self, values: Mapping[str, object]) -> None:
         """Print the final results as a table, a line a metric, at most `MOST_RESULTS`."""
         results = results_of(values)
         rows = [HEADINGS, *(tuple(map(cell, one)) for one in results[:MOST_RESULTS])]

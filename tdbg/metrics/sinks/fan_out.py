@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tdbg.core.guard import guarded
 from tdbg.core.output import say
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks.base import MetricSink
@@ -51,7 +53,7 @@ class FanOut(MetricSink):
             SENDING.append(sink.name)
             try:
                 sink.write(row)
-            except Exception as error:  # guard: a sink never reaches training
+            except Exception as error:  # a sink never reaches training; inline, as this runs at every row
                 health.lost += 1
                 self._failed(sink, health, error)
             else:
@@ -59,16 +61,14 @@ class FanOut(MetricSink):
             finally:
                 SENDING.pop()
 
-    def _each(self, call: Callable[[MetricSink], Any]) -> None:
+    def _each(self, call: Callable[[MetricSink], object]) -> None:
         for sink in self.sinks:
             health = self.health[id(sink)]
             if not health.is_off:
-                try:
+                with guarded("a sink never reaches training", partial(self._failed, sink, health)):
                     call(sink)
-                except Exception as error:  # guard: a sink never reaches training
-                    self._failed(sink, health, error)
 
-    def _failed(self, sink: MetricSink, health: Health, error: Exception) -> None:
+    def _failed(self, sink: MetricSink, health: Health, error: BaseException) -> None:
         health.strikes += 1
         health.error = f"{type(error).__name__}: {error}"[:300]
         if health.strikes == STRIKES:
@@ -78,13 +78,13 @@ class FanOut(MetricSink):
     def place(self, folder: Path) -> None:
         self._each(lambda sink: sink.place(folder))
 
-    def config(self, values: Mapping[str, Any]) -> None:
+    def config(self, values: Mapping[str, object]) -> None:
         self._each(lambda sink: sink.config(values))
 
     def resumed(self, step: int) -> None:
         self._each(lambda sink: sink.resumed(step))
 
-    def summary(self, values: Mapping[str, Any]) -> None:
+    def summary(self, values: Mapping[str, object]) -> None:
         self._each(lambda sink: sink.summary(values))
 
     def flush(self) -> None:
@@ -101,7 +101,7 @@ class FanOut(MetricSink):
             if health.lost:
                 self._say(f"metrics: sink {sink.name} lost {health.lost} rows ({health.error})")
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Those of its sinks, by their names."""
         found: dict[str, Any] = {}
         self._each(lambda sink: found.update({sink.name: state} if (state := sink.state_dict()) else {}))

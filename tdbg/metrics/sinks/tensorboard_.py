@@ -57,7 +57,7 @@ class TensorboardSink(MetricSink):
         values += [_text(key, text) for key, text in row.text.items()]
         self._add(row.t, row.step, summary=Summary(value=values))
 
-    def config(self, values: Mapping[str, Any]) -> None:
+    def config(self, values: Mapping[str, object]) -> None:
         """The config as a table."""
         import time
 
@@ -74,7 +74,7 @@ class TensorboardSink(MetricSink):
 
         self._add(time.time(), step + 1, session_log=SessionLog(status=SessionLog.START))
 
-    def _add(self, t: float, step: int, **what: Any) -> None:
+    def _add(self, t: float, step: int, **what: object) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self.writer.add_event(Event(wall_time=t, step=step, **what))
@@ -91,7 +91,7 @@ class TensorboardSink(MetricSink):
             writer.close()
 
 
-def _text(tag: str, text: str) -> Any:
+def _text(tag: str, text: str) -> object:
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto

@@ -26,10 +26,10 @@ class WandbSink(MetricSink):
 
     name: ClassVar[str] = "wandb"
 
-    def __init__(self, *, run_id: str | None = None, resume: bool = False, **settings: Any) -> None:
+    def __init__(self, *, run_id: str | None = None, resume: bool = False, **settings: object) -> None:
         self._id, self._resume, self._settings = run_id, resume, settings
         self._run: Any = None
-        self._config: dict[str, Any] = {}  # what came before the run was begun
+        self._config: dict[str, object] = {}  # what came before the run was begun
         self._closed = False
 
     @property
@@ -45,7 +45,7 @@ class WandbSink(MetricSink):
             self._run.config.update({**self._config, "run_id": self._id}, allow_val_change=True)
         return self._run
 
-    def _begin(self) -> Any:
+    def _begin(self) -> object:
         try:
             import wandb
         except ImportError:
@@ -64,20 +64,20 @@ class WandbSink(MetricSink):
 
     def write(self, row: Row) -> None:
         """Log one row: its values, text, and where the run is."""
-        stamp: dict[str, Any] = {STEP: row.step, "rank": row.rank}
+        stamp: dict[str, object] = {STEP: row.step, "rank": row.rank}
         if row.epoch is not None:
             stamp["epoch"] = row.epoch
         if row.phase is not None:
             stamp["phase"] = row.phase
         self.run.log({**row.values, **row.text, **stamp})
 
-    def config(self, values: Mapping[str, Any]) -> None:
+    def config(self, values: Mapping[str, object]) -> None:
         """Add to the config of the run."""
         self._config |= values
         if self._run is not None:
             self._run.config.update(dict(values), allow_val_change=True)
 
-    def summary(self, values: Mapping[str, Any]) -> None:
+    def summary(self, values: Mapping[str, object]) -> None:
         """Add to the summary of the run."""
         self.run.summary.update(dict(values))
 
@@ -88,11 +88,11 @@ class WandbSink(MetricSink):
             run, self._run = self._run, None
             run.finish()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """The id of the run, for the checkpoint."""
         return {"run_id": self._id} if self._id else {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on with the run of a checkpoint: it must be there."""
         saved = state.get("run_id")
         if self._run is None and saved:
@@ -101,7 +101,7 @@ class WandbSink(MetricSink):
             say(f"metrics: this run of W&B is {self._id}, not {saved} of the checkpoint: load before the first row")
 
 
-def _patient(settings: Any) -> Any:
+def _patient(settings: Any) -> object:
     """Settings with time to begin offline: the time a program allows for its server may be too short for that."""
     if settings is None or isinstance(settings, Mapping):
         settings = dict(settings or {})

@@ -61,7 +61,7 @@ class AveragingWindow:
         self._sums, self._last, self.steps = {}, {}, 0
         return found
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """What is in it, as plain data."""
         return {
             "version": VERSION,

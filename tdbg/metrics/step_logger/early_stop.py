@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tdbg.core.directions import direction_of, told
 from tdbg.core.flags import LEVELS
@@ -127,7 +127,7 @@ class EarlyStop:
         text = f"{self.key} was no better than {self.best:g}{when} for {checks}{now}"
         return self._end("patience", text, step, epoch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """What is needed to go on: best, checks since, the reason if there is one."""
         return {
             "version": VERSION,
@@ -138,7 +138,7 @@ class EarlyStop:
             "reason": None if self.reason is None else list(self.reason),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from a saved state; of another metric only nothing is taken. Raises StateError for an unsound one."""
         if state_fields.whole(state, "version", "early stop") != VERSION:
             raise state_fields.StateError("early stop.version", f"is {state['version']}")

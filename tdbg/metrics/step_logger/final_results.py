@@ -13,10 +13,10 @@ NO_RESULT = ("ms", "sec", "mb", "per_sec")  # units of what is no result
 STAMPS = ("epoch", "step")  # of a best, behind a dot
 
 
-def final_results(tracker: "MetricsTracker") -> tuple[dict[str, float], dict[str, Any]]:
+def final_results(tracker: "MetricsTracker") -> tuple[dict[str, float], dict[str, object]]:
     """Numbers by key (``val/loss``, ``val/best_loss``), and the same with the epoch and step of each best."""
     numbers: dict[str, float] = {}
-    summary: dict[str, Any] = {}
+    summary: dict[str, object] = {}
     for phase in tracker.phases.values():
         for key, metric in phase:
             if metric.value is not None:
@@ -37,13 +37,13 @@ class Result(NamedTuple):
     """One metric at the end of a run; what it has not is None."""
 
     key: str
-    last: Any
-    best: Any = None
+    last: object
+    best: object = None
     epoch: Any = None
-    step: Any = None
+    step: object = None
 
 
-def results_of(summary: Mapping[str, Any]) -> list[Result]:
+def results_of(summary: Mapping[str, object]) -> list[Result]:
     """A summary with a line a metric: first those of whole phases, then of tasks, then of subsets.
 
     Copies are left out, and so are times, rates and memory: they say how it went, not what came of it.

@@ -38,10 +38,10 @@ class OpsSchedule:
         total_steps: int | None = None,
         epochs: int | None = None,
         steps_per_epoch: int | None = None,
-        warmup: Any = 0,
+        warmup: object = 0,
         early_stop: EarlyStop | Mapping[str, Any] | None = None,
         levels: LevelSchedule | Mapping[int, str] | None = None,
-        **intervals: Any,
+        **intervals: object,
     ) -> None:
         self.total_steps, self.epochs, self.steps_per_epoch = _length(total_steps, epochs, steps_per_epoch)
         for name in intervals:
@@ -60,7 +60,7 @@ class OpsSchedule:
         self.levels = levels if isinstance(levels, LevelSchedule) else LevelSchedule(levels or {})
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "OpsSchedule":
+    def from_config(cls, config: Mapping[str, object]) -> "OpsSchedule":
         """The schedule that a section of a configuration asks for: yacs, OmegaConf or a plain mapping.
 
         Names are those of this class in any case, also with ``_INTERVAL`` behind them, and those of operations may stand
@@ -130,11 +130,11 @@ class OpsSchedule:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """What is needed to go on after a restart; intervals are the settings' to say."""
         return {"version": VERSION, "early_stop": None if self.early_stop is None else self.early_stop.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from a saved state. Raises StateError for an unsound one, and then changes nothing."""
         if state_fields.whole(state, "version", "schedule") != VERSION:
             raise state_fields.StateError("schedule.version", f"is {state['version']}")
@@ -142,7 +142,7 @@ class OpsSchedule:
         if self.early_stop is not None and saved is not None:
             self.early_stop.load_state_dict(saved)
 
-    def _warmup(self, asked: Any) -> int:
+    def _warmup(self, asked: object) -> int:
         found = interval(asked, "warmup", self.total_steps)
         if found.epochs and not self.steps_per_epoch:
             raise ScheduleError("the warm-up is in epochs of unknown length", "say steps_per_epoch")
@@ -164,7 +164,7 @@ class OpsSchedule:
         return "never: the run is shorter" if late else f"end of epoch {one.epochs}"
 
 
-def _section(config: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
+def _section(config: Mapping[str, object], wanted: str) -> Mapping[str, object]:
     found = next((value for name, value in config.items() if str(name).lower() == wanted), None)
     return found if isinstance(found, Mapping) else {}
 

@@ -14,7 +14,7 @@ MAX_DEPTH = 20
 PLAIN = (str, int, float, bool, type(None))
 
 
-def run_config(config: Any = None, *, data: Any = None, model: Any = None) -> dict[str, Any]:
+def run_config(config: object = None, *, data: object = None, model: object = None) -> dict[str, object]:
     """One flat mapping: the config's values, ``data.*`` and ``model.*``.
 
     config: a CfgNode of yacs, a config of OmegaConf, a namespace of argparse, a dataclass or a mapping. data: a mapping,
@@ -26,7 +26,7 @@ def run_config(config: Any = None, *, data: Any = None, model: Any = None) -> di
     return found | {f"model.{name}": value for name, value in _about_model(model).items()}
 
 
-def plain_config(config: Any) -> dict[str, Any]:
+def plain_config(config: object) -> dict[str, object]:
     """A config of any kind, flat: ``{"SOLVER.LR": 0.1}``. What is no plain value is kept as its text."""
     found: dict[str, Any] = {}
     if config is not None:
@@ -34,7 +34,7 @@ def plain_config(config: Any) -> dict[str, Any]:
     return found
 
 
-def _flatten(value: Any, path: str, found: dict[str, Any], depth: int) -> None:
+def _flatten(value: object, path: str, found: dict[str, object], depth: int) -> None:
     if len(found) >= MAX_VALUES:
         return
     nested = _nested(value)
@@ -45,7 +45,7 @@ def _flatten(value: Any, path: str, found: dict[str, Any], depth: int) -> None:
         found[path] = _plain(value)
 
 
-def _nested(value: Any) -> Mapping[Any, Any] | None:
+def _nested(value: object) -> Mapping[Any, object] | None:
     """The names in it; None for a leaf."""
     conf = sys.modules.get("omegaconf")
     if conf is not None and conf.OmegaConf.is_dict(value):
@@ -60,7 +60,7 @@ def _nested(value: Any) -> Mapping[Any, Any] | None:
     return None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, PLAIN):
         return value[:MAX_LETTERS] if isinstance(value, str) else value
     if isinstance(value, list | tuple) and all(isinstance(one, PLAIN) for one in islice(value, MAX_VALUES)):
@@ -68,7 +68,7 @@ def _plain(value: Any) -> Any:
     return str(value)[:MAX_LETTERS]
 
 
-def _about_data(data: Any) -> dict[str, Any]:
+def _about_data(data: Any) -> dict[str, object]:
     if data is None:
         return {}
     if isinstance(data, Mapping):
@@ -83,7 +83,7 @@ def _about_data(data: Any) -> dict[str, Any]:
     return found | {f"dataset.{name}": value for name, value in _about_data(inner).items()}
 
 
-def _is_data(value: Any) -> bool:
+def _is_data(value: object) -> bool:
     return (
         hasattr(value, "__getitem__")
         and hasattr(value, "__len__")
@@ -91,7 +91,7 @@ def _is_data(value: Any) -> bool:
     ) or hasattr(value, "dataset")
 
 
-def _about_model(model: Any) -> dict[str, Any]:
+def _about_model(model: object) -> dict[str, object]:
     if model is None:
         return {}
     if isinstance(model, Mapping) or not hasattr(model, "parameters"):

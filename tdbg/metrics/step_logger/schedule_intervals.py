@@ -1,7 +1,7 @@
 """Intervals: every so many steps, every so many epochs, or every fraction of the run."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tdbg.core.errors import TdbgError
 
@@ -37,7 +37,7 @@ class Interval(NamedTuple):
         return step - step % self.steps + self.steps if self.steps else None
 
 
-def interval(asked: Any, name: str, total_steps: int | None = None) -> Interval:
+def interval(asked: object, name: str, total_steps: int | None = None) -> Interval:
     """What was asked, checked and resolved to steps or epochs.
 
     asked: a number of steps, an `Interval`, or a mapping with one of ``steps``, ``epochs``, ``fraction`` (of
@@ -57,7 +57,7 @@ def interval(asked: Any, name: str, total_steps: int | None = None) -> Interval:
     return _steps(asked, name)
 
 
-def _of_mapping(asked: Mapping[str, Any], name: str, total_steps: int | None) -> Interval:
+def _of_mapping(asked: Mapping[str, object], name: str, total_steps: int | None) -> Interval:
     if not asked:
         raise ScheduleError(f"the interval of {name} says nothing: {{}}", f"say one of {', '.join(KINDS)}; 0 is off")
     asked = {str(kind).lower().removeprefix("interval_"): value for kind, value in asked.items()}
@@ -77,7 +77,7 @@ def _of_mapping(asked: Mapping[str, Any], name: str, total_steps: int | None) ->
     return Interval()
 
 
-def _of_fraction(value: Any, name: str, total_steps: int | None) -> Interval:
+def _of_fraction(value: object, name: str, total_steps: int | None) -> Interval:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ScheduleError(f"the interval of {name} is the fraction {value!r}", "a fraction is above 0 and at most 1")
     if not total_steps:
@@ -85,11 +85,11 @@ def _of_fraction(value: Any, name: str, total_steps: int | None) -> Interval:
     return Interval(steps=max(1, round(value * total_steps)), asked=f"{value:g} of {total_steps} steps")
 
 
-def _steps(value: Any, name: str) -> Interval:
+def _steps(value: object, name: str) -> Interval:
     return Interval(steps=_whole(value, name, "steps"))
 
 
-def _whole(value: Any, name: str, kind: str) -> int:
+def _whole(value: object, name: str, kind: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ScheduleError(f"the interval of {name} is {value!r} {kind}", f"{kind} are a whole number; 0 is off")
     if value < 0:

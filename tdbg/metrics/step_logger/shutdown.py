@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
-from tdbg.core.guard import Guard
+from tdbg.core.guard import Guard, guarded
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
@@ -32,7 +32,7 @@ class ShutdownHandler:
         self.busy = 0
         self._lock = threading.RLock()  # the handler may come while this very thread holds it
 
-    def register(self, one: Any) -> None:
+    def register(self, one: object) -> None:
         """Have ``one.close()`` called at the end; held weakly."""
         if self._pid != os.getpid():  # the first writer, or a forked child: the parent keeps its own
             self._writers = WeakSet()
@@ -87,10 +87,8 @@ class ShutdownHandler:
 
     def _call_each(self, call: str) -> None:
         for one in list(self._writers):
-            try:
+            with guarded("the end of a program is no place for tdbg's failures"):
                 getattr(one, call)()
-            except Exception:  # guard: the end of a program is no place for our failures
-                pass
 
 
 SHUTDOWN = ShutdownHandler()

@@ -74,7 +74,7 @@ class StepMetricsLogger:
         folder: Path | str | None = None,
         rank: int | None = None,
         run: str = "",
-        config: Any = None,
+        config: object = None,
         console: bool = True,
         core: bool = True,
         on_trouble: Callable[[str], None] = say,
@@ -111,14 +111,14 @@ class StepMetricsLogger:
     @_uninterrupted
     def log_step_metrics(
         self,
-        values: Mapping[str, Any],
+        values: Mapping[str, object],
         *,
         step: int,
         epoch: Epoch = None,
-        samples: Any = 1,
+        samples: object = 1,
         phase: str = "train",
-        tasks: Mapping[str, Mapping[str, Any]] | None = None,
-        lr: Any = None,
+        tasks: Mapping[str, Mapping[str, object]] | None = None,
+        lr: object = None,
     ) -> Reason | None:
         """Take a step's values, each step; print and write what is due. Returns the reason to end, or None.
 
@@ -142,7 +142,7 @@ class StepMetricsLogger:
         return self._check_stop(found, phase, lr)
 
     def accumulate_metrics_for_wandb(
-        self, values: Mapping[str, Any], samples: int = 1, *, phase: str = "train"
+        self, values: Mapping[str, object], samples: int = 1, *, phase: str = "train"
     ) -> None:
         """Feed the averages that the next write to the sinks holds; `log_step_metrics` does it by itself."""
         self.window.add(self._by_key(phase, values, {}), as_count(samples, f"{phase} step"))
@@ -152,26 +152,31 @@ class StepMetricsLogger:
         return self.window.means(core=self.core)
 
     @_uninterrupted
-    def log_learning_rates(self, source: Any, *, step: int, epoch: Epoch = None) -> None:
+    def log_learning_rates(self, source: object, *, step: int, epoch: Epoch = None) -> None:
         """When due: store and write the rate of each parameter group of an optimizer or scheduler."""
         if self.schedule.due("lr", step):
             self._write_store("lr", lr_dict(source), step, epoch)
 
     @_uninterrupted
-    def log_pipeline_metrics(self, values: Mapping[str, Any], *, step: int, epoch: Epoch = None) -> None:
+    def log_pipeline_metrics(self, values: Mapping[str, object], *, step: int, epoch: Epoch = None) -> None:
         """When due: store and write numbers of the data pipeline."""
         if self.schedule.due("pipeline", step):
             self._write_store("pipeline", values, step, epoch)
 
     @_uninterrupted
-    def log_gradnorm_metrics(self, values: Mapping[str, Any], *, step: int, epoch: Epoch = None) -> None:
+    def log_gradnorm_metrics(self, values: Mapping[str, object], *, step: int, epoch: Epoch = None) -> None:
         """When due: store and write numbers of a GradNorm update; a mapping among them is by task."""
         if self.schedule.due("gradnorm", step):
             self._write_store("gradnorm", values, step, epoch)
 
     @_uninterrupted
     def log_schedule_values(
-        self, values: Mapping[str, Any], *, step: int, epoch: Epoch = None, static: Mapping[str, Any] | None = None
+        self,
+        values: Mapping[str, object],
+        *,
+        step: int,
+        epoch: Epoch = None,
+        static: Mapping[str, object] | None = None,
     ) -> None:
         """At the first call and when due: store and write this step's values; static ones go to the run's config, once."""
         first = not self.tracker.stores["schedule"].history
@@ -220,7 +225,7 @@ class StepMetricsLogger:
 
     # saving, ending
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """What a checkpoint needs beside the tracker's and the schedule's own state, as plain data."""
         return {
             "version": VERSION,
@@ -270,7 +275,7 @@ class StepMetricsLogger:
     # the parts of these calls
 
     def _by_key(
-        self, phase: str, values: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
+        self, phase: str, values: Mapping[str, object], tasks: Mapping[str, Mapping[str, object]]
     ) -> dict[Key, float]:
         """Values by key. A name with a slash is a key already."""
         found = {
@@ -323,7 +328,7 @@ class StepMetricsLogger:
             phase = self._phase
             self._write_row(self.window.flush(core=self.core) | self._throughput(phase, "sinks"), phase)
 
-    def _write_store(self, name: str, values: Mapping[str, Any], step: int, epoch: Epoch) -> None:
+    def _write_store(self, name: str, values: Mapping[str, object], step: int, epoch: Epoch) -> None:
         self._set_position(step, epoch)
         store = self.tracker.stores[name]
         store.update(values, self.epoch, self.step)
@@ -353,7 +358,7 @@ class StepMetricsLogger:
             self.stop = stop.check_metrics(snapshot, epoch=self.epoch, step=self.step)
         return self.stop
 
-    def _check_stop(self, found: Mapping[Key, float], phase: str, lr: Any) -> Reason | None:
+    def _check_stop(self, found: Mapping[Key, float], phase: str, lr: object) -> Reason | None:
         self.level = self.schedule.level_at(self.step)
         stop = self.schedule.early_stop
         if stop is not None:

@@ -56,7 +56,7 @@ def _through(store: Any, rank: int, timeout_s: float) -> str:
         raise TdbgError(what, "every rank has to make its logger; or pass run_id") from None
 
 
-def _group() -> tuple[Any, int, int]:
+def _group() -> tuple[object, int, int]:
     """The store of the process group, rank and world size."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

@@ -13,7 +13,7 @@ Values = Mapping[str, Any]
 def check_parts(
     kind: str,
     values: Mapping[str, Values] | None,
-    samples: Mapping[str, Any] | None,
+    samples: Mapping[str, object] | None,
     batch: int,
     *,
     sized: bool = False,
@@ -47,7 +47,7 @@ def _parts(kind: str, values: Any, samples: Any, batch: int, sized: bool) -> Ite
         yield name, number, inner
 
 
-def quoted(names: Iterable[Any], most: int = 8) -> str:
+def quoted(names: Iterable[object], most: int = 8) -> str:
     """Names as an error has them."""
     found = [repr(name) for name in names]
     return f"{', '.join(found[:most])}{' ...' if len(found) > most else ''}" if found else "nothing"
@@ -57,6 +57,6 @@ def _form(kind: str) -> str:
     return f'write {kind}s={{"NAME": {{"loss": 0.3}}}}, {kind}_samples={{"NAME": 12}}'
 
 
-def _near(name: str, known: Mapping[str, Any]) -> str:
+def _near(name: str, known: Mapping[str, object]) -> str:
     near = difflib.get_close_matches(name, [str(one) for one in known], n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are: {quoted(known)}"

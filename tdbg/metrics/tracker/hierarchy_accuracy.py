@@ -26,7 +26,7 @@ class ChainCounts(NamedTuple):
 
 
 def chain_counts(
-    predictions: Mapping[str, Any], targets: Mapping[str, Any], tasks: Iterable[str] = (), null_label: Null = None
+    predictions: Mapping[str, object], targets: Mapping[str, object], tasks: Iterable[str] = (), null_label: Null = None
 ) -> ChainCounts:
     """Count the samples whose ranks are all right, and those whose non-null ranks are.
 
@@ -39,7 +39,7 @@ def chain_counts(
     if not names:
         raise MetricValueError("a chain has no task", "name the tasks of the hierarchy, or hand over targets")
     whole: Any = None
-    partial: Any = None
+    partial: object = None
     labelled: Any = None
     for task in names:
         right, null = _compare(_of(predictions, task, "prediction"), _of(targets, task, "target"), task, null_label)
@@ -62,7 +62,7 @@ class TopCounts(NamedTuple):
 
 
 def top_counts(
-    scores: Any, targets: Any, ks: Sequence[int] = (1,), *, null_label: Null = None, task: str = ""
+    scores: object, targets: object, ks: Sequence[int] = (1,), *, null_label: Null = None, task: str = ""
 ) -> TopCounts:
     """For each k the samples whose true class is among the k highest scores, and the samples that are not null.
 
@@ -115,7 +115,7 @@ def _compare(predicted: Any, targets: Any, task: str, null_label: Null) -> tuple
     """(N) truth values: right, and null."""
     null = _null_of(null_label, task)
     if hasattr(targets, "sum") and hasattr(predicted, "sum"):
-        known: Any = True
+        known: object = True
         if len(predicted.shape) == len(targets.shape) + 1:
             known = (predicted == predicted).all(-1)  # a sample with a NaN score is right about nothing
             predicted = predicted.argmax(-1)
@@ -132,7 +132,7 @@ def _compare(predicted: Any, targets: Any, task: str, null_label: Null) -> tuple
     return _Truths(a == b for a, b in zip(said, true, strict=True)), _Truths(b == null for b in true)
 
 
-def _null_mask(targets: Any, null: int | None) -> Any:
+def _null_mask(targets: object, null: int | None) -> Any:
     return targets == null if null is not None else targets != targets
 
 
@@ -162,7 +162,7 @@ def _totals(truths: Sequence[Any]) -> list[int]:
     return [int(total) for total in sums]
 
 
-def _beside(one: Any, other: Any) -> tuple[Any, Any]:
+def _beside(one: Any, other: object) -> tuple[object, object]:
     """Both on the device of the first, and without their graph."""
     one = one.detach() if hasattr(one, "detach") else one
     other = other.detach() if hasattr(other, "detach") else other
@@ -175,7 +175,7 @@ def _null_of(null_label: Null, task: str) -> int | None:
     return null_label.get(task) if isinstance(null_label, Mapping) else null_label
 
 
-def _of(by_task: Mapping[str, Any], task: str, what: str) -> Any:
+def _of(by_task: Mapping[str, object], task: str, what: str) -> object:
     if task not in by_task:
         raise MetricValueError(f"task {task!r} has no {what}", f"there are: {', '.join(by_task) or 'none'}")
     return by_task[task]

@@ -26,7 +26,7 @@ class LastValues:
         self.size = history
         self.history: dict[Key, deque[Stamped]] = {}
 
-    def update(self, values: Mapping[str, Any], epoch: int | float | None, step: int | None) -> None:
+    def update(self, values: Mapping[str, object], epoch: int | float | None, step: int | None) -> None:
         """Take new values: numbers, texts, and mappings of task to number. All of them are taken, or none.
 
         Raises MetricValueError for what is neither, KeyGrammarError for a name that the grammar does not have.
@@ -34,7 +34,7 @@ class LastValues:
         for key, value in list(self._read(values)):
             self.history.setdefault(key, deque(maxlen=self.size)).append((value, epoch, step))
 
-    def _read(self, values: Mapping[str, Any]) -> Iterator[tuple[Key, float | str]]:
+    def _read(self, values: Mapping[str, object]) -> Iterator[tuple[Key, float | str]]:
         for name, value in values.items():
             if isinstance(value, Mapping):
                 for task, inner in value.items():
@@ -78,12 +78,12 @@ class LastValues:
                 found[name] = value
         return found
 
-    def state(self) -> dict[str, list[list[Any]]]:
+    def state(self) -> dict[str, list[list[object]]]:
         """All of it as plain data."""
         return {str(key): [list(stamped) for stamped in values] for key, values in sorted(self.history.items())}
 
 
-def lr_dict(source: Any) -> dict[str, float]:
+def lr_dict(source: object) -> dict[str, float]:
     """Learning rates by parameter group: of an optimizer, a scheduler, a mapping, a sequence or one number.
 
     A group is named by its ``name``, else ``group0``, ``group1``, ... Raises MetricValueError for anything else.
@@ -104,7 +104,7 @@ def lr_dict(source: Any) -> dict[str, float]:
     return _named(["group0"], [source])
 
 
-def _group_names(optimizer: Any) -> list[str]:
+def _group_names(optimizer: object) -> list[str]:
     """The names of an optimizer's groups, each one once."""
     found: list[str] = []
     for at, group in enumerate(getattr(optimizer, "param_groups", ())):
@@ -113,5 +113,5 @@ def _group_names(optimizer: Any) -> list[str]:
     return found
 
 
-def _named(names: Iterable[str], rates: Iterable[Any]) -> dict[str, float]:
+def _named(names: Iterable[str], rates: Iterable[object]) -> dict[str, float]:
     return {name: as_float(rate, f"lr/{name}") for name, rate in zip(names, rates, strict=True)}

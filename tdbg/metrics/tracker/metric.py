@@ -73,11 +73,11 @@ class Metric:
         self._nan = 0
         self._inf = 0
 
-    def add(self, value: Any, count: Any = 1) -> None:
+    def add(self, value: object, count: object = 1) -> None:
         """Add the mean of a batch of ``count`` samples. Raises MetricValueError. Cost: about 1 us for a float."""
         self.partial.add(as_float(value, self.name), as_count(count, self.name))
 
-    def add_sum(self, total: Any, count: Any) -> None:
+    def add_sum(self, total: object, count: object) -> None:
         """Add a sum over ``count`` samples, such as the number of right answers. Raises MetricValueError."""
         self.partial.add_sum(as_float(total, self.name), as_count(count, self.name))
 
@@ -105,7 +105,7 @@ class Metric:
         finally:
             self.start()
 
-    def record(self, value: Any, epoch: int | float | None = None, step: int | None = None) -> bool:
+    def record(self, value: object, epoch: int | float | None = None, step: int | None = None) -> bool:
         """Take a number that is whole already, such as a duration: a pass of one sample."""
         self.start()
         self.add(value)
@@ -157,7 +157,7 @@ class Metric:
     def __repr__(self) -> str:
         return f"Metric({self.name}={self.value}, best={self.best} at epoch {self.best_epoch}, count={self.count})"
 
-    def record_of(self, *, sums: bool = False, history: bool = False) -> dict[str, Any]:
+    def record_of(self, *, sums: bool = False, history: bool = False) -> dict[str, object]:
         """Plain data for a dump."""
         found: dict[str, Any] = {
             "value": self.value,
@@ -185,7 +185,7 @@ class Metric:
             found["history"] = [[point.epoch, point.step, point.value] for point in self.history]
         return found
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """All of it as plain data; `tdbg.metrics.tracker.saved_state` reads it back."""
         return {
             "higher_is_better": self.higher_is_better,

@@ -33,7 +33,7 @@ def as_float(value: Any, name: str) -> float:
         raise MetricValueError(f"metric {name!r} is {_kind(value)}, not a number: {error}") from error
 
 
-def as_count(value: Any, name: str) -> int:
+def as_count(value: object, name: str) -> int:
     """A number of samples: a whole number from 0 up. Raises MetricValueError, naming the metric."""
     if type(value) is int and value >= 0:
         return value
@@ -43,7 +43,7 @@ def as_count(value: Any, name: str) -> int:
     return int(found)
 
 
-def as_list(values: Any, name: str) -> list[Any]:
+def as_list(values: object, name: str) -> list[object]:
     """A vector (one entry a sample) as a list: a list, a tuple, an array or tensor of one dimension.
 
     Cost: one copy; a tensor on an accelerator is waited for once. Raises MetricValueError, naming the metric.
@@ -57,7 +57,7 @@ def as_list(values: Any, name: str) -> list[Any]:
     return found
 
 
-def _element(value: Any, name: str) -> Any:
+def _element(value: object, name: str) -> object:
     """The one element of a tensor or array; anything else as it is."""
     shape = getattr(value, "shape", None)
     if shape is None:
@@ -70,7 +70,7 @@ def _element(value: Any, name: str) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _whole(value: Any, name: str) -> Any:
+def _whole(value: object, name: str) -> Any:
     """A DTensor's local copy if it is replicated: no collective is ever issued for a metric."""
     places = getattr(value, "placements", None)
     if places is not None and hasattr(value, "to_local"):
@@ -83,7 +83,7 @@ def _whole(value: Any, name: str) -> Any:
     return value.detach() if hasattr(value, "detach") else value
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     """What it is, for an error: ``Tensor of shape (2, 3) on cuda:0``."""
     shape, device = getattr(value, "shape", None), getattr(value, "device", None)
     text = "None" if value is None else type(value).__name__

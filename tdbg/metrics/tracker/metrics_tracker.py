@@ -24,7 +24,7 @@ class MetricsTracker(TrackerState):
     Settings and questions are those of `TrackerState`. Every value is stamped with the epoch and step that were said last.
     """
 
-    def update_train_batch(self, values: Values, samples: Any, *, phase: str = "train", **more: Any) -> None:
+    def update_train_batch(self, values: Values, samples: object, *, phase: str = "train", **more: Any) -> None:
         """Add a batch of training. values: means over the batch, by metric. samples: how many it has.
 
         tasks: task -> metric -> mean; task_samples: task -> samples (all of the batch, if left out), where a task has
@@ -34,7 +34,7 @@ class MetricsTracker(TrackerState):
         """
         self._update(phase, values, samples, **more)
 
-    def update_val_metrics(self, values: Values, samples: Any, *, phase: str | None = None, **more: Any) -> None:
+    def update_val_metrics(self, values: Values, samples: object, *, phase: str | None = None, **more: Any) -> None:
         """Add a batch of a validation phase, without a name the one begun last; as `update_train_batch`."""
         self._update(phase or self.val_phase, values, samples, **more)
 
@@ -92,7 +92,7 @@ class MetricsTracker(TrackerState):
         *,
         duration_sec: float | None = None,
         reduce: bool = False,
-        group: Any = None,
+        group: object = None,
     ) -> dict[Key, float]:
         """End a pass: divide, update value and best, take the snapshot, then empty the sums. Returns the snapshot.
 
@@ -123,7 +123,7 @@ class MetricsTracker(TrackerState):
             found.start()
         return snapshot
 
-    def reduce_phase(self, phase: str, group: Any = None) -> None:
+    def reduce_phase(self, phase: str, group: object = None) -> None:
         """Add up the sums of the pass under way over the ranks of a process group: every rank then holds the same.
 
         A collective of yours: every rank of ``group`` calls it for the same phase. Raises TdbgError if this pass is
@@ -131,7 +131,7 @@ class MetricsTracker(TrackerState):
         """
         rank_reduction.reduce_phase(self._open_phase(phase), group)
 
-    def update_learning_rates(self, source: Any, epoch: Epoch = None, step: int | None = None) -> None:
+    def update_learning_rates(self, source: object, epoch: Epoch = None, step: int | None = None) -> None:
         """Take the learning rates of an optimizer, a scheduler, a mapping or a sequence (`lr_dict`)."""
         self._update_store("lr", lr_dict(source), epoch, step)
 
@@ -153,7 +153,7 @@ class MetricsTracker(TrackerState):
 
     def dump_metrics_state(
         self, phase: str | None = None, level: str = "basic", path: str | Path | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """One record of what is known, as plain data; with ``path``, also written there as JSON, whole or not at all.
 
         level: basic has values and bests, advanced the sums under way too, extreme the histories too.
@@ -163,11 +163,11 @@ class MetricsTracker(TrackerState):
             state_dump.write_record(record, Path(path))
         return record
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """All of the state as plain data: going on from it equals never having stopped."""
         return saved_state.dump_state(self)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Take a state over, whole; the sums under way are part of it. Raises StateError for one that is not sound."""
         saved_state.load_state(self, state)
 
@@ -175,12 +175,12 @@ class MetricsTracker(TrackerState):
         self,
         phase: str,
         values: Values,
-        samples: Any,
+        samples: object,
         *,
         tasks: Mapping[str, Values] | None = None,
-        task_samples: Mapping[str, Any] | None = None,
+        task_samples: Mapping[str, object] | None = None,
         subsets: Mapping[str, Values] | None = None,
-        subset_samples: Mapping[str, Any] | None = None,
+        subset_samples: Mapping[str, object] | None = None,
         epoch: Epoch = None,
         step: int | None = None,
     ) -> None:

@@ -48,7 +48,7 @@ def _list_sums(phase: Phase) -> dict[str, Any]:
     }
 
 
-def _gather(mine: dict[str, Any], group: Any) -> list[dict[str, Any]]:
+def _gather(mine: dict[str, object], group: Any) -> list[dict[str, Any]]:
     """Everybody's, by rank: as JSON in byte tensors, since the collectives of objects would pickle them."""
     try:
         import torch

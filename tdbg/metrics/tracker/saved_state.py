@@ -58,7 +58,9 @@ def load_state(tracker: "TrackerState", state: Mapping[str, Any]) -> None:
     tracker.best_epochs.epochs = best
 
 
-def phases_of(state: Mapping[str, Any], make: Callable[[str], Metric], told: Container[str] = ()) -> dict[str, Phase]:
+def phases_of(
+    state: Mapping[str, object], make: Callable[[str], Metric], told: Container[str] = ()
+) -> dict[str, Phase]:
     """The phases of a saved state. told: metrics whose direction was declared, and is not the state's to say."""
     found = {}
     for name, data in state_fields.table(state, "phases", "state").items():
@@ -114,7 +116,7 @@ def _put_metric(phase: Phase, entry: Any, where: str, make: Callable[[str], Metr
     phase.metrics[slot] = _metric(entry, where, make(slot.metric), slot.metric in told)
 
 
-def _metric(entry: Mapping[str, Any], where: str, metric: Metric, told: bool) -> Metric:
+def _metric(entry: Mapping[str, object], where: str, metric: Metric, told: bool) -> Metric:
     """One metric: its value is that of the last finished pass, which the state must agree with."""
     direction = state_fields.get(entry, "higher_is_better", where)
     if direction is not None and not isinstance(direction, bool):
@@ -150,7 +152,7 @@ def _metric(entry: Mapping[str, Any], where: str, metric: Metric, told: bool) ->
     return metric
 
 
-def _point(row: Any, where: str) -> Point:
+def _point(row: object, where: str) -> Point:
     row = state_fields.row(row, 3, where, "(epoch, step, sums)")
     data = {"epoch": row[0], "step": row[1]}
     sums = partial_of(row[2], where)
@@ -160,7 +162,7 @@ def _point(row: Any, where: str) -> Point:
     return Point(state_fields.epoch(data, "epoch", where), state_fields.whole_or_none(data, "step", where), value, sums)
 
 
-def partial_of(row: Any, where: str) -> Partial:
+def partial_of(row: object, where: str) -> Partial:
     """Sums; long numbers are refused before they are read."""
     row = state_fields.row(row, 6, where, "sums")
     if not isinstance(row[0], str) or len(row[0]) > MAX_DIGITS:
@@ -181,7 +183,7 @@ def partial_of(row: Any, where: str) -> Partial:
     return sums
 
 
-def _stamped(row: Any, where: str) -> Stamped:
+def _stamped(row: object, where: str) -> Stamped:
     row = state_fields.row(row, 3, where, "(value, epoch, step)")
     if not isinstance(row[0], str) and (isinstance(row[0], bool) or not isinstance(row[0], int | float)):
         raise StateError(where, f"is {row[0]!r}, neither a number nor a text")
@@ -206,7 +208,7 @@ def _best_of(state: Mapping[str, Any], tracker: "TrackerState", phases: Mapping[
     return found.epochs
 
 
-def _head(state: Any) -> Mapping[str, Any]:
+def _head(state: object) -> Mapping[str, object]:
     if not isinstance(state, Mapping) or state.get("kind") != KIND:
         raise StateError("it", "is no state of a MetricsTracker")
     version = state.get("version")

@@ -18,7 +18,7 @@ class StateError(TdbgError):
         super().__init__(f"the saved state of the metrics is not sound: {where} {what}", hint)
 
 
-def get(data: Any, name: str, where: str) -> Any:
+def get(data: object, name: str, where: str) -> Any:
     """A field that must be there."""
     if not isinstance(data, Mapping):
         raise StateError(where, f"is {_short(data)}, not a table")
@@ -27,7 +27,7 @@ def get(data: Any, name: str, where: str) -> Any:
     return data[name]
 
 
-def table(data: Any, name: str, where: str) -> Table:
+def table(data: object, name: str, where: str) -> Table:
     """A field that is a table with texts as names."""
     found = get(data, name, where)
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
@@ -35,7 +35,7 @@ def table(data: Any, name: str, where: str) -> Table:
     return found
 
 
-def rows(data: Any, name: str, where: str) -> list[Any]:
+def rows(data: Any, name: str, where: str) -> list[object]:
     """A field that is a list."""
     found = get(data, name, where)
     if not isinstance(found, list | tuple):
@@ -43,14 +43,14 @@ def rows(data: Any, name: str, where: str) -> list[Any]:
     return list(found)
 
 
-def row(found: Any, length: int, where: str, what: str) -> list[Any]:
+def row(found: object, length: int, where: str, what: str) -> list[Any]:
     """A list of a certain length."""
     if not isinstance(found, list | tuple) or len(found) != length:
         raise StateError(where, f"is {_short(found)}, not {what}")
     return list(found)
 
 
-def text(data: Any, name: str, where: str) -> str:
+def text(data: object, name: str, where: str) -> str:
     """A field that is a text."""
     found = get(data, name, where)
     if not isinstance(found, str):
@@ -58,7 +58,7 @@ def text(data: Any, name: str, where: str) -> str:
     return found
 
 
-def flag(data: Any, name: str, where: str) -> bool:
+def flag(data: object, name: str, where: str) -> bool:
     """A field that is true or false."""
     found = get(data, name, where)
     if not isinstance(found, bool):
@@ -66,7 +66,7 @@ def flag(data: Any, name: str, where: str) -> bool:
     return found
 
 
-def whole(data: Any, name: str, where: str) -> int:
+def whole(data: object, name: str, where: str) -> int:
     """A field that is a whole number from 0 up."""
     found = get(data, name, where)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < MAX_WHOLE:
@@ -74,18 +74,18 @@ def whole(data: Any, name: str, where: str) -> int:
     return found
 
 
-def whole_or_none(data: Any, name: str, where: str) -> int | None:
+def whole_or_none(data: object, name: str, where: str) -> int | None:
     """The same, or nothing."""
     return None if get(data, name, where) is None else whole(data, name, where)
 
 
-def number_or_none(data: Any, name: str, where: str) -> float | None:
+def number_or_none(data: object, name: str, where: str) -> float | None:
     """A field that is a finite number, or nothing."""
     found = get(data, name, where)
     return None if found is None else finite(found, f"{where}.{name}")
 
 
-def epoch(data: Any, name: str, where: str) -> int | float | None:
+def epoch(data: object, name: str, where: str) -> int | float | None:
     """An epoch: a finite number, whole or not, or nothing."""
     found = get(data, name, where)
     if found is not None:
@@ -93,13 +93,13 @@ def epoch(data: Any, name: str, where: str) -> int | float | None:
     return found  # type: ignore[no-any-return]
 
 
-def finite(found: Any, where: str) -> float:
+def finite(found: object, where: str) -> float:
     """A finite number."""
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
         raise StateError(where, f"is {_short(found)}, not a finite number")
     return found
 
 
-def _short(found: Any) -> str:
+def _short(found: object) -> str:
     shown = repr(found)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -21,7 +21,7 @@ class SubsetMetricWrapper:
         self.tracker = tracker
         self.phase = phase
 
-    def update(self, values: Mapping[str, Any], subsets: Any, *, task: str = "") -> None:
+    def update(self, values: Mapping[str, object], subsets: object, *, task: str = "") -> None:
         """Add a batch. values: metric -> one value a sample (N). subsets: the subset of each sample (N), None for none.
 
         N: samples. Raises MetricValueError for lengths that do not fit; then nothing is added. Cost: one copy to the

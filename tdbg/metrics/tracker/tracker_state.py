@@ -61,7 +61,7 @@ class TrackerState:
         self.val_phase = "val"  # the validation phase that was begun last
         self.epoch: Epoch = None
         self.step: int | None = None
-        self.findings: list[dict[str, Any]] = []  # finalised with count 0: what, phase, epoch, step, metrics
+        self.findings: list[dict[str, object]] = []  # finalised with count 0: what, phase, epoch, step, metrics
         self._warned: set[str] = set()
         LIVE_TRACKERS.add(self)
 
@@ -118,22 +118,22 @@ class TrackerState:
         return {str(key): metric for phase in self.phases.values() for key, metric in phase}
 
     @property
-    def lr_dict(self) -> dict[str, Any]:
+    def lr_dict(self) -> dict[str, object]:
         """The last learning rates, by parameter group."""
         return self.stores["lr"].by_name()
 
     @property
-    def schedule_values(self) -> dict[str, Any]:
+    def schedule_values(self) -> dict[str, object]:
         """The last values of the schedule, by the names they were given with."""
         return self.stores["schedule"].by_name()
 
     @property
-    def pipeline_metrics(self) -> dict[str, Any]:
+    def pipeline_metrics(self) -> dict[str, object]:
         """The last numbers of the data pipeline."""
         return self.stores["pipeline"].by_name()
 
     @property
-    def gradnorm_metrics(self) -> dict[str, Any]:
+    def gradnorm_metrics(self) -> dict[str, object]:
         """The last numbers of GradNorm; those by task as a mapping."""
         return self.stores["gradnorm"].by_name()
 

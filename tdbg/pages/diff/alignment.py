@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ALIKE = 200_000  # pairs of tensors whose names differ in numbers alone: to align many more takes minutes
 NUMBER = re.compile(r"\d+")
@@ -56,7 +56,7 @@ def _similarity(found: Alignment, a: Sequence[TensorForm], b: Sequence[TensorFor
 
 
 def _merge_blocks(
-    tokens_a: Sequence[Any], tokens_b: Sequence[Any], names_a: list[str], names_b: list[str]
+    tokens_a: Sequence[object], tokens_b: Sequence[object], names_a: list[str], names_b: list[str]
 ) -> Alignment:
     """The longest runs of equal tokens, in order; then those of one name that are left, wherever they stand."""
     blocks = SequenceMatcher(None, tokens_a, tokens_b, autojunk=False).get_matching_blocks()

@@ -41,7 +41,7 @@ class CaptureSide:
         self.count = 0
 
     def __iter__(self) -> Iterator[Entry]:
-        met: Counter[tuple[Any, ...]] = Counter()
+        met: Counter[tuple[object, ...]] = Counter()
         order: Counter[int] = Counter()
         for datapoint in self.pages:
             epoch = datapoint.epoch
@@ -56,7 +56,7 @@ class CaptureSide:
             met[name] += 1
             yield Entry((*name, met[name]), place, datapoint)
 
-    def _name(self, datapoint: Datapoint, epoch: int | None) -> tuple[Any, ...]:
+    def _name(self, datapoint: Datapoint, epoch: int | None) -> tuple[object, ...]:
         where = (None if self.epoch is not None else epoch, None if self.rank is not None else datapoint.rank)
         if self.order:
             return where
@@ -65,7 +65,7 @@ class CaptureSide:
 
     def rows(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Each row of batches as an entry of its own, named by its key alone; batches may be made up in another way."""
-        met: Counter[tuple[Any, ...]] = Counter()
+        met: Counter[tuple[object, ...]] = Counter()
         for entry in entries:
             for number, row in enumerate(entry.datapoint.rows()):
                 name = (None if self.epoch is not None else entry.place[0], row.phase, str(row.key))
@@ -82,7 +82,7 @@ class DatapointPairs:
 
     def __init__(self, a: Iterable[Entry], b: Iterable[Entry]) -> None:
         self._a, self._b = iter(a), iter(b)
-        self._waiting: tuple[dict[Any, Entry], dict[Any, Entry]] = ({}, {})
+        self._waiting: tuple[dict[object, Entry], dict[object, Entry]] = ({}, {})
 
     def __iter__(self) -> Iterator[tuple[Entry, Entry]]:
         open_a = open_b = True

@@ -69,7 +69,7 @@ class Divergence:
         self.alone_b: list[Entry] = []
         self.unreadable: dict[str, int] = {}
         self.datapoints = self.tensors = self.differing_datapoints = self.differing_tensors = 0
-        self._alignments: dict[Any, Alignment] = {}
+        self._alignments: dict[object, Alignment] = {}
 
     @property
     def differs(self) -> bool:
@@ -164,6 +164,6 @@ class Divergence:
         return sorted(found, key=_rank, reverse=True)[:count]
 
 
-def _count(into: dict[Any, int], names: Iterable[Any]) -> None:
+def _count(into: dict[Any, int], names: Iterable[object]) -> None:
     for name in names:
         into[name] = into.get(name, 0) + 1

@@ -43,8 +43,8 @@ class Distance(NamedTuple):
     total: int = 0
     apart: float = 0.0
     where: tuple[int, ...] | None = None
-    a: Any = None
-    b: Any = None
+    a: object = None
+    b: object = None
     reason: str = ""
 
     @property
@@ -105,7 +105,7 @@ def _distance(a: Any, b: Any) -> tuple[float, float]:
     return math.inf, math.inf
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float | complex)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.pages.format import disk
 from tdbg.pages.read import tensor_values
 from tdbg.pages.read.datapoint import Datapoint, Tensor
@@ -77,19 +78,16 @@ def new_file(path: Path, force: bool = False) -> Iterator[BinaryIO]:
     refuse_existing(path, force)
     path.parent.mkdir(parents=True, exist_ok=True)
     ready = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(ready, "xb") as file:
-            yield file
-        if force:
-            os.replace(ready, path)
-        else:
-            disk.publish(ready, path)
-    except FileExistsError:
-        ready.unlink(missing_ok=True)
-        raise _exists_error(path) from None
-    except BaseException:
-        ready.unlink(missing_ok=True)
-        raise
+    with undo_on_error(lambda: ready.unlink(missing_ok=True)):
+        try:
+            with open(ready, "xb") as file:
+                yield file
+            if force:
+                os.replace(ready, path)
+            else:
+                disk.publish(ready, path)
+        except FileExistsError:
+            raise _exists_error(path) from None
 
 
 def refuse_existing(path: Path, force: bool) -> None:

@@ -41,7 +41,7 @@ def _ids(keys: Sequence[str | int]) -> list[str | int]:
     return [key if isinstance(key, str) else operator.index(key) for key in keys]
 
 
-KINDS: dict[str, Callable[[Any], Any]] = {
+KINDS: dict[str, Callable[[Any], object]] = {
     "step": operator.index,
     "epoch": operator.index,
     "phase": str,
@@ -53,7 +53,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _culprit(fields: Mapping[str, Any]) -> str:
+def _culprit(fields: Mapping[str, object]) -> str:
     """The path of the value that JSON cannot hold."""
     scalars = fields.get("scalars")
     named = {**fields, **(scalars if isinstance(scalars, dict) else {})}

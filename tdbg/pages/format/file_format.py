@@ -38,7 +38,7 @@ def aligned(offset: int) -> int:
     return -(-offset // ALIGN) * ALIGN
 
 
-def encoded(value: Any) -> bytes:
+def encoded(value: object) -> bytes:
     """Strict JSON in UTF-8, without blanks. What JSON has no word for is marked: ``{"$float": "nan"}``.
 
     Takes what JSON takes, and numbers that are not finite, complex, bytes, and anything with an ``item()`` that gives
@@ -70,12 +70,12 @@ def as_float(number: float) -> float:
         return math.inf if number > 0 else -math.inf
 
 
-def compact(value: Any) -> bytes:
+def compact(value: object) -> bytes:
     """JSON that was read, marks and all, as text again."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _marked(value: Any, depth: int) -> Any:
+def _marked(value: Any, depth: int) -> object:
     """``value`` as JSON can hold it."""
     if depth > 100:
         raise ValueError("it is nested too deeply, or holds itself")
@@ -97,7 +97,7 @@ def _marked(value: Any, depth: int) -> Any:
     raise TypeError(f"a value of type {type(value).__name__} cannot be stored")
 
 
-def unmarked(value: Any) -> Any:
+def unmarked(value: object) -> object:
     """The value that `encoded` was given. Raises ValueError for a mark that it never makes."""
     if isinstance(value, list):
         return [unmarked(item) for item in value]
@@ -110,7 +110,7 @@ def unmarked(value: Any) -> Any:
     return {key: unmarked(item) for key, item in value.items()}
 
 
-def _unmark(name: str, inside: Any) -> Any:
+def _unmark(name: str, inside: object) -> object:
     if name == "$float" and inside in ("nan", "inf", "-inf"):
         return float(inside)
     if name == "$complex" and isinstance(inside, list) and len(inside) == 2:
@@ -124,11 +124,11 @@ def _unmark(name: str, inside: Any) -> Any:
     raise ValueError(f"an unknown mark, {name[:40]!r}")
 
 
-def _no_constant(word: str) -> Any:
+def _no_constant(word: str) -> object:
     raise ValueError(f"{word} is no JSON")
 
 
-_scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder(parse_constant=_no_constant))["scan_once"]
+_scan: Callable[[str, int], tuple[object, int]] = vars(json.JSONDecoder(parse_constant=_no_constant))["scan_once"]
 
 
 def _nests(text: str, depth: int) -> bool:
@@ -139,7 +139,7 @@ def _nests(text: str, depth: int) -> bool:
     return max(itertools.accumulate(steps), default=0) > depth
 
 
-def decoded(text: bytes | str) -> Any:
+def decoded(text: bytes | str) -> object:
     """Strict JSON without blanks around it -> value, marks and all. Raises ValueError, for deep nesting too."""
     try:
         source = text if isinstance(text, str) else text.decode()

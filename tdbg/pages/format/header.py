@@ -7,7 +7,7 @@ leave no byte out and share none).
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tdbg.pages.format.dtypes import BY_STORED
 from tdbg.pages.format.file_format import FORMAT, HEADER_LIMIT, MAJOR, MINOR, aligned, decoded
@@ -73,7 +73,7 @@ def cost(entries: Entries, body: bytes) -> int:
 
 
 def build(
-    placed: Sequence[Placed], entries: Mapping[int, Entries], about: Mapping[str, Any], data: int, size: int
+    placed: Sequence[Placed], entries: Mapping[int, Entries], about: Mapping[str, object], data: int, size: int
 ) -> bytes:
     """The first bytes of a sealed page: the length, the JSON text, blanks up to a multiple of 64.
 
@@ -95,7 +95,7 @@ def build(
     return (room - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little") + text.ljust(room - LENGTH_BYTES)
 
 
-def _metadata(placed: Sequence[Placed], about: Mapping[str, Any]) -> str:
+def _metadata(placed: Sequence[Placed], about: Mapping[str, object]) -> str:
     layouts = {one.layout.id: one.layout for one in placed}
     found = {
         "format": FORMAT,
@@ -154,7 +154,7 @@ def parse(text: bytes, size: int) -> tuple[dict[str, str], dict[str, Stored]]:
     return metadata, tensors
 
 
-def _stored(name: str, entry: Any, data: int, size: int) -> Stored:
+def _stored(name: str, entry: object, data: int, size: int) -> Stored:
     dtype, shape, offsets = (
         (entry.get(key) for key in ("dtype", "shape", "data_offsets")) if isinstance(entry, dict) else (None,) * 3
     )

@@ -22,7 +22,7 @@ BLOCK_BYTES = 4 << 20
 Read = Callable[[int, int], bytes]  # offset, length -> that many bytes, fewer at the end
 
 
-def pack(record: Mapping[str, Any]) -> bytes:
+def pack(record: Mapping[str, object]) -> bytes:
     """The frame of one record. Raises TypeError or ValueError for what JSON cannot hold."""
     return frame(encoded(record))
 
@@ -34,7 +34,7 @@ def frame(body: bytes) -> bytes:
     return HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def scan(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def scan(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, object]]]:
     """(offset, record) of each good frame, in order, up to the first bad one; bodies that are no objects are left out.
 
     source: the bytes, or the path of a journal. Raises OSError where it cannot be read.

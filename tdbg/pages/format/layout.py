@@ -7,7 +7,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from tdbg.core.errors import TdbgError
 from tdbg.pages.format.dtypes import DTYPES, Dtype
@@ -15,7 +15,7 @@ from tdbg.pages.format.file_format import ALIGN, FRAME_LIMIT, aligned, encoded, 
 
 DIMENSIONS = 64  # numpy's limit, and far beyond torch's use
 LARGEST = 1 << 62  # bytes: offsets stay within 64 bits, whatever is added to them
-NO_NOTE: Mapping[str, Any] = {}
+NO_NOTE: Mapping[str, object] = {}
 _ids = itertools.count()  # of this process: never twice, whichever writer asks, in a forked child neither
 
 
@@ -29,7 +29,7 @@ class Spec(NamedTuple):
     path: str
     dtype: str
     shape: tuple[int, ...]
-    note: Mapping[str, Any] = NO_NOTE
+    note: Mapping[str, object] = NO_NOTE
 
 
 class Piece(NamedTuple):
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
     shape: tuple[int, ...]
     offset: int
     length: int
-    note: Mapping[str, Any] = NO_NOTE
+    note: Mapping[str, object] = NO_NOTE
 
 
 class Layout:
@@ -97,7 +97,7 @@ class Layout:
         return [(end, start - end) for end, start in zip(ends, starts, strict=True) if start > end]
 
 
-def read(record: Mapping[str, Any]) -> Layout:
+def read(record: Mapping[str, object]) -> Layout:
     """A layout out of its record, every field looked at. Raises ValueError for one that cannot be true."""
     id, length, items = (record.get(name) for name in ("id", "length", "items"))
     if not whole(id) or not whole(length) or not isinstance(items, list) or length % ALIGN:
@@ -115,7 +115,7 @@ def read(record: Mapping[str, Any]) -> Layout:
     return Layout(id, pieces, length)
 
 
-def _piece(item: Any) -> Piece:
+def _piece(item: object) -> Piece:
     if not isinstance(item, list) or len(item) < 6:
         raise ValueError("an item of a layout has too few fields")
     path, name, shape, offset, length, note = item[:6]
@@ -132,12 +132,12 @@ def _piece(item: Any) -> Piece:
     return Piece(path, dtype, tuple(shape), offset, length, note)
 
 
-def whole(value: Any) -> TypeGuard[int]:
+def whole(value: object) -> TypeGuard[int]:
     """True for a whole number from 0 that fits into 63 bits, and for no bool."""
     return type(value) is int and 0 <= value < 1 << 63
 
 
-def is_shape(value: Any) -> TypeGuard[list[int]]:
+def is_shape(value: object) -> TypeGuard[list[int]]:
     """True for a list of whole numbers that can be a tensor's shape; the product is bounded too."""
     return (
         isinstance(value, list)

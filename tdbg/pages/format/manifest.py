@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
@@ -43,7 +42,7 @@ def check(folder: Path, run: str) -> None:
         )
 
 
-def load(folder: Path) -> dict[str, Any] | None:
+def load(folder: Path) -> dict[str, object] | None:
     """The folder's manifest; None where there is none. Raises TdbgError for another kind of file or version."""
     path = folder / MANIFEST
     try:
@@ -54,7 +53,7 @@ def load(folder: Path) -> dict[str, Any] | None:
     return checked(text, path)
 
 
-def checked(text: bytes, path: object) -> dict[str, Any]:
+def checked(text: bytes, path: object) -> dict[str, object]:
     """A manifest out of its text. Raises TdbgError if it is none, or of a version that cannot be read."""
     try:
         found = json.loads(text)
@@ -66,7 +65,7 @@ def checked(text: bytes, path: object) -> dict[str, Any]:
     return found
 
 
-def check_version(version: Any, path: object) -> None:
+def check_version(version: object, path: object) -> None:
     """TdbgError for a major version that this tdbg does not know; a newer minor one only adds fields."""
     major = version.get("major") if isinstance(version, dict) else None
     if major != MAJOR:
@@ -76,7 +75,7 @@ def check_version(version: Any, path: object) -> None:
         )
 
 
-def publish(folder: Path, about: Mapping[str, Any]) -> int:
+def publish(folder: Path, about: Mapping[str, object]) -> int:
     """Write the manifest, unless there is one; returns its bytes. Raises OSError; TdbgError if it is another run's."""
     path = folder / MANIFEST
     if path.exists():

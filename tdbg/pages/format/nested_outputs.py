@@ -13,12 +13,12 @@ from tdbg.core.tables import short
 
 CONTAINERS = ("list", "tuple", "set", "dict", "sparse")
 Notes = Mapping[str, Mapping[str, Any]]
-_NONE: Mapping[str, Any] = {}
+_NONE: Mapping[str, object] = {}
 _NOTHING: Notes = {}
 _KEYS = (str, int, float, bool, type(None))  # that a note can hold
 
 
-def steps(keys: Iterable[Any]) -> dict[str, Any]:
+def steps(keys: Iterable[object]) -> dict[str, object]:
     """The keys of a dict, each by its step of a path. Two that would have one step are told apart by ``~2``."""
     found: dict[str, Any] = {}
     counts: Counter[str] = Counter()
@@ -31,7 +31,7 @@ def steps(keys: Iterable[Any]) -> dict[str, Any]:
     return found
 
 
-def dict_note(found: Mapping[str, Any]) -> dict[str, Any]:
+def dict_note(found: Mapping[str, object]) -> dict[str, object]:
     """The note of a dict of these `steps`: that there are none, and keys that are written otherwise."""
     if not found:
         return {"dict": ""}
@@ -46,7 +46,7 @@ class _Node:
 
     def __init__(self) -> None:
         self.below: dict[str, _Node] = {}
-        self.leaf: Any = None
+        self.leaf: object = None
         self.has_leaf = False
 
     def at(self, path: str) -> "_Node":
@@ -57,7 +57,7 @@ class _Node:
         return node
 
 
-def nested(leaves: Iterable[tuple[str, Any]], notes: Notes = _NOTHING) -> dict[Any, Any]:
+def nested(leaves: Iterable[tuple[str, object]], notes: Notes = _NOTHING) -> dict[Any, object]:
     """Nested dicts, lists and tuples. Where something lies at a path and below it too, it is found under ``""``."""
     root = _Node()
     for path, value in leaves:
@@ -70,7 +70,7 @@ def nested(leaves: Iterable[tuple[str, Any]], notes: Notes = _NOTHING) -> dict[A
     return found if isinstance(found, dict) else {"": found}
 
 
-def _built(node: _Node, path: str, notes: Notes) -> Any:
+def _built(node: _Node, path: str, notes: Notes) -> object:
     note = notes.get(path, _NONE)
     if node.has_leaf and (not node.below or "refused" in note):
         return tuple(node.leaf) if "tuple" in note and isinstance(node.leaf, list) else node.leaf

@@ -4,7 +4,6 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tdbg.core import run_files
 from tdbg.pages.format import disk, header
@@ -22,7 +21,7 @@ class OpenPage(disk.OwnFile):
     limit_bytes: up to where disk may be asked for ahead of time.
     """
 
-    def __init__(self, path: Path, number: int, data: int, about: Mapping[str, Any], limit_bytes: int = 0) -> None:
+    def __init__(self, path: Path, number: int, data: int, about: Mapping[str, object], limit_bytes: int = 0) -> None:
         """Create the file. Raises FileExistsError if there is one of this name."""
         super().__init__(path)
         self.number = number
@@ -35,7 +34,9 @@ class OpenPage(disk.OwnFile):
         self.header_bytes = least_header_bytes(about)
 
     @classmethod
-    def create(cls, folder: Path, rank: int, data: int, about: Mapping[str, Any], limit_bytes: int = 0) -> "OpenPage":
+    def create(
+        cls, folder: Path, rank: int, data: int, about: Mapping[str, object], limit_bytes: int = 0
+    ) -> "OpenPage":
         """A page of the next number that is free in the folder, whoever else writes there at this moment."""
         number = 1 + max((page for owner, page, _ in pages(folder) if owner == rank), default=-1)
         while True:
@@ -126,7 +127,7 @@ def finish_page(fd: int, path: Path, start: bytes, size: int, *, durable: bool) 
         disk.sync_folder(path.parent)
 
 
-def least_header_bytes(about: Mapping[str, Any]) -> int:
+def least_header_bytes(about: Mapping[str, object]) -> int:
     """The header of a page that holds nothing, with room for its alignment."""
     return header.LENGTH_BYTES + len(header.build([], {}, about, 1 << 40, 1 << 40)) + ALIGN
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.pages.format import datapoint_record, disk, manifest
 from tdbg.pages.format.file_format import ALIGN, HEADER_LIMIT, MAJOR, MINOR, aligned, journal_name
 from tdbg.pages.format.header import Entries, Placed, cost
@@ -45,7 +46,7 @@ class Item(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     data: Any
-    note: Mapping[str, Any] = NO_NOTE
+    note: Mapping[str, object] = NO_NOTE
 
 
 class PageWriter:
@@ -93,7 +94,7 @@ class PageWriter:
         self._page: OpenPage | None = None
         self._layouts: OrderedDict[Any, Layout] = OrderedDict()  # by structure
         self._recorded: OrderedDict[int, Entries] = OrderedDict()  # layouts that the journal knows
-        self._about: dict[str, Any] = {}
+        self._about: dict[str, object] = {}
         self._earlier_bytes = 0  # of the manifest and the files that are closed
         self._closed = False
         self.seq = 0  # of the next datapoint
@@ -119,7 +120,7 @@ class PageWriter:
         self._own()
         return self._layout_of(tuple((path, dtype, tuple(shape), *note) for path, dtype, shape, *note in specs))
 
-    def add(self, key: str | int, items: Sequence[Item], **fields: Any) -> int:
+    def add(self, key: str | int, items: Sequence[Item], **fields: object) -> int:
         """Store one datapoint, and return its number once it is safe from a kill.
 
         items: may be empty, where there are scalars alone. fields: those of `add_flat`.
@@ -135,7 +136,7 @@ class PageWriter:
         layout = self._layout_of(structure)
         return self._add(key, layout, _pieces(layout, items), fields)
 
-    def add_flat(self, key: str | int, layout: Layout, buffer: Any, **fields: Any) -> int:
+    def add_flat(self, key: str | int, layout: Layout, buffer: object, **fields: object) -> int:
         """Store one datapoint out of a buffer in which its tensors lie at the layout's offsets, with one write.
 
         buffer: at least ``layout.length`` bytes, gaps included. fields: scalars (path -> number, text, list ...), keys
@@ -227,14 +228,15 @@ class PageWriter:
         version = {"major": MAJOR, "minor": MINOR}
         opened = {"t": "open", "version": version, "time": time.time(), "pid": pid, "host": host}
         opened |= {"start": process_start(pid), **about}
-        try:
+
+        def discard() -> None:
+            journal.path.unlink(missing_ok=True)
+            journal.close()
+
+        with undo_on_error(discard):
             journal.add(pack(opened), durable=self.durable)
             if self.durable:
                 disk.sync_folder(self.folder)
-        except BaseException:
-            journal.path.unlink(missing_ok=True)
-            journal.close()
-            raise
         self._about = {"writer": journal.path.stem, "opened": opened}
         self._journal = journal
 
@@ -248,9 +250,9 @@ class PageWriter:
                 continue
         raise OSError(errno.EEXIST, "too many journals of one process", str(self.folder))
 
-    def _layout_of(self, structure: tuple[Any, ...]) -> Layout:
+    def _layout_of(self, structure: tuple[object, ...]) -> Layout:
         with self._lock:
-            name: Any = structure
+            name: object = structure
             try:
                 found = self._layouts.get(name)
             except TypeError:  # a note is a dict, which cannot be looked up
@@ -293,16 +295,13 @@ class PageWriter:
         page.hold(Placed(seq, page.end, layout, body), entries)
         begun = b"" if page.recorded else pack({"t": "page", "page": page.number, "data": page.data})
         frames = b"".join((begun, first, frame(body)))
-        try:
+        with undo_on_error(page.withdraw):
             try:
                 journal.add(frames, durable=self.durable)
             except OSError:
                 if not page.give_back():
                     raise
                 journal.add(frames, durable=self.durable)  # it may have been we who took the last of the disk
-        except BaseException:
-            page.withdraw()
-            raise
         page.recorded = True
         self._recorded[layout.id] = entries
         self._recorded.move_to_end(layout.id)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from tdbg.core import run_files
+from tdbg.core.guard import undo_on_error
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,16 +62,13 @@ def write_safetensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Map
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     part = path.with_name(f".{path.name}.part")
-    try:
+    with undo_on_error(lambda: part.unlink(missing_ok=True)):
         with run_files.open_new(part) as file:
             file.write(len(text).to_bytes(8, "little"))
             file.write(text)
             for tensor in tensors.values():
                 _write_data(file, tensor)
         run_files.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
     return 8 + len(text) + offset
 
 

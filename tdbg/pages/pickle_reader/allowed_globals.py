@@ -83,7 +83,7 @@ def _saved(machine: PickleMachine, data: bytes | Blob) -> Storage | Refused:
     return found
 
 
-def _strided(storage: Any, start: Any, size: Any, stride: Any, dtype: str, **more: Any) -> Array:
+def _strided(storage: object, start: object, size: object, stride: object, dtype: str, **more: Any) -> Array:
     if isinstance(storage, Refused):
         raise ValueError("its memory was refused")
     if not isinstance(storage, Storage) or type(start) is not int:
@@ -91,7 +91,7 @@ def _strided(storage: Any, start: Any, size: Any, stride: Any, dtype: str, **mor
     return Array(storage, dtype or storage.dtype or "uint8", sizes(size), sizes(stride), start, **more)
 
 
-def _signs(found: Any) -> dict[str, bool]:
+def _signs(found: object) -> dict[str, bool]:
     """The conj and neg bits, out of a tensor's metadata."""
     return {name: found.get(name) is True for name in ("conj", "neg")} if isinstance(found, dict) else {}
 
@@ -106,7 +106,7 @@ def _tensor_v3(machine: PickleMachine, arguments: Arguments) -> Array:
     return _strided(storage, start, size, stride, _dtype(dtype), **_signs(rest[0] if rest else None))
 
 
-def _dtype(found: Any) -> str:
+def _dtype(found: object) -> str:
     if not isinstance(found, Global) or found.module != "torch" or found.name not in DTYPES:
         raise ValueError("a tensor without a dtype")
     return found.name
@@ -154,7 +154,7 @@ def _quantized(machine: PickleMachine, arguments: Arguments) -> Array:
         _, scale, zero_point = how
         if not isinstance(scale, int | float) or not isinstance(zero_point, int | float):
             raise ValueError("a quantised tensor without its scale")
-        note: dict[str, Any] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
+        note: dict[str, object] = {"scheme": scheme, "scale": scale, "zero_point": zero_point}
     elif scheme in PER_CHANNEL:
         _, scales, zero_points, axis = how
         if not isinstance(scales, Array) or not isinstance(zero_points, Array) or type(axis) is not int:
@@ -189,7 +189,7 @@ def _return_type(name: str) -> Any:
 
 def _dict(machine: PickleMachine, arguments: Arguments) -> dict[Any, Any]:
     """OrderedDict, Counter, defaultdict: what they are made of, if anything, comes as pairs or as a dict."""
-    found: dict[Any, Any] = {}
+    found: dict[Any, object] = {}
     given = [part for part in arguments if not isinstance(part, Global | Refused)]
     pairs = given[0] if given else []
     for pair in list(pairs.items()) if isinstance(pairs, dict) else pairs if isinstance(pairs, list) else [()]:

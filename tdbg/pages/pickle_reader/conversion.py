@@ -28,7 +28,7 @@ class Stored(NamedTuple):
     key: str | int
     items: list[Item]
     scalars: dict[str, Any]
-    fields: dict[str, Any]
+    fields: dict[str, object]
     lost: list[str]
 
 
@@ -121,7 +121,7 @@ class Conversion:
                 except TdbgError as error:
                     lost.append(f"{_called(point)}, {short(path)}: {error}")
         noted = {item.path for item in items}  # these carry their notes themselves
-        fields: dict[str, Any] = {"epoch": point.epoch, "source": self._relative(point.page)}
+        fields: dict[str, object] = {"epoch": point.epoch, "source": self._relative(point.page)}
         fields["notes"] = {path: note for path, note in notes.items() if path not in noted} or None
         return Stored(key, items, scalars, fields, lost)
 
@@ -153,7 +153,7 @@ def _called(point: pickle_pages.PickledDatapoint) -> str:
     return f"{point.page}: datapoint {short(point.key)}"
 
 
-def _scales(value: Any) -> list[str]:
+def _scales(value: object) -> list[str]:
     """The names of the arrays in a note: they stand in the note, and are no leaves of their own."""
     return [name for name, part in value.note.items() if isinstance(part, Array)] if isinstance(value, Array) else []
 
@@ -183,7 +183,7 @@ def differences(stored: Stored, point: Datapoint) -> list[str]:
     return found
 
 
-def _unequal(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+def _unequal(a: dict[str, object], b: dict[str, object]) -> list[str]:
     return [path for path in a.keys() | b.keys() if path not in a or path not in b or not _same(a[path], b[path])]
 
 

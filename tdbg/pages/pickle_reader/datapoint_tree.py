@@ -43,7 +43,7 @@ class TreeBuilder:
         self._open: set[int] = set()  # containers that are being walked through
         self._count = 0
 
-    def plain(self, found: Any) -> Any:
+    def plain(self, found: object) -> object:
         """The value with nothing shared in it; a Refused where it would be too deep, too large, or without an end."""
         while isinstance(found, Unbuilt):
             found = found.value
@@ -62,7 +62,7 @@ class TreeBuilder:
             return self._container(found)
         return found  # Array, Sparse
 
-    def _container(self, found: Any) -> Any:
+    def _container(self, found: object) -> object:
         if self._full:
             return self._left_out(f"more than {VALUES} values")
         if id(found) in self._open:
@@ -79,7 +79,7 @@ class TreeBuilder:
     def _full(self) -> bool:
         return self._count > VALUES
 
-    def _walked(self, found: Any) -> Any:
+    def _walked(self, found: Any) -> object:
         if isinstance(found, dict):
             return {_key(key): self.plain(value) for key, value in self._few(found.items())}
         if isinstance(found, Refused):
@@ -90,11 +90,11 @@ class TreeBuilder:
             return Named.of(found.type_name, tuple(self._all(found)))
         return type(found)(self._all(found))
 
-    def _all(self, items: Iterable[Any]) -> Iterator[Any]:
+    def _all(self, items: Iterable[object]) -> Iterator[object]:
         for item in self._few(items):
             yield self.plain(item)
 
-    def _few(self, items: Iterable[Any]) -> Iterator[Any]:
+    def _few(self, items: Iterable[object]) -> Iterator[Any]:
         """The items, as long as there is room in the tree."""
         for item in items:
             if self._full:
@@ -102,7 +102,7 @@ class TreeBuilder:
                 return
             yield item
 
-    def _text(self, found: Blob) -> Any:
+    def _text(self, found: Blob) -> object:
         if found.size > TEXT_BYTES:
             return self._left_out(f"text of {found.size} bytes")
         self._count += found.size >> 8
@@ -123,7 +123,7 @@ class Bytes(Array):
         return cls(Storage("uint8", size, source, offset), "uint8", (size,), note={"bytes": ""})
 
 
-def _key(found: Any) -> Any:
+def _key(found: object) -> object:
     return str(found) if isinstance(found, Global | Refused | bytes) else found
 
 
@@ -136,8 +136,8 @@ def flatten(outputs: Any) -> FlatTree:
 
 def _flatten(found: Any, path: str, flat: FlatTree) -> None:
     if isinstance(found, Sparse):
-        note: dict[str, Any] = {"sparse": found.layout, "shape": list(found.shape)}
-        children: Iterable[tuple[Any, Any]] = found.parts.items()
+        note: dict[str, object] = {"sparse": found.layout, "shape": list(found.shape)}
+        children: Iterable[tuple[object, object]] = found.parts.items()
     elif isinstance(found, dict):
         keys = steps(found)
         note, children = dict_note(keys), ((step, found[key]) for step, key in keys.items())
@@ -161,12 +161,12 @@ def _flatten(found: Any, path: str, flat: FlatTree) -> None:
         _flatten(value, f"{path}/{step}" if path else str(step), flat)
 
 
-def note_of(found: Array) -> dict[str, Any]:
+def note_of(found: Array) -> dict[str, object]:
     """The note of an array as pages hold it: the scales of its channels as lists. Raises TdbgError for too many."""
     return {key: _listed(value) if isinstance(value, Array) else value for key, value in found.note.items()}
 
 
-def _listed(found: Array) -> list[Any]:
+def _listed(found: Array) -> list[object]:
     from tdbg.pages.read import tensor_values
 
     if found.size > CHANNELS:

@@ -7,7 +7,6 @@ Source: ``numpy/_core/src/multiarray`` (``array_reduce``, ``arraydescr_reduce``)
 import math
 import re
 import struct
-from typing import Any
 
 from tdbg.pages.pickle_reader.byte_source import MemorySource, TruncatedError
 from tdbg.pages.pickle_reader.parsed_values import Array, Blob, Global, Refused, Storage, contiguous, sizes
@@ -52,7 +51,7 @@ class NumpyType(Unbuilt):
         self.objects = code.startswith("O")
         self.value = Global("numpy", code)
 
-    def build(self, machine: PickleMachine, state: Any) -> Any:
+    def build(self, machine: PickleMachine, state: object) -> object:
         if not isinstance(state, tuple) or len(state) < 8 or type(state[7]) is not int:
             raise ValueError("no description of a numpy dtype")
         self.swapped = state[1] == ">"
@@ -78,14 +77,14 @@ class NumpyType(Unbuilt):
         return int(match[2]) * (4 if match[1] == "U" else 1)
 
 
-def dtype(machine: PickleMachine, arguments: tuple[Any, ...]) -> NumpyType:
+def dtype(machine: PickleMachine, arguments: tuple[object, ...]) -> NumpyType:
     """``numpy.dtype``."""
     if not arguments or not isinstance(arguments[0], str) or len(arguments[0]) > 16:
         raise ValueError("a numpy dtype that is not known")
     return NumpyType(arguments[0])
 
 
-def scalar(machine: PickleMachine, arguments: tuple[Any, ...]) -> Any:
+def scalar(machine: PickleMachine, arguments: tuple[object, ...]) -> object:
     """``numpy._core.multiarray.scalar``: the number, as Python has it."""
     kind, data = arguments
     if not isinstance(kind, NumpyType) or not isinstance(data, bytes) or len(data) != kind.itemsize:
@@ -101,7 +100,7 @@ def scalar(machine: PickleMachine, arguments: tuple[Any, ...]) -> Any:
     return complex(*parts) if len(parts) == 2 else parts[0]
 
 
-def _storage(kind: NumpyType, data: Any) -> Storage:
+def _storage(kind: NumpyType, data: object) -> Storage:
     if isinstance(data, bytes):
         return Storage(kind.torch_name, len(data), MemorySource(data), 0)
     if isinstance(data, Blob) and not data.text:
@@ -109,7 +108,7 @@ def _storage(kind: NumpyType, data: Any) -> Storage:
     raise ValueError("an array without its bytes")
 
 
-def _array(kind: NumpyType, shape: Any, columns_first: bool, storage: Storage) -> Array:
+def _array(kind: NumpyType, shape: object, columns_first: bool, storage: Storage) -> Array:
     strides = tuple(reversed(contiguous(sizes(shape)[::-1]))) if columns_first else None
     return Array(storage, kind.torch_name, sizes(shape), strides, swapped=kind.swapped)
 
@@ -120,7 +119,7 @@ class NumpyArray(Unbuilt):
     def __init__(self) -> None:
         self.value = Refused("numpy", "ndarray", "an array that was never filled")
 
-    def build(self, machine: PickleMachine, state: Any) -> Any:
+    def build(self, machine: PickleMachine, state: object) -> object:
         if not isinstance(state, tuple) or len(state) not in (4, 5):
             raise ValueError("no description of an array")
         shape, kind, columns_first, data = state[-4:]
@@ -132,12 +131,12 @@ class NumpyArray(Unbuilt):
             return machine.refuse("numpy", "ndarray", str(error), *([data] if kind.objects else []))
 
 
-def reconstruct(machine: PickleMachine, arguments: tuple[Any, ...]) -> NumpyArray:
+def reconstruct(machine: PickleMachine, arguments: tuple[object, ...]) -> NumpyArray:
     """``numpy._core.multiarray._reconstruct``."""
     return NumpyArray()
 
 
-def frombuffer(machine: PickleMachine, arguments: tuple[Any, ...]) -> Array:
+def frombuffer(machine: PickleMachine, arguments: tuple[object, ...]) -> Array:
     """``numpy._core.numeric._frombuffer``, of protocol 5."""
     data, kind, shape, order, *_ = arguments
     if not isinstance(kind, NumpyType):
@@ -151,7 +150,7 @@ class JoblibArray(Unbuilt):
     def __init__(self) -> None:
         self.value = Refused("joblib.numpy_pickle", "NumpyArrayWrapper", "an array that was never described")
 
-    def build(self, machine: PickleMachine, state: Any) -> Any:
+    def build(self, machine: PickleMachine, state: object) -> object:
         """What follows has to be stepped over in any case, so that a description which does not hold ends the page."""
         if not isinstance(state, dict) or not isinstance(state.get("dtype"), NumpyType):
             raise TruncatedError("the bytes of an array follow whose dtype is not said")
@@ -173,7 +172,7 @@ class JoblibArray(Unbuilt):
             return machine.refuse("numpy", "ndarray", str(error))
 
 
-def wrapper(machine: PickleMachine, arguments: tuple[Any, ...]) -> JoblibArray:
+def wrapper(machine: PickleMachine, arguments: tuple[object, ...]) -> JoblibArray:
     """``joblib.numpy_pickle.NumpyArrayWrapper``."""
     return JoblibArray()
 

@@ -38,9 +38,9 @@ class Refused:
 
     __slots__ = ("module", "name", "parts", "why")
 
-    def __init__(self, module: str, name: str, why: str = "", parts: list[Any] | None = None) -> None:
+    def __init__(self, module: str, name: str, why: str = "", parts: list[object] | None = None) -> None:
         self.module, self.name, self.why = module, name, why
-        self.parts: list[Any] = [] if parts is None else parts
+        self.parts: list[object] = [] if parts is None else parts
 
     @property
     def label(self) -> str:
@@ -59,7 +59,7 @@ class Named(tuple[Any, ...]):
     type_name: str
 
     @classmethod
-    def of(cls, type_name: str, values: tuple[Any, ...]) -> "Named":
+    def of(cls, type_name: str, values: tuple[object, ...]) -> "Named":
         found = cls(values)
         found.type_name = type_name
         return found
@@ -128,7 +128,7 @@ class Array:
         swapped: bool = False,
         conj: bool = False,
         neg: bool = False,
-        note: Mapping[str, Any] | None = None,
+        note: Mapping[str, object] | None = None,
     ) -> None:
         self.dtype, self.shape, self.note = dtype, shape, dict(note or {})
         self._storage, self._start = storage, start

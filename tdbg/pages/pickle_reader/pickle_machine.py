@@ -25,7 +25,7 @@ Pair = tuple[str, str]
 class Unbuilt(ABC):
     """A value that a page describes in two steps, of which BUILD is the second. value: the result, once there is one."""
 
-    value: Any = None
+    value: object = None
 
     @abstractmethod
     def build(self, machine: "PickleMachine", state: Any) -> Any:
@@ -54,9 +54,9 @@ class PickleMachine:
             raise TruncatedError(f"there are pickles in pickles, more than {DEPTH} deep")
         self.reader, self.rules, self.ledger = reader, rules, ledger
         self.persistent, self.depth = persistent, depth
-        self.stack: list[Any] = []
-        self.below: list[list[Any]] = []  # the stack up to each mark
-        self.memo: dict[int, Any] = {}
+        self.stack: list[object] = []
+        self.below: list[list[object]] = []  # the stack up to each mark
+        self.memo: dict[int, object] = {}
 
     def nested(self, reader: ByteReader, persistent: Callable[[Any], Any] | None = None) -> "PickleMachine":
         """Another machine for a pickle inside this one: same rules, same ledger, its own stack and memo."""
@@ -70,11 +70,11 @@ class PickleMachine:
         self.ledger.mention(found)
         return found
 
-    def refuse(self, module: str, name: str, why: str = "", *parts: Any) -> Refused:
+    def refuse(self, module: str, name: str, why: str = "", *parts: object) -> Refused:
         """A value that is not made."""
         return self.ledger.refuse(Refused(module, name, why, list(parts)))
 
-    def call(self, function: Any, arguments: Any) -> Any:
+    def call(self, function: object, arguments: object) -> object:
         """What a call makes: the rule's inert value, or a Refused that keeps the arguments."""
         if isinstance(function, Refused):
             return self.refuse(function.module, function.name, "", *([arguments] if arguments else ()))
@@ -88,7 +88,7 @@ class PickleMachine:
         except (ValueError, TypeError) as error:
             return self.refuse(function.module, function.name, str(error), arguments)
 
-    def build(self, target: Any, state: Any) -> Any:
+    def build(self, target: object, state: object) -> object:
         """What BUILD makes of a value. No ``__setstate__`` and no ``__dict__`` is touched."""
         if isinstance(target, Refused):
             target.parts.append(state)
@@ -103,7 +103,7 @@ class PickleMachine:
             target.value = self.refuse("pickle", "BUILD", str(error), state)
         return target
 
-    def extend(self, target: Any, items: list[Any]) -> Any:
+    def extend(self, target: object, items: list[object]) -> object:
         """Add items to a list, or to what stands for one."""
         self.ledger.charge(8 * len(items))
         if isinstance(target, list):
@@ -114,7 +114,7 @@ class PickleMachine:
             return self.refuse("pickle", "APPENDS", "items for what is no list", target, items)
         return target
 
-    def update(self, target: Any, items: list[Any]) -> Any:
+    def update(self, target: object, items: list[object]) -> object:
         """Add keys and values, which take turns in ``items``, to a dict, or to what stands for one."""
         if len(items) % 2:
             raise ValueError("a key without a value")
@@ -128,7 +128,7 @@ class PickleMachine:
                 target[self.key(items[at])] = items[at + 1]
         return target
 
-    def add(self, target: Any, items: list[Any]) -> Any:
+    def add(self, target: object, items: list[object]) -> Any:
         """Add members to a set, or to what stands for one."""
         if isinstance(target, Refused):
             target.parts.append(items)
@@ -140,7 +140,7 @@ class PickleMachine:
                 target.add(self.key(item))
         return target
 
-    def key(self, found: Any) -> Any:
+    def key(self, found: object) -> object:
         """A key of a dict. A tuple in a tuple is none: to hash what shares its parts can take for ever."""
         if type(found) in KEYS:
             return found
@@ -148,7 +148,7 @@ class PickleMachine:
             return found
         return self.refuse("pickle", "key", f"no key of a dict: {type(found).__name__}", found)
 
-    def to_mark(self) -> list[Any]:
+    def to_mark(self) -> list[object]:
         """What lies on the stack above the last mark, which goes."""
         items, self.stack = self.stack, self.below.pop()
         return items
@@ -187,7 +187,7 @@ class PickleMachine:
         """The argument of a text opcode."""
         return self.reader.line(limit).decode("utf-8")
 
-    def persist(self, found: Any) -> Any:
+    def persist(self, found: object) -> object:
         """What a persistent id stands for."""
         if self.persistent is None:
             return self.refuse("pickle", "persistent_id", "", found)

@@ -48,7 +48,7 @@ PROBLEMS = 20  # that are told of one page
 class PickledDatapoint:
     """What was captured of one datapoint. key: its idx. epoch: that of its folder, if it lies in one."""
 
-    def __init__(self, key: Any, page: Path, place: int, found: Any, owner: "LegacyPages") -> None:
+    def __init__(self, key: object, page: Path, place: int, found: object, owner: "LegacyPages") -> None:
         self.key, self.page, self.epoch = key, page, epoch_of(page)
         self._place, self._found, self._owner = place, found, owner
 
@@ -56,7 +56,7 @@ class PickledDatapoint:
         return f"Datapoint({self.key!r}, {self.page})"
 
     @cached_property
-    def outputs(self) -> dict[Any, Any]:
+    def outputs(self) -> dict[object, object]:
         """Debugger's name -> what it gave: nested dicts, lists and tuples; an Array is read when it is asked to."""
         ledger = ReadBudget()
         tree = TreeBuilder(ledger.refuse).plain(self._found)
@@ -190,7 +190,7 @@ def _entries(source: ByteSource, ledger: ReadBudget, problems: list[str]) -> lis
     return [(_idx(key), value) for key, value in found.items()]
 
 
-def _described(found: Any) -> str:
+def _described(found: object) -> str:
     return str(found) if isinstance(found, Refused) else f"a {type(found).__name__}"
 
 
@@ -232,14 +232,14 @@ def _complete(batch: list[Any]) -> int:
     return max(count, 0)
 
 
-def _open(value: dict[Any, Any], following: Any, kind: type) -> bool:
+def _open(value: dict[object, object], following: object, kind: type) -> bool:
     """Whether ``following`` may be meant for this dict; a dict is filled 1000 items at a time."""
     if len(value) % BATCH:
         return False
     return not value or type(following) is not kind or type(next(iter(value))) is kind
 
 
-def _idx(key: Any) -> Any:
+def _idx(key: object) -> object:
     """An idx as users write it: a tensor of one whole number is that number."""
     while isinstance(key, Unbuilt):
         key = key.value

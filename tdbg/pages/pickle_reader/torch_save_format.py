@@ -5,7 +5,7 @@ Source: ``torch/serialization.py`` (``_legacy_save``, ``_save``), and the zip fo
 """
 
 import struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tdbg.pages.format.dtypes import DTYPES
 from tdbg.pages.pickle_reader.byte_source import ByteReader, ByteSource, TruncatedError, WindowSource
@@ -39,7 +39,7 @@ STORAGES = {
 UNTYPED = ("torch.storage", "UntypedStorage")
 
 
-def read_torch_save(machine: PickleMachine, source: ByteSource) -> Any:
+def read_torch_save(machine: PickleMachine, source: ByteSource) -> object:
     """The value that was saved. Raises Torn or ValueError if these are no such bytes."""
     return _read_zip(machine, source) if source.read(0, 4) == ZIP else _read_row(machine, source)
 
@@ -49,11 +49,11 @@ def is_torch_save(start: bytes) -> bool:
     return start.startswith(ZIP) or b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." in start[:16]
 
 
-def _read_row(machine: PickleMachine, source: ByteSource) -> Any:
+def _read_row(machine: PickleMachine, source: ByteSource) -> object:
     reader = ByteReader(source, block_bytes=HEAD_BYTES)
     storages: dict[str, Storage] = {}
 
-    def persistent(found: Any) -> Storage:
+    def persistent(found: object) -> Storage:
         if not isinstance(found, tuple) or len(found) != 6 or found[5] is not None:
             raise ValueError("no storage of torch.save")
         wanted = _described(found)
@@ -79,7 +79,7 @@ def _read_row(machine: PickleMachine, source: ByteSource) -> Any:
     return value
 
 
-def _described(found: tuple[Any, ...]) -> Storage:
+def _described(found: tuple[object, ...]) -> Storage:
     """The storage that a persistent id describes; where it lies is not known yet."""
     word, kind, key, _, count = found[:5]
     if word != "storage" or not isinstance(kind, Global) or not isinstance(key, str) or type(count) is not int:
@@ -101,7 +101,7 @@ class _Entry(NamedTuple):
     offset: int
 
 
-def _read_zip(machine: PickleMachine, source: ByteSource) -> Any:
+def _read_zip(machine: PickleMachine, source: ByteSource) -> object:
     entries = _directory(source)
     machine.ledger.charge(300 * len(entries))
     roots = [name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
@@ -113,7 +113,7 @@ def _read_zip(machine: PickleMachine, source: ByteSource) -> Any:
         raise ValueError("it was saved on a machine with another byte order")
     storages: dict[str, Storage] = {}
 
-    def persistent(found: Any) -> Storage:
+    def persistent(found: object) -> Storage:
         if not isinstance(found, tuple) or len(found) != 5:
             raise ValueError("no storage of torch.save")
         wanted = _described(found)

@@ -31,7 +31,7 @@ class Tensor:
         path: str,
         dtype: Dtype,
         shape: tuple[int, ...],
-        note: Mapping[str, Any],
+        note: Mapping[str, object],
         page: PageFile,
         at: int,
         nbytes: int,
@@ -86,7 +86,7 @@ class Tensor:
         """The bytes of one row along the first dimension, and no others. Raises TdbgError."""
         return self.row(index).read()
 
-    def numbers(self) -> list[Any]:
+    def numbers(self) -> list[object]:
         """Its values as Python numbers, in row order. For small tensors: about 1 us an element."""
         from tdbg.pages.read import tensor_values
 
@@ -99,7 +99,7 @@ class Tensor:
         return tensor_values.array(self.read(), self.dtype, self.shape, self.note)
 
 
-def _note_of_row(note: Mapping[str, Any], index: int) -> Mapping[str, Any]:
+def _note_of_row(note: Mapping[str, Any], index: int) -> Mapping[str, object]:
     """What a note about a tensor says of one row: of scales along an axis its own, or one axis less."""
     axis = note.get("axis")
     if type(axis) is not int:
@@ -198,7 +198,7 @@ class Datapoint:
         return {**found, **{p: rows[self.row] for p, rows in split if isinstance(rows, list) and len(rows) > self.row}}
 
     @property
-    def stats(self) -> Mapping[str, Any]:
+    def stats(self) -> Mapping[str, object]:
         """What was worked out when it was captured, by path."""
         return self._record.get("stats") or {}
 
@@ -228,7 +228,7 @@ class Datapoint:
         return self._record.get("crc")
 
     @property
-    def more(self) -> Mapping[str, Any]:
+    def more(self) -> Mapping[str, object]:
         """Whatever else the writer told."""
         return {name: value for name, value in self._record.items() if name not in TYPES}
 
@@ -294,7 +294,7 @@ class Datapoint:
         return {path: tensor.row(self.row) if path in split else tensor for path, tensor in found.items()}
 
 
-def _check_other(name: str, value: Any) -> None:
+def _check_other(name: str, value: object) -> None:
     """A field that is not of the usual type: ValueError, unless it may be missing, is unknown, or is a key."""
     usual = TYPES.get(name)
     if usual is None or (value is None and name in OPTIONAL) or (name == "key" and type(value) is int):
@@ -302,6 +302,6 @@ def _check_other(name: str, value: Any) -> None:
     raise ValueError(f"its {name} is no {usual.__name__}")
 
 
-def _check_list(name: str, found: list[Any]) -> None:
+def _check_list(name: str, found: list[object]) -> None:
     if not all(isinstance(item, str) or (name == "keys" and type(item) is int) for item in found):
         raise ValueError(f"its {name} are of a wrong type")

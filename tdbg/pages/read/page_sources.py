@@ -101,12 +101,12 @@ class Source(ABC):
             found = self._files[number] = PageFile(self.folder, *names)
         return found
 
-    def _made(self, record: dict[str, Any], layouts: Callable[[Any], Layout], text: bytes) -> Datapoint:
+    def _made(self, record: dict[str, object], layouts: Callable[[object], Layout], text: bytes) -> Datapoint:
         """Raises ValueError for a record that cannot be true."""
         found = record.get("layout")
         if found is None:
             return self._placed(Datapoint(record, None, None, self.rank, self.writer, _MARK in text))
-        number: Any = record.get("page")
+        number: object = record.get("page")
         page = self._files.get(number) or self.page(number) if type(number) is int and 0 <= number < 10**12 else None
         if page is None:
             raise ValueError("it has no page")
@@ -135,7 +135,7 @@ class JournalSource(Source):
         self.pages: dict[int, int] = {}
         self.sealed: dict[int, int] = {}
         self.drops: list[Drop] = []
-        self.ended: dict[str, Any] | None = None
+        self.ended: dict[str, object] | None = None
         self._layouts: dict[int, int] = {}  # id -> frame
         self._read: OrderedDict[int, Layout] = OrderedDict()
         self._odd: list[int] = []  # datapoints whose records do not begin as ours do
@@ -299,10 +299,10 @@ class SealedSource(Source):
         found = [layout.read(record) for record in layouts if isinstance(record, dict)]
         self.layouts = {one.id: one for one in found}
 
-    def _json(self, name: str) -> Any:
+    def _json(self, name: str) -> object:
         return decoded(self.metadata.get(name, "null"))
 
-    def _layout(self, id: Any) -> Layout:
+    def _layout(self, id: object) -> Layout:
         found = self.layouts.get(id) if whole(id) else None
         if found is None:
             raise ValueError("its layout is not in the header")

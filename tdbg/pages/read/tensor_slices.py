@@ -28,7 +28,7 @@ class Part:
 
     __slots__ = ("array", "numbers", "shape")
 
-    def __init__(self, shape: "tuple[int, ...]", numbers: "list[Any] | None", array: "Array | None" = None) -> None:
+    def __init__(self, shape: "tuple[int, ...]", numbers: "list[object] | None", array: "Array | None" = None) -> None:
         self.shape, self.numbers, self.array = shape, numbers, array
 
     @property
@@ -36,7 +36,7 @@ class Part:
         """How many values."""
         return math.prod(self.shape)
 
-    def listed(self) -> "list[Any]":
+    def listed(self) -> "list[object]":
         """As Python numbers."""
         if self.numbers is not None:
             return self.numbers

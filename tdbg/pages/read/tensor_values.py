@@ -27,7 +27,9 @@ NUMPY = {"d": "<f8", "f": "<f4", "e": "<f2", "b": "i1", "h": "<i2", "i": "<i4", 
 NUMPY |= {"B": "u1", "H": "<u2", "I": "<u4", "Q": "<u8"}
 
 
-def numbers(data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note: Mapping[str, Any] = {}) -> list[Any]:
+def numbers(
+    data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note: Mapping[str, object] = {}
+) -> list[object]:
     """The values in row order, as floats, ints, bools or complex numbers.
 
     shape: torch's; needed where a byte holds several quantised values. note: quantised values are scaled if it has
@@ -43,7 +45,7 @@ def numbers(data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note:
     return [_float32(_float32(scales[k]) * (value - zeros[k])) for value, k in zip(found, steps, strict=True)]
 
 
-def array(data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note: Mapping[str, Any] = {}) -> "Array":
+def array(data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note: Mapping[str, object] = {}) -> "Array":
     """The same values as a numpy array of ``shape``, or flat without one.
 
     In numpy's own type where it has it; else the next that holds every value: float32 for bfloat16, fp8 and fp4,
@@ -67,7 +69,7 @@ def value_count(dtype: Dtype, shape: Sequence[int]) -> int:
     return math.prod(value_shape(dtype, shape))
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value as a person reads it: five significant digits, whole numbers whole."""
     if isinstance(value, complex):
         sign = "-" if math.copysign(1.0, value.imag) < 0 else "+"
@@ -77,7 +79,7 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def real(value: Any) -> float | None:
+def real(value: object) -> float | None:
     """A number that a program gave as a float, one too large for it as infinity; None for what is no real number."""
     return as_float(value) if isinstance(value, int | float) else None
 
@@ -104,7 +106,7 @@ def _check(data: bytes, dtype: Dtype) -> None:
         raise TdbgError(f"{len(data)} bytes are no whole number of {dtype.name} values", "were some cut off?")
 
 
-def _plain(data: bytes, dtype: Dtype) -> list[Any]:
+def _plain(data: bytes, dtype: Dtype) -> list[object]:
     _check(data, dtype)
     code = STRUCT.get(dtype.name)
     if code is not None:
@@ -145,7 +147,7 @@ def _array(data: bytes, dtype: Dtype) -> "Array":
 
 
 @functools.cache
-def codes(dtype: Dtype) -> tuple[tuple[Any, ...], ...]:
+def codes(dtype: Dtype) -> tuple[tuple[object, ...], ...]:
     """The values that each byte stands for, lowest bits first. For types of one byte an element that are no bools."""
     bits = 8 // dtype.packed
     if dtype.kind != "float":

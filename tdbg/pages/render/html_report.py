@@ -96,7 +96,7 @@ class Document:
     def _report(self) -> Report:
         return Report(len(self.chosen), self.left_out, self.tensors, self.shrunk, self.without, self.unreadable)
 
-    def _datapoint(self, datapoint: Datapoint, progress: Progress) -> dict[str, Any]:
+    def _datapoint(self, datapoint: Datapoint, progress: Progress) -> dict[str, object]:
         tensors = []
         for pick in self.picks.tensors(datapoint):
             self.tensors += 1
@@ -113,7 +113,7 @@ class Document:
             "tensors": tensors,
         }
 
-    def _tensor(self, tensor: Tensor) -> dict[str, Any]:
+    def _tensor(self, tensor: Tensor) -> dict[str, object]:
         """Figures, histogram and preview of one; only what is wrong with it where it cannot be read."""
         found: dict[str, Any] = {"path": _cut(tensor.path), "dtype": tensor.dtype.name, "shape": tensor.shape}
         try:
@@ -142,7 +142,7 @@ def _summary(report: Report) -> str:
     return ", ".join(said)
 
 
-def _figures(tensor: Tensor) -> dict[str, Any]:
+def _figures(tensor: Tensor) -> dict[str, object]:
     """Figures of all its values, and how many lie in each part of their range."""
     known, bars, _ = measure_tensor(tensor, "", BARS, lists=0)
     named = known.as_dict()
@@ -152,8 +152,8 @@ def _figures(tensor: Tensor) -> dict[str, Any]:
     return found | {"bars": bars, "low": float(known.min), "high": float(known.max)}
 
 
-def _drawn(found: Preview) -> dict[str, Any]:
-    about: dict[str, Any] = {
+def _drawn(found: Preview) -> dict[str, object]:
+    about: dict[str, object] = {
         name: getattr(found, name) for name in ("kind", "shape", "whole", "block", "exact", "image")
     }
     about |= {"scale": found.scale, "low": found.low, "high": found.high, "said": found.said}
@@ -185,7 +185,7 @@ def token_lists(datapoint: Datapoint) -> Iterator[tuple[str, list[str]]]:
                 continue
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     return shown(value) if isinstance(value, int | float | complex) else str(value)
 
 

@@ -35,7 +35,7 @@ class DatapointNumbers:
         self.names: dict[str, None] = {}  # that some datapoint has
         self.asked: dict[str, bool] = {}  # name -> whether any datapoint had it
 
-    def value(self, datapoint: Datapoint, name: str) -> Any:
+    def value(self, datapoint: Datapoint, name: str) -> object:
         """What was captured under this name, else what the record of its step says; None if nobody knows."""
         found = datapoint.scalars.get(name)
         if found is None and datapoint.phase == "train":
@@ -89,7 +89,7 @@ def _steps(path: Path) -> dict[int, Numbers]:
     return found
 
 
-def _is_number(name: str, value: Any) -> bool:
+def _is_number(name: str, value: object) -> bool:
     return name not in PLACES and (isinstance(value, int | float) or value in ("nan", "inf", "-inf"))
 
 

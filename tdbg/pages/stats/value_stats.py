@@ -67,9 +67,9 @@ class ValueStats:
         """Zeros by values."""
         return self.zero / self.count if self.count and self.zero is not None else None
 
-    def as_dict(self) -> "dict[str, Any]":
+    def as_dict(self) -> "dict[str, object]":
         """By name; the quantiles as median, q01, q05 and so on."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in NAMES}
+        found: dict[str, object] = {name: getattr(self, name) for name in NAMES}
         found |= {"absmax": self.absmax, "zero_share": self.zero_share}
         return found | dict(zip(QUANTILE_NAMES, self.quantiles, strict=False))
 
@@ -80,7 +80,7 @@ class ValueStats:
         return f"Figures({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
 
 
-def ordered(values: "Sequence[Any]") -> "list[Any]":
+def ordered(values: "Sequence[object]") -> "list[Any]":
     """The finite values, sorted."""
     return sorted(filter(math.isfinite, plain(values)))
 
@@ -158,7 +158,7 @@ def recorded(datapoint: "Datapoint") -> "dict[str, ValueStats]":
 
 def _recorded(scalars: "Mapping[str, Any]", path: str) -> ValueStats | None:
     counts: list[Any] = [scalars.get(f"{path}/{name}", 0) for name in ("count", "nan", "inf")]
-    found: list[Any] = [scalars.get(f"{path}/{name}") for name in ("mean", "std", "low", "high")]
+    found: list[object] = [scalars.get(f"{path}/{name}") for name in ("mean", "std", "low", "high")]
     if not all(type(value) in (int, float) and 0 <= value < MOST for value in counts):
         return None
     if not all(value is None or type(value) in (int, float) for value in found):

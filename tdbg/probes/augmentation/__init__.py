@@ -38,7 +38,9 @@ from tdbg.probes.forward import short
 from tdbg.runtime.deferred_reads import device_idle
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 KIND = "augmentation"
 SAMPLES = 2  # calls measured a fetch
@@ -121,7 +123,7 @@ class Figures:
     dtype_out: str
     device: str
 
-    def as_list(self) -> list[Any]:
+    def as_list(self) -> list[object]:
         """In the order of the fields."""
         return [getattr(self, name) for name in self.__slots__]
 
@@ -183,17 +185,17 @@ class Augmentation(Probe):
     levels = ("extreme",)
     observations = (PipelineMeasured, TransformMadeNan, TransformIdle, RangeMistaken, TransformSlow)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._pipe = WorkerPipe()
         self._meter = Meter(self._broken)
-        self._fetchers: weakref.WeakKeyDictionary[Any, list[Pipeline]] = weakref.WeakKeyDictionary()
+        self._fetchers: weakref.WeakKeyDictionary[object, list[Pipeline]] = weakref.WeakKeyDictionary()
         self._tallies: dict[tuple[str, ...], Tally] = {}
         self._waits = Waits()
         self._began_at = 0.0
         self._step = -1
         self._fetches = 0  # since the step changed
-        self._root: Any = None  # the library pipeline that the loop is calling
+        self._root: object = None  # the library pipeline that the loop is calling
 
     def attach(self) -> None:
         self.patch_at("fetch", before=self._fetch_begins, after=self._fetched, raised=self._fetch_failed)
@@ -228,18 +230,18 @@ class Augmentation(Probe):
         else:
             self._abstain_without(loader.dataset)
 
-    def _workers_began(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _workers_began(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         how = start_method(args[0])
         if how != "fork" and self._pipe.is_open:
             self.unavailable(f"workers started by {how} cannot tell of their transforms: num_workers=0 or fork can")
 
-    def _abstain_without(self, dataset: Any) -> None:
+    def _abstain_without(self, dataset: object) -> None:
         if not self._tallies:
             self.unavailable(f"no object with transforms was found on {type(dataset).__name__} or its collate function")
 
     # one fetch, in whichever process it happens
 
-    def _fetch_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _fetch_begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         if not self._affords():
             return
         fetcher = args[0]
@@ -267,7 +269,7 @@ class Augmentation(Probe):
             return False
         return self._fetches <= free or self.monitor.budget.allows_extra(KIND, time.perf_counter())
 
-    def _fetched(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _fetched(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         if not self._meter.armed:
             return
         meter = self._meter
@@ -288,12 +290,14 @@ class Augmentation(Probe):
         self.monitor.budget.spend(self.name, meter.spent_s)
         self.monitor.budget.learn(KIND, spent, extra=True)
 
-    def _fetch_failed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    def _fetch_failed(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception
+    ) -> None:
         self._meter.disarm()
 
     # a library's pipeline that the training loop calls
 
-    def call_begins(self, module: Any, call: "Call") -> None:
+    def call_begins(self, module: torch.nn.Module, call: "Call") -> None:
         here = any(name in sys.modules for name in LIBRARIES)
         if not here or self._meter.armed or not in_library(module) or not self.should_sample(KIND):
             return
@@ -302,7 +306,7 @@ class Augmentation(Probe):
             self._root = module
             self._meter.begin(pipeline(module, steps))
 
-    def call_ended(self, module: Any, call: "Call", output: Any) -> None:
+    def call_ended(self, module: torch.nn.Module, call: "Call", output: object) -> None:
         if module is not self._root:
             return
         self._root = None
@@ -325,14 +329,14 @@ class Augmentation(Probe):
         else:
             take([], None)
 
-    def after_step(self, optimizer: Any) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._root is not None:  # its call raised
             self._root = None
             self._meter.disarm()
 
     # what has arrived
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         now = time.perf_counter()
         if loader_iter._num_yielded == 1:
             self._waits.begin(now)
@@ -456,7 +460,7 @@ def _ranges(steps: list[StepTally]) -> dict[str, Any]:
     }
 
 
-def _message(runs: list[Run], fetch_s: float, own_s: float, calls: int) -> dict[str, Any] | None:
+def _message(runs: list[Run], fetch_s: float, own_s: float, calls: int) -> dict[str, object] | None:
     """What was measured of one pipeline in one fetch, as plain data; tdbg's own time is taken off."""
     if not runs:
         return None

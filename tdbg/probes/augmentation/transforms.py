@@ -36,14 +36,14 @@ LIBRARIES = ("kornia.augmentation", "torchvision.transforms", "torchaudio.transf
 class Pipeline:
     """An object that calls others one after the other."""
 
-    owner: Any
+    owner: object
     name: str
-    steps: list[Any]
+    steps: list[object]
     names: list[str]
     chances: list[float | None]  # the probability a step says it has
 
 
-def steps_of(item: Any) -> list[Any]:
+def steps_of(item: Any) -> list[object]:
     """What a Compose-like object calls: its ``transforms``, or the children of a Sequential without weights."""
     if not callable(item) or isinstance(item, type):
         return []
@@ -60,13 +60,13 @@ def steps_of(item: Any) -> list[Any]:
     return list(found)[:MAX_STEPS]
 
 
-def pipeline(owner: Any, steps: list[Any]) -> Pipeline:
+def pipeline(owner: object, steps: list[object]) -> Pipeline:
     """The pipeline of these steps."""
     chances = [_chance(step) for step in steps]
     return Pipeline(owner, type(owner).__name__, steps, [name_of(step) for step in steps], chances)
 
 
-def name_of(step: Any) -> str:
+def name_of(step: object) -> str:
     """The class of a transform, or the name of a function; of a lambda its line."""
     if isinstance(step, functools.partial):
         return f"partial({name_of(step.func)})"
@@ -78,7 +78,7 @@ def name_of(step: Any) -> str:
     return type(step).__name__
 
 
-def _chance(step: Any) -> float | None:
+def _chance(step: object) -> float | None:
     chance = getattr(step, "__dict__", {}).get("p")
     return float(chance) if isinstance(chance, int | float) and 0 <= chance <= 1 else None
 
@@ -88,13 +88,13 @@ def in_library(module: nn.Module) -> bool:
     return any(cls.__module__.startswith(LIBRARIES) for cls in type(module).__mro__)
 
 
-def find(*places: Any) -> list[Pipeline]:
+def find(*places: object) -> list[Pipeline]:
     """The pipelines that hang on a dataset or a collate function.
 
     Looks through attributes, containers, wrapped datasets, and the globals and closures of functions; reads
     instance dictionaries alone, so that nothing of the program runs. Bounded in depth and number.
     """
-    waiting: deque[tuple[Any, int]] = deque((place, 0) for place in places if place is not None)
+    waiting: deque[tuple[object, int]] = deque((place, 0) for place in places if place is not None)
     seen: set[int] = set()
     found: list[Pipeline] = []
     while waiting and len(seen) < MAX_OBJECTS and len(found) < MAX_PIPELINES:
@@ -110,7 +110,7 @@ def find(*places: Any) -> list[Pipeline]:
     return found
 
 
-def _inside(item: Any) -> Iterator[Any]:
+def _inside(item: object) -> Iterator[object]:
     if isinstance(item, functools.partial):
         yield from (item.func, *item.args, *item.keywords.values())
     elif isinstance(item, types.MethodType):
@@ -130,7 +130,7 @@ def _inside(item: Any) -> Iterator[Any]:
                     yield from (other for other in _reached_by(method) if steps_of(other))
 
 
-def _reached_by(function: types.FunctionType) -> Iterator[Any]:
+def _reached_by(function: types.FunctionType) -> Iterator[object]:
     """What a function refers to: the globals it names, and its closure."""
     for name in function.__code__.co_names[: 4 * MAX_ITEMS]:
         if name in function.__globals__:
@@ -156,7 +156,7 @@ class Glimpse:
     late: Tensor | None = None  # smallest and largest, still on an accelerator
 
 
-def glimpse(value: Any) -> Glimpse | None:
+def glimpse(value: object) -> Glimpse | None:
     """A look at the image in what a transform takes or gives; None if there is none. Cost: 20 to 100 us."""
     found = _image_in(value)
     if found is None:
@@ -168,7 +168,7 @@ def glimpse(value: Any) -> Glimpse | None:
     return _of_array(found)
 
 
-def _image_in(value: Any) -> Any:
+def _image_in(value: object) -> object:
     if _is_image(value):
         return value
     if isinstance(value, dict):
@@ -265,7 +265,7 @@ class Run:
     done: set[int] = field(default_factory=set)
     last: tuple[Any, Glimpse | None] = (None, None)  # what the last step gave
 
-    def place_of(self, step: Any) -> int | None:
+    def place_of(self, step: object) -> int | None:
         """The place of a step that is called now; of one that stands there twice, the next place."""
         for place, known in enumerate(self.pipeline.steps):
             if known is step and place not in self.done:
@@ -335,8 +335,8 @@ class Meter:
         except (TypeError, AttributeError):  # a class that lets nobody touch it: its calls are not measured
             pass
 
-    def _around(self, original: Any) -> Any:
-        def __call__(item: Any, *args: Any, **kwargs: Any) -> Any:
+    def _around(self, original: Callable[..., object]) -> Callable[..., object]:
+        def __call__(item: object, *args: object, **kwargs: object) -> object:
             run = self._run
             if threading.get_ident() != self._thread or (run is not None and run.inside):
                 return original(item, *args, **kwargs)
@@ -352,12 +352,19 @@ class Meter:
 
         return hide(__call__)
 
-    def _wanted(self, item: Any) -> bool:
+    def _wanted(self, item: object) -> bool:
         self.calls[id(item)] = self.calls.get(id(item), 0) + 1
         self._left -= 1
         return self._left >= 0
 
-    def _whole(self, found: Pipeline, original: Any, item: Any, args: Any, kwargs: Any) -> Any:
+    def _whole(
+        self,
+        found: Pipeline,
+        original: Callable[..., object],
+        item: object,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
         run = self._run = Run(found)
         held = getattr(item, "__dict__", {})
         before = held.get("transforms")
@@ -372,7 +379,7 @@ class Meter:
                 held["transforms"] = before
             self._run = None
 
-    def _with_functions(self, run: Run, steps: Any) -> Any:
+    def _with_functions(self, run: Run, steps: Any) -> object:
         """The same list with its functions wrapped; itself if there are none."""
         wrapped = [
             self._around_function(run, place, step) if not replaceable(type(step)) else step
@@ -381,14 +388,16 @@ class Meter:
         changed = any(new is not old for new, old in zip(wrapped, steps, strict=True))
         return type(steps)(wrapped) if changed and type(steps) in (list, tuple) else steps
 
-    def _around_function(self, run: Run, place: int, step: Any) -> Any:
-        def measured(*args: Any, **kwargs: Any) -> Any:
+    def _around_function(self, run: Run, place: int, step: Any) -> Callable[..., object]:
+        def measured(*args: object, **kwargs: object) -> object:
             mine = self._run is run and threading.get_ident() == self._thread and not run.inside
             return self._step(run, place, step, args, kwargs) if mine else step(*args, **kwargs)
 
         return hide(functools.update_wrapper(without_own_frames(measured), step)) if place < MAX_STEPS else step
 
-    def _step(self, run: Run, place: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _step(
+        self, run: Run, place: int, call: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
         value = args[0] if args else kwargs
         before = self._glimpse(run, value)
         run.inside = True
@@ -405,7 +414,7 @@ class Meter:
         run.rows.append(Row(place, seconds, before, after))
         return result
 
-    def _glimpse(self, run: Run, value: Any) -> Glimpse | None:
+    def _glimpse(self, run: Run, value: object) -> Glimpse | None:
         """A look that can never hurt the program."""
         begun = time.perf_counter()
         try:
@@ -413,7 +422,7 @@ class Meter:
             if image is not None and image is run.last[0]:
                 return run.last[1]
             return glimpse(image)
-        except BaseException as error:  # guard: an image of a kind nobody has thought of
+        except BaseException as error:  # an image of a kind nobody has thought of; inline: each step of each sample
             if belongs_to_program(error):
                 raise
             self._failed(error)

@@ -3,7 +3,6 @@
 import json
 import os
 import select
-from typing import Any
 
 LIMIT = min(getattr(select, "PIPE_BUF", 512), 4096)  # bytes that a pipe takes as one piece or not at all
 READ = 65536
@@ -46,7 +45,7 @@ class WorkerPipe:
                 os.close(end)
         self._read = self._write = -1
 
-    def send(self, message: dict[str, Any]) -> bool:
+    def send(self, message: dict[str, object]) -> bool:
         """Write one message; False if nobody reads any more. One that is too long or finds no room is lost."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         if not self.is_open or len(line) > LIMIT:
@@ -59,7 +58,7 @@ class WorkerPipe:
             return False
         return True
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[dict[str, object]]:
         """Every message that has arrived. Cost: one system call where there is none."""
         if self._read < 0:
             return []
@@ -71,7 +70,7 @@ class WorkerPipe:
         return [message for line in lines if (message := _parsed(line)) is not None]
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _parsed(line: bytes) -> dict[str, object] | None:
     try:
         message = json.loads(line)
     except ValueError:

@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ from tdbg.runtime.root_modules import unwrapped
 from tdbg.runtime.tensors import on_host, version
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 LIGHTNING = ("lightning.fabric.plugins.io.torch_io", "lightning_fabric.plugins.io.torch_io")
@@ -108,7 +110,7 @@ class Checkpoint(EveryUpdate):
         SaveMissed,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._forget()
 
@@ -142,18 +144,20 @@ class Checkpoint(EveryUpdate):
         for name in LIGHTNING:
             self.when_imported(name, self._meet_lightning)
 
-    def _meet_safetensors(self, module: Any) -> None:
+    def _meet_safetensors(self, module: ModuleType) -> None:
         self._watch(module, "save_file", saved.safetensors_save, self._saved)
         self._watch(module, "save_model", saved.safetensors_save, self._saved)
         self._watch(module, "load_file", saved.safetensors_load, self._loaded)
         self._watch(module, "load_model", saved.safetensors_load_model, self._loaded)
 
-    def _meet_lightning(self, module: Any) -> None:
+    def _meet_lightning(self, module: ModuleType) -> None:
         if hasattr(module, "TorchCheckpointIO"):  # it saves into memory first, and writes that
             self._watch(module.TorchCheckpointIO, "save_checkpoint", saved.lightning_save, self._saved)
             self._watch(module.TorchCheckpointIO, "load_checkpoint", saved.lightning_load, self._loaded)
 
-    def _watch(self, owner: Any, name: str, read: Callable[..., tuple[Any, Any]], then: Callable[..., None]) -> None:
+    def _watch(
+        self, owner: object, name: str, read: Callable[..., tuple[object, object]], then: Callable[..., None]
+    ) -> None:
         """Be told of a call that saves or loads, unless it is part of another one.
 
         read: (result, args, kwargs) -> (where to or from, what). then: (function, seconds, where, what).
@@ -162,18 +166,18 @@ class Checkpoint(EveryUpdate):
             return
         called = f"{getattr(owner, '__name__', owner)}.{name}"
 
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def before(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
             self._inside.depth = getattr(self._inside, "depth", 0) + 1
 
         def left() -> bool:
             self._inside.depth = max(getattr(self._inside, "depth", 0) - 1, 0)
             return bool(self._inside.depth == 0)
 
-        def after(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        def after(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
             if left():
                 then(called, seconds, *read(result, args, kwargs))
 
-        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
             if left():
                 self._failed(called, seconds, read(None, args, kwargs)[0], error)
 
@@ -191,7 +195,7 @@ class Checkpoint(EveryUpdate):
             self.emit(seen, step=step)
 
     def _tell_file(
-        self, kind: type[CheckpointSaved | CheckpointRead], called: str, seconds: float, where: Any, what: Any
+        self, kind: type[CheckpointSaved | CheckpointRead], called: str, seconds: float, where: object, what: object
     ) -> tuple[str, dict[str, int]]:
         """A line of what was saved or loaded; returns its path and the counters in it."""
         file = kind(
@@ -206,7 +210,7 @@ class Checkpoint(EveryUpdate):
         self._tell(file)
         return file.path, file.steps
 
-    def _saved(self, called: str, seconds: float, where: Any, what: Any) -> None:
+    def _saved(self, called: str, seconds: float, where: object, what: object) -> None:
         path, steps = self._tell_file(CheckpointSaved, called, seconds, where, what)
         self._compare_counters(path, steps)
         if path and self.monitor.step not in self._saves:
@@ -215,12 +219,12 @@ class Checkpoint(EveryUpdate):
             regular = len(self._saves) > REGULAR and len(gaps) == 1
             self._overdue_at = self.monitor.step + OVERDUE * gaps.pop() if regular else 0
 
-    def _loaded(self, called: str, seconds: float, where: Any, what: Any) -> None:
+    def _loaded(self, called: str, seconds: float, where: object, what: object) -> None:
         path, steps = self._tell_file(CheckpointRead, called, seconds, where, what)
         if isinstance(what, Mapping):
             self._remember(path, what, steps)
 
-    def _remember(self, path: str, what: Mapping[Any, Any], steps: dict[str, int]) -> None:
+    def _remember(self, path: str, what: Mapping[object, object], steps: dict[str, int]) -> None:
         parts = [what, *(value for value in what.values() if isinstance(value, Mapping))][:64]
         shapes: Shapes = {}
         for part in parts:
@@ -232,7 +236,7 @@ class Checkpoint(EveryUpdate):
             self._resume = Resume()
         self._resume.files = [*self._resume.files, file][-KEPT_FILES:]
 
-    def _failed(self, called: str, seconds: float, where: Any, error: Exception) -> None:
+    def _failed(self, called: str, seconds: float, where: object, error: Exception) -> None:
         kind = SaveFailed if "save" in called else LoadFailed
         failed = kind(
             call=called,
@@ -245,7 +249,7 @@ class Checkpoint(EveryUpdate):
 
     # keys of modules
 
-    def _module_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _module_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._loads += 1
         missing, unexpected = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
         few = self._loads <= ALWAYS_TOLD
@@ -266,7 +270,9 @@ class Checkpoint(EveryUpdate):
         if _is_partial(found):
             self._await_others(module, found, state.keys_in_words())
 
-    def _module_failed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    def _module_failed(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception
+    ) -> None:
         given = args[1] if len(args) > 1 else kwargs.get("state_dict")
         if not isinstance(given, Mapping):
             return
@@ -332,7 +338,9 @@ class Checkpoint(EveryUpdate):
 
     # a resumed run
 
-    def _optimizer_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _optimizer_loaded(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         optimizer = args[0]
         if self._resume.updates:
             self._resume = Resume()
@@ -344,10 +352,12 @@ class Checkpoint(EveryUpdate):
             step = float(step) if step.numel() == 1 and on_host(step) else None
         resume.optimizer_step = step if isinstance(step, int | float) else resume.optimizer_step
 
-    def _scheduler_made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _scheduler_made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._schedulers.add(args[0])
 
-    def _scheduler_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _scheduler_loaded(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         if self._resume.updates:
             self._resume = Resume()
         self._resume.schedulers += 1

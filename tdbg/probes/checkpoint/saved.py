@@ -17,55 +17,57 @@ MB = 1e6
 # what the functions were given
 
 
-def torch_save(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def torch_save(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
     return _argument(args, kwargs, 1, "f"), _argument(args, kwargs, 0, "obj")
 
 
-def torch_load(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def torch_load(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
     return _argument(args, kwargs, 0, "f"), result
 
 
-def safetensors_save(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def safetensors_save(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
     what = args[0] if args else kwargs.get("tensors", kwargs.get("model"))
     return _argument(args, kwargs, 1, "filename"), what
 
 
-def safetensors_load(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def safetensors_load(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
     return _argument(args, kwargs, 0, "filename"), result
 
 
-def safetensors_load_model(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def safetensors_load_model(
+    result: object, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[object, object]:
     return _argument(args, kwargs, 1, "filename"), None
 
 
-def distributed(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def distributed(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
     storage = kwargs.get("storage_writer") or kwargs.get("storage_reader")
     return kwargs.get("checkpoint_id") or getattr(storage, "path", None), _argument(args, kwargs, 0, "state_dict")
 
 
-def lightning_save(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def lightning_save(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
     return _argument(args, kwargs, 2, "path"), _argument(args, kwargs, 1, "checkpoint")
 
 
-def lightning_load(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def lightning_load(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
     return _argument(args, kwargs, 1, "path"), result
 
 
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
+def _argument(args: tuple[object, ...], kwargs: dict[str, object], place: int, name: str) -> object:
     return args[place] if len(args) > place else kwargs.get(name)
 
 
 # what is in them
 
 
-def path_of(where: Any) -> str:
+def path_of(where: object) -> str:
     """A path as seen from the working directory; empty for something in memory."""
     if not isinstance(where, str | os.PathLike):
         where = getattr(where, "name", None)
     return short_path(os.fspath(where)) if isinstance(where, str | os.PathLike) else ""
 
 
-def size_mb(where: Any) -> float | None:
+def size_mb(where: object) -> float | None:
     """The size of a file, of all files in a folder, or of what was written into a file object."""
     try:
         if not isinstance(where, str | os.PathLike):
@@ -79,7 +81,7 @@ def size_mb(where: Any) -> float | None:
         return None
 
 
-def steps_in(what: Any) -> dict[str, int]:
+def steps_in(what: object) -> dict[str, int]:
     """The counters at the top of a checkpoint: step, epoch and the like."""
     if not isinstance(what, Mapping):
         return {}
@@ -87,7 +89,7 @@ def steps_in(what: Any) -> dict[str, int]:
     return {name: value for name, value in found.items() if isinstance(value, int) and not isinstance(value, bool)}
 
 
-def tensors_in(what: Any) -> int | None:
+def tensors_in(what: object) -> int | None:
     """Tensors in a checkpoint, as far as they are looked for; a module's own. None for anything else."""
     if isinstance(what, nn.Module):
         return sum(1 for _ in what.parameters()) + sum(1 for _ in what.buffers())
@@ -107,17 +109,17 @@ def tensors_in(what: Any) -> int | None:
     return found
 
 
-def entries_in(what: Any) -> list[str] | None:
+def entries_in(what: object) -> list[str] | None:
     if isinstance(what, Mapping):
         return [str(name) for name, _ in zip(what, range(MAX_NAMES), strict=False)]
     return [type(what).__name__] if what is not None else None
 
 
-def is_optimizer_state(part: Mapping[Any, Any]) -> bool:
+def is_optimizer_state(part: Mapping[object, object]) -> bool:
     return "param_groups" in part and "state" in part
 
 
-def is_scheduler_state(part: Mapping[Any, Any]) -> bool:
+def is_scheduler_state(part: Mapping[object, object]) -> bool:
     return isinstance(part.get("last_epoch"), int) and "param_groups" not in part
 
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -36,7 +35,7 @@ class Difference:
         return self.given - len(self.unexpected)
 
 
-def shapes_of(mapping: Mapping[Any, Any]) -> Shapes:
+def shapes_of(mapping: Mapping[object, object]) -> Shapes:
     """The shapes of the tensors in a flat mapping, by name."""
     return {
         str(name): tuple(value.shape)

@@ -50,7 +50,9 @@ from tdbg.runtime.budget import ALWAYS_STEPS
 from tdbg.runtime.deferred_reads import device_idle
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 CONTENT = "dataloader"  # kinds of work in the budget: a look at a batch,
 PRINT = "dataloader-print"  # its fingerprint, the range of its labels
@@ -103,7 +105,7 @@ class DataLoading(Probe):
         LoaderFailed,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._feeds = Feeds()
         self._prints = Prints()
@@ -130,16 +132,16 @@ class DataLoading(Probe):
         self.patch_at("batch-asked-for", after=self._asked)
         self.patch_at("batch-failed", raised=self._raised)
 
-    def _made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _made(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         self._feeds.made(args[0], time.perf_counter())
 
-    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         self._feeds.iteration(args[0]).begun_at = time.perf_counter()
 
-    def _asked(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _asked(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._feeds.asked(args[0], result)
 
-    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
         if in_worker():
             return
         if isinstance(error, StopIteration):
@@ -150,7 +152,7 @@ class DataLoading(Probe):
 
     # one batch
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         now = time.perf_counter()
         feed = self._feed = self._feeds.of(loader_iter)
         self._indices = self._feeds.handed_out(loader_iter)
@@ -171,7 +173,9 @@ class DataLoading(Probe):
             self._judge_sampler(feed, current)
         self._maybe_look(feed, current, batch, wait_s, loader_iter)
 
-    def _maybe_look(self, feed: Feed, current: Pass, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def _maybe_look(
+        self, feed: Feed, current: Pass, batch: object, wait_s: float, loader_iter: "BatchIterator"
+    ) -> None:
         step = self.monitor.step
         self._looks = self._looks + 1 if step == self._step else 1
         self._step = step
@@ -280,7 +284,7 @@ class DataLoading(Probe):
         )
         self._warn(feed, constant)
 
-    def _compare(self, feed: Feed, current: Pass, batch: Any, loader_iter: Any) -> None:
+    def _compare(self, feed: Feed, current: Pass, batch: object, loader_iter: "BatchIterator") -> None:
         """Has this batch come before in this pass?"""
         parts = batch_contents.parts_of(batch)
         found = self._prints.of(parts)
@@ -296,7 +300,7 @@ class DataLoading(Probe):
         if current.repeats >= max(REPEATS, REPEAT_SHARE * current.printed):
             self._tell_repeat(feed, current, first, loader_iter)
 
-    def _tell_repeat(self, feed: Feed, current: Pass, first: int, loader_iter: Any) -> None:
+    def _tell_repeat(self, feed: Feed, current: Pass, first: int, loader_iter: "BatchIterator") -> None:
         repeated = RepeatedBatch(
             dataset=feed.name,
             batch=current.batches,
@@ -322,7 +326,7 @@ class DataLoading(Probe):
         else:
             self._judge_labels(feed, part, low, high)
 
-    def call_ended(self, module: Any, call: "Call", output: Any) -> None:
+    def call_ended(self, module: torch.nn.Module, call: "Call", output: object) -> None:
         """The model has answered: its width is known before the loss is computed from it."""
         part, self._labels = self._labels, None
         if part is None or self._feed is None:
@@ -365,7 +369,7 @@ class DataLoading(Probe):
         if bad is not None and record.finite is False and self._feed is not None:
             self._tell_not_finite(self._feed, bad, record.step)
 
-    def after_step(self, optimizer: Any) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._labels = None
 
     def _not_finite(self, feed: Feed, part: Part) -> BadValues:
@@ -423,7 +427,7 @@ class DataLoading(Probe):
             if not self.monitor.step and not feed.waits.said_at:
                 self._judge_waits(feed, now, at_the_end=True)
 
-    def _judge_starts(self, feed: Feed, loader_iter: Any, now: float) -> None:
+    def _judge_starts(self, feed: Feed, loader_iter: "BatchIterator", now: float) -> None:
         """The first batches of passes: workers that start anew each time."""
         starting = feed.starts_s / max(now - feed.begun_at, 1e-9)
         often = feed.passes >= 3 and feed.waits.count >= ENOUGH and feed.starts_s >= SLOW_START_S * feed.passes
@@ -449,7 +453,7 @@ class DataLoading(Probe):
 
     # passes
 
-    def _pass_begins(self, feed: Feed, loader_iter: Any, now: float, wait_s: float) -> Pass:
+    def _pass_begins(self, feed: Feed, loader_iter: "BatchIterator", now: float, wait_s: float) -> Pass:
         if feed.now is not None:
             self._pass_ends(feed, loader_iter)
         self._feeds.began_at = self._feeds.began_at or now - wait_s
@@ -462,7 +466,7 @@ class DataLoading(Probe):
         self._judge_starts(feed, loader_iter, now)
         return current
 
-    def _describe(self, feed: Feed, loader_iter: Any, now: float) -> None:
+    def _describe(self, feed: Feed, loader_iter: "BatchIterator", now: float) -> None:
         loader = LoaderMade(dataset=feed.name, **settings(loader_iter), **self._split(loader_iter))
         made, begun = self._feeds.made_at(loader_iter), self._feeds.iteration(loader_iter).begun_at
         if made is not None:
@@ -471,14 +475,14 @@ class DataLoading(Probe):
             loader.first_s = round(now - begun, 3)
         self.emit(loader)
 
-    def _split(self, loader_iter: Any) -> dict[str, Any]:
+    def _split(self, loader_iter: "BatchIterator") -> dict[str, Any]:
         """Of a subset: how long the whole is, and the subsets of it that were read from."""
         parent = parent_of(loader_iter._dataset)
         if parent is None:
             return {}
         return {"subset_of": length_of(parent), "split": self._feeds.split_beside(loader_iter._dataset)}
 
-    def _pass_ends(self, feed: Feed, loader_iter: Any) -> None:
+    def _pass_ends(self, feed: Feed, loader_iter: "BatchIterator") -> None:
         current, feed.now = feed.now, None
         if current is None:
             return
@@ -506,7 +510,7 @@ class DataLoading(Probe):
 
     # errors
 
-    def _failed(self, loader_iter: Any, error: Exception) -> None:
+    def _failed(self, loader_iter: "BatchIterator", error: Exception) -> None:
         """An exception came out of a loader instead of a batch."""
         feed = self._feeds.of(loader_iter)
         indices = self._feeds.handed_out(loader_iter)
@@ -524,7 +528,7 @@ class DataLoading(Probe):
         self.emit(failed)
 
 
-def _too_soon(distance: int, loader_iter: Any) -> bool:
+def _too_soon(distance: int, loader_iter: "BatchIterator") -> bool:
     """True if no healthy loader hands out a batch again after so few others.
 
     An endless sampler comes round after a pass, and one with replacement at any time. A dataset that is a

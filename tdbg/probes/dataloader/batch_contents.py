@@ -56,7 +56,7 @@ class Part:
         return f"{self.path} {self.kind} {self.low:.4g} to {self.high:.4g}, mean {self.mean:.4g}"
 
 
-def parts_of(batch: Any) -> list[Part]:
+def parts_of(batch: object) -> list[Part]:
     """The first tensors of a batch, not yet looked at."""
     found = []
     for path, tensor in tensors.walk(batch):
@@ -219,7 +219,7 @@ def label_range(tensor: Tensor) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def width_for(target: Tensor, output: Any) -> int | None:
+def width_for(target: Tensor, output: object) -> int | None:
     """The number of classes of a model whose output fits these labels, as cross-entropy would take them.
 
     target: (N) with an output of (N, C), (N, ...) with (N, C, ...) or (N, ..., C). None where nothing fits.

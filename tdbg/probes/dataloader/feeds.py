@@ -10,11 +10,15 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tdbg.core.frames import OWN_FOLDER
+from tdbg.core.guard import guarded
+
+if TYPE_CHECKING:
+    from tdbg.runtime.torch_compat import BatchIterator
 
 WINDOW = 64  # batches whose waits are judged together
 TIMES = 256  # waits whose spread is told
@@ -88,7 +92,7 @@ class Pass:
     wait_s: float = 0.0
     first_s: float = 0.0  # wait for the first batch
     looked: int = 0
-    prints: dict[tuple[Any, ...], int] = field(default_factory=dict)  # fingerprint -> number of the batch
+    prints: dict[tuple[object, ...], int] = field(default_factory=dict)  # fingerprint -> number of the batch
     printed: int = 0
     repeats: int = 0
     constant: int = 0
@@ -144,7 +148,7 @@ class Iteration:
     """What is known of one loader iterator, and the indices of the batches it has asked for."""
 
     begun_at: float = 0.0
-    source: Any = None  # the sampler's iterator that the pending indices came from
+    source: object = None  # the sampler's iterator that the pending indices came from
     pending: deque[Any] = field(default_factory=deque)
     lost: bool = False  # batches come in another order, or too many are asked for
 
@@ -153,9 +157,9 @@ class Feeds:
     """Every loader of the process, bounded."""
 
     def __init__(self) -> None:
-        self._feeds: dict[tuple[Any, ...], Feed] = {}
-        self._owners: dict[tuple[Any, ...], weakref.ref[Any] | None] = {}
-        self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
+        self._feeds: dict[tuple[object, ...], Feed] = {}
+        self._owners: dict[tuple[object, ...], weakref.ref[object] | None] = {}
+        self._iterations: weakref.WeakKeyDictionary[object, Iteration] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self.began_at = 0.0  # when the first batch of any of them was asked for
 
@@ -166,7 +170,7 @@ class Feeds:
         """The time since the program asked for its first batch: what waits are a share of."""
         return max(now - self.began_at, 1e-9) if self.began_at else math.inf
 
-    def of(self, loader_iter: Any) -> Feed:
+    def of(self, loader_iter: "BatchIterator") -> Feed:
         """The feed that an iterator belongs to."""
         dataset = loader_iter._dataset
         sampler = loader_iter._index_sampler
@@ -180,7 +184,7 @@ class Feeds:
             self._owners[key] = _weakly(dataset)
         return feed
 
-    def iteration(self, loader_iter: Any) -> Iteration:
+    def iteration(self, loader_iter: "BatchIterator") -> Iteration:
         """What is known of an iterator."""
         found = self._iterations.get(loader_iter)
         if found is None:
@@ -193,12 +197,12 @@ class Feeds:
         if _weakly(sampler) is not None:
             self._made[sampler] = now
 
-    def made_at(self, loader_iter: Any) -> float | None:
+    def made_at(self, loader_iter: "BatchIterator") -> float | None:
         """When the iterator's loader was constructed, if that was seen."""
         sampler = loader_iter._index_sampler
         return self._made.get(sampler) if _weakly(sampler) is not None else None
 
-    def split_beside(self, dataset: Any) -> list[int]:
+    def split_beside(self, dataset: object) -> list[int]:
         """Lengths of all subsets of the same dataset that were read from: the split, as far as it is known."""
         parent = parent_of(dataset)
         if parent is None:
@@ -207,7 +211,7 @@ class Feeds:
         found = {id(other): other for other in others if parent_of(other) is parent}
         return [length for length in map(length_of, found.values()) if length is not None]
 
-    def asked(self, loader_iter: Any, indices: Any) -> None:
+    def asked(self, loader_iter: "BatchIterator", indices: object) -> None:
         """An iterator took the indices of a further batch from its sampler."""
         known = self.iteration(loader_iter)
         if known.source is not loader_iter._sampler_iter:  # a new pass of persistent workers
@@ -219,7 +223,7 @@ class Feeds:
         else:
             known.pending.append(indices)
 
-    def handed_out(self, loader_iter: Any) -> list[int]:
+    def handed_out(self, loader_iter: "BatchIterator") -> list[int]:
         """The dataset's indices in the batch just handed out (or failed); empty where they are not known."""
         known = self.iteration(loader_iter)
         if known.lost or not known.pending:
@@ -239,14 +243,14 @@ class Feeds:
         self.began_at = 0.0
 
 
-def name_of(dataset: Any) -> str:
+def name_of(dataset: object) -> str:
     """The class of a dataset; of a subset also whose, and how long: ``Subset of Images (800)``."""
     parent = parent_of(dataset)
     own = type(dataset).__name__
     return own if parent is None else f"{own} of {type(parent).__name__} ({length_of(dataset)})"
 
 
-def _weakly(item: Any) -> "weakref.ref[Any] | None":
+def _weakly(item: object) -> "weakref.ref[Any] | None":
     try:
         hash(item)
         return weakref.ref(item)
@@ -256,21 +260,20 @@ def _weakly(item: Any) -> "weakref.ref[Any] | None":
 
 def length_of(item: Any) -> int | None:
     """Its length, if it has one."""
-    try:
+    with guarded("the program's own __len__ may raise anything"):
         return len(item)
-    except Exception:  # guard: the program's own __len__
-        return None
+    return None
 
 
-def parent_of(dataset: Any) -> Any:
+def parent_of(dataset: object) -> Any:
     """The dataset that a Subset (of `random_split`, say) takes its samples from."""
     held = getattr(dataset, "__dict__", {})
     return held.get("dataset") if "indices" in held else None
 
 
-def samplers(loader_iter: Any) -> Iterator[Any]:
+def samplers(loader_iter: "BatchIterator") -> Iterator[object]:
     """The batch sampler and the samplers inside it, outermost first."""
-    found = loader_iter._index_sampler
+    found: object = loader_iter._index_sampler
     for _ in range(CHAIN):
         yield found
         held = getattr(found, "__dict__", {})
@@ -285,15 +288,16 @@ def in_whole(dataset: Any, indices: list[int]) -> list[int]:
         whole = parent_of(dataset)
         if whole is None:
             break
-        try:
-            indices = [int(dataset.indices[index]) for index in indices]
-        except Exception:  # guard: the program's own class
+        inside: list[int] | None = None
+        with guarded("the program's own class may hold anything as indices"):
+            inside = [int(dataset.indices[index]) for index in indices]
+        if inside is None:
             break
-        dataset = whole
+        dataset, indices = whole, inside
     return indices
 
 
-def padded_rows(loader_iter: Any, taken: int, count: int) -> list[int]:
+def padded_rows(loader_iter: "BatchIterator", taken: int, count: int) -> list[int]:
     """Which of a batch's rows a DistributedSampler drew once more, so that all ranks have as many.
 
     taken: how many samples this rank had before the batch, over all passes. count: of the batch.
@@ -307,7 +311,7 @@ def padded_rows(loader_iter: Any, taken: int, count: int) -> list[int]:
     return []
 
 
-def sampler_epoch(loader_iter: Any) -> int | None:
+def sampler_epoch(loader_iter: "BatchIterator") -> int | None:
     """The epoch of a shuffling DistributedSampler, None where there is no such sampler."""
     module = sys.modules.get("torch.utils.data.distributed")
     for sampler in samplers(loader_iter):
@@ -316,12 +320,12 @@ def sampler_epoch(loader_iter: Any) -> int | None:
     return None
 
 
-def draws_again(loader_iter: Any) -> bool:
+def draws_again(loader_iter: "BatchIterator") -> bool:
     """True if a sampler may draw a sample twice on purpose."""
     return any(getattr(sampler, "replacement", False) is True for sampler in samplers(loader_iter))
 
 
-def cache_counts(dataset: Any) -> tuple[int, int] | None:
+def cache_counts(dataset: object) -> tuple[int, int] | None:
     """Hits and misses of a dataset that counts them under the usual names, on it or on those inside it."""
     for _ in range(CHAIN):
         held = getattr(dataset, "__dict__", {})
@@ -340,7 +344,7 @@ def in_worker() -> bool:
     return torch.utils.data.get_worker_info() is not None
 
 
-def settings(loader_iter: Any) -> dict[str, Any]:
+def settings(loader_iter: "BatchIterator") -> dict[str, Any]:
     """How a loader was set up, as plain data."""
     chain = list(samplers(loader_iter))
     batched = next((s for s in chain if isinstance(getattr(s, "batch_size", None), int)), None)
@@ -361,7 +365,7 @@ def settings(loader_iter: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def start_method(loader_iter: Any) -> str:
+def start_method(loader_iter: "BatchIterator") -> str:
     """fork, spawn or forkserver; empty without workers."""
     workers = getattr(loader_iter, "_workers", None)
     if not workers:
@@ -370,7 +374,7 @@ def start_method(loader_iter: Any) -> str:
     return str(own or torch.multiprocessing.get_start_method())
 
 
-def is_stream(loader_iter: Any) -> bool:
+def is_stream(loader_iter: "BatchIterator") -> bool:
     return isinstance(loader_iter._dataset, torch.utils.data.IterableDataset)
 
 

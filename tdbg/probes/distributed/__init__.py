@@ -44,6 +44,8 @@ from tdbg.runtime.torch_compat import backend_timeout, flight_dumps
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
+
 MAX_NAMES = 8
 MAX_GROUPS = 64
 MAX_SIGNATURES = 4096
@@ -83,7 +85,7 @@ class Distributed(Probe):
         ProcessGroupDestroyed,
     )
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._models: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()
         self._reset()
@@ -130,16 +132,16 @@ class Distributed(Probe):
     def _stand_at(self, place: str, kind: Kind) -> None:
         self.at(place, lambda owner, _: self._stand_before(owner, kind), name=kind.name)
 
-    def _stand_before(self, owner: Any, kind: Kind) -> None:
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _stand_before(self, owner: object, kind: Kind) -> None:
+        def before(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
             self._enter(kind, args, kwargs)
 
-        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
             self._broke(seconds, error)
 
         self.patch(owner, kind.name, before=before, after=self._leave, raised=raised)
 
-    def _join_entered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _join_entered(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._uneven = True
         self.unavailable("the program joins uneven inputs (Join): the ranks' order of calls is not compared")
 
@@ -160,22 +162,24 @@ class Distributed(Probe):
 
     # process groups
 
-    def _init_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _init_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._home = threading.get_ident()
         self._inside[self._home] = Entry("init_process_group", None, 0, 0, time.monotonic())
         if env_rank(os.environ) is not None and os.environ.get("WORLD_SIZE") != "1":
             self._start_watching()  # without a rank in the environment it is not known yet whose folder to write to
 
-    def _init_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _init_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         self._inside.pop(threading.get_ident(), None)
         self._group_made(seconds, {"timeout": argument(args, kwargs, 2, "timeout")})
 
-    def _init_broke(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    def _init_broke(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception
+    ) -> None:
         self._broke(seconds, error)
         if not torch.distributed.is_initialized():  # else it was asked for twice
             self._stop_watching()
 
-    def _group_made(self, seconds: float, options: dict[str, Any]) -> None:
+    def _group_made(self, seconds: float, options: dict[str, object]) -> None:
         import torch.distributed as dist
 
         self._groups.clear()
@@ -196,11 +200,13 @@ class Distributed(Probe):
         else:
             self._stop_watching()
 
-    def _destroy_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _destroy_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._inside[threading.get_ident()] = Entry("destroy_process_group", None, 0, 0, time.monotonic())
         self._tell_order(tail=True)
 
-    def _destroy_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _destroy_ended(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         self._inside.pop(threading.get_ident(), None)
         if torch.distributed.is_initialized():
             return  # only a smaller group is gone
@@ -218,12 +224,12 @@ class Distributed(Probe):
         self._groups.clear()
         self._from_start = True
 
-    def _model_wrapped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _model_wrapped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         self._models[args[0]] = None
 
     # collectives
 
-    def _enter(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _enter(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         """A function is about to run, and may block."""
         given = argument(args, kwargs, kind.group, "group")
         if type(given) is int:  # GroupMember.NON_GROUP_MEMBER: the call does nothing here
@@ -247,7 +253,7 @@ class Distributed(Probe):
         self._inside[ident] = Entry(kind.name.lstrip("_"), group, number, size_bytes, time.monotonic())
         self._look_up()
 
-    def _leave(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _leave(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         """It has returned."""
         entry = self._inside.pop(threading.get_ident(), None)
         if entry is None:
@@ -500,7 +506,7 @@ def flight_entries() -> list[Any]:
     return []
 
 
-def _timeout_s(given: Any) -> float | None:
+def _timeout_s(given: object) -> float | None:
     """The timeout of the world's group: as asked for, else as the backend was set up."""
     import torch.distributed as dist
 
@@ -519,7 +525,7 @@ def _is_ddp(module: nn.Module) -> bool:
     return isinstance(module, nn.parallel.DistributedDataParallel)
 
 
-def _buckets(row: dict[str, Any]) -> list[str]:
+def _buckets(row: dict[str, object]) -> list[str]:
     """Sizes of a reducer's buckets: as rebuilt after the first step, else as planned."""
     return str(row.get("rebuilt_bucket_sizes") or row.get("bucket_sizes") or "").replace(",", " ").split()
 

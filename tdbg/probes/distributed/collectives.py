@@ -78,17 +78,17 @@ FUNCTIONAL = (
 )
 
 
-def argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, keyword: str) -> Any:
+def argument(args: tuple[object, ...], kwargs: Mapping[str, object], position: int, keyword: str) -> Any:
     """The argument at a position or of a name; None if it was left out."""
     if 0 <= position < len(args):
         return args[position]
     return kwargs.get(keyword)
 
 
-_DTYPES: dict[Any, str] = {}
+_DTYPES: dict[object, str] = {}
 
 
-def payload(given: Any) -> tuple[str, int, int]:
+def payload(given: object) -> tuple[str, int, int]:
     """Dtype, elements and bytes of the tensor or tensors of one call. Cost: 1 us."""
     if isinstance(given, Tensor):
         dtype, elements = given.dtype, given.numel()
@@ -121,8 +121,8 @@ class Order:
     def __init__(self, since: int) -> None:
         self.since = since  # 0: from the group's beginning; else the step that the numbers count from
         self.number = 0
-        self.marks: list[list[Any]] = []
-        self.texts: dict[str, list[list[Any]]] = {}
+        self.marks: list[list[object]] = []
+        self.texts: dict[str, list[list[object]]] = {}
         self._known: set[str] = set()
         self._cut = 1
         self._turn = RLock()

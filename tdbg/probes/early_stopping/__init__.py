@@ -5,7 +5,7 @@ import sysconfig
 import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
@@ -14,6 +14,9 @@ from tdbg.core.observations.early_stopping import StoppingCheck
 from tdbg.probes import PROBES
 from tdbg.probes.early_stopping.stoppers import METHODS, Course, State, as_number, metric_of, parameters, state_of
 from tdbg.probes.updates import EveryUpdate
+
+if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
 
 LIGHTNING = ("lightning.pytorch.callbacks.early_stopping", "pytorch_lightning.callbacks.early_stopping")
 HUGGING_FACE = "transformers.trainer_callback"
@@ -46,9 +49,9 @@ class EarlyStopping(EveryUpdate):
     levels = ("advanced", "extreme")
     observations = (StoppingCheck,)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._courses: dict[int, tuple[Any, Course]] = {}  # id -> (weak reference, or the stopper, ...)
+        self._courses: dict[int, tuple[object, Course]] = {}  # id -> (weak reference, or the stopper, ...)
         self._patched: weakref.WeakSet[type] = weakref.WeakSet()
         self._running: list[tuple[int, State]] = []
         self._updates = 0
@@ -70,11 +73,11 @@ class EarlyStopping(EveryUpdate):
             return
         self._watch(module.EarlyStopping, "_evaluate_stopping_criteria", _read_lightning, state_of)
 
-    def _meet_hugging_face(self, module: Any) -> None:
+    def _meet_hugging_face(self, module: object) -> None:
         if hasattr(module, "EarlyStoppingCallback"):
             self._watch(module.EarlyStoppingCallback, "on_evaluate", _read_hugging_face, state_of)
 
-    def _meet_ignite(self, module: Any) -> None:
+    def _meet_ignite(self, module: object) -> None:
         if hasattr(module, "EarlyStopping"):
             self._watch(module.EarlyStopping, "__call__", _read_ignite, state_of)
 
@@ -105,14 +108,14 @@ class EarlyStopping(EveryUpdate):
     # checks
 
     def _watch(
-        self, cls: type, name: str, read: Callable[..., Reading | None], before_it: Callable[[Any], State]
+        self, cls: type, name: str, read: Callable[..., Reading | None], before_it: Callable[[object], State]
     ) -> None:
         """Be there whenever this method of a stopper runs."""
 
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def before(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
             self._running.append((id(args[0]), before_it(args[0])))
 
-        def after(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        def after(seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
             if not self._running:
                 return
             key, earlier = self._running.pop()
@@ -122,12 +125,12 @@ class EarlyStopping(EveryUpdate):
             if reading is not None:
                 self._check(args[0], earlier, *reading)
 
-        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        def raised(seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
             self._running.clear()
 
         self.patch(cls, name, before=before, after=after, raised=raised)
 
-    def _course(self, stopper: Any, name: str) -> Course:
+    def _course(self, stopper: object, name: str) -> Course:
         kept, course = self._courses.get(id(stopper), (None, None))
         if course is None or (isinstance(kept, weakref.ref) and kept() is not stopper) or course.name != name:
             while len(self._courses) >= MAX_STOPPERS:
@@ -136,7 +139,7 @@ class EarlyStopping(EveryUpdate):
             self._courses[id(stopper)] = _weakly(stopper), course
         return course
 
-    def _check(self, stopper: Any, before: State, name: str, value: float | None, after: State) -> None:
+    def _check(self, stopper: object, before: State, name: str, value: float | None, after: State) -> None:
         course = self._course(stopper, name)
         step = self.monitor.step
         fault = course.add(value, before, after, step)
@@ -166,7 +169,9 @@ class _Own:
     def __init__(self, names: list[str]) -> None:
         self.names = names
 
-    def __call__(self, before: State, result: Any, stopper: Any, *args: Any, **kwargs: Any) -> Reading | None:
+    def __call__(
+        self, before: State, result: object, stopper: object, *args: object, **kwargs: object
+    ) -> Reading | None:
         now = state_of(stopper)
         if now.patience is None or (now.counter is None and now.best is None):
             return None
@@ -176,12 +181,19 @@ class _Own:
         return name, value, _with(now, stop=now.stop or (result is True and _is_reached(now)))
 
 
-def _read_lightning(before: State, result: Any, stopper: Any, current: Any) -> Reading:
+def _read_lightning(before: State, result: Any, stopper: Any, current: object) -> Reading:
     return stopper.monitor, as_number(current), _with(state_of(stopper), stop=bool(result[0]))
 
 
 def _read_hugging_face(
-    before: State, result: Any, callback: Any, args: Any, state: Any, control: Any, metrics: Any = None, **more: Any
+    before: State,
+    result: object,
+    callback: object,
+    args: Any,
+    state: Any,
+    control: object,
+    metrics: Any = None,
+    **more: object,
 ) -> Reading | None:
     name = args.metric_for_best_model or ""
     value = (metrics or {}).get(name if name.startswith("eval_") else f"eval_{name}")
@@ -193,7 +205,7 @@ def _read_hugging_face(
     return name, as_number(value), _with(now, best=as_number(state.best_metric), mode=mode, stop=_is_reached(now))
 
 
-def _read_ignite(before: State, result: Any, handler: Any, *args: Any, **kwargs: Any) -> Reading:
+def _read_ignite(before: State, result: object, handler: object, *args: object, **kwargs: object) -> Reading:
     now = state_of(handler)
     improved = now.best is not None and now.counter == 0
     return "", now.best if improved else None, _with(now, stop=_is_reached(now))
@@ -203,7 +215,7 @@ def _is_reached(state: State) -> bool:
     return state.counter is not None and state.patience is not None and state.counter >= state.patience
 
 
-def _with(state: State, **changes: Any) -> State:
+def _with(state: State, **changes: object) -> State:
     """The state, with some things better known."""
     parts = {name: getattr(state, name) for name in State.__dataclass_fields__}
     return State(**{**parts, **changes})
@@ -236,7 +248,7 @@ def _own_modules() -> list[str]:
     return found
 
 
-def _weakly(stopper: Any) -> Any:
+def _weakly(stopper: object) -> object:
     try:
         return weakref.ref(stopper)
     except TypeError:  # slots without __weakref__: told apart by identity alone

@@ -6,7 +6,6 @@ import numbers
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -65,7 +64,7 @@ class State:
     mode: str = ""
 
 
-def state_of(stopper: Any) -> State:
+def state_of(stopper: object) -> State:
     """Read the attributes of an early stopper; no property and no method of it is called."""
     kept = getattr(stopper, "__dict__", {})
     mode = kept.get("mode")
@@ -79,11 +78,11 @@ def state_of(stopper: Any) -> State:
     )
 
 
-def _first(kept: dict[str, Any], names: tuple[str, ...]) -> float | None:
+def _first(kept: dict[str, object], names: tuple[str, ...]) -> float | None:
     return next((value for value in (as_number(kept.get(name)) for name in names) if value is not None), None)
 
 
-def as_number(value: Any) -> float | None:
+def as_number(value: object) -> float | None:
     """A number or a tensor of one element, as a float.
 
     Read only after the stopper has compared it: the host has waited for a tensor on an accelerator then.
@@ -101,7 +100,7 @@ def direction(name: str) -> str:
     return "" if higher is None else "max" if higher else "min"
 
 
-def parameters(method: Callable[..., Any]) -> list[str]:
+def parameters(method: Callable[..., object]) -> list[str]:
     """The names of a method's parameters after the first."""
     try:
         return list(inspect.signature(method).parameters)[1:]
@@ -110,7 +109,7 @@ def parameters(method: Callable[..., Any]) -> list[str]:
 
 
 def metric_of(
-    stopper: Any, names: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+    stopper: object, names: list[str], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[str, float | None]:
     """(name, value) of the metric that a call of a stopper's method was given."""
     kept = getattr(stopper, "__dict__", {})

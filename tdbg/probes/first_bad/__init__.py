@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from tdbg.core.events import MOMENT, REDUCED_GRADIENT, NonFinite, Step, as_float, number
+from tdbg.core.guard import guarded
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.first_bad.refuting import refute_gradient, trace_of_gradient, update_explains
 from tdbg.runtime import tensors
@@ -14,6 +15,7 @@ from tdbg.runtime.root_modules import Names
 from tdbg.runtime.tensors import Bad, as_real, checkable, first_bad, local_elements, look, walk
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Operation
 
 MAX_RERUNS = 3
@@ -37,7 +39,7 @@ class FirstBad(Probe):
     name = "first-bad"
     levels = ("basic", "advanced", "extreme")
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._reruns = 0
         self._reports = 0
@@ -129,7 +131,7 @@ class FirstBad(Probe):
 
     # evaluation
 
-    def call_ended(self, module: nn.Module, call: Call, output: Any) -> None:
+    def call_ended(self, module: nn.Module, call: Call, output: object) -> None:
         if call.graded or self._eval_reported:
             return
         outputs = [local_elements(tensor.detach()) for _, tensor in walk(output) if checkable(tensor)]
@@ -173,10 +175,15 @@ class FirstBad(Probe):
             return Located("", note="no forward pass was seen")
         calls = list(self.monitor.calls)
         with self.monitor.own_pass():
-            try:
-                located: Located = how(calls, gradients.names)
-            except Exception as error:  # the program's own forward may refuse a second call
-                return Located("", note=f"the batch could not be run again: {type(error).__name__}: {error}"[:200])
+            raised: list[str] = []
+            located: Located | None = None
+            with guarded(
+                "the program's own forward may refuse a second call",
+                lambda error: raised.append(f"{type(error).__name__}: {error}"),
+            ):
+                located = how(calls, gradients.names)
+            if located is None:
+                return Located("", note=f"the batch could not be run again: {raised[0]}"[:200])
             located.operation = self._operation(located, calls, gradients.names)
         if not located.module and any(call.rng is None for call in calls):
             located.note = "; ".join(
@@ -197,10 +204,9 @@ class FirstBad(Probe):
         if located.phase not in ("forward", "backward", "gradient") or not located.module_class:
             return None
         look = forward_operation if located.phase == "forward" else backward_operation
-        try:
+        with guarded("the module is known, its line is not; a third run may be refused"):
             return look(calls, names, located.module)
-        except Exception:  # guard: the module is known, its line is not; a third run may be refused
-            return None
+        return None
 
     def _fill(self, event: NonFinite, located: Located) -> None:
         event.phase, event.module, event.module_class = located.phase, located.module, located.module_class
@@ -352,7 +358,7 @@ class FirstBad(Probe):
         monitor = self.monitor
         is_running = event.weights == "intact"
         calls = monitor.calls if is_running else monitor.calls.late
-        parts: dict[str, Any] = {"inputs": [(call.args, call.kwargs) for call in calls]}
+        parts: dict[str, object] = {"inputs": [(call.args, call.kwargs) for call in calls]}
         loader = monitor.probe("loader-wait")
         if is_running and loader is not None and loader.batch is not None:
             parts["batch"] = loader.batch
@@ -381,5 +387,5 @@ def _finite(value: torch.Tensor) -> bool:
     return bool(torch.isfinite(value))
 
 
-def _kind_of(loss: Any) -> str:
+def _kind_of(loss: object) -> str:
     return "nan" if loss == "nan" else ("inf" if loss in ("inf", "-inf") else "")

@@ -42,7 +42,7 @@ class ClassWeighting(Report):
             lines.insert(1 + SHOWN // 2, f"  ... {len(self.rows) - len(shown)} classes between")
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         return {"classes": self.classes, "ratio": self.ratio, "exponent": self.exponent}
 
 
@@ -78,6 +78,6 @@ class ClassLosses(Report):
             lines.append(f"  and {len(self.rows) - SHOWN} more classes")
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         share = max((row["share"] for row in self.rows), default=0.0)
         return {"samples": self.samples, "classes": len(self.rows), "share": share, "loss": self.total}

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -101,7 +100,7 @@ def _ratio(counts_C: Tensor, weights_C: Tensor) -> float:
 
 def _rows(
     counts_C: Tensor, effective_C: Tensor, given: dict[str, Tensor], product_C: Tensor, names: Sequence[str] | None
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """A row a class, the rarest first."""
     inverse_C = torch.where(effective_C > 0, 1 / effective_C, 0.0)
     balanced_C = inverse_C * int((effective_C > 0).sum()) / inverse_C.sum().clamp(min=1e-300)

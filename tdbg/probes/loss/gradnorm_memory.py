@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tdbg.core.guard import guarded
 from tdbg.probes.loss.arithmetic import number
 from tdbg.probes.loss.held import Meter, Seen, alive, held_by, rows_of
 from tdbg.probes.loss.loss_report import Fault, Report, is_on, made, state
@@ -136,7 +137,7 @@ class _Live(MemoryWatch):
         self._accumulation = accumulation
         self._name = name
         self._always = always
-        self._parts: list[dict[str, Any]] = []
+        self._parts: list[dict[str, object]] = []
         self._made: Seen = {}
         self._alive: Seen = {}  # of the update before, as this one begins
         self._before_mb = self._last_mb = 0.0
@@ -151,7 +152,11 @@ class _Live(MemoryWatch):
     def mark(self, part: str, tensors: Mapping[str, Tensor | Iterable[Tensor | None] | None] | None = None) -> None:
         now, begun = self._meter.used_mb(), time.perf_counter()
         row: dict[str, Any] = {"name": part, "after_mb": now, "change_mb": now - self._last_mb, "tensors": []}
-        try:
+
+        def refuse(error: BaseException) -> None:
+            row["tensors"] = [{"name": f"{type(error).__name__}: {error}", "kind": "unknown", "count": 0, "mb": 0.0}]
+
+        with guarded("a tensor class of somebody else's may refuse anything", refuse):
             made_here: Seen = {}
             named = tensors if isinstance(tensors, Mapping) else {part: tensors}
             for name, given in named.items():
@@ -159,8 +164,6 @@ class _Live(MemoryWatch):
             if len(self._made) < MAX_PIECES:
                 self._made = made_here | self._made  # whoever made a piece names it, not who saves it later
             row["tensors"] = rows_of(made_here)
-        except Exception as error:  # guard: a tensor class of somebody else's may refuse anything
-            row["tensors"] = [{"name": f"{type(error).__name__}: {error}", "kind": "unknown", "count": 0, "mb": 0.0}]
         self._parts.append(row)
         run_context.current.spent(time.perf_counter() - begun)
         self._last_mb = self._meter.used_mb()  # less what the look itself took

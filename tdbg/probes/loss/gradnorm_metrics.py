@@ -143,14 +143,14 @@ def gradnorm_metrics(
     return report
 
 
-def _names(given: Mapping[str, Any], shared: Mapping[str, Any] | None) -> list[str]:
+def _names(given: Mapping[str, object], shared: Mapping[str, object] | None) -> list[str]:
     named = next((value for value in given.values() if isinstance(value, Mapping)), shared)
     if named is not None:
         return [str(task) for task in named]
     return [f"task {place}" for place in range(len(vector(given["losses"], "losses")))]
 
 
-def _per_task(what: str, value: Any, tasks: list[str]) -> list[float]:
+def _per_task(what: str, value: object, tasks: list[str]) -> list[float]:
     """One number per task; tensors of an accelerator come in one copy."""
     if isinstance(value, Mapping):
         missing = [task for task in tasks if task not in value]
@@ -181,7 +181,7 @@ def _gap(given: Sequence[float], wanted: Sequence[float]) -> float:
     return max(gaps, default=0.0)
 
 
-def _at_shared(grads: Tensor | Iterable[Tensor | None] | None) -> dict[str, Any]:
+def _at_shared(grads: Tensor | Iterable[Tensor | None] | None) -> dict[str, object]:
     """How many tensors there are, how many are missing, and the L2 norm of all."""
     held = [grads] if grads is None or isinstance(grads, Tensor) else list(grads)
     there = [grad.detach().float() for grad in held if grad is not None]

@@ -92,10 +92,10 @@ def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
                     yield node.name(), data
 
 
-_NAMES: dict[Any, tuple[str, ...]] = {}  # class of a node -> under which names it keeps what it saves
+_NAMES: dict[object, tuple[str, ...]] = {}  # class of a node -> under which names it keeps what it saves
 
 
-def _raw_names(kind: Any) -> tuple[str, ...]:
+def _raw_names(kind: object) -> tuple[str, ...]:
     if kind not in _NAMES:
         _NAMES[kind] = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
     return _NAMES[kind]

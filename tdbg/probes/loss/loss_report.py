@@ -76,7 +76,7 @@ class Fault:
     cause: str = ""
     try_next: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain data."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
@@ -100,7 +100,7 @@ class Report(ABC):
 
     findings: list[Fault] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain data, as JSON can carry it: NaN and Inf as words."""
         found = {item.name: _data(getattr(self, item.name)) for item in fields(self) if item.name != "findings"}
         return {**found, "findings": [fault.as_dict() for fault in self.findings]}
@@ -109,12 +109,12 @@ class Report(ABC):
     def records(self) -> list[tuple[str, str]]:
         """(part of the tag, text) of every record; the last one is kept as an event, with `values`."""
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         """The few figures that are kept with the run; their names stand in the fields of the probe."""
         return {}
 
 
-def _data(value: Any) -> Any:
+def _data(value: Any) -> object:
     """Nested reports as dictionaries, in plain data."""
     if isinstance(value, list):
         return [_data(item) for item in value]

@@ -71,7 +71,7 @@ class NullMasking(Report):
         found = ", ".join(dict.fromkeys(fault.code for fault in self.findings))
         return f"{text}; {found or 'no fault found'}"
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         found: dict[str, Any] = {"training": self.training} | {
             name: self._sum(name) for name in ("samples", "nulls", "masked")
         }
@@ -142,7 +142,7 @@ def null_masking(
     return report
 
 
-def _of(value: Any, task: str, what: str) -> Any:
+def _of(value: object, task: str, what: str) -> Any:
     """What belongs to one task: its own value of a mapping, or the one for all."""
     if not isinstance(value, Mapping):
         return value

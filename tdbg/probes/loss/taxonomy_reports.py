@@ -19,7 +19,7 @@ class Hierarchy(Report):
 
     nodes: int = 0
     roots: list[str] = field(default_factory=list)
-    metaclades: list[dict[str, Any]] = field(default_factory=list)  # root, nodes, leaves, depth of each whole tree
+    metaclades: list[dict[str, object]] = field(default_factory=list)  # root, nodes, leaves, depth of each whole tree
     leaves: int = 0
     depth: int = 0  # of the deepest node; a root has 0
     leaf_depths: dict[int, int] = field(default_factory=dict)  # depth -> leaves
@@ -41,7 +41,7 @@ class Hierarchy(Report):
         lines += [f"  cycle: {' > '.join([*cycle, cycle[0]])}" for cycle in self.cycles[:MAX_LINES]]
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         return {"nodes": self.nodes, "roots": len(self.roots), "depth": self.depth}
 
 
@@ -82,7 +82,7 @@ class Distances(Report):
         ]
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         return {"classes": self.classes, "largest": self.largest, "broken": self.broken_triangles}
 
 
@@ -119,7 +119,7 @@ class SmoothingMatrix(Report):
             lines.append(f"  and {self.classes - len(self.rows)} more rows")
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         return {"classes": self.classes, "row_error": self.row_error, "kept": self.kept_least}
 
 
@@ -150,7 +150,7 @@ class Forward(Report):
             )
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         return {"samples": self.samples, "loss": self.loss, "plain_loss": self.plain_loss, "kept": self.kept}
 
 

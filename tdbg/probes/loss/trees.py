@@ -13,7 +13,7 @@ from tdbg.probes.loss.taxonomy_reports import Hierarchy
 Parents = dict[Hashable, Hashable | None]
 
 
-def look(parents: Tensor | Sequence[int] | Mapping[Any, Hashable | None], names: Sequence[str] | None) -> Hierarchy:
+def look(parents: Tensor | Sequence[int] | Mapping[object, Hashable | None], names: Sequence[str] | None) -> Hierarchy:
     """Follow every node up to its root."""
     above = _as_mapping(parents)
 

@@ -33,7 +33,7 @@ class GradNormValues(Report):
         lines = [f"{self.name}: {len(self.rows)} values", *(f"  {row['name']}: {_text(row)}" for row in self.rows)]
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         return {"name": self.name, "values": len(self.rows)}
 
 
@@ -58,7 +58,7 @@ def gradnorm_values(values: Mapping[str, Value], *, name: str = "gradnorm", alwa
     return report
 
 
-def _row(name: str, value: Any) -> dict[str, Any]:
+def _row(name: str, value: object) -> dict[str, object]:
     """One value as plain data."""
     if value is None:
         return {"name": name, "missing": True}

@@ -31,6 +31,7 @@ from tdbg.runtime.torch_compat import memory_snapshot
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 MB = 1e6
@@ -88,7 +89,7 @@ class Memory(Probe):
     every = 4
     observations = (MemoryReading, EvaluationMemory, ModuleMemory, MemoryGrowth, AllocationFailed, MachineMemory)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._forget()
 
@@ -138,7 +139,7 @@ class Memory(Probe):
             with self.work(TELL):
                 self._marks["begin"] = self._now_mb()
 
-    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+    def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if call.graded:
             self._mark("forward")
         elif self.monitor.step == 0:
@@ -165,7 +166,9 @@ class Memory(Probe):
             return torch.cuda.memory_allocated() / MB
         return host_memory.resident_mb() or 0.0
 
-    def _after_backward(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _after_backward(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         """One sample a step for the creep, at the same place in each, whether the step is watched or not."""
         self._sample(self.monitor.step + 1)
 
@@ -390,12 +393,12 @@ class Memory(Probe):
 
     # out of memory
 
-    def _uncaught(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _uncaught(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         error = args[1] if len(args) > 1 else None
         if isinstance(error, BaseException):
             self._out_of_memory(error)
 
-    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    def _raised(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
         self._out_of_memory(error)
 
     def _out_of_memory(self, error: BaseException) -> None:

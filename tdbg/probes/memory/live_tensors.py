@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tdbg.core.guard import guarded
 from tdbg.runtime import tensors
 
 MAX_OBJECTS = 3_000_000
@@ -57,23 +58,24 @@ class Census:
         return self.counts - before.counts
 
 
+REFUSING = guarded("a tensor class of somebody else's may refuse anything")
+
+
 def take() -> Census:
     """Count the live tensors. Memory that several share is counted once, for the kind met first."""
     census = Census(Counter(), Counter())
     seen: set[int] = set()
     for tensor in _alive():
-        try:
+        with REFUSING:
             kind = _kind(tensor)
             storage = tensors.local(tensor).untyped_storage()
             if storage.device.type == "meta":  # what the compiler keeps of its tracing has sizes and no memory
                 continue
             address, size = storage.data_ptr(), storage.nbytes()
-        except Exception:  # guard: a tensor class of somebody else's may refuse anything
-            continue
-        census.counts[kind] += 1
-        if address not in seen:
-            seen.add(address)
-            census.nbytes[kind] += size
+            census.counts[kind] += 1
+            if address not in seen:
+                seen.add(address)
+                census.nbytes[kind] += size
     return census
 
 
@@ -138,13 +140,12 @@ def _kind(tensor: Tensor) -> Kind:
 
 
 def _kind_of(tensor: Tensor) -> Kind | None:
-    try:
+    with REFUSING:
         return _kind(tensor)
-    except Exception:  # guard: as in `take`
-        return None
+    return None
 
 
-def _name(box: Any, ours: tuple[Any, ...]) -> str:
+def _name(box: object, ours: tuple[object, ...]) -> str:
     """Where a container is kept: the name of a module's variable, of an object's attribute, or of a closure's."""
     modules: dict[int, str] = {}
     for name, module in list(sys.modules.items()):
@@ -186,6 +187,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def _is_namespace(item: Any) -> bool:
+def _is_namespace(item: object) -> bool:
     """True for the variables of a Python module, which are no container in the program's sense."""
     return type(item) is dict and "__builtins__" in item

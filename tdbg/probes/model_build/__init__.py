@@ -36,6 +36,7 @@ from tdbg.runtime.torch_hooks import hook_all
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
 MAX_ROOTS = 4
@@ -130,7 +131,7 @@ class ModelBuild(Probe):
     levels = ("advanced", "extreme")
     observations = (ModuleTree, InitialWeights, UngradedParameters, StuckAtZero, ShapeMismatch)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._handles: list[Any] = []
         self._built: weakref.WeakKeyDictionary[nn.Module, Built] = weakref.WeakKeyDictionary()
@@ -166,10 +167,10 @@ class ModelBuild(Probe):
 
     # building
 
-    def _on_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
+    def _on_parameter(self, module: nn.Module, name: str, parameter: Tensor) -> None:
         self._building.call(self._registered, module, None)
 
-    def _on_child(self, parent: nn.Module, name: str, child: Any) -> None:
+    def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         self._building.call(self._registered, parent, child)
 
     def _postpone(self, part: str, error: BaseException) -> None:
@@ -350,7 +351,7 @@ class ModelBuild(Probe):
 
     # a forward pass that fails
 
-    def _uncaught(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _uncaught(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         error = args[1] if len(args) > 1 else None
         if not isinstance(error, RuntimeError | ValueError | IndexError) or is_out_of_memory(error):
             return
@@ -447,5 +448,5 @@ def _arguments(frame: FrameType) -> Iterator[str]:
     yield from code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
 
-def _shapes(values: dict[str, Any]) -> dict[str, list[int]]:
+def _shapes(values: dict[str, object]) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in list(walk(values))[:MAX_NAMES]}

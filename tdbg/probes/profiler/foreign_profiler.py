@@ -80,19 +80,19 @@ class ForeignProfiler:
             self._active.discard(id(visitor))
             self.probe.guest_left()
 
-    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if not is_own():
             self.on_start(args[0])
 
-    def _records(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _records(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if id(args[0]) in self._active:
             self._since = self.probe.monitor.step
 
-    def _ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         if not is_own():
             self.on_stop(args[0])
 
-    def _exported(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _exported(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         """The program wrote its trace: keep a copy, since it may write the next one over it."""
         if is_own() or self._wrote or self.probe.is_over:
             return

@@ -94,7 +94,7 @@ class Session:
         """
         return not self.is_elsewhere() and (somebody_records() or not self.recording)
 
-    def stop(self, about: dict[str, Any], *, whole: bool) -> None:
+    def stop(self, about: dict[str, object], *, whole: bool) -> None:
         """End it. whole: the running step ends here too; else its span in the trace is a part of a step.
 
         about: kept in the trace, under ``tdbg``, with the number of such a part.

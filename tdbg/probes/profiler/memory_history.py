@@ -52,7 +52,7 @@ def name_beside(trace: Path) -> Path:
     return trace.with_name(trace.name.partition(".pt.trace.json")[0] + ".memory.json.gz")
 
 
-def save(snapshot: dict[str, Any], path: Path) -> None:
+def save(snapshot: dict[str, object], path: Path) -> None:
     """Write a history; a disk that has no room is left without one."""
     part = path.with_name(f".{path.name}.part")
     try:
@@ -64,7 +64,7 @@ def save(snapshot: dict[str, Any], path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _pieces(value: Any) -> Iterator[str]:
+def _pieces(value: object) -> Iterator[str]:
     """Its JSON, in pieces that hold the interpreter for a moment each: `json.dump` is slow, one `dumps` long."""
     if isinstance(value, dict):
         yield "{"

@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,7 +49,7 @@ class SpanMarks:
         for module, names, shown in SAVES:
             self._probe.when_imported(module, functools.partial(self._meet, names, shown))
 
-    def _meet(self, names: tuple[str, ...], shown: str, module: Any) -> None:
+    def _meet(self, names: tuple[str, ...], shown: str, module: ModuleType) -> None:
         for name in names:
             if callable(getattr(module, name, None)):
                 self._mark(module, name, f"{SAVE}{shown}.{name}")
@@ -56,8 +57,8 @@ class SpanMarks:
     def _mark(self, owner: Any, name: str, text: str) -> None:
         guard, spans = self._probe.guard, self._open
 
-        def make(original: Any) -> Any:
-            def marked(*args: Any, **kwargs: Any) -> Any:
+        def make(original: Any) -> Callable[..., object]:
+            def marked(*args: object, **kwargs: object) -> object:
                 # A function that two modules hold is marked in both, and a call of it is one span.
                 if torch.compiler.is_compiling() or text in spans.names or not guard.call(self._is_recording):
                     return original(*args, **kwargs)

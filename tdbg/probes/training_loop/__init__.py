@@ -3,6 +3,7 @@
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.compiler import hide
 
 if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
+    from tdbg.runtime.torch_compat import BatchIterator
 
 MAX_CALLS = 96  # of one window that are kept in order
 MAX_TOLD = 20  # changes of the accumulation, a run
@@ -58,7 +61,7 @@ class TrainingLoop(EveryUpdate):
     levels = ("extreme",)
     observations = (StepCalls, AccumulationChanged, EvaluationPhase, EpochUpdates, LoopFault, Recomputation)
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._forget()
 
@@ -91,8 +94,8 @@ class TrainingLoop(EveryUpdate):
         self.patch_at("scaler-step", after=self._scaler_stepped)
         self.at("checkpointed", lambda owner, name: self.patches.wrap(owner, name, self._around_checkpoint))
 
-    def _around_checkpoint(self, original: Any) -> Any:
-        def checkpoint(*args: Any, **kwargs: Any) -> Any:
+    def _around_checkpoint(self, original: Callable[..., object]) -> Callable[..., object]:
+        def checkpoint(*args: Any, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not self.on or not args or self.monitor.rerunning:
                 return original(*args, **kwargs)
             function = self.guard.call(self._recomputed.counted, args[0])
@@ -112,7 +115,7 @@ class TrainingLoop(EveryUpdate):
         if len(self._calls) < MAX_CALLS:
             self._calls.append(call)
 
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+    def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         if get_ident() == self._thread:  # another thread may fetch batches meanwhile
             self._outer, self._depth = None, 0  # neither an update nor backward takes batches: one of them raised
         self._leave_evaluation()
@@ -130,7 +133,7 @@ class TrainingLoop(EveryUpdate):
             self._begun = [begun for begun in self._begun if not is_same(begun, self._feed)]
             self._feed = self._trained
 
-    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+    def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if call.graded:
             self._note("forward")
 
@@ -141,19 +144,25 @@ class TrainingLoop(EveryUpdate):
             if known is not None and track is not None and known() is parameter:
                 track.clipped()
 
-    def _optimizer_zeroed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _optimizer_zeroed(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         self._note("zero_grad")
         track = self._track(args[0])
         if track is not None:
             track.zeroed()
 
-    def _module_zeroed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _module_zeroed(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         self._note("zero_grad")
         for track in self._tracks.values():
             if track.is_empty():
                 track.zeroed()
 
-    def _scaler_stepped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _scaler_stepped(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         optimizer: Any = args[1] if len(args) > 1 else kwargs.get("optimizer")
         track = self._track(optimizer)
         if track is None or not track.backwards:
@@ -165,7 +174,7 @@ class TrainingLoop(EveryUpdate):
 
     # backward
 
-    def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _backward_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._depth += 1
         if self._depth > 1:
             return
@@ -191,7 +200,7 @@ class TrainingLoop(EveryUpdate):
             if rest is not None:
                 self.monitor.read_late(rest, lambda values, record: track.confirm(values[0] != 0.0))
 
-    def _watch_for_repeats(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _watch_for_repeats(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The same loss sent backward again: its gradient counts twice."""
         loss = args[0] if args and isinstance(args[0], Tensor) else None
         weighed = (len(args) > 1 and args[1] is not None) or (kwargs and any(kwargs.get(name) for name in PARTIAL))
@@ -201,7 +210,9 @@ class TrainingLoop(EveryUpdate):
             for track in self._tracks.values():
                 track.repeats += track.pending > 0
 
-    def _backward_ends(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _backward_ends(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         self._depth = max(self._depth - 1, 0)
         if self._depth:
             return
@@ -213,7 +224,7 @@ class TrainingLoop(EveryUpdate):
             track.backward_ended(fresh=self._fresh)
         self._fresh = False
 
-    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+    def _raised(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
         self._depth = max(self._depth - 1, 0)
 
     # updates
@@ -259,7 +270,7 @@ class TrainingLoop(EveryUpdate):
         for parameter in track.choose_sample():
             self._owners[id(parameter)] = weakref.ref(parameter), track
 
-    def _track(self, optimizer: Any) -> Track | None:
+    def _track(self, optimizer: Optimizer) -> Track | None:
         track = self._tracks.get(id(optimizer))
         return track if track is not None and track.optimizer() is optimizer else None
 

@@ -1,6 +1,7 @@
 """Activation checkpointing: how often its functions run, and what running them again costs."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,11 +25,11 @@ class Recomputed:
         self.seconds = self.saved_mb = 0.0
         self._depth = 0
 
-    def counted(self, function: Any) -> "Counted":
+    def counted(self, function: Callable[..., object]) -> "Counted":
         """The function, with its runs counted: the first is the forward pass, each further one a recomputation."""
         return Counted(self, function)
 
-    def measure(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def measure(self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run it again, timed."""
         self.again += 1
         on_device = torch.cuda.is_initialized() and self.probe.should_sample()
@@ -64,7 +65,7 @@ class Counted:
     def __init__(self, owner: Recomputed, function: Any) -> None:
         self.owner, self.function, self.ran = owner, function, False
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         owner = self.owner
         if torch.compiler.is_compiling() or not owner.probe.on or owner.probe.monitor.rerunning:
             return self.function(*args, **kwargs)
@@ -74,7 +75,7 @@ class Counted:
             return self.function(*args, **kwargs)
         return owner.measure(self.function, args, kwargs)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.function, name)
 
 

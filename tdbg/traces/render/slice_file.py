@@ -13,6 +13,7 @@ from typing import IO, Any
 import msgspec
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import undo_on_error
 from tdbg.traces.parse import merged_traces
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render.step_slice import StepSlice
@@ -147,7 +148,7 @@ def _appearing(path: Path, mode: int) -> Iterator[IO[bytes]]:
     """A file that appears under its name when it is whole. TdbgError where it cannot be written."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
+        with undo_on_error(lambda: os.unlink(name)):
             with os.fdopen(handle, "wb") as file:
                 if path.suffix == ".gz":
                     with gzip.GzipFile(filename="", mode="wb", compresslevel=LEVEL, fileobj=file, mtime=0) as packed:
@@ -156,8 +157,5 @@ def _appearing(path: Path, mode: int) -> Iterator[IO[bytes]]:
                     yield file
             os.chmod(name, mode)
             os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
     except OSError as error:
         raise TdbgError(f"cannot write {path}: {error.strerror or error}", "name another file with --output") from None

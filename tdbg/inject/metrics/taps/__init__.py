@@ -46,24 +46,26 @@ class Tap:
             guard = self.feed.me.guard(f"metrics of {name}")
             when_imported(name, lambda module, file=file, guard=guard: guard.call(self._arrived, module, file))  # type: ignore[misc]
 
-    def _arrived(self, module: Any, file: str) -> None:
+    def _arrived(self, module: object, file: str) -> None:
         if self.feed.is_off:
             return
         importlib.import_module(f"{__name__}.{file}").arrive(module, self)
 
-    def hear(self, owner: Any, name: str, *, before: Before | None = None, after: After | None = None) -> None:
+    def hear(self, owner: object, name: str, *, before: Before | None = None, after: After | None = None) -> None:
         """Have ``owner.name`` heard: ``before`` with its arguments, ``after`` with its result as well.
 
         Nothing is called while tdbg is switched off or inside a compiled region. What they do is timed and booked; one
         that raises switches the feed off.
         """
 
-        def make(original: Any) -> Any:
+        def make(original: Callable[..., object]) -> Callable[..., object]:
             return self.around(original, before=before, after=after)
 
         self.patches.wrap(owner, name, make)
 
-    def around(self, original: Any, *, before: Before | None = None, after: After | None = None) -> Any:
+    def around(
+        self, original: Callable[..., object], *, before: Before | None = None, after: After | None = None
+    ) -> Callable[..., object]:
         """The same for a function that nobody holds yet."""
         import torch
 
@@ -71,7 +73,7 @@ class Tap:
 
         guard, is_compiling = self.feed.guard, torch.compiler.is_compiling
 
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: object, **kwargs: object) -> object:
             if is_compiling():
                 return original(*args, **kwargs)
             if before is not None:
@@ -83,7 +85,7 @@ class Tap:
 
         return hide(wrapper)
 
-    def _listen(self, listener: Callable[..., None], *args: Any) -> None:
+    def _listen(self, listener: Callable[..., None], *args: object) -> None:
         """Call a listener while the feed hears, and book its time. Below the feed's guard."""
         feed = self.feed
         if not feed.hears:
@@ -95,6 +97,6 @@ class Tap:
             feed.book(time.perf_counter() - begun)
 
 
-def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
+def argument(args: tuple[object, ...], kwargs: dict[str, object], place: int, name: str) -> object:
     """An argument of a call, by its place or its name; None where it was left out."""
     return args[place] if len(args) > place else kwargs.get(name)

@@ -1,17 +1,17 @@
 """What Hugging Face's Trainer logs: each call of ``log``, before its callbacks see it."""
 
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
 
 from tdbg.inject.metrics.taps import Tap, argument
 
 PHASES = (("eval_", "val"), ("test_", "test"))
 
 
-def arrive(module: Any, tap: Tap) -> None:
+def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported the Trainer's callbacks."""
 
-    def logs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def logs(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         state, data = argument(args, kwargs, 2, "state"), argument(args, kwargs, 4, "logs")
         if not isinstance(data, Mapping):
             return
@@ -27,7 +27,7 @@ def arrive(module: Any, tap: Tap) -> None:
     tap.hear(module.CallbackHandler, "on_log", before=logs)
 
 
-def _phase(data: Mapping[str, Any]) -> str:
+def _phase(data: Mapping[str, object]) -> str:
     """Evaluation's values bear its name in front."""
     names = [str(name) for name in data if name not in ("epoch", "step")]
     for begin, phase in PHASES:

@@ -1,6 +1,7 @@
 """What Lightning's Trainer logs, whatever loggers it has, none included."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from tdbg.inject.metrics.taps import Tap, argument
@@ -8,13 +9,13 @@ from tdbg.inject.metrics.taps import Tap, argument
 PHASES = {"train": "train", "validate": "val", "test": "test"}
 
 
-def arrive(module: Any, tap: Tap) -> None:
+def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported Lightning's Trainer; its connector of loggers comes first, in a module of its own."""
     if module.__name__.endswith(".trainer.trainer"):
         tap.patches.wrap(module.Trainer, "_run_sanity_check", lambda original: _rehearsed(original, tap))
         return
 
-    def logs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def logs(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         data, given = argument(args, kwargs, 1, "metrics"), argument(args, kwargs, 2, "step")
         trainer = args[0].trainer
         if not isinstance(data, Mapping) or trainer.sanity_checking:
@@ -31,10 +32,10 @@ def arrive(module: Any, tap: Tap) -> None:
     tap.hear(module._LoggerConnector, "log_metrics", before=logs)
 
 
-def _rehearsed(original: Any, tap: Tap) -> Any:
+def _rehearsed(original: Callable[..., object], tap: Tap) -> Callable[..., object]:
     """The try-out of validation before training begins: nobody's result."""
 
-    def _run_sanity_check(*args: Any, **kwargs: Any) -> Any:
+    def _run_sanity_check(*args: object, **kwargs: object) -> object:
         before, tap.feed.rehearses = tap.feed.rehearses, True
         try:
             return original(*args, **kwargs)

@@ -2,7 +2,8 @@
 
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from tdbg.inject.metrics.taps import Tap
@@ -10,7 +11,7 @@ from tdbg.inject.metrics.taps import Tap
 MAX_NAMES = 1000
 
 
-def arrive(module: Any, tap: Tap) -> None:
+def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported torchmetrics; its metrics and its collections come one after the other."""
     metric = getattr(module, "Metric", None)
     if metric is not None and metric.__module__ == module.__name__:
@@ -28,12 +29,12 @@ class _Depth(threading.local):
 _depth = _Depth()
 
 
-def _tap_metrics(metric: Any, tap: Tap) -> None:
+def _tap_metrics(metric: object, tap: Tap) -> None:
     """Each instance wraps its ``compute`` as it is made; what it wraps is heard."""
     names = _Names(tap)
 
-    def make(original: Any) -> Any:
-        def _wrap_compute(self: Any, compute: Any) -> Any:
+    def make(original: Callable[..., object]) -> Callable[..., object]:
+        def _wrap_compute(self: object, compute: object) -> object:
             wrapped = original(self, compute)
             return tap.feed.guard.call(_heard, self, wrapped, names, tap) or wrapped
 
@@ -42,7 +43,7 @@ def _tap_metrics(metric: Any, tap: Tap) -> None:
     tap.patches.wrap(metric, "_wrap_compute", make)
 
 
-def _heard(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Any:
+def _heard(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Callable[..., object]:
     import functools
 
     import torch
@@ -51,7 +52,7 @@ def _heard(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Any:
 
     ref, is_compiling = weakref.ref(metric), torch.compiler.is_compiling
 
-    def computed(args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> None:
+    def computed(args: tuple[object, ...], kwargs: dict[str, object], value: object) -> None:
         owner = ref()
         if owner is None or _depth.inside or not getattr(owner, "_should_unsync", True):  # False: of a single batch
             return
@@ -61,7 +62,7 @@ def _heard(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Any:
 
     ours = tap.around(wrapped, after=computed)
 
-    def compute(*args: Any, **kwargs: Any) -> Any:
+    def compute(*args: object, **kwargs: object) -> object:
         if is_compiling():
             return wrapped(*args, **kwargs)
         owner = ref()
@@ -71,18 +72,18 @@ def _heard(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Any:
     return functools.wraps(wrapped)(hide(compute))
 
 
-def _tap_collections(collection: Any, tap: Tap) -> None:
+def _tap_collections(collection: object, tap: Tap) -> None:
     """A collection names its values itself."""
 
-    def make(original: Any) -> Any:
-        def quiet(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def make(original: Callable[..., object]) -> Callable[..., object]:
+        def quiet(self: object, *args: object, **kwargs: object) -> object:
             _depth.inside += 1
             try:
                 return original(self, *args, **kwargs)
             finally:
                 _depth.inside -= 1
 
-        def computed(args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> None:
+        def computed(args: tuple[object, ...], kwargs: dict[str, object], value: object) -> None:
             if not _depth.inside and isinstance(value, Mapping):
                 tap.feed.logged("torchmetrics", value)
 
@@ -96,10 +97,10 @@ class _Names:
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
-        self._known: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._known: dict[int, tuple[weakref.ref[object], str]] = {}
         self._numbers: dict[str, int] = {}
 
-    def of(self, metric: Any) -> str:
+    def of(self, metric: object) -> str:
         """Its name, the same each time."""
         known = self._known.get(id(metric))
         if known is not None and known[0]() is metric:
@@ -110,7 +111,7 @@ class _Names:
         self._known[id(metric)] = weakref.ref(metric), name
         return name
 
-    def _in_model(self, metric: Any) -> str:
+    def _in_model(self, metric: object) -> str:
         """The path in the model; a search of all its modules, once a metric."""
         roots = self._tap.feed.monitor.roots.tops()
         found = (path for root in roots for path, module in root.named_modules() if module is metric)

@@ -1,18 +1,17 @@
 """What the program sends to Weights & Biases with ``log``."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from tdbg.inject.metrics.taps import Tap, argument
 
 
-def arrive(module: Any, tap: Tap) -> None:
+def arrive(module: object, tap: Tap) -> None:
     """The program has imported wandb."""
     run = getattr(module, "Run", None)
     if run is None:  # a folder of that name, in a program whose environment has no wandb
         return
 
-    def logs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def logs(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         data = argument(args, kwargs, 1, "data")
         if not isinstance(data, Mapping) or _is_disabled(args[0]):
             return
@@ -22,11 +21,11 @@ def arrive(module: Any, tap: Tap) -> None:
     tap.hear(run, "_log" if hasattr(run, "_log") else "log", before=logs)
 
 
-def _is_disabled(run: Any) -> bool:
+def _is_disabled(run: object) -> bool:
     return getattr(getattr(run, "_settings", None), "mode", "") == "disabled"
 
 
-def _step_of(run: Any) -> int | None:
+def _step_of(run: object) -> int | None:
     """The step a run is at, as this process counts it: ``run.step`` asks wandb's service, and waits."""
     step = getattr(run, "_local_step", None)
     step = getattr(run, "_step", None) if step is None else step  # its name before wandb 0.20

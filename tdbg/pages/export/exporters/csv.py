@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from typing import IO, Any
+from typing import IO
 
 from tdbg.pages.export.exporter import FileExporter, UnsupportedTensorError
 from tdbg.pages.export.exporters import EXPORTERS
@@ -55,7 +55,7 @@ class CsvExporter(FileExporter):
         return count
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> object:
     if isinstance(value, str):
         value = value.encode("utf-8", "backslashreplace").decode()
         return f"'{value}" if value.startswith(FORMULA) else value
