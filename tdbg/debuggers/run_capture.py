@@ -108,9 +108,8 @@ class Capture(Probe):
         self._epoch: int | None = None  # whose pages are being written, where epochs have folders of their own
         self._batches = Batches()
         self._trained: int | None = None  # the epoch of the last training pass
-        self._taken: weakref.WeakKeyDictionary[object, int] = (
-            weakref.WeakKeyDictionary()
-        )  # samples by loader's iterator
+        # samples by loader's iterator
+        self._taken: weakref.WeakKeyDictionary[BatchIterator, int] = weakref.WeakKeyDictionary()
         self._about: dict[str, Any] = {}
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken

@@ -38,9 +38,8 @@ class ProbeDispatcher:
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self.probes: list[Listener] = []
-        self.subscribers: dict[
-            str, list[tuple[Listener, Callable[..., object]]]
-        ] = {}  # point -> who watches it, and how
+        # point -> who watches it, and how
+        self.subscribers: dict[str, list[tuple[Listener, Callable[..., object]]]] = {}
         self._state = state
         self._make = make
         self._catalog = catalog

@@ -78,9 +78,8 @@ class FastPath:
         self._attention = attention
         self._kept = kept
         self._last = last
-        self._calls: list[
-            tuple[weakref.ref[nn.Module], tuple[object, ...], dict[str, object]]
-        ] = []  # of the running step
+        # of the running step
+        self._calls: list[tuple[weakref.ref[nn.Module], tuple[object, ...], dict[str, object]]] = []
         self._losses: list[Tensor | float] = []  # of the running step
         self._skipped = 0
         self.steps_left = 0
@@ -142,11 +141,13 @@ class FastPath:
         self._calls.append((weakref.ref(module), args, kwargs))
         return True
 
-    def around_backward(self, original: Any, whole_path: Any) -> Any:
+    def around_backward(
+        self, original: Callable[..., object], whole_path: Callable[..., object]
+    ) -> Callable[..., object]:
         """Return `torch.autograd.backward` that checks the loss here while steps are skipped, else by ``whole_path``."""
         state = self._state
 
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def backward(tensors: Any, *args: object, **kwargs: object) -> object:
             try:
                 if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
                     try:
@@ -169,13 +170,18 @@ class FastPath:
 
         return hide(backward)
 
-    def around_clip(self, original: Any, whole_path: Any, glance: Callable[[list[Tensor], Any], None]) -> Any:
+    def around_clip(
+        self,
+        original: Callable[..., object],
+        whole_path: Callable[..., object],
+        glance: Callable[[list[Tensor], object], None],
+    ) -> Callable[..., object]:
         """Return `clip_grad_norm_` that checks the norm here while steps are skipped, else by ``whole_path``.
 
         glance: called with the parameters and a norm that is not finite, or cannot be read.
         """
 
-        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        def clip_grad_norm_(parameters: Any, *args: object, **kwargs: object) -> object:
             try:
                 if self.steps_left <= 0 or get_ident() != self.thread:
                     return whole_path(parameters, *args, **kwargs)

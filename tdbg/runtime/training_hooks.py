@@ -245,7 +245,7 @@ class TrainingHooks:
 
         return begin_or_end
 
-    def _around_clip(self, original: Any) -> Any:
+    def _around_clip(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor, guard = self.monitor, self._clip
 
         def clip(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> object:
@@ -264,12 +264,12 @@ class TrainingHooks:
 
         hide(clip)
 
-        def glance(clipped: list[Tensor], total: Any) -> None:
+        def glance(clipped: list[Tensor], total: object) -> None:
             unseen(guard.call, monitor.clip_glanced, clipped, total)
 
         return self.fast_path.around_clip(original, clip, glance)
 
-    def _around_backward(self, original: Any) -> Any:
+    def _around_backward(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor, guard = self.monitor, self._backward
 
         def look_and_go(tensors: Any, *args: object, **kwargs: object) -> object:
