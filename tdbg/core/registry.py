@@ -157,6 +157,8 @@ def _entry_points(path: tuple[str, ...]) -> bytes | None:
             if os.path.isfile(place):  # a packed one
                 return None
             continue
+        if place.endswith(".egg"):  # it holds a package and what is said of it
+            return None
         for name in names:
             try:
                 with open(os.path.join(place, name, "entry_points.txt"), "rb") as file:

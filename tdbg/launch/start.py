@@ -222,16 +222,16 @@ class Supervision:
 
     def _write_board(self) -> None:
         """What TensorBoard shows beside the traces."""
-        if not any(self.run.path.glob("rank*/**/traces")):
-            return
-        from tdbg.traces.render import tensorboard_export
 
         def report(error: BaseException) -> None:
             said = error.strerror or error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             say(f"nothing was written for TensorBoard: {said}")
 
         with guarded("a package that does not fit here must not change how the run ends", report):
-            tensorboard_export.export_scalars(self.run)
+            if any(self.run.path.glob("rank*/**/traces")):
+                from tdbg.traces.render import tensorboard_export
+
+                tensorboard_export.export_scalars(self.run)
 
     def _stop(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""

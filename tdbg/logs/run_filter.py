@@ -72,7 +72,7 @@ class Job:
         return [self._look(source)[0] for source in self.sources]
 
     def logs(self, query: "Query | None" = None) -> "list[Iterator[Record]]":
-        """The records of each log that the query takes, this args's own if none is given."""
+        """The records of each log that the query takes, the command line's own if none is given."""
         from tdbg.logs.records import logs_of, read
 
         return [read(log, query or self.query, self.form) for log in logs_of(self.looked_at())]

@@ -1,4 +1,4 @@
-"""--baseline N: what does tdbg cost here? Blocks of steps with it off and on, in pairs, in this program."""
+"""--measure-overhead N: what does tdbg cost here? Blocks of steps with it off and on, in pairs, in this program."""
 
 import math
 import random

@@ -101,7 +101,9 @@ class ProbeDispatcher:
                 subscribers[name] = [
                     (probe, getattr(probe, name))
                     for probe in probes
-                    if getattr(type(probe), name) is not method and name not in probe.muted | probe.ignores
+                    if getattr(type(probe), name) is not method
+                    and name not in probe.muted
+                    and name not in probe.ignores
                     if not (self._state.quiet and probe.pause_while_profiling and name in RESTS)
                 ]
         self.subscribers = subscribers

@@ -189,7 +189,12 @@ class FastPath:
                     parameters = list(parameters)
                 total = original(parameters, *args, **kwargs)
                 try:
-                    is_usual = type(total) is Tensor and total.is_cpu and -math.inf < total.item() < math.inf
+                    is_usual = (
+                        active_modes() is None
+                        and type(total) is Tensor
+                        and total.is_cpu
+                        and -math.inf < total.item() < math.inf
+                    )
                 except BaseException as error:  # a tensor that shows no value
                     if belongs_to_program(error):
                         raise

@@ -1,9 +1,10 @@
 """The monitor of one rank: it knows what a step is, and calls the probes where they want to look.
 
-`hooks` and `roots` bring the program's calls here. Every entry times tdbg's own work and keeps tdbg's own
-exceptions away from training. What belongs together has a part of its own: `dispatcher` the probes, `calls` the calls
-of root modules, `loss_watch` the losses, `counting` the optimizers, `search` roots that nobody calls, `record` and
-`record_writer` a step's record, `plan` what is affordable, `alarm` what is not finite, `event_buffer` and `costs` what is said.
+`training_hooks` and `root_modules` bring the program's calls here. Every entry times tdbg's own work and keeps tdbg's own
+exceptions away from training. What belongs together has a file of its own: `dispatcher` the probes, `forward_calls` the calls
+of root modules, `loss_watch` the losses, `optimizers` the optimizers, `root_search` roots that nobody calls, `step_record` and
+`record_writer` a step's record, `plan` what is affordable, `alarm` what is not finite, `event_buffer` and `cost_reports` what
+is said.
 """
 
 import math

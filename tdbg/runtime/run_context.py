@@ -1,7 +1,7 @@
 """Who watches this process, as far as a diagnostic that the program calls has to know.
 
 Nobody at first: then the flags of the variable TDBG_FLAGS count, and words go to the logger ``tdbg``. In a run, and
-once the Python API is asked for flags, the floor above puts a `Watched` here.
+once the Python API is asked for flags, the floor above installs another one here.
 """
 
 import logging

@@ -5,11 +5,12 @@ imported, in what ``import torch`` has loaded; what torch loads later is looked 
 """
 
 import sys
+import threading
 from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -83,8 +84,10 @@ _function_mode_at = _find("_C._get_function_stack_at", _observed)
 _pop_function_mode = _find("_C._pop_torch_function_stack", _observed)
 _push_function_mode = _find("_C._push_on_torch_function_stack", _observed)
 _dispatch_modes = _find("_C._len_torch_dispatch_stack", _observed)
+_dispatch_mode_at = _find("_C._get_dispatch_stack_at", _observed)
 _pop_dispatch_mode = _find("_C._pop_torch_dispatch_stack", _observed)
 _push_dispatch_mode = _find("_C._push_on_torch_dispatch_stack", _observed)
+_device_contexts: set[type] = set()  # the class of `torch.device` as a mode, once one was met: torch loads it late
 can_set_modes_aside = _observed not in MISSING.values()
 _jit = _find("jit._recursive", "modules nested inside TorchScript modules keep tdbg's hooks")
 
@@ -120,27 +123,93 @@ def without_subclass() -> AbstractContextManager[object]:
     return _no_subclass() if _no_subclass is not None else nullcontext()
 
 
-def _sets_default_device(mode: Any) -> bool:
-    return type(mode).__name__ == "DeviceContext" and type(mode).__module__ == "torch.utils._device"
+def _sets_default_device(mode: object) -> bool:
+    kind = type(mode)
+    if kind in _device_contexts:
+        return True
+    if kind.__name__ == "DeviceContext" and kind.__module__ == "torch.utils._device":
+        _device_contexts.add(kind)
+        return True
+    return False
+
+
+class _Modes(NamedTuple):
+    """The modes in force in a thread, the outermost first."""
+
+    functions: list[object]
+    dispatches: list[object]
+
+    @classmethod
+    def in_force(cls) -> "_Modes":
+        return cls(
+            [_function_mode_at(place) for place in range(_function_modes())],
+            [_dispatch_mode_at(place) for place in range(_dispatch_modes())],
+        )
+
+    def put_in_force(self) -> None:
+        """Replace those in force. What a signal handler raises meanwhile is passed on when all is done."""
+        try:
+            self._install()
+        except BaseException:
+            self._install()
+            raise
+
+    def _install(self) -> None:
+        while _dispatch_modes():
+            _pop_dispatch_mode(None)
+        while _function_modes():
+            _pop_function_mode()
+        for mode in self.functions:
+            _push_function_mode(mode)
+        for mode in self.dispatches:
+            _push_dispatch_mode(mode)
+
+
+class _Aside(threading.local):
+    """The modes of the program's that a guard has set aside in this thread."""
+
+    modes: _Modes | None = None
+
+
+_aside = _Aside()
 
 
 class _ModesAside:
-    """Inside it no mode of the program's is in force but the default device."""
+    """Inside it no mode of the program's is in force but the default device; a mode left entered there stays."""
 
     def __enter__(self) -> None:
-        self._dispatch = [_pop_dispatch_mode(None) for _ in range(_dispatch_modes())]
-        self._function = [_pop_function_mode() for _ in range(_function_modes())]
-        self._devices = [mode for mode in reversed(self._function) if _sets_default_device(mode)]
-        for mode in self._devices:
-            _push_function_mode(mode)
+        self._program = _Modes.in_force()
+        self._own = _Modes([mode for mode in self._program.functions if _sets_default_device(mode)], [])
+        self._left: _Modes | None = None
+        _aside.modes = self._program
+        try:
+            self._own.put_in_force()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *error: object) -> None:
-        for _ in self._devices:
-            _pop_function_mode()
-        for mode in reversed(self._function):
-            _push_function_mode(mode)
-        for mode in reversed(self._dispatch):
-            _push_dispatch_mode(mode)
+        try:
+            self._restore()
+        except BaseException:  # a signal handler of the program: first all is as it was
+            self._restore()
+            raise
+
+    def _restore(self) -> None:
+        _aside.modes = None
+        if self._left is None:
+            now = _Modes.in_force()
+            known = {id(mode) for mode in (*self._program.functions, *self._program.dispatches)}
+            self._left = _Modes(*([mode for mode in modes if id(mode) not in known] for modes in now))
+        functions, dispatches = self._left
+        _Modes(self._program.functions + functions, self._program.dispatches + dispatches).put_in_force()
+
+
+def modes_set_aside() -> list[str]:
+    """The classes of the modes that a guard of this thread has set aside, for what is told of a second run."""
+    modes = _aside.modes
+    found = [] if modes is None else [*modes.functions, *modes.dispatches]
+    return [type(mode).__name__ for mode in found if not _sets_default_device(mode)]
 
 
 def active_modes() -> _ModesAside | None:
@@ -150,9 +219,11 @@ def active_modes() -> _ModesAside | None:
     if _dispatch_modes():
         return _ModesAside()
     count = _function_modes()
-    if count and any(not _sets_default_device(_function_mode_at(place)) for place in range(count)):
-        return _ModesAside()
-    return None
+    if not count or (count == 1 and _sets_default_device(_function_mode_at(0))):
+        return None
+    if all(_sets_default_device(_function_mode_at(place)) for place in range(count)):
+        return None
+    return _ModesAside()
 
 
 def script_makers() -> list[tuple[Any, str]]:

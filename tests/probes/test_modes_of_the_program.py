@@ -1,5 +1,6 @@
 """Modes that a program puts around its training see its own operations and none of tdbg's."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -94,3 +95,91 @@ def test_the_default_device_stays() -> None:
             assert mode.seen == []
             torch.ones(1)
             assert len(mode.seen) == 1
+
+
+class Saturating(TorchDispatchMode):
+    """Emulates a format with a small range: what the program computes depends on the mode."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.relu.default and self.is_small:
+            found = torch.where(found > 0, float("inf"), found)
+        return found
+
+    is_small = False
+
+
+def test_a_value_that_the_mode_makes_is_told_with_the_mode(watch: Callable[..., Watch]) -> None:
+    running = watch()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Saturating() as mode:  # type: ignore[no-untyped-call]
+        for step in range(1, 7):
+            mode.is_small = step == 4
+            loss: Tensor = model(torch.ones(4, 4)).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    (event,) = running.bad
+    assert event.step == 4 and "without the program's own modes (Saturating)" in event.note
+
+
+def test_modes_are_whole_after_an_exception_at_any_point() -> None:
+    """Whatever a signal handler raises, and wherever it strikes, the program finds its modes as they were."""
+    from tdbg.runtime import torch_compat
+
+    def count_lines(function: Callable[[], None], raise_at: int) -> int:
+        lines = 0
+
+        def trace(frame: Any, event: str, arg: object) -> Any:
+            nonlocal lines
+            if frame.f_code.co_filename != torch_compat.__file__ or frame.f_code.co_name in ("__enter__", "__exit__"):
+                return None  # the first line of these two belongs to nobody's `try`
+            if event == "line":
+                lines += 1
+                if lines == raise_at:
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            function()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        return lines
+
+    def work() -> None:
+        aside = torch_compat.active_modes()
+        assert aside is not None
+        with aside:
+            torch.ones(1)
+
+    def in_force() -> list[object]:
+        found = torch_compat._Modes.in_force()
+        return [*found.functions, *found.dispatches]
+
+    with torch.device("cpu"), Functions() as functions, Operations() as operations:
+        before = in_force()
+        assert functions in before and operations in before
+        for raise_at in range(1, count_lines(work, 0) + 1):
+            count_lines(work, raise_at)
+            assert in_force() == before, raise_at
+            assert not torch_compat.modes_set_aside()
+
+
+def test_a_mode_that_guarded_code_leaves_entered_stays() -> None:
+    from tdbg.runtime.torch_compat import _Modes, active_modes
+
+    left = Functions()
+    with torch.device("meta"), Functions() as own:
+        aside = active_modes()
+        assert aside is not None
+        with aside:
+            left.__enter__()
+        now = _Modes.in_force().functions
+        assert [type(mode).__name__ for mode in now] == ["DeviceContext", "Functions", "Functions"]
+        assert now[1:] == [own, left]
+        left.__exit__(None, None, None)

@@ -123,7 +123,10 @@ def _why_none(args: DumpArgs, place: "Place", until: int | None) -> tuple[str, .
         check_keys(list(args.key), keys)
     except TdbgError as error:
         return str(error), error.hint
-    return f"{place.name}: no row is of all that was asked for", "with less of --key, --phase and --step there are some"
+    return (
+        f"{place.name}: no row is of all that was asked for",
+        "with less of --key, --phase and --after-step there are some",
+    )
 
 
 def _step(text: str) -> int | None:

@@ -160,7 +160,7 @@ class Latin1Source:
 
 
 class ByteReader:
-    """Runs over a source through a buffer. What it is asked for and cannot give is Torn."""
+    """Runs over a source through a buffer. What it is asked for and cannot give raises TruncatedError."""
 
     def __init__(self, source: ByteSource, at: int = 0, block_bytes: int = BLOCK_BYTES) -> None:
         self.source = source
@@ -231,7 +231,7 @@ class ByteReader:
         return found
 
     def _fill(self, count: int) -> None:
-        """Have the next ``count`` bytes in the buffer, or what there is of them; Torn if there is nothing."""
+        """Have the next ``count`` bytes in the buffer, or what there is of them; TruncatedError if there is nothing."""
         at = self.position
         data = self.source.read(at, max(count, self._block_bytes))
         if not data:

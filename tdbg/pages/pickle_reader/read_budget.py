@@ -30,7 +30,7 @@ class ReadBudget:
         self.reasons: dict[str, None] = {}  # a set that keeps its order
 
     def charge(self, cost: int) -> None:
-        """Raises Exhausted when it is too much."""
+        """Raises BudgetExhausted when it is too much."""
         self.spent += cost
         if self.spent > self.due:
             self.check()

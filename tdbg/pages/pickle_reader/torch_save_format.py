@@ -40,7 +40,7 @@ UNTYPED = ("torch.storage", "UntypedStorage")
 
 
 def read_torch_save(machine: PickleMachine, source: ByteSource) -> object:
-    """The value that was saved. Raises Torn or ValueError if these are no such bytes."""
+    """The value that was saved. Raises TruncatedError or ValueError if these are no such bytes."""
     return _read_zip(machine, source) if source.read(0, 4) == ZIP else _read_row(machine, source)
 
 

@@ -244,7 +244,7 @@ _opcode(0x95, 16)(lambda m: m.reader.take(8))
 def follow_pickle(machine: PickleMachine) -> Any:
     """The value of the pickle that begins where the machine's reader stands.
 
-    Raises Torn where it cannot be followed; what lies on the machine's stack then is left there, to be salvaged.
+    Raises TruncatedError where it cannot be followed; what lies on the machine's stack then is left there, to be salvaged.
     """
     reader, ledger = machine.reader, machine.ledger
     try:

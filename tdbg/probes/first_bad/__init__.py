@@ -13,6 +13,7 @@ from tdbg.runtime import tensors
 from tdbg.runtime.rerun import Call, Located, locate_backward, locate_forward
 from tdbg.runtime.root_modules import Names
 from tdbg.runtime.tensors import Bad, as_real, checkable, first_bad, local_elements, look, walk
+from tdbg.runtime.torch_compat import modes_set_aside
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -253,7 +254,7 @@ class FirstBad(Probe):
         found = first_bad(outputs)
         if found is not None and not found[1].only_minus_inf:
             event.phase, event.tensor, event.how = "forward", "output", "check"
-            event.note = located.note if not located.found else "the second run of the batch was finite"
+            event.note = located.note if not located.found else _was_finite()
             _describe(event, found[1])
         elif located.found:
             return
@@ -261,7 +262,7 @@ class FirstBad(Probe):
             event.phase, event.how, event.note = "loss", "check", f"the model's output is finite; {located.note}"
         else:
             event.phase = "forward" if self.monitor.calls else ""
-            event.tensor, event.note = "loss", located.note or "the second run of the batch was finite"
+            event.tensor, event.note = "loss", located.note or _was_finite()
         if located.shared and event.phase != "loss":  # other ranks have a part in this one's forward pass
             event.origin = "here" if self.monitor.world_size == 1 else "unknown"
         if self._bad_weights():
@@ -366,6 +367,13 @@ class FirstBad(Probe):
             return ""
         monitor.become_rank_now()
         return monitor.save_batch(event.step, parts)
+
+
+def _was_finite() -> str:
+    """What a second run says that showed nothing bad, and what of the program's it went without."""
+    aside = modes_set_aside()
+    without = f", without the program's own modes ({', '.join(aside[:3])})" if aside else ""
+    return f"the second run of the batch was finite{without}"
 
 
 def _join(text: str, note: str) -> str:
