@@ -14,7 +14,7 @@ the median over the rounds. ``--check`` exits 1 where a promise is not kept:
 - the budgets 1 % and 0.3 % hold within a tenth, by tdbg's own measure;
 - with ``--levels all``: advanced and extreme hold their default budgets (3 %, 10 %) and MEMORY alone 1 %; looked
   at in every step, advanced stays within 1.05 and extreme within 1.10, and the noise of the control;
-- ``--baseline`` on the same program agrees with the ratio measured from outside.
+- ``--measure-overhead`` on the same program agrees with the ratio measured from outside.
 
 ``--peers`` measures other tools in the same rounds, and lists what each tells of planted faults.
 """
@@ -181,10 +181,10 @@ def broken(workload: str, results: dict[str, Measured], baseline: dict[str, Any]
         if steps >= PROMISED_STEPS and (says is None or says > 1.1 * SHARES[name]):
             found.append(f"{name}: tdbg says {says}")
     if not baseline:
-        found.append("--baseline reported nothing")
+        found.append("--measure-overhead reported nothing")
     elif not agree(baseline, default.ratios, results[CONTROL].ratios):
         found.append(
-            f"--baseline says {baseline['ratio']:.3f}, from outside it is {default.ratio:.3f} (A/A {low:.3f}-{high:.3f})"
+            f"--measure-overhead says {baseline['ratio']:.3f}, from outside it is {default.ratio:.3f} (A/A {low:.3f}-{high:.3f})"
         )
     return [f"{workload}: {line}" for line in found]
 
@@ -227,11 +227,11 @@ def main() -> int:
     kept: dict[str, Any] = {}
     for workload in options.workloads.split(","):
         results = bench.measure(workload, variants, options.rounds)
-        _, verdict = bench.run(workload, ["--baseline", str(BASELINE_BLOCK)])
+        _, verdict = bench.run(workload, ["--measure-overhead", str(BASELINE_BLOCK)])
         baseline = verdict.get("baseline", {})
         table += rows(workload, results)
         lines += broken(workload, results, baseline, options.steps)
-        said.append(f"{workload}: --baseline {BASELINE_BLOCK} says {baseline or 'nothing'}")
+        said.append(f"{workload}: --measure-overhead {BASELINE_BLOCK} says {baseline or 'nothing'}")
         kept[workload] = {"baseline": baseline, **{name: vars(found) for name, found in results.items()}}
     clock = "process CPU time" if bench.device == "cpu" else "wall time"
     print(

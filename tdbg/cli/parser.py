@@ -156,6 +156,9 @@ def _wrong_use(error: typer.TyperException, path: str) -> TdbgError:
     """What the parser says, in our form: one line, and the page that helps."""
     context = getattr(error, "ctx", None)
     near = getattr(error, "possibilities", None)
-    text = (error.message if near else error.format_message()).strip().rstrip(".")
+    if near and context is not None:
+        hidden = {name for param in context.command.params if getattr(param, "hidden", False) for name in param.opts}
+        near = [name for name in near if name not in hidden]
+    text = (error.message if near is not None else error.format_message()).strip().rstrip(".")
     hint = f"did you mean {' or '.join(near[:2])}? " if near else ""
     return TdbgError(text[:1].lower() + text[1:], hint + _how_to_use(context.command_path if context else path))

@@ -413,9 +413,13 @@ def check(key: str, value: object, name: str = "") -> Any:
     return _CHECKS[key](name or key.replace("_", "-"), value)
 
 
+OTHER_NAMES = {"measure_overhead": "baseline"}  # options whose setting is called otherwise: both names count
+
+
 def env_source(environ: Mapping[str, str]) -> list[Source]:
     """``TDBG_LEVEL``, ``TDBG_MAX_OVERHEAD``, ``TDBG_FLAGS``, ...: a variable for every setting."""
-    names = {f"TDBG_{item.name.upper()}": item.name for item in fields(Settings)} | {"TDBG_PRESET": "preset"}
+    settings = {item.name: item.name for item in fields(Settings)} | {"preset": "preset"} | OTHER_NAMES
+    names = {f"TDBG_{name.upper()}": key for name, key in settings.items()}
     values = {names[key]: value for key, value in environ.items() if key in names}
     return [Source("environment", values)] if values else []
 
@@ -525,6 +529,7 @@ _CYCLE = ("profile_wait", "profile_active", "profile_repeat", "profile_skip_firs
 def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tuple[str, ...]) -> None:
     for raw_key, value in sorted(source.values.items(), key=lambda item: item[0] != "preset"):  # flags refine a preset
         key = _setting_of(raw_key)
+        key = OTHER_NAMES.get(key, key)
         try:
             if key == "preset":
                 names = _words("preset", value)

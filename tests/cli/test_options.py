@@ -123,3 +123,12 @@ def test_every_option_of_a_command_with_groups_is_in_one() -> None:
     for path, spec in COMMANDS.items():
         grouped = {bool(option.group) for option in spec.options.values()}
         assert len(grouped) <= 1, path
+
+
+def test_an_old_name_is_proposed_to_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    from tdbg.cli import main
+
+    assert main(["inspect-pages", "recover", "--forc", "run"]) == 2
+    assert main(["run", "--base", "--", "true"]) == 2
+    told = capsys.readouterr().err
+    assert "--force" not in told and "--baseline" not in told and "no such option: --forc" in told

@@ -103,3 +103,9 @@ def test_settings_and_flags_travel_as_text() -> None:
     assert flags_from_env(flags_to_env(settings.flags)) == settings.flags
     assert flags_from_env("LR,PROFILER=3") == {"LR": True, "PROFILER": "3"}
     assert read_flags({"LOSS": {"NULL_MASKING": False}}) == {"LOSS.NULL_MASKING": False}
+
+
+def test_a_setting_is_known_by_the_name_of_its_option(tmp_path: Path) -> None:
+    (tmp_path / "tdbg.yaml").write_text("measure_overhead: 5\n")
+    assert resolve({}, cwd=tmp_path, environ={})[0].baseline == 5
+    assert resolve({}, cwd=tmp_path, environ={"TDBG_MEASURE_OVERHEAD": "7"})[0].baseline == 7
