@@ -6,7 +6,10 @@ usage: early.py logged|printed|uncaught; with several ranks the last one fails, 
 import logging
 import os
 import sys
+import tempfile
+import time
 import traceback
+from pathlib import Path
 
 import torch
 from common import regression, tell
@@ -32,17 +35,30 @@ def train(features: int) -> None:
         tell("step", step=step)
 
 
+def wait_for(path: Path) -> None:
+    """Until the other rank has trained: the launcher ends it where this one fails first."""
+    end = time.monotonic() + 60.0
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+    path.unlink(missing_ok=True)
+
+
 def main(how: str) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     cfg.freeze()
     last = int(os.environ.get("WORLD_SIZE", "1")) - 1
     fails = int(os.environ.get("RANK", "0")) == last
+    trained = Path(tempfile.gettempdir(), f"early-{os.getppid()}")  # of one launcher
+    if last and fails:
+        wait_for(trained)
     try:
         train(7 if fails else 8)
     except RuntimeError:
         if how == "uncaught":
             raise
         log.exception("training failed") if how == "logged" else traceback.print_exc()
+    if last and not fails:
+        trained.touch()
     tell("done")
 
 
