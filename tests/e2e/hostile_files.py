@@ -99,9 +99,10 @@ def _used_s() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _peak_mb() -> float:
+def _memory_mb(kind: str) -> float:
+    """``VmHWM``, the peak, or ``VmRSS``, what is held now."""
     with open("/proc/self/status", encoding="ascii") as file:
-        return next(int(line.split()[1]) / 1000 for line in file if line.startswith("VmHWM"))
+        return next(int(line.split()[1]) / 1000 for line in file if line.startswith(kind))
 
 
 def run(words: list[str]) -> dict[str, Any]:
@@ -109,13 +110,14 @@ def run(words: list[str]) -> dict[str, Any]:
     from tdbg import __main__
 
     kept = os.dup(1), os.dup(2)
-    begun, code = _used_s(), -1
+    begun, code, held_mb = _used_s(), -1, 0.0
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         os.dup2(out.fileno(), 1), os.dup2(err.fileno(), 2)
         signal.alarm(STUCK_S)
         try:
             with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
                 file.write("5")  # the peak begins anew
+            held_mb = _memory_mb("VmRSS")
             sys.argv = ["tdbg", *words]
             code = __main__.main()
             sys.stdout.flush()
@@ -126,10 +128,11 @@ def run(words: list[str]) -> dict[str, Any]:
             sys.stdout.flush(), sys.stderr.flush()
             os.dup2(kept[0], 1), os.dup2(kept[1], 2)
             os.close(kept[0]), os.close(kept[1])
-        took, mb = _used_s() - begun, _peak_mb()
+        took, mb = _used_s() - begun, _memory_mb("VmHWM")
         err.seek(0)
         told = err.read(20_000).decode("utf-8", "replace")
-        return {"code": code, "err": told, "out": out.seek(0, os.SEEK_END), "s": took, "mb": mb}
+        size, grown_mb = out.seek(0, os.SEEK_END), mb - held_mb
+        return {"code": code, "err": told, "out": size, "s": took, "mb": mb, "grown_mb": grown_mb}
 
 
 def main() -> None:
