@@ -70,10 +70,11 @@ def write(folder: Path, block: Block) -> None:
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command on the copy, which comes before the installed package."""
     env = {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.run([sys.executable, *words], cwd=folder, env=env, text=True, capture_output=True, timeout=240)
+    return subprocess.run([sys.executable, *words], cwd=folder, env=env, text=True, capture_output=True, timeout=600)
 
 
 @pytest.mark.cold
+@pytest.mark.timeout(900)  # each starts some 400 tests in a process of its own
 @pytest.mark.parametrize("heading", RECIPES)
 def test_a_recipe_is_complete(heading: str, tmp_path: Path) -> None:
     folder = copy_repository(tmp_path)

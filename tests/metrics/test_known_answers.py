@@ -30,6 +30,7 @@ feed(tracker, mine)
 values = tracker.finalize_val_phase("val", 3, 77, reduce=reduce, duration_sec=2.0 + rank)
 with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
     json.dump({"values": {str(key): value for key, value in values.items()}, "state": tracker.state_dict()}, file)
+dist.barrier()  # a rank that leaves first has been seen to take the other's connection, and gloo's threads, along
 dist.destroy_process_group()
 """
 
