@@ -20,9 +20,12 @@ from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss
 from tdbg.runtime.state import State
-from tdbg.runtime.torch_compat import active_modes
+from tdbg.runtime.torch_compat import active_modes, count_dispatch_modes, count_function_modes
 
 is_compiling = torch.compiler.is_compiling
+HIGHEST = sys.float_info.max  # neither NaN nor an infinity is within
+LOWEST = -HIGHEST
+CLOCK_STEPS = 8  # so many steps are skipped from one look at the clock to the next; a power of two
 
 
 class FastPath:
@@ -90,7 +93,7 @@ class FastPath:
             return
         self._main_id = id(optimizer)
         self._rate = optimizer.param_groups[0].get("lr")
-        self._loss_bound = min(loss_bound, sys.float_info.max)  # neither NaN nor Inf is within it
+        self._loss_bound = min(loss_bound, HIGHEST)
         self._until = until
         self.thread = get_ident()
         self.steps_left = steps
@@ -151,10 +154,13 @@ class FastPath:
             try:
                 if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
                     try:
-                        is_read = active_modes() is None and type(tensors) is Tensor and tensors.is_cpu
-                        is_read = is_read and not state.scaling and state.in_update is None
-                        loss = tensors.item() if is_read else math.nan
-                        is_usual = -math.inf < loss <= self._loss_bound and len(self._losses) < MAX_PARTS
+                        if (not (count_dispatch_modes() or count_function_modes()) or active_modes() is None) and (
+                            type(tensors) is Tensor and tensors.is_cpu and not state.scaling and state.in_update is None
+                        ):
+                            loss = tensors.item()
+                            is_usual = LOWEST <= loss <= self._loss_bound and len(self._losses) < MAX_PARTS
+                        else:
+                            is_usual = False
                     except BaseException as error:  # a loss that shows no value, or one that has no order
                         if belongs_to_program(error):
                             raise
@@ -190,10 +196,10 @@ class FastPath:
                 total = original(parameters, *args, **kwargs)
                 try:
                     is_usual = (
-                        active_modes() is None
+                        (not (count_dispatch_modes() or count_function_modes()) or active_modes() is None)
                         and type(total) is Tensor
                         and total.is_cpu
-                        and -math.inf < total.item() < math.inf
+                        and LOWEST <= total.item() <= HIGHEST
                     )
                 except BaseException as error:  # a tensor that shows no value
                     if belongs_to_program(error):
@@ -236,7 +242,7 @@ class FastPath:
                 try:
                     rate = optimizer.param_groups[0].get("lr")
                     usual = rate is self._rate or self._attention.expects(rate)
-                    usual = usual and time.perf_counter() < self._until
+                    usual = usual and (self.steps_left % CLOCK_STEPS > 0 or time.perf_counter() < self._until)
                 except BaseException as error:  # groups that the program has made into something else
                     if belongs_to_program(error):
                         raise

@@ -89,6 +89,9 @@ _pop_dispatch_mode = _find("_C._pop_torch_dispatch_stack", _observed)
 _push_dispatch_mode = _find("_C._push_on_torch_dispatch_stack", _observed)
 _device_contexts: set[type] = set()  # the class of `torch.device` as a mode, once one was met: torch loads it late
 can_set_modes_aside = _observed not in MISSING.values()
+# How many there are in this thread, those that set the default device among them: what costs least to ask.
+count_function_modes: Callable[[], int] = _function_modes or int
+count_dispatch_modes: Callable[[], int] = _dispatch_modes or int
 _jit = _find("jit._recursive", "modules nested inside TorchScript modules keep tdbg's hooks")
 
 
