@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tdbg.core.config import Selection
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
 
+RECORDED_STEPS = 12  # so many first steps are on record whatever that costs: rules need ten to know what is usual
 CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at
 MAX_DEAF = 16  # steps in a row
 LEAST_EVERY_S = 2.0  # a record that often at least: of short steps the glance alone is more than the budget
@@ -56,6 +57,9 @@ class Planner:
         now = time.perf_counter()
         plan, allows = self.plan, self.budget.allows
         plan.deaf = 0
+        if step < RECORDED_STEPS:
+            plan.full, plan.watch, plan.small, plan.record = False, True, True, True
+            return
         if not focus and self.budget.own_s > self.budget.earned_s(now):  # nothing fits: no need to ask for each
             plan.full = plan.watch = plan.small = plan.record = False
             until = self._until_record(step, now)

@@ -14,7 +14,7 @@ from tdbg.core.events import Observation, ProbeOff
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.catalog import CATALOG
 from tdbg.runtime.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
-from tdbg.runtime.plan import LEAST_EVERY_S, MAX_DEAF, Planner
+from tdbg.runtime.plan import LEAST_EVERY_S, MAX_DEAF, RECORDED_STEPS, Planner
 from tests.probes.conftest import Watch
 
 
@@ -164,8 +164,8 @@ def test_a_budget_that_was_named_holds_even_where_a_glance_is_too_dear(clock: li
 
 def test_even_a_budget_of_nothing_gets_a_glance_now_and_then(clock: list[float]) -> None:
     done = glances(Planner(Budget(1e-6, now=0.0), Selection(), strict=True), clock, 200)
-    assert done[:ALWAYS_STEPS] == list(range(1, ALWAYS_STEPS + 1))
-    gaps = [after - before for before, after in itertools.pairwise(done[ALWAYS_STEPS:])]
+    assert done[:RECORDED_STEPS] == list(range(1, RECORDED_STEPS + 1))
+    gaps = [after - before for before, after in itertools.pairwise(done[RECORDED_STEPS:])]
     assert gaps.count(MAX_DEAF + 1) >= len(gaps) - 2 and max(gaps) == MAX_DEAF + 1, "but for the record now and then"
 
 
@@ -272,3 +272,15 @@ def test_a_file_that_could_not_be_loaded_is_told_once(
     one.monitor.use(CATALOG.select("advanced", {}))
     assert [name for name, _ in one.failures] == ["elsewhere:Absent"]
     one.failures.clear()
+
+
+def test_so_many_first_steps_are_on_record_that_rules_know_what_is_usual(clock: list[float]) -> None:
+    planner = Planner(Budget(1e-6, now=0.0), Selection())
+    recorded = []
+    for step in range(1, 30):
+        if planner.plan.record:
+            recorded.append(step)
+            planner.budget.spend("record", 1.0)
+        clock[0] += 0.02
+        planner.next(step, focus=False)
+    assert recorded == list(range(1, RECORDED_STEPS + 1))
