@@ -188,6 +188,11 @@ def report_to(report: "Report") -> None:
     _process_report = report
 
 
+def report_failure(part: str, error: BaseException, unheard: "Report") -> None:
+    """Tell the process's report of a failure; ``unheard`` where there is none, outside of a run."""
+    (unheard if _process_report is ignore_failure else _process_report)(part, error)
+
+
 def belongs_to_program(error: BaseException) -> bool:
     """True for an exception that came up in tdbg's code and still has to reach the program.
 
