@@ -47,7 +47,8 @@ class Call(Protocol):
 class Listener(Protocol):
     """Somebody who wants to know of attention calls. guard: the one that its work is done below."""
 
-    guard: Guard
+    @property
+    def guard(self) -> Guard: ...
 
     def wants(self, call: Call) -> bool: ...
 

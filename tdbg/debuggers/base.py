@@ -4,7 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -72,8 +72,19 @@ class ForwardDebugger(BaseDebugger):
     does reading them. A layer that ran several times in a pass keeps all calls (256, the last ones).
     """
 
+    _hook_guard: HookGuard
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        self = super().__new__(cls)
+        self._hook_guard = HookGuard(cls.__name__)  # here, as a subclass may not call __init__
+        return self
+
     def __init__(self, layer_name: str) -> None:
         self.layer_name = layer_name
+        self._name_guard()
+
+    def _name_guard(self) -> None:
+        self._hook_guard.part = f"debugger {type(self).__name__} at {self.layer_name!r}"
 
     @abstractmethod
     def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
@@ -86,13 +97,6 @@ class ForwardDebugger(BaseDebugger):
     def _calls(self) -> _Calls:
         calls: _Calls = self.__dict__.setdefault("_calls_by_thread", _Calls())  # a subclass may not call __init__
         return calls
-
-    @property
-    def _hook_guard(self) -> HookGuard:
-        guard: HookGuard | None = self.__dict__.get("_guard_of_hooks")  # a subclass may not call __init__
-        if guard is None:
-            guard = self.__dict__["_guard_of_hooks"] = HookGuard(f"{type(self).__name__} at {self.layer_name!r}")
-        return guard
 
     @property
     def switched_off(self) -> str:
@@ -158,6 +162,7 @@ class ForwardDebugger(BaseDebugger):
 
     def _attached(self, model: nn.Module, layer: nn.Module) -> Hooks:
         self._refuse_twice(layer)
+        self._name_guard()
         hooks = Hooks()
         with undo_on_error(hooks.remove):
             hooks.enter(seen_through(model))
