@@ -3,7 +3,8 @@
 Whatever torch or Python calls in tdbg (a hook, a wrapper, a callback) does its work below a `Guard`. An exception
 there ends that part of tdbg. Only four things pass: what tdbg means to end the run with (`EndRun`), what a signal
 handler of the program raised meanwhile, what another thread sent, and Ctrl-C. The other way round, nothing of the
-program observes tdbg's work: once torch is loaded, its modes are set aside meanwhile (`set_modes_aside_with`).
+program observes tdbg's work: once torch is loaded, its modes and its tensor subclasses are set aside meanwhile
+(`set_program_aside_with`).
 Every process of a run may load this file, so it imports nothing but what Python has loaded anyway.
 """
 
@@ -55,7 +56,8 @@ class Guard:
         try:
             modes = _active_modes()
             if modes is None:
-                return function(*args, **kwargs)
+                with _subclasses_aside():
+                    return function(*args, **kwargs)
             with modes:
                 return function(*args, **kwargs)
         except BaseException as error:
@@ -151,23 +153,44 @@ def ignore_failure(part: str, error: BaseException) -> None:
 _process_report: "Report" = ignore_failure
 
 
+class _NothingAside:
+    """Without torch there are no tensors."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
 def _no_modes() -> None:
     """Without torch there are none."""
 
 
-_active_modes: "Callable[[], AbstractContextManager[None] | None]" = _no_modes
+_active_modes: "Callable[[], AbstractContextManager[object] | None]" = _no_modes
+_subclasses_aside: "Callable[[], AbstractContextManager[object]]" = _NothingAside
 
 
-def set_modes_aside_with(active_modes: "Callable[[], AbstractContextManager[None] | None]") -> None:
-    """From now on, guarded work runs inside what ``active_modes`` returns, where it returns anything."""
-    global _active_modes
-    _active_modes = active_modes
+def set_program_aside_with(
+    active_modes: "Callable[[], AbstractContextManager[object] | None]",
+    subclasses_aside: "Callable[[], AbstractContextManager[object]]",
+) -> None:
+    """From now on, guarded work runs inside what ``active_modes`` returns, else inside ``subclasses_aside()``."""
+    global _active_modes, _subclasses_aside
+    _active_modes, _subclasses_aside = active_modes, subclasses_aside
 
 
 def report_to(report: "Report") -> None:
     """From now on, guards without a report of their own tell this one."""
     global _process_report
     _process_report = report
+
+
+def report_failure(part: str, error: BaseException, unheard: "Report") -> None:
+    """Tell the process's report of a failure; ``unheard`` where there is none, outside of a run."""
+    (unheard if _process_report is ignore_failure else _process_report)(part, error)
 
 
 def belongs_to_program(error: BaseException) -> bool:

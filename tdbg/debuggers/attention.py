@@ -15,7 +15,7 @@ from tdbg.debuggers.attention_calls import LIMIT_MB, TAPS, Call, NoWeights, Over
 from tdbg.debuggers.base import ForwardDebugger
 from tdbg.debuggers.captured_stats import numbers
 from tdbg.debuggers.copies import snapshot
-from tdbg.debuggers.hooks import BARE, Hook, Hooks
+from tdbg.debuggers.hooks import BARE, Hooks
 from tdbg.debuggers.layers import inner
 from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook
 from tdbg.runtime.tensors import walk
@@ -78,12 +78,12 @@ class Attention(ForwardDebugger):
         if target is not None:  # a hook there would keep torch's encoder from its fused path, and change bits
             hooks.add(TAPS.listen(_OfModule(self, target)))
             return
-        hooks.add(add_pre_hook(layer, Hook(self, self._enter)))
+        hooks.add(add_pre_hook(layer, self._hook(self._enter)))
         for part in parts_without(layer):
-            hooks.add(add_pre_hook(part, Hook(self, self._overhear)))
-            hooks.add(add_post_hook(part, Hook(self, self._stop_overhearing), always_call=True))
+            hooks.add(add_pre_hook(part, self._hook(self._overhear)))
+            hooks.add(add_post_hook(part, self._hook(self._stop_overhearing, undoes=True), always_call=True))
         super()._watch(layer, hooks)
-        hooks.add(add_post_hook(layer, Hook(self, self._leave), always_call=True))
+        hooks.add(add_post_hook(layer, self._hook(self._leave, undoes=True), always_call=True))
         hooks.add(TAPS.listen(_WhileRunning(self)))
 
     def _hooked(self, layer: nn.Module) -> bool:
@@ -99,7 +99,7 @@ class Attention(ForwardDebugger):
             self._running.layers.pop()
 
     def _overhear(self, module: nn.Module, args: object) -> None:
-        mode = Overhears(self._hear)
+        mode = Overhears(self._hear, self._hook_guard)
         TorchFunctionMode.__enter__(mode)
         self._running.modes.append(mode)
 
@@ -145,7 +145,7 @@ class _WhileRunning:
     """Listens to all attention in a layer while it runs in this thread."""
 
     def __init__(self, owner: Attention) -> None:
-        self.owner = owner
+        self.owner, self.guard = owner, owner._hook_guard
 
     def wants(self, call: Call) -> bool:
         return bool(self.owner._running.layers)
@@ -158,7 +158,7 @@ class _OfModule:
     """Listens to one nn.MultiheadAttention, which it knows by its output projection."""
 
     def __init__(self, owner: Attention, module: nn.MultiheadAttention) -> None:
-        self.owner, self.module = owner, module
+        self.owner, self.module, self.guard = owner, module, owner._hook_guard
 
     def wants(self, call: Call) -> bool:
         return call.out_weight is not None and call.out_weight is self.module.out_proj.weight

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tdbg.core.frames import drop_own_frames
+from tdbg.core.guard import Guard
 from tdbg.debuggers.hooks import Removable, watching
 from tdbg.runtime.compiler import hide
 from tdbg.runtime.patches import Patches
@@ -44,7 +45,10 @@ class Call(Protocol):
 
 
 class Listener(Protocol):
-    """Somebody who wants to know of attention calls."""
+    """Somebody who wants to know of attention calls. guard: the one that its work is done below."""
+
+    @property
+    def guard(self) -> Guard: ...
 
     def wants(self, call: Call) -> bool: ...
 
@@ -190,9 +194,10 @@ class Overhears(TorchFunctionMode):
     not taken meanwhile: it must not be entered around an nn.MultiheadAttention.
     """
 
-    def __init__(self, hear: Callable[[Call], None]) -> None:
+    def __init__(self, hear: Callable[[Call], None], guard: Guard) -> None:
         super().__init__()
         self._hear = hear
+        self._guard = guard
 
     def __torch_function__(
         self,
@@ -207,10 +212,14 @@ class Overhears(TorchFunctionMode):
         except BaseException as error:
             drop_own_frames(error)
             raise
-        if function is SDPA and watching():
+        if function is SDPA and not torch.compiler.is_compiling():
+            self._guard.call(self._listen, args, kwargs)
+        return result
+
+    def _listen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if watching():
             with torch.no_grad():
                 self._hear(ScaledDotProduct(*args, **kwargs))
-        return result
 
 
 # What a call of each other function is, from its original, its arguments and its result.
@@ -270,16 +279,26 @@ class Taps:
     def _tapped(self, call_of: Callable[..., Call], original: Callable[..., object]) -> Callable[..., object]:
         def attention(*args: object, **kwargs: object) -> object:
             result = original(*args, **kwargs)
-            if not torch.compiler.is_compiling() and self.listeners and watching():
-                with torch.no_grad():
-                    self._tell(call_of(original, result, *args, **kwargs))
+            if not torch.compiler.is_compiling():
+                for listener in self.listeners:
+                    listener.guard.call(_tell, listener, call_of, original, result, args, kwargs)
             return result
 
         hide(attention)
         return attention
 
-    def _tell(self, call: Call) -> None:
-        for listener in self.listeners:
+
+def _tell(
+    listener: Listener,
+    call_of: Callable[..., Call],
+    original: Callable[..., object],
+    result: object,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> None:
+    if watching():
+        with torch.no_grad():
+            call = call_of(original, result, *args, **kwargs)
             if listener.wants(call):
                 listener.hear(call)
 

@@ -3,15 +3,17 @@
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
 
+import torch
 from torch import nn
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.frames import is_own
 from tdbg.core.guard import undo_on_error
 from tdbg.debuggers.copies import snapshot
-from tdbg.debuggers.hooks import BARE, Hook, Hooks, hookable, seen_through, watching
+from tdbg.debuggers.hooks import BARE, Hook, HookGuard, Hooks, hookable, seen_through, watching
 from tdbg.debuggers.layers import get_layer_by_name, inner
 from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook
 
@@ -70,20 +72,36 @@ class ForwardDebugger(BaseDebugger):
     does reading them. A layer that ran several times in a pass keeps all calls (256, the last ones).
     """
 
+    _hook_guard: HookGuard
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        self = super().__new__(cls)
+        self._hook_guard = HookGuard(cls.__name__)  # here, as a subclass may not call __init__
+        return self
+
     def __init__(self, layer_name: str) -> None:
         self.layer_name = layer_name
+        self._name_guard()
+
+    def _name_guard(self) -> None:
+        self._hook_guard.part = f"debugger {type(self).__name__} at {self.layer_name!r}"
 
     @abstractmethod
     def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
         """What to keep of one call of the layer. input: its positional arguments; both are live, and not to be changed.
 
-        Runs within the forward pass. An exception reaches whoever called the model.
+        Runs within the forward pass, which an exception does not reach: it switches the debugger off, and says so once.
         """
 
     @property
     def _calls(self) -> _Calls:
         calls: _Calls = self.__dict__.setdefault("_calls_by_thread", _Calls())  # a subclass may not call __init__
         return calls
+
+    @property
+    def switched_off(self) -> str:
+        """What one of its hooks raised, since which it does nothing; empty while it works."""
+        return self._hook_guard.why
 
     @property
     def last_capture(self) -> Any:
@@ -104,6 +122,17 @@ class ForwardDebugger(BaseDebugger):
 
     def forward_hook_fn(self, module: nn.Module, input: Any, output: Any) -> None:
         """The layer's forward hook; for ``register_forward_hook`` too, where `attach` is not wanted."""
+        if torch.compiler.is_compiling():
+            return
+        guard = self._hook_guard
+        code = getattr(type(self).process_forward, "__code__", None)
+        if code is not None and is_own(code):
+            guard.call(self._capture, module, input, output)
+        elif guard.on:
+            with guard:  # somebody else's: with the modes and tensor subclasses in force
+                self._capture(module, input, output)
+
+    def _capture(self, module: nn.Module, input: Any, output: Any) -> None:
         if watching():
             self._keep(snapshot(self.process_forward(module, input, output)))
 
@@ -121,7 +150,7 @@ class ForwardDebugger(BaseDebugger):
         calls = self._calls
         kept, dropped = list(calls.kept), calls.dropped
         calls.clear()
-        return joined(kept, dropped)
+        return joined(kept, dropped) if self._hook_guard.on else None
 
     def attach(self, model: nn.Module) -> Hooks:
         """Hook the layer, until ``remove()`` or the end of a ``with``. Raises TdbgError if there is no such layer.
@@ -133,6 +162,7 @@ class ForwardDebugger(BaseDebugger):
 
     def _attached(self, model: nn.Module, layer: nn.Module) -> Hooks:
         self._refuse_twice(layer)
+        self._name_guard()
         hooks = Hooks()
         with undo_on_error(hooks.remove):
             hooks.enter(seen_through(model))
@@ -144,14 +174,17 @@ class ForwardDebugger(BaseDebugger):
         """Have every pass of the model begin without captures."""
         root = inner(model)
         if not isinstance(root, BARE):
-            hooks.add(add_pre_hook(root, Hook(self, self._begin), first=True))
+            hooks.add(add_pre_hook(root, self._hook(self._begin), first=True))
+
+    def _hook(self, target: Callable[..., object], *, undoes: bool = False) -> Hook:
+        return Hook(self, target, self._hook_guard, undoes=undoes)
 
     def _begin(self, module: nn.Module, args: object) -> None:
         self._calls.clear()
 
     def _watch(self, layer: nn.Module, hooks: Hooks) -> None:
         """Put the hooks of the layer itself in place."""
-        hooks.add(add_post_hook(hookable(self.layer_name, layer), Hook(self, self.forward_hook_fn)))
+        hooks.add(add_post_hook(hookable(self.layer_name, layer), self._hook(self.forward_hook_fn)))
 
     def _hooked(self, layer: nn.Module) -> bool:
         return any(isinstance(hook, Hook) and hook.owner is self for hook in layer._forward_hooks.values())
@@ -162,7 +195,9 @@ class ForwardDebugger(BaseDebugger):
             raise TdbgError(text, "remove() what attach() returned first")
 
     def missing(self, model: nn.Module) -> str:
-        """Why the last call gave None: the layer did not run, or nobody attached the debugger."""
+        """Why the last call gave None: the layer did not run, nobody attached the debugger, or it has failed."""
+        if self.switched_off:
+            return f"switched off: {self.switched_off}"
         if self._hooked(get_layer_by_name(model, self.layer_name)):
             return (
                 f"not executed: {self.layer_name!r} did not run in the last pass of the model that attach() was given"

@@ -6,6 +6,7 @@ Shapes: B batch, K classes, C channels.
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
@@ -140,8 +141,11 @@ def _cuts_at(path: str, layer: nn.Module) -> Iterator[list[_Cut]]:
     The model goes on with a copy, which an in-place operation behind the layer may change.
     """
     cuts: list[_Cut] = []
+    thread = get_ident()
 
     def cut(module: nn.Module, args: object, output: object) -> object:
+        if get_ident() != thread:  # the program's own pass, beside this one
+            return None
         found = next((tensor for _, tensor in walk(output) if tensor.is_floating_point()), None)
         if found is None:
             return None

@@ -9,7 +9,7 @@ from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger, joined
 from tdbg.debuggers.captured_stats import measured, stats
 from tdbg.debuggers.copies import copy_of
-from tdbg.debuggers.hooks import watching
+from tdbg.debuggers.hooks import HookGuard, watching
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.runtime.own_hooks import add_gradient_hook
 from tdbg.runtime.root_modules import clean_path
@@ -45,7 +45,7 @@ class Gradients(ForwardDebugger):
         super().__init__(layer_name)
         self.values = values
 
-    def forward_hook_fn(self, module: nn.Module, input: object, output: object) -> None:
+    def _capture(self, module: nn.Module, input: object, output: object) -> None:
         if watching():
             self._keep(self.process_forward(module, input, output))  # filled later, so it must not be a copy
 
@@ -54,7 +54,7 @@ class Gradients(ForwardDebugger):
         wanted = [(path, tensor) for path, tensor in walk(output) if tensor.requires_grad]
         arrived: Arrived = {path: {} for path, _ in wanted}
         for path, tensor in wanted:
-            add_gradient_hook(tensor, _Arrival(arrived, path, values=self.values))
+            add_gradient_hook(tensor, _Arrival(self._hook_guard, arrived, path, values=self.values))
         return arrived
 
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> dict[str, object]:
@@ -62,7 +62,9 @@ class Gradients(ForwardDebugger):
         kept, dropped = [_one_call(arrived) for arrived in calls.kept], calls.dropped
         calls.clear()
         result = {"layer_name": self.layer_name, **(joined(kept, dropped) or {}), **self._of_parameters(model)}
-        if not result["parameter_grad_stats"] and not any(kept):
+        if self.switched_off:
+            result["note"] = self.missing(model)
+        elif not result["parameter_grad_stats"] and not any(kept):
             result["note"] = TOO_EARLY
         return result
 
@@ -81,12 +83,15 @@ class _Arrival:
     """The hook of one output's gradient. It holds a table of copies alone, so the graph can go when it wants to."""
 
     __torch_unserializable__ = True  # a pickled tensor must not carry it
-    __slots__ = ("arrived", "path", "values")
+    __slots__ = ("arrived", "guard", "path", "values")
 
-    def __init__(self, arrived: Arrived, path: str, *, values: bool) -> None:
-        self.arrived, self.path, self.values = arrived, path, values
+    def __init__(self, guard: HookGuard, arrived: Arrived, path: str, *, values: bool) -> None:
+        self.guard, self.arrived, self.path, self.values = guard, arrived, path, values
 
     def __call__(self, grad: Tensor) -> None:
+        self.guard.call(self._arrive, grad)
+
+    def _arrive(self, grad: Tensor) -> None:
         told: dict[str, object] = {"output_grad_stats": _figures(grad)}
         self.arrived[self.path] = {**told, "output_grad": copy_of(grad)} if self.values else told
 

@@ -1,6 +1,7 @@
 """Hooks on a model that can all be taken away, and what they must not look at."""
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -10,7 +11,10 @@ import torch
 from torch import nn
 
 from tdbg.core.errors import TdbgError
-from tdbg.runtime.torch_compat import in_backward, in_transform, is_tracing
+from tdbg.core.guard import Guard, describe_error, report_failure, set_program_aside_with
+from tdbg.runtime.torch_compat import active_modes, in_backward, in_transform, is_tracing, subclasses_aside
+
+LOG = logging.getLogger("tdbg")
 
 # No hook that can be done without: a scripted module takes none, torch's encoder layer leaves its fused path with one.
 BARE = (torch.jit.ScriptModule, nn.TransformerEncoderLayer)
@@ -50,23 +54,57 @@ class Hooks:
         self.remove()
 
 
+class HookGuard(Guard):
+    """The guard around all hooks of one debugger: the first exception switches the debugger off.
+
+    It is an event of the run, outside of a run one warning of the logger ``tdbg``. why: what was raised.
+    """
+
+    __slots__ = ("why",)
+
+    def __init__(self, debugger: str) -> None:
+        super().__init__(f"debugger {debugger}", _report)
+        self.why = ""
+        set_program_aside_with(active_modes, subclasses_aside)
+
+    def fail(self, error: BaseException) -> None:
+        """Switch the debugger off, and report why."""
+        self.why = self.why or describe_error(error)
+        super().fail(error)
+
+
+def _report(part: str, error: BaseException) -> None:
+    report_failure(part, error, _warn)
+
+
+def _warn(part: str, error: BaseException) -> None:
+    LOG.warning("tdbg switched off its %s: %s", part, describe_error(error))
+
+
 class Hook:
     """A module hook that looks only when it should, and leaves no trace in a copy of the model.
 
     A deep copy of the module has a hook that does nothing, and so has a pickled one, which loads where there is no
-    tdbg. Exceptions of ``target`` reach whoever called the model.
+    tdbg. An exception of ``target`` switches the owner off.
+    guard: the owner's. undoes: takes back what another hook did, so it runs when the owner is off, too.
     """
 
-    def __init__(self, owner: object, target: Callable[..., object]) -> None:
+    def __init__(self, owner: object, target: Callable[..., object], guard: HookGuard, *, undoes: bool = False) -> None:
         self.owner = owner
         self.target: Callable[..., object] | None = target
+        self.guard = guard
+        self._undoes = undoes
 
     def __call__(self, module: nn.Module, *args: object) -> None:
-        if self.target is not None and watching():
-            self.target(module, *args)
+        if self.target is None or torch.compiler.is_compiling():  # a constant nothing in what is compiled
+            return
+        if self.guard.on or self._undoes:
+            with self.guard:  # not `call`: a hook may enter a mode, or run code of the program's own
+                if watching():
+                    self.target(module, *args)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Hook":
-        copied = Hook(None, print)
+        copied = Hook(None, print, self.guard)
         copied.target = None
         return copied
 

@@ -129,8 +129,13 @@ class SequentialDebugger(BaseDebugger):
         found = {name: debugger(datapoint, watched) for name, debugger in self.debuggers.items()}
         kept = {name: self._kept(name, value) for name, value in found.items() if not _is_empty(value)}
         if kept:
-            self.add_to_buffer(ids_of(datapoint), kept)
+            self._put(ids_of(datapoint), kept, self._switched_off())
         return found
+
+    def _switched_off(self) -> list[str]:
+        """The debuggers of which a hook has failed, as ``name: why``; each has said so itself."""
+        forward = [(name, found) for name, found in self.debuggers.items() if isinstance(found, ForwardDebugger)]
+        return [f"{name}: switched off: {found.switched_off}" for name, found in forward if found.switched_off]
 
     def attach(self, model: nn.Module) -> Hooks:
         """Enable it until ``remove()``; the layers are those of ``model`` from now on."""
@@ -147,11 +152,15 @@ class SequentialDebugger(BaseDebugger):
 
     def add_to_buffer(self, idx: object, outputs: Mapping[str, object]) -> None:
         """Have the outputs of one datapoint (or of a batch, if ``idx`` has several ids) written."""
-        ids = idx if isinstance(idx, list) else [idx]
+        self._put(idx if isinstance(idx, list) else [idx], outputs, [])
+
+    def _put(self, ids: list[Any], outputs: Mapping[str, object], switched_off: list[str]) -> None:
         points = CapturedOutputs(ids, outputs, self._pool)
         for why in points.refused:
             if why not in self.dropped:
                 LOG.warning("tdbg: not stored: %s; the other outputs are kept", why)
+        points.refused += switched_off
+        for why in points.refused:
             self.dropped[why] = self.dropped.get(why, 0) + 1
         if self._recording is None:
             self._recording = self._begin()

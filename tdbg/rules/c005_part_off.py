@@ -10,6 +10,9 @@ from tdbg.rules.text import clip
 from tdbg.rules.view import View
 
 MAX_TOLD = 20
+# Of parts that run code of others, by the first word of their name.
+CAUSES = {"debugger": "an error in a hook of this debugger, or in what the layer gave it; training went on"}
+ADVICE = {"debugger": "if the debugger is your own, these lines name the place; else please report it with them"}
 
 
 @RULES.add
@@ -41,14 +44,15 @@ class PartOff(Rule):
         if not isinstance(event, ProbeOff) or event.probe in self._told or len(self._told) >= MAX_TOLD:
             return ()
         self._told.add(event.probe)
+        kind = event.probe.partition(" ")[0]
         where = f"rank {process.rank}" if process.rank is not None else process.label
         return (
             self.make_finding(
                 f"tdbg's {event.probe} switched itself off on {where}: {clip(event.error, 120)}",
                 rank=process.rank,
                 evidence=event.lines[-4:],
-                cause="an error in tdbg, not in the program; training went on",
-                try_next="please report it with these lines",
+                cause=CAUSES.get(kind, "an error in tdbg, not in the program; training went on"),
+                try_next=ADVICE.get(kind, "please report it with these lines"),
             ),
         )
 

@@ -20,7 +20,7 @@ from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss
 from tdbg.runtime.state import State
-from tdbg.runtime.torch_compat import active_modes, count_dispatch_modes, count_function_modes
+from tdbg.runtime.torch_compat import active_modes, count_dispatch_modes, count_function_modes, unseen_by_subclasses
 
 is_compiling = torch.compiler.is_compiling
 HIGHEST = sys.float_info.max  # neither NaN nor an infinity is within
@@ -98,6 +98,7 @@ class FastPath:
         self.thread = get_ident()
         self.steps_left = steps
 
+    @unseen_by_subclasses
     def leave(self) -> None:
         """Take the whole path from here on, with the calls and losses of the running step at hand."""
         self.steps_left = 0

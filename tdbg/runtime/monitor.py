@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from tdbg.core.config import Selection, Settings
 from tdbg.core.control import Request
 from tdbg.core.events import Cost, Event
-from tdbg.core.guard import set_modes_aside_with
+from tdbg.core.guard import set_program_aside_with
 from tdbg.core.profiling import MAX_STEPS
 from tdbg.runtime.alarm import Alarm, Attention
 from tdbg.runtime.budget import Budget
@@ -46,7 +46,7 @@ from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.root_search import RootSearch, is_anything_compiled
 from tdbg.runtime.state import State
 from tdbg.runtime.step_record import Recorder
-from tdbg.runtime.torch_compat import MISSING, active_modes
+from tdbg.runtime.torch_compat import MISSING, active_modes, subclasses_aside
 from tdbg.runtime.training_hooks import TrainingHooks
 
 
@@ -180,7 +180,7 @@ class Monitor(State):
         """Set every hook and patch. Nothing is hooked before, nothing is left after `detach`."""
         for name, goes_off in MISSING.items():
             self.note(f"without-{name}", f"this torch has no {name}: {goes_off}")
-        set_modes_aside_with(active_modes)
+        set_program_aside_with(active_modes, subclasses_aside)
         self.roots.attach(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
         self.hooks.attach()
         self.use(probes)

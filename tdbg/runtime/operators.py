@@ -19,7 +19,7 @@ from tdbg.runtime.own_hooks import add_node_hook, add_post_hook, add_pre_hook
 from tdbg.runtime.rerun import Call, Operation, as_before, output_pairs
 from tdbg.runtime.root_modules import Names, unwrapped
 from tdbg.runtime.tensors import checkable, local, walk
-from tdbg.runtime.torch_compat import DispatchMode
+from tdbg.runtime.torch_compat import DispatchMode, unseen_by_subclasses
 
 MAX_NODES = 20_000
 
@@ -124,9 +124,11 @@ class _Nodes:
         self._borders: list[set[object]] = []
         self._seen: set[object] = set()
 
+    @unseen_by_subclasses
     def enter(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._borders.append({tensor.grad_fn for _, tensor in walk((args, kwargs)) if tensor.grad_fn is not None})
 
+    @unseen_by_subclasses
     def leave(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         border = self._borders.pop() if self._borders else set()
         waiting = [tensor.grad_fn for _, tensor in walk(output) if tensor.grad_fn is not None]
@@ -151,6 +153,7 @@ class _Nodes:
         return hook
 
 
+@unseen_by_subclasses
 def _bad(value: object) -> bool:
     """True if a tensor in it is not finite."""
     for _, tensor in walk(value):

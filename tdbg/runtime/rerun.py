@@ -26,7 +26,7 @@ from tdbg.runtime.random_states import DeviceStates, device_states, same_random_
 from tdbg.runtime.rerun_alone import CollectiveMet, no_collectives
 from tdbg.runtime.root_modules import Names, unwrapped
 from tdbg.runtime.tensors import Bad, first_bad, is_sharded, look, version, walk
-from tdbg.runtime.torch_compat import in_transform, is_dynamo_loaded
+from tdbg.runtime.torch_compat import in_transform, is_dynamo_loaded, unseen_by_subclasses, with_subclass
 
 MAX_OUTPUTS = 16
 SMALL_BYTES = 64_000_000
@@ -206,6 +206,7 @@ def as_before(call: Call, root: nn.Module) -> Iterator[None]:
                 stack.enter_context(torch.autocast(call.autocast[0], dtype=call.autocast[1], cache_enabled=False))
             stack.enter_context(_followed_checkpoints())
             stack.enter_context(no_collectives())
+            stack.enter_context(with_subclass())  # a guard of ours has set them aside
             yield
     finally:
         sys.stdout, sys.stderr = out, err
@@ -272,9 +273,18 @@ def _lend_buffers(root: nn.Module, originals: list[tuple[nn.Module, str, Tensor]
     for module in root.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                copy = buffer.detach().clone()
+                copy = _with_class_of(buffer, buffer.detach().clone())
                 originals.append((module, name, buffer))
                 module._buffers[name] = copy
+
+
+def _with_class_of(original: Tensor, made: Tensor) -> Tensor:
+    """What was made of a tensor, as the class that its ``__torch_function__`` would have given it."""
+    if type(made) is not Tensor or type(original) in (Tensor, nn.Parameter):
+        return made
+    made = made.as_subclass(type(original))
+    vars(made).update((name, value) for name, value in vars(original).items() if name != "_is_param")
+    return made
 
 
 @dataclass(slots=True)
@@ -319,6 +329,7 @@ class _Tracer:
             for handle in handles:
                 handle.remove()
 
+    @unseen_by_subclasses
     def _enter(self, module: nn.Module, args: object, kwargs: object) -> None:
         if self.done:
             return
@@ -335,6 +346,7 @@ class _Tracer:
                 self._saw(parent.module, "forward", f"made before {self._path(module)}", entered[1])
         self.stack.append(visit)
 
+    @unseen_by_subclasses
     def _leave(self, module: nn.Module, args: object, output: object) -> None:
         if self.done:
             return
@@ -372,6 +384,7 @@ class _Tracer:
             if tensor.requires_grad and tensor.grad_fn is not None:
                 add_gradient_hook(tensor, partial(self._grad, visit, visit.grad_outputs, name))
 
+    @unseen_by_subclasses
     def _grad(self, visit: _Visit, into: list[bool], name: str, grad: Tensor) -> None:
         bad = look(grad)
         into.append(bad is None)
@@ -438,7 +451,9 @@ def cleaned(value: Any) -> Any:
     """The same arguments with zeros in the place of what is not finite; masks of -inf stay."""
     if isinstance(value, Tensor):
         bad = look(value)
-        return torch.nan_to_num(value.detach(), 0.0, 0.0, 0.0) if bad and not bad.only_minus_inf else value
+        if not bad or bad.only_minus_inf:
+            return value
+        return _with_class_of(value, torch.nan_to_num(value.detach(), 0.0, 0.0, 0.0))
     if isinstance(value, Mapping):
         return {name: cleaned(item) for name, item in value.items()}
     if type(value) in (list, tuple):
@@ -527,6 +542,7 @@ def _trace_backward(call: Call, inner: nn.Module, names: Names) -> Located:
     return _culprit(tracer, dict(zip(map(id, parameters), grads, strict=True)), names)
 
 
+@unseen_by_subclasses
 def output_pairs(call: Call, output: object) -> list[tuple[Tensor, Tensor]]:
     """The outputs of a second run with the gradients that arrived at them in the first (ones if none was kept)."""
     outputs = [tensor for _, tensor in walk(output)][:MAX_OUTPUTS]

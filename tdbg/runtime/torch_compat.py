@@ -4,17 +4,20 @@
 imported, in what ``import torch`` has loaded; what torch loads later is looked up when it is used.
 """
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 MISSING: dict[str, str] = {}  # name -> what goes off
 
 
@@ -75,9 +78,9 @@ global_hooks = {
 _queue = _find(
     "autograd.Variable._execution_engine.queue_callback", "a rank's own gradients are not seen before DDP reduces them"
 )
-_no_subclass = _find(
-    "_C.DisableTorchFunctionSubclass", "`__torch_function__` of tensor subclasses is called when tdbg sets hooks"
-)
+_subclass_observed = "`__torch_function__` of the program's own tensor subclasses also sees what tdbg does"
+_no_subclass = _find("_C.DisableTorchFunctionSubclass", _subclass_observed)
+_subclass = _find("_C._EnableTorchFunction", _subclass_observed)
 _observed = "modes of the program's own (FlopCounterMode and the like) also see what tdbg does"
 _function_modes = _find("_C._len_torch_function_stack", _observed)
 _function_mode_at = _find("_C._get_function_stack_at", _observed)
@@ -122,8 +125,31 @@ def after_backward(callback: Callable[[], None]) -> None:
 
 
 def without_subclass() -> AbstractContextManager[object]:
-    """Inside it the ``__torch_function__`` of tensors is not called."""
+    """Inside it the ``__torch_function__`` of tensors is not called; ``__torch_dispatch__`` is."""
     return _no_subclass() if _no_subclass is not None else nullcontext()
+
+
+# The same for guarded work, and torch's own class: that has 90 ns, a look for subclasses would have more. Where a second
+# run of a batch could not have them back, they stay.
+subclasses_aside: Callable[[], AbstractContextManager[object]] = (
+    nullcontext if _no_subclass is None or _subclass is None else _no_subclass
+)
+
+
+def with_subclass() -> AbstractContextManager[object]:
+    """Inside it the ``__torch_function__`` of tensors is called, also below a guard: what runs is the program's."""
+    return _subclass() if _subclass is not None else nullcontext()
+
+
+def unseen_by_subclasses(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """A function of ours that runs among the program's own, and is to call no ``__torch_function__`` of tensors."""
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with without_subclass():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def _sets_default_device(mode: object) -> bool:
@@ -178,14 +204,19 @@ _aside = _Aside()
 
 
 class _ModesAside:
-    """Inside it no mode of the program's is in force but the default device; a mode left entered there stays."""
+    """Inside it no mode of the program's is in force but the default device; a mode left entered there stays.
+
+    Nor is a tensor subclass of the program's.
+    """
 
     def __enter__(self) -> None:
         self._program = _Modes.in_force()
         self._own = _Modes([mode for mode in self._program.functions if _sets_default_device(mode)], [])
         self._left: _Modes | None = None
+        self._subclasses = without_subclass()
         _aside.modes = self._program
         try:
+            self._subclasses.__enter__()
             self._own.put_in_force()
         except BaseException:
             self.__exit__()
@@ -199,6 +230,7 @@ class _ModesAside:
             raise
 
     def _restore(self) -> None:
+        self._subclasses.__exit__(None, None, None)
         _aside.modes = None
         if self._left is None:
             now = _Modes.in_force()

@@ -83,6 +83,7 @@ class TrainingHooks:
         self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
         self._compile, self._copies = Guard("compile", failed), Guard("copies", failed)
         self._script = Guard("script", self._give_up)  # torch.jit refuses modules that have hooks of ours
+        self._script_debuggers = Guard("script of debuggers", failed)  # whose hooks stay when tdbg gives up
 
     def attach(self) -> None:
         """Set them all."""
@@ -203,12 +204,17 @@ class TrainingHooks:
         """torch.jit compiles a module's hooks with it, when it scripts and when it traces."""
 
         def create_script_module(module: object, *args: object, **kwargs: object) -> object:
-            removed = self._script.call(take_away, module.modules()) if isinstance(module, nn.Module) else None
+            guard, removed = self._script, None
+            if isinstance(module, nn.Module):
+                removed = guard.call(take_away, module.modules())
+                if removed is None:
+                    guard = self._script_debuggers
+                    removed = guard.call(take_away, module.modules())
             try:
                 return original(module, *args, **kwargs)
             finally:
                 if removed:
-                    self._script.call(put_back, removed)
+                    guard.call(put_back, removed)
 
         return create_script_module
 

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import signal
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 
 from tdbg.core.errors import TdbgError
-from tdbg.debuggers import ActivationStats, Attention, BaseDebugger, FeatureMap, ForwardDebugger
+from tdbg.debuggers import ActivationStats, Attention, BaseDebugger, FeatureMap, ForwardDebugger, Gradients, LayerOutput
 from tdbg.debuggers.base import MAX_CALLS
 from tdbg.debuggers.hooks import AROUND_OWN_PASSES, unwatched
 from tests.debuggers.conftest import Branches, Gives, small_cnn
@@ -164,15 +165,116 @@ def test_a_pass_that_fails(count_hooks):
     assert count_hooks(model) == 0 and debugger({}, model) is None
 
 
-def test_an_exception_of_the_debugger_reaches_the_caller(count_hooks):
-    class Fails(ForwardDebugger):
-        def process_forward(self, module, input, output):
-            raise LookupError("mine")
+class Fails(ForwardDebugger):
+    error: BaseException = LookupError("mine")
+    calls = 0
 
-    model = small_cnn()
-    with pytest.raises(LookupError, match="mine"), Fails("0").attach(model):
+    def process_forward(self, module, input, output):
+        self.calls += 1
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [LookupError("mine"), SystemExit(3), KeyboardInterrupt("mine"), MemoryError("mine")])
+def test_an_exception_of_the_debugger_switches_it_off(count_hooks, caplog, error):
+    model, debugger, other = small_cnn().eval(), Fails("0"), Keeps("0")
+    debugger.error = error
+    x_BCHW = torch.randn(2, 1, 6, 6)
+    expected = model(x_BCHW)
+    with debugger.attach(model), other.attach(model):
+        for _ in range(3):
+            assert torch.equal(model(x_BCHW), expected) and other({}, model) is not None
+        assert debugger({}, model) is None and debugger.calls == 1
+        assert (
+            debugger.missing(model)
+            == f"switched off: {type(error).__name__}: {error}"
+            == (f"switched off: {debugger.switched_off}")
+        )
+    (line,) = caplog.messages
+    assert line == f"tdbg switched off its debugger Fails at '0': {type(error).__name__}: {error}"
+    assert count_hooks(model) == 0 and not other.switched_off
+
+
+def test_hooked_by_hand_it_is_switched_off_too(caplog):
+    model, debugger = small_cnn(), Fails("0")
+    model[0].register_forward_hook(debugger.forward_hook_fn)
+    for _ in range(2):
         model(torch.randn(2, 1, 6, 6))
-    assert count_hooks(model) == 0
+    assert debugger.calls == 1 and len(caplog.messages) == 1
+
+
+def test_ctrl_c_of_the_program_gets_through():
+    class Waits(ForwardDebugger):
+        def process_forward(self, module, input, output):
+            signal.raise_signal(signal.SIGINT)
+
+    model, debugger = small_cnn(), Waits("0")
+    with pytest.raises(KeyboardInterrupt), debugger.attach(model):
+        model(torch.randn(2, 1, 6, 6))
+    assert not debugger.switched_off
+
+
+class Refuses:
+    """An output that raises at whatever is asked of it."""
+
+    def __init__(self, tensor):
+        self.__dict__["tensor"] = tensor
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name}")
+
+    def __len__(self):
+        raise RuntimeError("no length")
+
+    __repr__ = __iter__ = __len__
+
+
+@pytest.mark.parametrize("kind", (ActivationStats, FeatureMap, LayerOutput, Attention, Gradients, Keeps))
+def test_an_output_that_raises_harms_nothing(kind, caplog):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return Refuses(x * 2)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.odd, self.last = Odd(), nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.last(vars(self.odd(x))["tensor"])
+
+    model, debugger = Model(), kind("odd")
+    x_NF = torch.ones(3, 2)
+    expected = model(x_NF)
+    with debugger.attach(model):
+        for _ in range(2):
+            found = model(x_NF)
+            found.sum().backward()
+            assert torch.equal(found, expected)
+        debugger({}, model)
+    assert len(caplog.messages) == bool(debugger.switched_off)
+
+
+def test_an_attention_call_that_fails_leaves_no_mode(caplog):
+    class Layer(nn.Module):
+        def forward(self, x):
+            return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    class Deaf(Attention):
+        def heard(self, call):
+            raise LookupError("deaf")
+
+    model, debugger = nn.Sequential(Layer()), Deaf("0")
+    with debugger.attach(model):
+        for _ in range(2):
+            model(torch.ones(1, 1, 2, 4))
+            assert not torch.overrides._get_current_function_mode_stack()
+        assert debugger({}, model) is None
+    assert caplog.messages == ["tdbg switched off its debugger Deaf at '0': LookupError: deaf"]
+
+    model, debugger = nn.MultiheadAttention(4, 1), Deaf("")
+    with debugger.attach(model):
+        model(torch.ones(2, 4), torch.ones(2, 4), torch.ones(2, 4))
+    assert debugger.switched_off == "LookupError: deaf"
 
 
 def test_attached_twice_is_refused(count_hooks):

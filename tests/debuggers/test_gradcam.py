@@ -1,6 +1,7 @@
 """GradCAM: the analytic map of a net with a linear head, and that nothing else changes."""
 
 import random
+import threading
 from collections import OrderedDict
 
 import numpy as np
@@ -400,3 +401,20 @@ def test_a_model_with_compiled_parts(model, x_BCHW):
 def test_inside_data_parallel(model, x_BCHW):
     found = GradCAM("act", 1)({"inputs": x_BCHW}, nn.DataParallel(model))
     torch.testing.assert_close(found["gradcam"], analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
+
+
+def test_another_thread_passes_by():
+    class Beside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head, self.found = nn.Conv2d(1, 2, 3), nn.Linear(2, 3), []
+
+        def forward(self, x):
+            other = threading.Thread(target=lambda: self.found.append(self.conv(torch.ones(1, 1, 4, 4))))
+            other.start()
+            other.join()
+            return self.head(self.conv(x).mean((2, 3)))
+
+    model = Beside()
+    assert GradCAM("conv")({"inputs": torch.ones(1, 1, 4, 4)}, model)["gradcam"].shape == (1, 2, 2)
+    assert [type(found.grad_fn).__name__ for found in model.found] == ["ConvolutionBackward0"]

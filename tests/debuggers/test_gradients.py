@@ -161,3 +161,23 @@ def test_a_frozen_model_whose_input_wants_a_gradient():
     model = small_cnn().eval().requires_grad_(False)
     found = trained(model, Gradients("0"), torch.randn(2, 1, 6, 6, requires_grad=True))
     assert found["output_grad"].abs().sum() > 0 and found["without_grad"] == ["weight", "bias"] and "note" not in found
+
+
+def test_a_gradient_that_cannot_be_read_harms_nothing(monkeypatch, caplog):
+    def fail(grad):
+        raise LookupError("mine")
+
+    model, debugger = small_cnn().eval(), Gradients("0")
+    x_BCHW, grads = torch.randn(2, 1, 6, 6), []
+    model(x_BCHW).sum().backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    monkeypatch.setattr("tdbg.debuggers.gradients._figures", fail)
+    with debugger.attach(model):
+        for _ in range(2):
+            model.zero_grad()
+            model(x_BCHW).sum().backward()
+            grads.append([p.grad for p in model.parameters()])
+    monkeypatch.undo()
+    assert all(torch.equal(*pair) for found in grads for pair in zip(found, expected, strict=True))
+    assert debugger({}, model)["note"] == "switched off: LookupError: mine"
+    assert caplog.messages == ["tdbg switched off its debugger Gradients at '0': LookupError: mine"]

@@ -624,3 +624,28 @@ def test_an_output_that_cannot_be_stored_is_told_once_and_listed(
     assert "tdbg: not stored, of 4 datapoints: ones/odd: a Nowhere cannot be stored" in capsys.readouterr().err
     assert main(["inspect-pages", "ls", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data"]["refused"] == {"ones/odd: a Nowhere cannot be stored": 4}
+
+
+class Fails(ForwardDebugger):
+    def process_forward(self, module: nn.Module, input: Any, output: Tensor) -> object:
+        raise LookupError("mine")
+
+
+def test_a_debugger_whose_hook_fails_is_told_by_ls(
+    net: nn.Module, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    found = SequentialDebugger(
+        [config("bad", Fails, layer_name="0"), config("good", Output, layer_name="0")], net, output_dir=tmp_path / "out"
+    )
+    found.enabled = True
+    for idx in range(3):
+        net(torch.ones(1, 4))
+        found(point(idx))
+    found.save_all()
+    why = "bad: switched off: LookupError: mine"
+    assert found.dropped == {why: 3}
+    assert caplog.messages == ["tdbg switched off its debugger Fails at '0': LookupError: mine"]
+    (first, *_) = PageSet.open(tmp_path / "out")
+    assert "good/feature_map" in first.tensors and first.scalars["bad"] == "switched off: LookupError: mine"
+    assert main(["inspect-pages", "ls", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["refused"] == {why: 3}

@@ -14,11 +14,11 @@ from tests.e2e.entries.table import HEAD, SETUPS, list_entries, run_setup, unkno
 
 ALL = bool(os.environ.get("ENTRIES_ALL"))
 SEED = random.SystemRandom().randrange(1 << 20)
-CHOSEN = sorted(SETUPS) if ALL else [random.Random(SEED).choice(["basic", "capture", "extreme"])]
+CHOSEN = sorted(SETUPS) if ALL else [random.Random(SEED).choice(["basic", "capture", "debuggers", "extreme"])]
 
 
-# Together they hold every entry that the eight setups have.
-@pytest.mark.parametrize("name", ["capture", "extreme", "pair", "profile", "trackers"])
+# Together they hold every entry that the nine setups have.
+@pytest.mark.parametrize("name", ["capture", "debuggers", "extreme", "pair", "profile", "trackers"])
 def test_every_entry_is_known(tmp_path: Path, name: str) -> None:
     entries, _ = list_entries(SETUPS[name], tmp_path)
     assert entries and not unknown(entries), "entries that tests/e2e/entries/known.txt does not list"

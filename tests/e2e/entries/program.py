@@ -1,6 +1,7 @@
 """A training that passes every place where tdbg may stand on a machine without accelerator; prints its losses.
 
-argv: the parts to take besides plain training (``compile``, ``trackers``; ``pair``: instead of it, two ranks, one not watched),
+argv: the parts to take besides plain training (``compile``, ``trackers``; ``debuggers``: attached to the model by the program
+itself, where tdbg watches; ``pair``: instead of it, two ranks, one not watched),
 and ``raise`` to end with an exception.
 """
 
@@ -67,6 +68,8 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         x = checkpoint(self.block, x, use_reentrant=False) if x.requires_grad else self.block(x)
         observer.tick()
+        if "by_hand" in self._modules:
+            self.by_hand(x[:, None])
         return {"y": self.head(x)}
 
 
@@ -103,9 +106,35 @@ def configure() -> None:
     OmegaConf.merge(OmegaConf.create({"debug": {"null_masking": False}}), {"lr": 0.1})
 
 
+def attach_debuggers(model: nn.Module) -> list[object]:
+    """Every kind of hook that a debugger attached by hand has, until the program ends."""
+    from tdbg.debuggers import ActivationStats, Attention, FeatureMap, ForwardDebugger, Gradients, LayerOutput
+
+    class Own(ForwardDebugger):
+        def process_forward(self, module: nn.Module, input: object, output: torch.Tensor) -> object:
+            return float(output.detach().sum())
+
+    class ByHand(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    model.by_hand = ByHand()
+    debuggers = [
+        *(FeatureMap("head"), ActivationStats("head"), LayerOutput("head"), Gradients("head"), Own("head")),
+        *(Attention("block.attention"), Attention("by_hand")),
+    ]
+    model.block.norm.register_forward_hook(FeatureMap("block.norm").forward_hook_fn)
+    return [debugger.attach(model) for debugger in debuggers]
+
+
+ATTACHED: list[object] = []
+
+
 def train() -> None:
     torch.manual_seed(0)
     model = Net()
+    if "debuggers" in args.parts and "TDBG_RUN_DIR" in os.environ:
+        ATTACHED.extend(attach_debuggers(model))
     observer.leave_root_modules_alone()
     observer.tick()
     if "compile" in args.parts:

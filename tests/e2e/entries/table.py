@@ -48,6 +48,7 @@ SETUPS = {
         ),
         Setup("capture", ("--capture", "**:input,output,grad", "--baseline", "4")),
         Setup("profile", ("-f", "PROFILER", "--log-level", "DEBUG")),
+        Setup("debuggers", ("--level", "basic"), ("debuggers",)),
         Setup("trackers", ("-f", "VALIDATION_METRICS", "--max-overhead", "100"), ("trackers",)),
         Setup("pair", ("--level", "basic"), ("pair",)),
         Setup("compile", ("--level", "advanced", "--max-overhead", "100"), ("compile",)),
