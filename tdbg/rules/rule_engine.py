@@ -110,6 +110,7 @@ class RuleEngine:
             trainings=len(view.trainings()),
             exit=_exit_row(view),
             cost=_sum_costs(view),
+            costliest=_name_costliest(view),
             baseline=_find_baseline(view),
             flags=dict(view.settings.flags),
             injections=view.injections.rows(),
@@ -161,13 +162,32 @@ def _exit_row(view: View) -> ExitRow:
     return {"code": code, "text": exit_text(code)}
 
 
-def _sum_costs(view: View) -> CostRow:
-    """What each process says of tdbg's own time; the share is of all their wall time together."""
-    rows: list[CostShare] = []
+def _cost_shares(view: View) -> list[tuple[ProcessView, CostShare]]:
+    """What each process that stepped says of tdbg's own time."""
+    shares: list[tuple[ProcessView, CostShare]] = []
     for found in view.steppers():
         if found.cost is not None and found.cost.wall_ms > 0:
             share = 100 * max(found.cost.own_ms, 0.0) / found.cost.wall_ms
-            rows.append({"rank": found.rank, "own_ms": found.cost.own_ms, "wall_ms": found.cost.wall_ms, "pct": share})
+            row = CostShare(rank=found.rank, own_ms=found.cost.own_ms, wall_ms=found.cost.wall_ms, pct=share)
+            shares.append((found, row))
+    return shares
+
+
+def _name_costliest(view: View) -> str:
+    """The process with the largest share, named as its own line of the verdict does; empty if none says."""
+    shares = _cost_shares(view)
+    if not shares:
+        return ""
+    found, _ = max(shares, key=lambda share: share[1]["pct"])
+    is_apart = bool(view.trainings()) or found.process.label in {one.process.label for one in view.beside()}
+    if is_apart or not found.process.is_rank:
+        return f"process {found.start.pid}" if found.start else f"process {found.process.label}"
+    return found.who
+
+
+def _sum_costs(view: View) -> CostRow:
+    """tdbg's own time in all processes; the share is of all their wall time together."""
+    rows = [row for _, row in _cost_shares(view)]
     if not rows:
         return {"pct": None, "ranks": []}
     costs = [found.cost for found in view.steppers() if found.cost is not None]
@@ -271,7 +291,9 @@ def _last_profiles(view: View) -> list[Recorded]:
 
 def _capture_line(view: View) -> str:
     """What the first rank captured, and how to open it."""
-    told = [process for process in _ordered_processes(view) if CAPTURE in process.observations_by_flag]
+    stepped = _ordered_processes(view)
+    others = [process for process in view.processes.values() if process not in stepped]  # of calls, with no optimizer
+    told = [process for process in (*stepped, *others) if CAPTURE in process.observations_by_flag]
     captured = describe_capture(told[0].observations_by_flag[CAPTURE].last) if told else None
     if captured is None:
         return ""

@@ -135,6 +135,7 @@ class Verdict:
     trainings: int = 0  # processes of one rank that trained each on its own, without a process group
     exit: ExitRow = field(default_factory=lambda: ExitRow(code=None, text=""))
     cost: CostRow = field(default_factory=CostRow)
+    costliest: str = ""  # the process with the largest share of its time, by name
     baseline: BaselineRow | None = None
     flags: dict[str, Value] = field(default_factory=dict)
     injections: list[InjectionRow] = field(default_factory=list)  # what became of each flag in the program's config
@@ -320,8 +321,8 @@ class Verdict:
     def _cost_lines(self) -> list[str]:
         lines = []
         if self.cost.get("pct") is not None:
-            worst = self.cost["worst"]
-            at = f", rank {worst['rank']} {worst['pct']:.2f} %" if len(self.cost["ranks"]) > 1 else ""
+            several = len(self.cost["ranks"]) > 1
+            at = f", {self.costliest} {self.cost['worst']['pct']:.2f} %" if several else ""
             lines.append(
                 f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
                 f", start-up {self.cost['startup_ms']:.0f} ms{self._unbudgeted_text()}{self._short_run_text()}{self._unhooked_text()}"

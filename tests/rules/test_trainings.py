@@ -81,3 +81,24 @@ def test_the_commands_exit_is_not_that_of_each_child(stream):
     process(run, "rank0000", 1, 5)
     process(run, "rank0000/pid2-vm", 2, 5)
     assert "process 1: step 5, ended" in lines(run, 3) and "exit 3" in run.judge(3).headline()
+
+
+def test_the_cost_line_names_a_process_that_is_no_rank_by_its_pid(stream):
+    """Seen: "rank 0 2.40 %" of a child that trains while the parent evaluates."""
+    run = stream()
+    process(run, "rank0000", 1, 0, evals=3)
+    process(run, "rank0000/pid2-vm", 2, 10)
+    process(run, "rank0000/pid3-vm", 3, 10)
+    run.emit("rank0000/pid3-vm", Cost(step=10, own_ms=50.0, wall_ms=100.0))
+    (cost,) = [line for line in lines(run).splitlines() if line.startswith("cost of tdbg")]
+    assert ", process 3 50.00 %," in cost and "rank" not in cost
+
+
+def test_the_cost_line_names_ranks_as_ranks(stream):
+    run = stream()
+    for rank in range(2):
+        folder = run.rank(rank, world=2)
+        run.train(folder, [1.0] * 5)
+        run.emit(folder, Cost(step=5, own_ms=10.0 * rank, wall_ms=100.0))
+        run.end(folder, 5)
+    assert ", rank 1 10.00 %," in lines(run)
