@@ -92,7 +92,7 @@ def test_a_packed_file_cut_short_says_so(tmp_path):
 
 def test_a_packed_name_of_other_data_is_told(tmp_path):
     (tmp_path / "t.json.gz").write_bytes(bytes(range(256)) * 9)
-    with pytest.raises(TdbgError, match="t.json.gz is no trace: it is not gzip data"):
+    with pytest.raises(TdbgError, match=r"t\.json\.gz is no trace: it is not gzip data"):
         read(tmp_path / "t.json.gz")
 
 
