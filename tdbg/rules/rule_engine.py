@@ -8,7 +8,7 @@ from functools import partial
 from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.rule_base import Unarmed, evaluate_rules
-from tdbg.core.rundir import ProcessDir, RunDir
+from tdbg.core.rundir import ProcessDir, RunDir, restart_count
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules._live_findings import correct_live_findings
@@ -108,6 +108,7 @@ class RuleEngine:
             ranks=[_rank_row(view, found) for found in view.ranks()],
             others=[_rank_row(view, found) for found in view.beside()],
             trainings=len(view.trainings()),
+            restarts=_describe_restarts(view),
             exit=_exit_row(view),
             cost=_sum_costs(view),
             costliest=_name_costliest(view),
@@ -153,6 +154,32 @@ def _rank_row(view: View, found: ProcessView) -> RankRow:
         "code": view.own_exit(found),
         "last_t": found.t,
     }
+
+
+def _describe_restarts(view: View) -> str:
+    """``attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 ended at step 8``; empty without a restart."""
+    launches: defaultdict[int, list[ProcessView]] = defaultdict(list)
+    for found in view.ranks():
+        for one in view.attempts(found):
+            launches[one.launch].append(one)
+    newest = max((restart_count(hello.get("env") or {}) for hello in view.run.hellos()), default=0)
+    parts = [_describe_attempt(view, number, launches[number]) for number in sorted(launches)]
+    if launches and newest > max(launches):
+        parts.append(f"attempt {newest} took no step")
+    return "; ".join(parts) if len(parts) > 1 else ""
+
+
+def _describe_attempt(view: View, number: int, processes: Sequence[ProcessView]) -> str:
+    failed = [found for found in processes if view.ending(found) not in ("ended", "running")]
+    if not failed:
+        verb = "is" if any(view.ending(found) == "running" for found in processes) else "ended"
+        return f"attempt {number} {verb} at step {max(found.step for found in processes)}"
+
+    def order(found: ProcessView) -> tuple[bool, float]:  # whom the launcher ended, did not begin it
+        return view.ending(found) == "SIGTERM", found.crash.t if found.crash is not None else found.t
+
+    first = min(failed, key=order)
+    return f"attempt {number} failed at step {first.step} (rank {first.rank}: {view.ending(first)})"
 
 
 def _exit_row(view: View) -> ExitRow:

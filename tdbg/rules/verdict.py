@@ -133,6 +133,7 @@ class Verdict:
     ranks: list[RankRow] = field(default_factory=list)
     others: list[RankRow] = field(default_factory=list)  # processes that stepped beside their rank
     trainings: int = 0  # processes of one rank that trained each on its own, without a process group
+    restarts: str = ""  # how each attempt went, if there were several
     exit: ExitRow = field(default_factory=lambda: ExitRow(code=None, text=""))
     cost: CostRow = field(default_factory=CostRow)
     costliest: str = ""  # the process with the largest share of its time, by name
@@ -272,7 +273,7 @@ class Verdict:
             left = sum(count for _, count in shown[limit - 1 :])
             what = "further process" if apart else "further rank"
             shown[limit - 1 :] = [(f"{counted(left, what)}: see `tdbg report {self.run}`", left)]
-        return [text for text, _ in shown]
+        return [*(text for text, _ in shown), *([f"restarts: {clip(self.restarts, 300)}"] if self.restarts else [])]
 
     def _trigger_lines(self) -> list[str]:
         """One line for the short form: the first trigger no finding speaks of anyway."""
