@@ -162,7 +162,8 @@ def _describe_restarts(view: View) -> str:
     for found in view.ranks():
         for one in view.attempts(found):
             launches[one.launch].append(one)
-    newest = max((restart_count(hello.get("env") or {}) for hello in view.run.hellos()), default=0)
+    environs = (environ for hello in view.run.hellos() if isinstance(environ := hello.get("env"), dict))
+    newest = max(map(restart_count, environs), default=0)
     parts = [_describe_attempt(view, number, launches[number]) for number in sorted(launches)]
     if launches and newest > max(launches):
         parts.append(f"attempt {newest} took no step")
