@@ -41,6 +41,7 @@ FLOORS = (
         "core.run_files",
         "core.deprecation",
         "core.rule_base",
+        "core.source_tree",
     ),
     ("core.config", "core.config_files", "core.rundir", "core.control", "core.flag_variable"),
     ("errors", "events", "flags", "registry", "core", "logs", "metrics", "pages", "runtime", "rules", "traces"),

@@ -1,7 +1,5 @@
 """Autograd's own anomaly mode, switched on for a while and put back as it was."""
 
-import warnings
-
 import torch
 
 
@@ -30,6 +28,4 @@ class AnomalyMode:
 
     @staticmethod
     def _set(mode: bool, check_nan: bool) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some versions warn that it is slow: the docs say so
-            torch.autograd.set_detect_anomaly(mode, check_nan=check_nan)
+        torch.autograd.set_detect_anomaly(mode, check_nan=check_nan)

@@ -114,6 +114,17 @@ def place_of(module: nn.Module, tops: Iterable[nn.Module]) -> tuple[nn.Module, s
     return module, ""
 
 
+def has_forward(module: nn.Module) -> bool:
+    """False for a module that only holds others (ModuleList, ModuleDict): it cannot be called, and puts out nothing."""
+    found = getattr(type(module), "forward", None)
+    return "forward" in module.__dict__ or found is not nn.Module.forward
+
+
+def is_plain_sequence(module: nn.Module) -> bool:
+    """True for a Sequential without a forward of its own: many programs call its parts one by one, and never itself."""
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
 def scripted_parts(model: nn.Module) -> set[str]:
     """Paths of the modules inside scripted ones: they run as compiled code, past all hooks."""
     tops = [path for path, module in layers_of(model) if isinstance(module, torch.jit.ScriptModule)]

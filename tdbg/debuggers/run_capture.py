@@ -28,7 +28,7 @@ from tdbg.debuggers.batch_matching import Batches
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
 from tdbg.debuggers.layers import get_layer_by_name as part_at
-from tdbg.debuggers.layers import place_of, places_below, scripted_parts, select
+from tdbg.debuggers.layers import has_forward, is_plain_sequence, place_of, places_below, scripted_parts, select
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording_thread import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
@@ -110,6 +110,7 @@ class Capture(Probe):
         self._trained: int | None = None  # the epoch of the last training pass
         # samples by loader's iterator
         self._taken: weakref.WeakKeyDictionary[BatchIterator, int] = weakref.WeakKeyDictionary()
+        self._graded_calls = 0  # with gradients on, before there was an optimizer: the monitor does not count them
         self._about: dict[str, Any] = {}
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
@@ -120,6 +121,8 @@ class Capture(Probe):
         self._skipped: dict[str, str] = {}
         self._skips = 0  # how many they were, over all passes
         self._idle: dict[str, None] = {}  # layers that have not run yet
+        self._chosen: set[str] = set()  # paths of all layers that are captured
+        self._sequences: set[str] = set()  # those of them whose parts may be called one by one
         self._eager: AbstractContextManager[object] | None = None
         self._descended = False
 
@@ -155,25 +158,37 @@ class Capture(Probe):
         self._batches.called()
         if graded:
             self._trained = self.monitor.epoch
-        return self._wanted(graded)
+        # Which module is called is not known yet.
+        return any(self._wanted(phase) for phase in {self._phase(graded), self._phase(graded, training=False)})
 
-    def _wanted(self, graded: bool) -> bool:
+    def _wanted(self, phase: str) -> bool:
         if self._over:
             return False
-        phase = self._phase(graded)
         if self.phases and phase not in self.phases:
             return False
         if not self.selection.rank(self.monitor.rank):
             return False
         if self.monitor.settings.capture_on and self.monitor.running_step >= self.monitor.capture_until:
             return False
-        number = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
-        return self.selection.step(number)
+        return self.selection.step(self._number(phase))
 
-    def _phase(self, graded: bool) -> str:
-        if graded:
+    def _has_optimizer(self) -> bool:
+        return bool(self.monitor.updates or len(self.monitor.optimizers))
+
+    def _phase(self, graded: bool, *, training: bool = True) -> str:
+        """What a call belongs to. training: the mode of the module that is called.
+
+        Inference needs no gradients, but many programs forget to switch them off.
+        """
+        if graded and (training or self._has_optimizer()):
             return "train"
         return "val" if self.monitor.updates else "eval"
+
+    def _number(self, phase: str) -> int:
+        """The running step; in evaluation, and where no optimizer was made, each call of the root is one."""
+        if phase == "eval" or not self._has_optimizer():
+            return self.monitor.eval_calls + self._graded_calls + 1
+        return self.monitor.running_step
 
     @asked
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
@@ -192,20 +207,21 @@ class Capture(Probe):
 
     @asked
     def call_begins(self, module: nn.Module, call: "Call") -> None:
+        phase = self._phase(call.graded, training=module.training)
+        step, is_wanted = self._number(phase), self._wanted(phase)
         if self._is_busy():
-            if self._wanted(call.graded):
+            if is_wanted:
                 self._dropped("beside another thread's pass")
             return
         self._pass_over()
-        if not self._wanted(call.graded) or not self._has_turn():
+        self._graded_calls += call.graded and not self._has_optimizer()
+        if not is_wanted or not self._has_turn():
             return
         targets = self._targets_of(module)
         if not targets:
             return
         self._eager = seen_through(module)
         self._eager.__enter__()
-        phase = self._phase(call.graded)
-        step = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
         # Loaders of validation count passes of their own, which are no epochs.
         epoch = self._trained if phase == "val" else self.monitor.epoch
         self._about = {"step": step, "epoch": epoch, "phase": phase}
@@ -246,6 +262,9 @@ class Capture(Probe):
             if known:
                 paths = [target.path for target in known]
                 self._idle |= dict.fromkeys(paths)
+                self._chosen.update(paths)
+                layers = ((target.path, target.module()) for target in known)
+                self._sequences.update(path for path, layer in layers if layer is not None and is_plain_sequence(layer))
                 self.emit(LayersChosen(layers=paths[:64], count=len(paths), root=type(unwrapped(module)).__name__))
         return known
 
@@ -261,7 +280,12 @@ class Capture(Probe):
                 hint = error.hint or ""
                 self.emit(LayersMissing(pattern=spec.pattern, root=root, hint=hint, why=str(error)))
                 continue
-            for path, layer in found.items():
+            callable_layers = {path: layer for path, layer in found.items() if has_forward(layer)}
+            if not callable_layers:
+                for path, layer in found.items():
+                    kind = type(layer).__name__
+                    self._leave(path, f"a {kind} is never called itself: name its parts, {path}.*")
+            for path, layer in callable_layers.items():
                 before = kinds.get(path, (None, ()))[1]
                 kinds[path] = weakref.ref(layer), tuple(dict.fromkeys((*before, *spec.kinds)))
         scripted = scripted_parts(top)
@@ -464,6 +488,13 @@ class Capture(Probe):
         if superseded is not None:
             shutil.rmtree(superseded, ignore_errors=True)
 
+    def _is_iterated(self, path: str) -> bool:
+        """True for a Sequential that never ran where a part of it did: the program calls the parts one by one."""
+        inside = f"{path}."
+        return path in self._sequences and any(
+            other.startswith(inside) and other not in self._idle for other in self._chosen
+        )
+
     def _tell_nothing(self) -> None:
         """The program ran, and no pass was wanted: silence would look like a success."""
         waited = self.monitor.settings.capture_on and not self.monitor.capture_until
@@ -478,7 +509,7 @@ class Capture(Probe):
             dropped=dict(found.dropped),
             skipped=self._skipped,
             skips=self._skips,
-            not_executed=list(self._idle)[:64],
+            not_executed=[path for path in self._idle if not self._is_iterated(path)][:64],
             waited_s=round(self.pool.waited_s, 3),
         )
         self.emit(done)

@@ -3,6 +3,7 @@
 import functools
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -71,13 +72,15 @@ def _is_rank(agent: Agent, child: Any) -> bool:
 
 
 _held: list[ChildExit] = []  # with code 0, until another child ends badly: only then is it worth a word, and a file
+_has_failed = threading.Event()  # one did: from then on code 0 is told as well, as it may be that of a restart
 
 
 def _report(agent: Agent, pid: int, code: int) -> None:
     event = ChildExit(t=time.time(), host=agent.host, pid=pid, code=code)
-    if not code:
+    if not code and not _has_failed.is_set():
         _held.extend([event] if len(_held) < MAX_HELD else [])
         return
+    _has_failed.set()
     while _held:
         agent.emit_aside(_held.pop(0))
     agent.emit_aside(event)

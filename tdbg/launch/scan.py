@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tdbg.core.files import read_small
+from tdbg.core.source_tree import parse_source
 
 MAX_FILES = 2_000
 MAX_BYTES = 20_000_000
@@ -121,12 +122,8 @@ def _read(path: Path) -> str:
 
 def python_flags(source: str) -> set[str]:
     """The flags one Python file defines, reads or offers as options."""
-    import warnings
-
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user's invalid escapes are not this scan's business
-            tree = ast.parse(source)
+        tree = parse_source(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     reader = _Reader()

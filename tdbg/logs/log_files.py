@@ -139,6 +139,10 @@ def _pipe(path: str) -> _Pipe | _PackedPipe:
     return _pipes[key]
 
 
+class NotPacked(zlib.error):
+    """What a name says is packed is not; the text says as what."""
+
+
 class _Unpacked(ABC):
     """A packed stream. Where it is damaged, what came before has been read."""
 
@@ -184,10 +188,12 @@ class _Unzip(_Unpacked):
     """A gzip stream, one member after the other."""
 
     CHUNK_BYTES = 1 << 16
+    MAGIC = b"\x1f\x8b"
 
     def __init__(self, raw: IO[bytes]) -> None:
         super().__init__(raw)
         self._held = b""  # packed bytes
+        self._members = 0  # that were begun
         self._inflate: Any = None  # of the member that is being read
         try:
             self._zlib: Any = importlib.import_module("isal.isal_zlib")  # the extra `fast`: three times as fast
@@ -203,7 +209,7 @@ class _Unzip(_Unpacked):
                 self._held = self._held.lstrip(b"\0")  # padding between members, and at the end
                 if not self._held:
                     return 0
-                self._inflate = self._zlib.decompressobj(31)
+                self._begin_member()
             try:
                 piece = self._inflate.decompress(self._held, min(len(into), self.PIECE_BYTES))
             except self._zlib.error as error:
@@ -218,6 +224,13 @@ class _Unzip(_Unpacked):
                 into[: len(piece)] = piece
                 return len(piece)
 
+    def _begin_member(self) -> None:
+        """Make ready for what is held; NotPacked or zlib.error where it is no member at all."""
+        if not self.MAGIC.startswith(self._held[:2]):
+            raise zlib.error("what follows is not gzip data") if self._members else NotPacked("is not gzip data")
+        self._members += 1
+        self._inflate = self._zlib.decompressobj(31)
+
 
 class _Unzstd(_Unpacked):
     """A zstd stream, one frame after the other. The library ends quietly with a cut file, so that is looked at here."""
@@ -229,11 +242,14 @@ class _Unzstd(_Unpacked):
             raw.close()
             raise TdbgError(f"{path} is packed with zstd", "install the extra: pip install 'tdbg[fast]'") from None
         super().__init__(raw)
+        self._is_packed = _begins_as_zstd(raw)
         self._error: Any = zstandard.ZstdError
         self._stream: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
 
     def piece_into(self, into: memoryview) -> int:
         """Some bytes as they come, 0 at the end; EOFError or zlib.error where it is damaged."""
+        if not self._is_packed:
+            raise NotPacked("is not zstd data")
         try:
             got = int(self._stream.readinto1(into[: self.PIECE_BYTES]))
         except self._error as error:
@@ -241,6 +257,12 @@ class _Unzstd(_Unpacked):
         if not got and not _ends_whole(self._raw):
             raise EOFError("it ends in the middle")
         return got
+
+
+def _begins_as_zstd(raw: IO[bytes]) -> bool:
+    """True if the first bytes may be those of a frame, or of one to skip; an empty file is no other thing either."""
+    head = os.pread(raw.fileno(), 4, 0)
+    return b"\x28\xb5\x2f\xfd".startswith(head) or head[1:] == b"\x2a\x4d\x18"
 
 
 def _ends_whole(raw: IO[bytes]) -> bool:

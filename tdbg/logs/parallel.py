@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import Filter, Workspace
 from tdbg.logs.formats import Format, sniff
-from tdbg.logs.log_files import Source, total_bytes
+from tdbg.logs.log_files import NotPacked, Source, total_bytes
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.untangle import Untangled, is_tangled
 
@@ -135,6 +135,8 @@ class Readable:
 
     def complain(self, path: str) -> None:
         """TdbgError if it was damaged."""
+        if isinstance(self.error, NotPacked):
+            raise TdbgError(f"{path} {self.error}", "copy it again; if it is plain text, give it another name")
         if self.error is not None:
             what = "cannot be read" if isinstance(self.error, OSError) else "is damaged"
             hint = "what could be read before the damage was filtered; what follows is lost"

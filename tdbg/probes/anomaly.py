@@ -1,6 +1,5 @@
 """AUTOGRAD_ANOMALY: autograd's own anomaly mode, on the steps that are sampled."""
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,9 +55,7 @@ class Anomaly(Probe):
             self.unavailable("the program runs anomaly mode itself")
             return
         self._step = self.monitor.step + 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns that the mode is on: the user asked for it
-            self._entered = torch.autograd.set_detect_anomaly(True, check_nan=self._raises)
+        self._entered = torch.autograd.set_detect_anomaly(True, check_nan=self._raises)
 
     def _leave(self) -> None:
         entered, self._entered = self._entered, None

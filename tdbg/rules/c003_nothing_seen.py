@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.core.observations.capture import CaptureDone
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules.silence import silence
-from tdbg.rules.view import View
+from tdbg.rules.view import ProcessView, View
 
 
 @RULES.add
@@ -33,7 +34,7 @@ class NothingSeen(Rule):
     severity = "warning"
 
     def finish(self, view: View) -> Iterable[Finding]:
-        seen = any(found.start or found.records for found in view.processes.values())
+        seen = any(_was_seen(found) for found in view.processes.values())
         if seen or not view.over or view.settings.level == "off" or _never_started(view):
             return ()
         found = silence(view.run)
@@ -59,6 +60,14 @@ class NothingSeen(Rule):
                 try_next="is it the training command? Steps are seen at torch.optim optimizers and nn.Module calls",
             ),
         )
+
+
+def _was_seen(found: ProcessView) -> bool:
+    """True if a process stepped, evaluated or reported something; pages of `--capture` alone are no sign of either."""
+    if found.records or found.step or found.evals:
+        return True
+    has_only_captured = found.end is not None and CaptureDone.PROBE in found.probes
+    return found.start is not None and not has_only_captured
 
 
 def _never_started(view: View) -> bool:

@@ -57,16 +57,18 @@ class CaptureIncomplete(KindsRule):
         if not view.over or view.exit_code != 0 or silence(view.run) is not None:
             return ()  # said already: it failed, or nobody reported
         chosen = [name for name, value in _chosen_limits(settings) if value]
-        found = self.make_finding(
-            "--capture: nothing was captured",
-            phase="capture",
-            cause=(
-                f"no pass of a model in what {joined(chosen, 4)} choose"
-                if chosen
-                else "no call of a model was seen: it is scripted (torch.jit), which takes no hooks, or called by forward()"
-            ),
-            try_next="choose other steps, epochs or phases" if chosen else "capture before scripting; call model(x)",
-        )
+        if chosen:
+            why = f"no pass of a model in what {joined(chosen, 4)} choose"
+            cause, advice = "", "choose other steps, epochs or phases"
+        else:
+            why = "no call of a model was seen"
+            cause = (
+                "it is scripted (torch.jit), which takes no hooks, or its methods were called, such as "
+                "model.forward(x) or model.encode(x), and not the model itself"
+            )
+            advice = "capture before scripting; call model(x)"
+        title = f"--capture: nothing was captured: {why}"
+        found = self.make_finding(title, phase="capture", cause=cause, try_next=advice)
         return (found,)
 
     def evaluate(self, process: ProcessDir, seen: Captured) -> Iterable[tuple[str, Finding]]:

@@ -8,7 +8,7 @@ from functools import partial
 from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.rule_base import Unarmed, evaluate_rules
-from tdbg.core.rundir import ProcessDir, RunDir
+from tdbg.core.rundir import ProcessDir, RunDir, restart_count
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules._live_findings import correct_live_findings
@@ -108,8 +108,10 @@ class RuleEngine:
             ranks=[_rank_row(view, found) for found in view.ranks()],
             others=[_rank_row(view, found) for found in view.beside()],
             trainings=len(view.trainings()),
+            restarts=_describe_restarts(view),
             exit=_exit_row(view),
             cost=_sum_costs(view),
+            costliest=_name_costliest(view),
             baseline=_find_baseline(view),
             flags=dict(view.settings.flags),
             injections=view.injections.rows(),
@@ -154,6 +156,33 @@ def _rank_row(view: View, found: ProcessView) -> RankRow:
     }
 
 
+def _describe_restarts(view: View) -> str:
+    """``attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 ended at step 8``; empty without a restart."""
+    launches: defaultdict[int, list[ProcessView]] = defaultdict(list)
+    for found in view.ranks():
+        for one in view.attempts(found):
+            launches[one.launch].append(one)
+    environs = (environ for hello in view.run.hellos() if isinstance(environ := hello.get("env"), dict))
+    newest = max(map(restart_count, environs), default=0)
+    parts = [_describe_attempt(view, number, launches[number]) for number in sorted(launches)]
+    if launches and newest > max(launches):
+        parts.append(f"attempt {newest} took no step")
+    return "; ".join(parts) if len(parts) > 1 else ""
+
+
+def _describe_attempt(view: View, number: int, processes: Sequence[ProcessView]) -> str:
+    failed = [found for found in processes if view.ending(found) not in ("ended", "running")]
+    if not failed:
+        verb = "is" if any(view.ending(found) == "running" for found in processes) else "ended"
+        return f"attempt {number} {verb} at step {max(found.step for found in processes)}"
+
+    def order(found: ProcessView) -> tuple[bool, float]:  # whom the launcher ended, did not begin it
+        return view.ending(found) == "SIGTERM", found.crash.t if found.crash is not None else found.t
+
+    first = min(failed, key=order)
+    return f"attempt {number} failed at step {first.step} (rank {first.rank}: {view.ending(first)})"
+
+
 def _exit_row(view: View) -> ExitRow:
     code = view.exit_code
     if code is None:
@@ -161,13 +190,32 @@ def _exit_row(view: View) -> ExitRow:
     return {"code": code, "text": exit_text(code)}
 
 
-def _sum_costs(view: View) -> CostRow:
-    """What each process says of tdbg's own time; the share is of all their wall time together."""
-    rows: list[CostShare] = []
+def _cost_shares(view: View) -> list[tuple[ProcessView, CostShare]]:
+    """What each process that stepped says of tdbg's own time."""
+    shares: list[tuple[ProcessView, CostShare]] = []
     for found in view.steppers():
         if found.cost is not None and found.cost.wall_ms > 0:
             share = 100 * max(found.cost.own_ms, 0.0) / found.cost.wall_ms
-            rows.append({"rank": found.rank, "own_ms": found.cost.own_ms, "wall_ms": found.cost.wall_ms, "pct": share})
+            row = CostShare(rank=found.rank, own_ms=found.cost.own_ms, wall_ms=found.cost.wall_ms, pct=share)
+            shares.append((found, row))
+    return shares
+
+
+def _name_costliest(view: View) -> str:
+    """The process with the largest share, named as its own line of the verdict does; empty if none says."""
+    shares = _cost_shares(view)
+    if not shares:
+        return ""
+    found, _ = max(shares, key=lambda share: share[1]["pct"])
+    is_apart = bool(view.trainings()) or found.process.label in {one.process.label for one in view.beside()}
+    if is_apart or not found.process.is_rank:
+        return f"process {found.start.pid}" if found.start else f"process {found.process.label}"
+    return found.who
+
+
+def _sum_costs(view: View) -> CostRow:
+    """tdbg's own time in all processes; the share is of all their wall time together."""
+    rows = [row for _, row in _cost_shares(view)]
     if not rows:
         return {"pct": None, "ranks": []}
     costs = [found.cost for found in view.steppers() if found.cost is not None]
@@ -271,7 +319,9 @@ def _last_profiles(view: View) -> list[Recorded]:
 
 def _capture_line(view: View) -> str:
     """What the first rank captured, and how to open it."""
-    told = [process for process in _ordered_processes(view) if CAPTURE in process.observations_by_flag]
+    stepped = _ordered_processes(view)
+    others = [process for process in view.processes.values() if process not in stepped]  # of calls, with no optimizer
+    told = [process for process in (*stepped, *others) if CAPTURE in process.observations_by_flag]
     captured = describe_capture(told[0].observations_by_flag[CAPTURE].last) if told else None
     if captured is None:
         return ""

@@ -133,8 +133,10 @@ class Verdict:
     ranks: list[RankRow] = field(default_factory=list)
     others: list[RankRow] = field(default_factory=list)  # processes that stepped beside their rank
     trainings: int = 0  # processes of one rank that trained each on its own, without a process group
+    restarts: str = ""  # how each attempt went, if there were several
     exit: ExitRow = field(default_factory=lambda: ExitRow(code=None, text=""))
     cost: CostRow = field(default_factory=CostRow)
+    costliest: str = ""  # the process with the largest share of its time, by name
     baseline: BaselineRow | None = None
     flags: dict[str, Value] = field(default_factory=dict)
     injections: list[InjectionRow] = field(default_factory=list)  # what became of each flag in the program's config
@@ -271,7 +273,7 @@ class Verdict:
             left = sum(count for _, count in shown[limit - 1 :])
             what = "further process" if apart else "further rank"
             shown[limit - 1 :] = [(f"{counted(left, what)}: see `tdbg report {self.run}`", left)]
-        return [text for text, _ in shown]
+        return [*(text for text, _ in shown), *([f"restarts: {clip(self.restarts, 300)}"] if self.restarts else [])]
 
     def _trigger_lines(self) -> list[str]:
         """One line for the short form: the first trigger no finding speaks of anyway."""
@@ -320,8 +322,8 @@ class Verdict:
     def _cost_lines(self) -> list[str]:
         lines = []
         if self.cost.get("pct") is not None:
-            worst = self.cost["worst"]
-            at = f", rank {worst['rank']} {worst['pct']:.2f} %" if len(self.cost["ranks"]) > 1 else ""
+            several = len(self.cost["ranks"]) > 1
+            at = f", {self.costliest} {self.cost['worst']['pct']:.2f} %" if several else ""
             lines.append(
                 f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
                 f", start-up {self.cost['startup_ms']:.0f} ms{self._unbudgeted_text()}{self._short_run_text()}{self._unhooked_text()}"

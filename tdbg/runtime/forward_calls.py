@@ -35,7 +35,7 @@ class KeptCalls:
     def __init__(self) -> None:
         self.late: list[Call] = []  # of the step whose values are on their way from a device
         self._calls: deque[Call] = deque(maxlen=KEPT_CALLS)
-        self._unused = 0  # calls since the last backward
+        self.unused = 0  # calls with gradients on since the last backward
 
     def __iter__(self) -> Iterator[Call]:
         return iter(self._calls)
@@ -45,8 +45,8 @@ class KeptCalls:
 
     def keep(self, call: Call) -> None:
         """Hold on to a call, but not to memory the program has let go of."""
-        self._unused += 1
-        if self._unused > MAX_UNUSED_CALLS or call.holds_memory():
+        self.unused += 1
+        if self.unused > MAX_UNUSED_CALLS or call.holds_memory():
             self._calls.clear()
         self._calls.append(call)
 
@@ -59,8 +59,8 @@ class KeptCalls:
         random_state: bool = True,
     ) -> None:
         """Hold on to a call that nobody watches."""
-        self._unused += 1
-        if self._unused > MAX_UNUSED_CALLS:
+        self.unused += 1
+        if self.unused > MAX_UNUSED_CALLS:
             self._calls.clear()
         self._calls.append(Call.light(module, args, kwargs or {}, random_state=random_state))
 
@@ -73,12 +73,12 @@ class KeptCalls:
 
     def used(self) -> None:
         """A backward follows the calls so far."""
-        self._unused = 0
+        self.unused = 0
 
     def clear(self) -> None:
         """The step has ended, and nothing of it is pending."""
         self._calls.clear()
-        self._unused = 0
+        self.unused = 0
 
     def retire(self, *, pending: bool) -> None:
         """The step has ended; if values of it are pending, small calls stay until those have arrived."""

@@ -589,6 +589,8 @@ class Monitor(State):
     def finish(self) -> None:
         """The process ends: write what is pending, and have probes say their last."""
         self.records.finish_pending()
+        if not (self.updates or len(self.optimizers)):  # calls without a backward were evaluation, gradients on or off
+            self.eval_calls += self.calls.unused
         if self.active:
             self.dispatcher.dispatch("run_ends")
             return

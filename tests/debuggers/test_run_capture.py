@@ -347,3 +347,48 @@ def test_a_criterion_is_no_root(tmp_path: Path, criterion: Callable[[], nn.Modul
     watch.monitor.detach()
     assert [one.values["root"] for one in observed(watch, "LAYERS")] == ["Stages"]
     assert not observed(watch, "MISSING") and not watch.failures
+
+
+class Holders(nn.Module):
+    """Modules that only hold others, a Sequential whose parts are called one by one, and parts that nobody calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(4, 4)])
+        self.heads = nn.ModuleDict({"a": nn.Linear(4, 4)})
+        self.steps = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.spare = nn.Sequential(nn.Linear(4, 4))
+        self.unused = nn.Linear(4, 4)
+
+    def forward(self, x_NF: Tensor) -> Tensor:
+        for layer in (*self.blocks, *self.heads.values(), *self.steps):
+            x_NF = layer(x_NF)
+        return x_NF
+
+
+def captured_of_holders(tmp_path: Path, *specs: str) -> Watch:
+    watch = capturing(tmp_path, *specs)
+    net = Holders()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    watch.monitor.detach()
+    assert not watch.failures
+    return watch
+
+
+def test_what_only_holds_other_modules_is_not_missed(tmp_path: Path) -> None:
+    (done,) = observed(captured_of_holders(tmp_path, "**"), "DONE")
+    assert done.values["not_executed"] == ["spare", "spare.0", "unused"]
+    (point,) = PageSet.open(tmp_path)
+    ran = ["blocks.0", "heads.a", "steps.0", "steps.1", "root"]
+    assert list(point.tensors) == [f"{path}:output" for path in ran]
+
+
+def test_a_name_of_nothing_but_a_holder_is_answered_with_its_parts(tmp_path: Path) -> None:
+    (done,) = observed(captured_of_holders(tmp_path, "blocks", "heads*"), "DONE")
+    assert done.values["skipped"] == {
+        "blocks": "a ModuleList is never called itself: name its parts, blocks.*",
+        "heads": "a ModuleDict is never called itself: name its parts, heads.*",
+    }
+    assert not done.values["not_executed"]

@@ -64,18 +64,39 @@ def test_of_a_scripted_part_only_the_outside_is_seen_and_that_is_said(watched: R
 
 
 @pytest.mark.parametrize(
-    ("code", "options", "cause"),
+    ("code", "options", "why"),
     [
-        ("m = torch.jit.script(torch.nn.Linear(3, 2))", [], "no call of a model was seen: it is scripted"),
+        ("m = torch.jit.script(torch.nn.Linear(3, 2))", [], "no call of a model was seen"),
+        ("m = torch.nn.Linear(3, 2).forward", [], "no call of a model was seen"),
         ("m = torch.nn.Linear(3, 2)", ["--capture-phase", "val"], "no pass of a model in what --capture-phase choose"),
     ],
 )
-def test_nothing_captured_is_a_finding(watched: Runner, code: str, options: list[str], cause: str) -> None:
+def test_nothing_captured_is_a_finding(watched: Runner, code: str, options: list[str], why: str) -> None:
     words = ["python", "-c", f"import torch\n{code}\nwith torch.no_grad():\n    m(torch.ones(1, 3))"]
     result = watched(words, ["--capture", "**", *options])
     assert result.code == 0
     finding = result.finding("TD-C020")
-    assert finding["title"] == "--capture: nothing was captured" and finding["cause"].startswith(cause)
+    assert finding["title"] == f"--capture: nothing was captured: {why}"
+    assert options or ("scripted (torch.jit)" in finding["cause"] and "model.forward(x)" in finding["cause"])
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_inference_that_leaves_gradients_on_is_captured_call_by_call(watched: Runner, mode: str) -> None:
+    """Seen: every pass was step 1 of training, and the verdict spoke of 0 steps and of no page."""
+    code = f"import torch\nm = torch.nn.Linear(3, 2).{mode}()\nfor _ in range(5):\n    m(torch.ones(1, 3))"
+    result = watched(["python", "-c", code], ["--capture", "**", "--capture-every", "2"])
+    assert [(point.step, point.phase) for point in PageSet.open(result.folder)] == [(2, mode), (4, mode)]
+    assert result.verdict["ranks"][0]["evals"] == 5 and not result.verdict["findings"]
+    assert "5 evaluation calls" in result.stderr and "captured 2 passes" in result.stderr
+
+
+def test_a_program_without_an_optimizer_is_captured_and_its_missing_steps_are_said(watched: Runner) -> None:
+    """Updates by hand, or gradients of the input: no step is counted, and the verdict must not sound like success."""
+    code = "import torch\nm = torch.nn.Linear(3, 2)\nfor _ in range(4):\n    m(torch.ones(1, 3)).sum().backward()"
+    result = watched(["python", "-c", code], ["--capture", "**"])
+    assert [point.step for point in PageSet.open(result.folder)] == [1, 2, 3, 4]
+    assert "no optimizer step was seen" in result.finding("TD-C003")["title"]
+    assert "captured 4 passes" in result.stderr
 
 
 def test_a_model_that_is_one_layer(watched: Runner) -> None:

@@ -1,7 +1,10 @@
 """The thread that reads the program's source, and those who wait for it."""
 
+import ast
 import threading
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,3 +27,28 @@ def test_who_waits_at_the_moment_of_its_start_goes_on(tmp_path: Path, monkeypatc
     assert maps.pending(str(file))
     maps.wait(30.0)
     assert not failures and not maps.busy
+
+
+def test_the_thread_leaves_the_warnings_of_the_program_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: what the program recorded by `catch_warnings` while the thread parsed a file was lost."""
+    file = tmp_path / "train.py"
+    file.write_text(f"if cfg.DEBUG.AMP: print('{tmp_path.name}')\n")
+    parse, is_parsing, goes_on = ast.parse, threading.Event(), threading.Event()
+
+    def parse_slowly(*args: Any, **kwargs: Any) -> ast.Module:
+        is_parsing.set()
+        goes_on.wait(30.0)
+        return parse(*args, **kwargs)
+
+    monkeypatch.setattr(ast, "parse", parse_slowly)
+    before = list(warnings.filters)
+    maps = Maps((), lambda: None, lambda part, error: None)
+    assert maps.pending(str(file)) and is_parsing.wait(30.0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        goes_on.set()
+        maps.wait(30.0)
+        warnings.warn("of the program", stacklevel=1)
+    assert [str(one.message) for one in caught] == ["of the program"]
+    assert not maps.pending(str(file)) and maps.of(str(file)) is not None
+    assert list(warnings.filters) == before

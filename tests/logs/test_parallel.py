@@ -297,8 +297,28 @@ def test_flipped_bits_in_an_archive_are_told(
         assert data.startswith(out.read()[:100_000])
 
 
-def test_not_an_archive_at_all_is_told(tmp_path: Path) -> None:
-    for packed in ("gz", "zst"):
-        (tmp_path / f"x.log.{packed}").write_bytes(b"plain text\n" * 9)
-        with pytest.raises(TdbgError, match="is damaged"):
+@pytest.mark.parametrize("isal", [True, False])
+@pytest.mark.parametrize("data", [b"plain text\n" * 9, b"x", bytes(range(256)) * 20])
+def test_not_an_archive_at_all_is_told(
+    tmp_path: Path, data: bytes, isal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: one of a few bytes "ends in the middle", a longer one was "damaged: Error -4"."""
+    if not isal:
+        monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+    for packed, kind in (("gz", "gzip"), ("zst", "zstd")):
+        (tmp_path / f"x.log.{packed}").write_bytes(data)
+        with pytest.raises(TdbgError, match=rf"x\.log\.{packed} is not {kind} data"):
             filtered(find([str(tmp_path / f"x.log.{packed}")]), Query())
+
+
+def test_what_follows_an_archive_is_told_after_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "x.log.gz").write_bytes(gzip.compress(b"a\n") + b"text")
+    with pytest.raises(TdbgError, match=r"x\.log\.gz is damaged: what follows is not gzip data"):
+        filtered(find([str(tmp_path / "x.log.gz")]), Query())
+
+
+@pytest.mark.parametrize(("packed", "start"), [("gz", b"\x1f"), ("zst", b"\x28\xb5")])
+def test_an_archive_of_few_bytes_ends_in_the_middle(tmp_path: Path, packed: str, start: bytes) -> None:
+    (tmp_path / f"x.log.{packed}").write_bytes(start)
+    with pytest.raises(TdbgError, match="is damaged: it ends in the middle"):
+        filtered(find([str(tmp_path / f"x.log.{packed}")]), Query())

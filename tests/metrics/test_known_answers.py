@@ -18,7 +18,7 @@ from tdbg.metrics.ranks import merge_states
 from .answering import CLASSES, NULL, batches, feed, tracked
 
 RANK = """
-import json, sys
+import json, os, sys
 import torch.distributed as dist
 from metrics.answering import batches, feed, tracked
 dist.init_process_group("gloo")
@@ -30,8 +30,9 @@ feed(tracker, mine)
 values = tracker.finalize_val_phase("val", 3, 77, reduce=reduce, duration_sec=2.0 + rank)
 with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
     json.dump({"values": {str(key): value for key, value in values.items()}, "state": tracker.state_dict()}, file)
-dist.barrier()  # a rank that leaves first has been seen to take the other's connection, and gloo's threads, along
+dist.barrier()  # a rank that leaves first takes the other's connection along
 dist.destroy_process_group()
+os._exit(0)  # gloo's threads abort a process now and then that shuts Python down: see leave_group of e2e/programs/common.py
 """
 
 

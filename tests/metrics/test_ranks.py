@@ -139,7 +139,9 @@ tracker.update_val_metrics({"loss": 0.1 * rank} if rank else {"psnr": 1.0}, 1)
 values = tracker.finalize_val_phase("val", reduce=True)
 shown = " ".join(f"{key}={value!r}" for key, value in sorted(values.items()))
 os.write(1, f"{rank}: {shown}\\n".encode())
+dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # gloo's threads abort a process now and then that shuts Python down: see leave_group of e2e/programs/common.py
 """
 
 
@@ -160,7 +162,7 @@ def test_real_ranks_in_groups_with_different_metrics_and_by_mistake_different_ph
 
 
 MANY = """
-import math, random, sys
+import math, os, random, sys
 import torch.distributed as dist
 from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 dist.init_process_group("gloo")
@@ -186,6 +188,7 @@ for seed in range(60):
             assert getattr(own, name) == getattr(metric, name), (seed, key, name)
 dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # as above
 """
 
 

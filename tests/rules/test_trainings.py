@@ -1,9 +1,11 @@
 """Processes that train beside each other without a process group, and what is a restart."""
 
+import json
+
 import pytest
 from streams import HOST, Stream
 
-from tdbg.core.events import Cost, Start
+from tdbg.core.events import Cost, Start, Traceback
 
 
 def process(run: Stream, folder: str, pid: int, steps: int, evals: int = 0, *, end: bool = True, **more) -> None:
@@ -81,3 +83,68 @@ def test_the_commands_exit_is_not_that_of_each_child(stream):
     process(run, "rank0000", 1, 5)
     process(run, "rank0000/pid2-vm", 2, 5)
     assert "process 1: step 5, ended" in lines(run, 3) and "exit 3" in run.judge(3).headline()
+
+
+def test_the_cost_line_names_a_process_that_is_no_rank_by_its_pid(stream):
+    """Seen: "rank 0 2.40 %" of a child that trains while the parent evaluates."""
+    run = stream()
+    process(run, "rank0000", 1, 0, evals=3)
+    process(run, "rank0000/pid2-vm", 2, 10)
+    process(run, "rank0000/pid3-vm", 3, 10)
+    run.emit("rank0000/pid3-vm", Cost(step=10, own_ms=50.0, wall_ms=100.0))
+    (cost,) = [line for line in lines(run).splitlines() if line.startswith("cost of tdbg")]
+    assert ", process 3 50.00 %," in cost and "rank" not in cost
+
+
+def test_the_cost_line_names_ranks_as_ranks(stream):
+    run = stream()
+    for rank in range(2):
+        folder = run.rank(rank, world=2)
+        run.train(folder, [1.0] * 5)
+        run.emit(folder, Cost(step=5, own_ms=10.0 * rank, wall_ms=100.0))
+        run.end(folder, 5)
+    assert ", rank 1 10.00 %," in lines(run)
+
+
+def hello(run: Stream, pid: int, restarts: int) -> None:
+    """A torch process of that launch has reported; it need not have stepped."""
+    folder = run.run.path / "hello"
+    folder.mkdir(exist_ok=True)
+    text = json.dumps({"pid": pid, "env": {"TORCHELASTIC_RESTART_COUNT": str(restarts)}})
+    (folder / f"vm-{pid}.json").write_text(text)
+
+
+def failed_ranks(run: Stream) -> None:
+    """Attempt 0: rank 1 raises after step 4, and the launcher ends rank 0."""
+    for rank in range(2):
+        folder = run.rank(rank, world=2)
+        run.train(folder, [1.0] * 4)
+    run.emit("rank0001", Traceback(step=4, exception="RuntimeError", message="planted", how="uncaught"))
+    run.child_exit(1, 1)
+    run.child_exit(0, -15)
+
+
+def test_the_verdict_tells_of_each_attempt(stream):
+    run = stream()
+    failed_ranks(run)
+    for rank in range(2):
+        folder = run.rank(rank, world=2, attempt=1)
+        run.train(folder, [1.0] * 8)
+        run.end(folder, 8)
+    text = lines(run)
+    assert "ranks 0-1: step 8, ended, after 1 restart" in text
+    assert "restarts: attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 ended at step 8" in text
+
+
+def test_an_attempt_that_took_no_step_is_told(stream):
+    run = stream()
+    failed_ranks(run)
+    hello(run, 5000, 2)
+    assert "restarts: attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 2 took no step" in lines(run, 1)
+
+
+def test_without_a_restart_there_is_no_line_of_attempts(stream):
+    run = stream()
+    failed_ranks(run)
+    hello(run, 5000, 0)
+    assert "restarts" not in lines(run, 1)

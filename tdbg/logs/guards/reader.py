@@ -2,10 +2,10 @@
 
 import ast
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from tdbg.core.source_tree import parse_source
 from tdbg.logs.guards.facts import Facts, Function, LogCall, Reference
 from tdbg.logs.guards.flagsets import NONE, Flags, Pair, either
 from tdbg.logs.guards.guard_tests import Asking
@@ -41,9 +41,7 @@ HARMLESS_DECORATORS = re.compile(r"no_grad|inference_mode|staticmethod|classmeth
 def read(source: bytes, checkers: Sequence[str] = CHECKERS) -> Facts:
     """The facts of one file's text; of one that cannot be parsed only that."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user's invalid escapes are not our business
-            return _Reader(ast.parse(source), checkers).facts
+        return _Reader(parse_source(source), checkers).facts
     except SyntaxError as error:
         return Facts(broken=f"line {error.lineno or 0}: {error.msg}")
     except (ValueError, RecursionError, MemoryError) as error:

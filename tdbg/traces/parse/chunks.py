@@ -28,6 +28,7 @@ class Blocks:
         self.size = size
         self.read = 0
         self.torn = ""
+        self.is_packed = False  # known from the first block on
         self._left = FOREVER  # bytes that are unpacked in large steps
 
     def __iter__(self) -> Iterator[bytes]:
@@ -46,9 +47,9 @@ class Blocks:
     def _parts(self) -> Iterator[bytes]:
         try:
             with open_regular(self.path) as file:
-                is_packed = file.read(len(GZIP)) == GZIP
+                self.is_packed = file.read(len(GZIP)) == GZIP
                 file.seek(0)
-                yield from self._unpacked(file) if is_packed else self._plain(file)
+                yield from self._unpacked(file) if self.is_packed else self._plain(file)
         except OSError as error:
             raise TdbgError(f"{self.path}: {error.strerror or error}", "name a trace that can be read") from None
 

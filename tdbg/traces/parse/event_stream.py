@@ -170,6 +170,8 @@ class Trace:
             data += more
             found = OPENING.search(data)
         if found is None:
+            if self.path.endswith(".gz") and not self.blocks.is_packed:
+                raise TdbgError(f"{self.path} is no trace: it is not gzip data", NO_TRACE)
             torn = f" ({self.blocks.torn})" if self.blocks.torn else ""
             raise TdbgError(f"{self.path} is no trace: it has no traceEvents{torn}", NO_TRACE)
         self._add_head(data[: found.start()].rstrip().removesuffix(b",") + b"}")

@@ -15,8 +15,11 @@ import os, sys, torch.distributed as dist
 from tdbg.metrics.step_logger.wandb_run_id import shared_run_id
 dist.init_process_group("gloo")
 first, second = shared_run_id(), shared_run_id()
-open(f"{sys.argv[1]}/{dist.get_rank()}", "w").write(f"{first} {second} {shared_run_id('saved')}")
+with open(f"{sys.argv[1]}/{dist.get_rank()}", "w") as file:
+    file.write(f"{first} {second} {shared_run_id('saved')}")
+dist.barrier()
 dist.destroy_process_group()
+os._exit(0)  # gloo's threads abort a process now and then that shuts Python down: see leave_group of e2e/programs/common.py
 """
 
 

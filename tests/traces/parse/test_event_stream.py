@@ -90,6 +90,12 @@ def test_a_packed_file_cut_short_says_so(tmp_path):
     assert trace.problems == ["the packed data ends early: what is behind that place is missing"]
 
 
+def test_a_packed_name_of_other_data_is_told(tmp_path):
+    (tmp_path / "t.json.gz").write_bytes(bytes(range(256)) * 9)
+    with pytest.raises(TdbgError, match=r"t\.json\.gz is no trace: it is not gzip data"):
+        read(tmp_path / "t.json.gz")
+
+
 def test_no_separator_in_the_first_block_is_ijsons(tmp_path):
     events = [op("x" * 5000, 1, 1), *EVENTS]
     found, trace = read(write(tmp_path / "t.json", events), 1 << 10)
