@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.runtime.alarm import Attention
-from tdbg.runtime.compiler import hide
+from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss
@@ -46,6 +46,7 @@ class FastPath:
         "_attention",
         "_before_update",
         "_calls",
+        "_failed",
         "_guard",
         "_kept",
         "_last",
@@ -68,7 +69,8 @@ class FastPath:
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self._state = state
-        self._guard = Guard("fast-path", failed)
+        self._failed = failed
+        self._guard = Guard("fast-path", self._give_up)
         self._before_update, self._after_update = before_update, after_update
         self._main_id = 0
         self._loss_bound = -math.inf
@@ -114,10 +116,10 @@ class FastPath:
                 self._kept.used()
                 self._kept.glance(module, args, kwargs, random_state=False)
 
-    def fail(self, error: BaseException) -> None:
-        """Report what an entry raised here, and skip nothing any longer."""
+    def _give_up(self, part: str, error: BaseException) -> None:
+        """Report what `leave` raised, and skip nothing any longer."""
         self.steps_left, self._losses, self._calls = 0, [], []
-        self._guard.fail(error)
+        self._failed(part, error)
 
     @property
     def is_taken_elsewhere(self) -> bool:
@@ -169,7 +171,7 @@ class FastPath:
                     if is_usual:
                         self._losses.append(loss)
                         return original(tensors, *args, **kwargs)
-                    self._leave_guarded()
+                    unseen(self._guard.call, self.leave)
                 return whole_path(tensors, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
@@ -207,7 +209,7 @@ class FastPath:
                         raise
                     is_usual = False
                 if not is_usual:
-                    self._leave_guarded()  # the report of bad gradients runs the step's calls again
+                    unseen(self._guard.call, self.leave)  # the report of bad gradients runs the step's calls again
                     glance(parameters if type(parameters) is list else [parameters], total)
                 return total
             except BaseException as error:
@@ -226,7 +228,7 @@ class FastPath:
                 return
             if id(state.in_update) == self._main_id:
                 return  # inside the step of one that wraps it
-            self._leave_guarded()
+            unseen(self._guard.call, self.leave)
         self._before_update(optimizer)
 
     @hide
@@ -238,7 +240,7 @@ class FastPath:
                 if id(state.in_update) == self._main_id:
                     state.updates += 1
                     return
-                self._leave_guarded()
+                unseen(self._guard.call, self.leave)
             else:
                 try:
                     rate = optimizer.param_groups[0].get("lr")
@@ -262,15 +264,5 @@ class FastPath:
                     if self._calls:
                         self._calls.clear()
                     return
-                self._leave_guarded()
+                unseen(self._guard.call, self.leave)
         self._after_update(optimizer)
-
-    @hide
-    def _leave_guarded(self) -> None:
-        """Leave from a hook or wrapper, which nothing of ours stands around."""
-        try:
-            self.leave()
-        except BaseException as error:
-            if belongs_to_program(error):
-                raise
-            self.fail(error)
