@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from tdbg.probes.memory import host_memory
 from tdbg.runtime import tensors
+from tdbg.runtime.torch_compat import saved_data, shows_saved_tensors
 
 MB = 1e6
 FIGURES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
@@ -72,8 +73,10 @@ def _enter(tensor: Tensor, name: str, kind: str, seen: Seen) -> None:
 def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
     """(operation, tensor) of all that a graph keeps, parameters and their views left out.
 
-    What somebody packed (checkpointing, offloading) is not unpacked.
+    What somebody packed (checkpointing, offloading) is not unpacked. Empty where torch does not show what graphs keep.
     """
+    if not shows_saved_tensors:
+        return
     todo = list(roots)
     met: dict[Any, None] = {}  # in the order of the walk
     while todo and len(met) < MAX_NODES:
@@ -87,7 +90,7 @@ def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
         for name in _raw_names(type(node)):
             found = getattr(node, name)
             for saved in found if isinstance(found, tuple) else (found,):
-                data = getattr(saved, "data", None)
+                data = saved_data(saved)
                 if isinstance(data, Tensor) and tensors.local(data).untyped_storage().data_ptr() not in parameters:
                     yield node.name(), data
 
