@@ -296,11 +296,6 @@ def norms_of(found: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[
 shows_saved_tensors = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "data")
 
 
-def saved_data(saved: object) -> object:
-    """What a graph keeps in one place for backward: a tensor, or what somebody packed; None where torch hides it."""
-    return getattr(saved, "data", None) if shows_saved_tensors else None
-
-
 # The compiler
 
 _eval_frame = _find("_C._dynamo.eval_frame", "torch.compile may count frames of tdbg")

@@ -7,14 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tdbg.probes.loss import GradNormMemory, gradnorm_memory, held
+from tdbg.probes.loss import GradNormMemory, gradnorm_memory
 from tdbg.probes.loss.held import Meter, held_by, rows_of
-from tdbg.runtime.torch_compat import shows_saved_tensors
+from tdbg.runtime import torch_compat
 
 pytestmark = pytest.mark.usefixtures("loss_flags")
 
 MB = 1e6
-needs_saved_tensors = pytest.mark.skipif(not shows_saved_tensors, reason="this torch hides what graphs keep")
+needs_saved_tensors = pytest.mark.skipif(
+    not torch_compat.shows_saved_tensors, reason="this torch hides what graphs keep"
+)
 
 
 def body() -> nn.Sequential:
@@ -173,7 +175,7 @@ def test_the_parts_and_accumulation() -> None:
 
 
 def test_what_torch_hides_is_unknown_and_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "shows_saved_tensors", False)
+    monkeypatch.setattr(torch_compat, "shows_saved_tensors", False)
     report = updates(1)[-1]
     assert all(row["kind"] == "made" for part in report.parts for row in part["tensors"])
     text = report.records()[0][1]

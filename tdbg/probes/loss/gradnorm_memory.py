@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from tdbg.core.guard import guarded
-from tdbg.probes.loss import held
 from tdbg.probes.loss.arithmetic import number
 from tdbg.probes.loss.held import Meter, Seen, alive, held_by, rows_of
 from tdbg.probes.loss.loss_report import Fault, Report, is_on, made, state
-from tdbg.runtime import run_context
+from tdbg.runtime import run_context, torch_compat
 
 FLAG = "LOSS.GRADNORM_MEMORY"
 LEAKS = 5  # updates in a row
@@ -205,7 +204,7 @@ class _Live(MemoryWatch):
         return report
 
     def _saved_mb(self) -> float | None:
-        if not held.shows_saved_tensors:
+        if not torch_compat.shows_saved_tensors:
             return None
         return sum(kept.mb for kept in self._made.values() if kept.kind == "saved")
 

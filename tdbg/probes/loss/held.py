@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tdbg.probes.memory import host_memory
-from tdbg.runtime import tensors
-from tdbg.runtime.torch_compat import saved_data, shows_saved_tensors
+from tdbg.runtime import tensors, torch_compat
 
 MB = 1e6
 FIGURES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
@@ -75,7 +74,7 @@ def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
 
     What somebody packed (checkpointing, offloading) is not unpacked. Empty where torch does not show what graphs keep.
     """
-    if not shows_saved_tensors:
+    if not torch_compat.shows_saved_tensors:
         return
     todo = list(roots)
     met: dict[Any, None] = {}  # in the order of the walk
@@ -90,7 +89,7 @@ def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
         for name in _raw_names(type(node)):
             found = getattr(node, name)
             for saved in found if isinstance(found, tuple) else (found,):
-                data = saved_data(saved)
+                data = getattr(saved, "data", None)
                 if isinstance(data, Tensor) and tensors.local(data).untyped_storage().data_ptr() not in parameters:
                     yield node.name(), data
 
