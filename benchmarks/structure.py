@@ -41,6 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "directions",
             "ranges",
             "tables",
+            "terminal",
         ),
         *("urls", "window", "capture", "command_spec", "host", "lazy_pattern", "profiling", "webpage", "frames"),
         *("escapes", "files", "redaction", "ownership", "run_files", "deprecation", "rule_base"),

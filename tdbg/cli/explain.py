@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Options
-from tdbg.core.output import print_json, print_table
+from tdbg.core.output import print_json
+from tdbg.core.tables import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -56,8 +56,9 @@ def run(args: TrustArgs) -> int:
 
 
 def _show(records: "list[Trusted]", json: bool) -> int:
-    from tdbg.core.output import print_json, print_table
+    from tdbg.core.output import print_json
     from tdbg.core.ownership import user_name
+    from tdbg.core.tables import print_table
 
     if json:
         print_json("trust", [{"path": record.path, "owner": record.owner} for record in records])

@@ -35,6 +35,7 @@ MEANINGS = {
     "--step": "only these steps",
     "--steps": "only these steps",
     "--keys": "only the datapoints of these keys",
+    "--color": "whether the output is coloured",
     "--threshold": "another bound of a probe or rule, as NAME=VALUE",
     "--tolerance": "how far two sides may differ, as a share",
     "--top": "how many rows of a table",

@@ -167,11 +167,11 @@ def _print(found: "Divergence", top: int) -> None:
         print(line)
     worst = found.worst(top)
     if worst:
-        from tdbg.core.tables import print_rows
+        from tdbg.core.tables import print_table
 
         print()
         columns = ("path", "type", "differ", "first at", "error", "allowed", "worst at", "largest difference")
-        print_rows(columns, [_row(found, finding) for finding in worst])
+        print_table(columns, [_row(found, finding) for finding in worst])
 
 
 def _lines(found: "Divergence") -> list[str]:

@@ -73,18 +73,18 @@ def run(args: LsArgs) -> int:
 
 
 def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
-    from tdbg.core.tables import print_rows, shape
+    from tdbg.core.tables import print_table, shape
     from tdbg.pages.selection.locations import select_datapoints
 
     if args.datapoints:
-        print_rows(DATAPOINT_COLUMNS, map(datapoint_row, select_datapoints(pages, args)))
+        print_table(DATAPOINT_COLUMNS, map(datapoint_row, select_datapoints(pages, args)))
         return
     rows = []
     for row in found.layers():
         shapes = ", ".join(map(shape, row.shapes[:4])) + f" and {len(row.shapes) - 4} more" * (len(row.shapes) > 4)
         rows.append((row.path, ", ".join(row.dtypes) or "figures", shapes, row.datapoints, row.nbytes))
     if rows:
-        print_rows(LAYER_COLUMNS, rows)
+        print_table(LAYER_COLUMNS, rows)
 
 
 def datapoint_row(datapoint: "Datapoint") -> tuple[object, ...]:

@@ -134,9 +134,9 @@ def _show(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> int:
 def _print_list(found: "Sequence[Datapoint]") -> int:
     from tdbg.cli.inspect_pages.ls import DATAPOINT_COLUMNS, datapoint_row
     from tdbg.core.output import say
-    from tdbg.core.tables import print_rows
+    from tdbg.core.tables import print_table
 
-    print_rows(("nth", *DATAPOINT_COLUMNS), ((nth, *datapoint_row(one)) for nth, one in enumerate(found, 1)))
+    print_table(("nth", *DATAPOINT_COLUMNS), ((nth, *datapoint_row(one)) for nth, one in enumerate(found, 1)))
     say(f"{len(found)} datapoints have this key: choose with --rank, --step, --epoch or --nth")
     return 0
 
@@ -144,7 +144,7 @@ def _print_list(found: "Sequence[Datapoint]") -> int:
 def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs, screen: "Screen") -> int:
     """A line a tensor, or a layer of which figures alone were kept."""
     from tdbg.core.output import say
-    from tdbg.core.tables import print_rows, shape
+    from tdbg.core.tables import print_table, shape
     from tdbg.pages.stats.value_stats import recorded
 
     several = len(shown) > 1
@@ -168,7 +168,7 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs
     if not several:
         _print_head(shown[0][0])
     if rows:
-        print_rows((*columns, *names), rows)
+        print_table((*columns, *names), rows)
     if several:
         say(f"{len(shown)} datapoints have this key: choose with --rank, --step, --epoch or --nth")
     return code

@@ -122,7 +122,7 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
 
 def _print(first: str, other: str, found: "SeriesComparison") -> None:
     from tdbg.core.output import say
-    from tdbg.core.tables import counted, print_rows, short
+    from tdbg.core.tables import counted, print_table, short
     from tdbg.metrics.metrics_options import label
 
     pairs = [pair for _, pair in sorted(found.pairs.items())]
@@ -132,7 +132,7 @@ def _print(first: str, other: str, found: "SeriesComparison") -> None:
     print(_verdict(parted, shared))
     ranks = len({pair.rank for pair in pairs}) > 1
     columns = ["key", "A best", "B best", "A last", "B last", "steps", "parts at", "A there", "B there", "differ"]
-    print_rows(
+    print_table(
         [*columns, *(["rank"] if ranks else [])], _rows(parted + [p for p in shared if not p.first_divergence], ranks)
     )
     for side, those in (("A", [p for p in pairs if p.b is None]), ("B", [p for p in pairs if p.a is None])):

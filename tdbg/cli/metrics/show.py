@@ -83,7 +83,7 @@ def _order(one: "Series") -> tuple[object, ...]:
 
 def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) -> None:
     from tdbg.core.output import say
-    from tdbg.core.tables import counted, print_rows, safe, short
+    from tdbg.core.tables import counted, print_table, safe, short
     from tdbg.metrics.metrics_options import label
 
     if not rows:
@@ -99,7 +99,7 @@ def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) ->
     keys = [key for key, _ in by_key]
     sources = len(set(keys)) < len(keys)
     columns = [*COLUMNS, *(["other ranks"] if several else []), *(["source"] if sources else [])]
-    print_rows(columns, _lines(by_key, bool(several), sources))
+    print_table(columns, _lines(by_key, bool(several), sources))
     for (key, rank), text in sorted(found.texts.items()):
         if wanted(key) and rank == ranks[0]:
             print(safe(f"{key}: {short(text)}"))

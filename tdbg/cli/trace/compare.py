@@ -143,7 +143,7 @@ def _save(args: CompareArgs, paths: list[str]) -> int:
 
 def _print(found: "TraceComparison", top: int) -> None:
     from tdbg.core.output import say
-    from tdbg.core.tables import print_rows, safe
+    from tdbg.core.tables import print_table, safe
     from tdbg.traces.analyze.summary_figures import ms
     from tdbg.traces.analyze.trace_comparison import is_notable
 
@@ -153,12 +153,12 @@ def _print(found: "TraceComparison", top: int) -> None:
     if found.a.steps and found.b.steps:
         rows = ((p.name, ms(p.a), ms(p.b), _signed(p.b - p.a), _mark(is_notable(p, found))) for p in found.parts)
         print("\nparts of a step")
-        print_rows(("part", "A ms", "B ms", "change ms", "beyond its spread"), rows)
+        print_table(("part", "A ms", "B ms", "change ms", "beyond its spread"), rows)
     for what, changes in (("operators by their own time", found.operators), ("kernels", found.kernels)):
         if changes:
             print(f"\n{what}, for each step: what changed by 1 % of a step and more, {len(changes):,} in all")
             columns = ("A ms", "B ms", "change ms", "A calls", "B calls", what.partition(" ")[0].removesuffix("s"))
-            print_rows(columns, _rows(changes[:top]))
+            print_table(columns, _rows(changes[:top]))
     for note in found.notes:
         say(safe(note))
 

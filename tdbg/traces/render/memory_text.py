@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tdbg.core.tables import print_rows, short, size
+from tdbg.core.tables import print_table, short, size
 from tdbg.traces.analyze.summary_figures import ms
 from tdbg.traces.summary import Memory, Summary
 
@@ -22,7 +22,7 @@ def print_memory(memory: Memory, read: Summary, top: int) -> None:
     rows = [
         (size(amount), f"{amount / max(memory.peak, 1):.1%}", short(name, 70)) for name, amount in _most(memory, top)
     ]
-    print_rows(("at the peak", "share", "allocated by"), rows)
+    print_table(("at the peak", "share", "allocated by"), rows)
     rest = memory.peak - held
     if rest > 0.005 * memory.peak:
         print(f"{size(rest)} more: allocated before the trace began, or by others")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from tdbg.core.tables import counted, print_rows, safe, short, size
+from tdbg.core.tables import counted, print_table, safe, short, size
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.analyze.summary_figures import counted_flops, ms
 from tdbg.traces.parse import event_names
@@ -78,7 +78,7 @@ def _ranks(every: Sequence[tuple[TraceFile, Summary]]) -> None:
         cells = (f"{shares.get(name, 0.0):.0%}" for name in shown)
         owned = median(own_time(step) for step in steps) if steps else 0
         rows.append((label(one, read), len(read.steps), ms(summary_figures.typical_length(read)), ms(owned), *cells))
-    print_rows(("trace", "steps", "median ms", "own ms", *shown), rows)
+    print_table(("trace", "steps", "median ms", "own ms", *shown), rows)
     _apart(every)
 
 
@@ -129,7 +129,7 @@ def _operators(read: Summary, top: int, shapes: bool) -> None:
     rated = read.device is None and any(one.flops for one in found[:top])
     columns[4:4] = ["GFLOP/s"] if rated else []
     columns += (["shapes"] if shapes else []) + (["from"] if framed else [])
-    print_rows(columns, (_operator_row(one, whole, shapes, framed, rated) for one in found[:top]))
+    print_table(columns, (_operator_row(one, whole, shapes, framed, rated) for one in found[:top]))
 
 
 def _operator_row(one: Operator, whole: int, shapes: bool, framed: bool, rated: bool) -> list[Any]:
@@ -159,12 +159,12 @@ def _device(read: Summary, top: int) -> None:
         on = kind.get("tensor", 0)
         print(f"matrix kernels: {ms(matrix)} ms, {on / matrix:.0%} of it on tensor cores by their names")
     works = [(ms(one.total), one.calls, one.kind, short(one.name, 70)) for one in read.kernels[:top]]
-    print_rows(("total ms", "calls", "kind", "kernel"), works)
+    print_table(("total ms", "calls", "kind", "kernel"), works)
     copies = [(ms(one.total), one.calls, size(one.nbytes), short(one.name, 70)) for one in read.copies[:top]]
     if copies:
-        print_rows(("total ms", "calls", "bytes", "copy"), copies)
+        print_table(("total ms", "calls", "bytes", "copy"), copies)
     if read.waits:
-        print_rows(("total ms", "calls", "wait"), ((ms(one.total), one.calls, one.name) for one in read.waits[:top]))
+        print_table(("total ms", "calls", "wait"), ((ms(one.total), one.calls, one.name) for one in read.waits[:top]))
     if read.closing_wait:
         print(f"the profiler's own wait at its end, {ms(read.closing_wait)} ms, is counted nowhere")
 
@@ -191,7 +191,7 @@ def _modules(read: Summary, top: int) -> None:
         if id(row) in kept
     ]
     print(f"\nmodules, {len(sort_rows(root)):,} in all, ms of a step: forward, and without the modules below")
-    print_rows(("total ms", "own ms", "calls", "module"), rows)
+    print_table(("total ms", "own ms", "calls", "module"), rows)
 
 
 def _is_own(name: str) -> bool:
@@ -202,4 +202,4 @@ def _named(what: str, works: Sequence[Any], top: int) -> None:
     if works:
         print(f"\n{what}")
         rows = ((ms(one.total), one.calls, short(one.name, 70)) for one in works[:top])
-        print_rows(("total ms", "calls", what.removesuffix("s")), rows)
+        print_table(("total ms", "calls", what.removesuffix("s")), rows)
