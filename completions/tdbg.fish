@@ -351,7 +351,7 @@ complete -c tdbg -n '__tdbg_at \'run\'' -l tee -d 'Keep a copy of stdout and std
 complete -c tdbg -n '__tdbg_at \'run\'' -l disk-budget -x -d 'What a rank may write, such as 500MB.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l profile-name -x -d 'Use the settings [tool.tdbg.profiles.NAME].'
 complete -c tdbg -n '__tdbg_at \'run\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'Level of the program\'s own console log.'
-complete -c tdbg -n '__tdbg_at \'run\'' -l progress-every -x -d 'Time between progress lines, off a terminal.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l progress-every -x -d 'Time between progress lines; with --tee, a terminal has one live line.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l dry-run -d 'Print what would be done, and do nothing.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l exec -d 'Replace tdbg by the command: no live findings, no verdict.'
 complete -c tdbg -n '__tdbg_at \'run\'' -s q -l quiet -d 'Say only errors and one line at the end.'
@@ -406,7 +406,7 @@ complete -c tdbg -n '__tdbg_at \'profile\'' -l tee -d 'Keep a copy of stdout and
 complete -c tdbg -n '__tdbg_at \'profile\'' -l disk-budget -x -d 'What a rank may write, such as 500MB.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l profile-name -x -d 'Use the settings [tool.tdbg.profiles.NAME].'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'Level of the program\'s own console log.'
-complete -c tdbg -n '__tdbg_at \'profile\'' -l progress-every -x -d 'Time between progress lines, off a terminal.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l progress-every -x -d 'Time between progress lines; with --tee, a terminal has one live line.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l dry-run -d 'Print what would be done, and do nothing.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l exec -d 'Replace tdbg by the command: no live findings, no verdict.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -s q -l quiet -d 'Say only errors and one line at the end.'
@@ -508,7 +508,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l ranks -l rank -x -d 'O
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l phase -x -d 'Only this phase, such as train or eval.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l nth -x -d 'The N-th of several datapoints with this key, from 1. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l nth -x -d 'The N-th of several datapoints with this key, from 1.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l image -x -a '(__tdbg_IMAGE)' -d 'How pictures are sent to the terminal; auto asks its environment. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
@@ -549,7 +549,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l tolerance -x -d 'Allow
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l pair-by -x -d 'Pair datapoints by key or by order. [default: key]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l epochs -x -d 'Compare these two epochs: 1,2; or one epoch of two runs.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l ranks -x -d 'Compare these two ranks: 0,1; or one rank of two runs.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l top -x -d 'So many rows in the table of the worst tensors (default: 10). [default: 10]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l top -x -d 'So many rows in the table of the worst tensors. [default: 10]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -s h -l help -d 'Show this page and exit.'
@@ -577,7 +577,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l ranks -l rank -x -d 'O
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l phase -x -d 'Only this phase, such as train or eval.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l limit -x -d 'So many datapoints at most (default: 50). [default: 50]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l limit -x -d 'So many datapoints at most. [default: 50]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l size -x -d 'Values that the file may hold, before they become text. [default: 24MB]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l force -d 'Overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l json -d 'Print what was written as one JSON document.'
@@ -600,7 +600,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -r -F
 
 # tdbg inspect-pages convert
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -s o -l output -x -a '(__fish_complete_directories)' -d 'The folder to write; it must be new or empty.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l page-size -x -d 'Size of a page (default: 100MB). [default: 100MB]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l page-size -x -d 'Size of a page. [default: 100MB]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l json -d 'Print what was done as one JSON document.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -s h -l help -d 'Show this page and exit.'
@@ -622,7 +622,7 @@ complete -c tdbg -n '__tdbg_at \'trace\'' -s h -l help -d 'Show this page and ex
 
 # tdbg trace show
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
-complete -c tdbg -n '__tdbg_at \'trace show\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l windows -x -d 'Of several windows of a rank the last, or all. [default: last]'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l top -x -d 'Lines of each table. [default: 10]'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l shapes -d 'Tell calls of an operator with other input shapes apart.'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l html -r -F -d 'Write it as one HTML file, with graphs, that opens without a network.'
@@ -635,7 +635,7 @@ complete -c tdbg -n '__tdbg_at \'trace show\'' -r -F
 
 # tdbg trace advise
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
-complete -c tdbg -n '__tdbg_at \'trace advise\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l windows -x -d 'Of several windows of a rank the last, or all. [default: last]'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l threshold -x -d 'A bound of a rule, as NAME=VALUE; repeatable.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l fail-on -x -d 'Exit 1 on advice of this severity or worse: notice, warning, critical.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l json -d 'Print one JSON document.'
@@ -645,10 +645,10 @@ complete -c tdbg -n '__tdbg_at \'trace advise\'' -r -F
 
 # tdbg trace flame
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
-complete -c tdbg -n '__tdbg_at \'trace flame\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l windows -x -d 'Of several windows of a rank the last, or all. [default: last]'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l by -x -d 'By stack, module or operator; the first of them that the trace has if left out.'
-complete -c tdbg -n '__tdbg_at \'trace flame\'' -l top -x -d 'So many rows, those with most time; 40 if left out, and with --folded all. [default: 0]'
-complete -c tdbg -n '__tdbg_at \'trace flame\'' -l depth -x -d 'So many levels. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l top -x -d 'So many rows, those with most time; 40 if left out, and with --folded all.'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l depth -x -d 'So many levels; all if left out.'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l folded -d 'Print a line a stack and its own microseconds, as flame graph tools read them.'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'

@@ -33,7 +33,7 @@ class Screen:
     row: int = 0
     column: int = 0
     style: str = ""
-    live: list[str] = field(default_factory=list)  # every text that a row held when it was erased or left
+    erased: list[str] = field(default_factory=list)  # what a row held when a part of it was erased
 
     def feed(self, text: str) -> None:
         """Show more."""
@@ -79,7 +79,7 @@ class Screen:
         if kind == "m":
             self.style = "" if sequence in ("\x1b[0m", "\x1b[m") else sequence[2:-1]
         elif kind == "K":
-            self.live.append(self.text(self.row))
+            self.erased.append(self.text(self.row))
             begin = 0 if number == 2 else self.column
             self.cells[self.row] = [] if number == 2 else self.cells[self.row][:begin]
         elif kind == "J":

@@ -66,9 +66,9 @@ def show(snapshot: "Snapshot") -> None:
     if snapshot.ranks:
         print_table(COLUMNS, [row(rank, snapshot) for rank in snapshot.ranks[:SHOWN_RANKS]], digits=4)
         if len(snapshot.ranks) > SHOWN_RANKS:
-            print(f"and {len(snapshot.ranks) - SHOWN_RANKS} more ranks: --json shows all")
+            print_lines([f"and {len(snapshot.ranks) - SHOWN_RANKS} more ranks: --json shows all"])
     else:
-        print(f"no rank has done a step yet; processes that use torch: {snapshot.processes}")
+        print_lines([f"no rank has done a step yet; processes that use torch: {snapshot.processes}"])
     print_lines([f"last finding: {finding(snapshot)}"])
 
 

@@ -35,7 +35,7 @@ class Option:
     repeated. Where the default is None, ``value`` and ``many`` say it.
     """
 
-    __slots__ = ("group", "help", "least", "many", "metavar", "names", "old_names", "value")
+    __slots__ = ("group", "help", "least", "many", "metavar", "names", "old_names", "shows_default", "value")
 
     def __init__(
         self,
@@ -48,9 +48,11 @@ class Option:
         many: bool = False,
         least: int | None = None,
         old_names: tuple[str, ...] = (),
+        shows_default: bool = True,
     ) -> None:
         self.names, self.metavar, self.help, self.group = names, metavar, help, group
         self.value, self.many, self.least = value, many, least
+        self.shows_default = shows_default  # in its line of help; not where it stands for something left out
         self.old_names = old_names  # accepted, and shown nowhere
 
 

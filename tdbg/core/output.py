@@ -176,6 +176,22 @@ def print_lines(lines: Iterable[str]) -> None:
         print(text)
 
 
+def print_prose(text: str) -> None:
+    """Print a text to stdout; on a terminal its paragraphs are set anew, and indented lines stay lines."""
+    if not is_laid_out(sys.stdout):
+        print(text)
+        return
+    lines: list[str] = []
+    joins = False
+    for line in text.split("\n"):
+        goes_on = bool(line) and not line.startswith(" ")
+        lines[-1:] = [f"{lines[-1]} {line}"] if goes_on and joins else [*lines[-1:], line]
+        joins = goes_on
+    columns, color = terminal.count_columns(sys.stdout), terminal.has_color(sys.stdout)
+    shown = terminal.format_lines(map(escape_controls, lines), columns, color, hang=0)
+    print_styled(_encodable(shown, sys.stdout), end="")
+
+
 def _hanging(line: str) -> str:
     return line.removesuffix("\n").replace("\n", "\n    ")
 

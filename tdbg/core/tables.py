@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 safe = escapes.safe
 BETWEEN = "  "
 DIGITS = 5
-NARROWEST = 24  # a column of text is not made narrower by cutting its words
+NARROWEST = 32  # a column is not made narrower than this by cutting its words
+PROSE = 40  # nor one of sentences by wrapping them
 SEVERITY = "severity"  # the column whose cells are coloured
 
 
@@ -93,15 +94,20 @@ def print_table(columns: "Sequence[str]", rows: "Iterable[Sequence[object]]", di
 def _fitting_parts(lines: list[list[str]], room: int) -> "Iterator[list[list[str]]]":
     """The table, or where it is too wide by far its columns in several tables, each after the column that names the row."""
     columns = list(zip(*lines, strict=True))
-    least = [min(one, NARROWEST) for one in map(_longest_word, columns)]
-    name = next((at for at, column in enumerate(columns) if not _has_numbers(column)), 0)
-    part: list[int] = []
-    for at in range(len(least)):
-        wanted = dict.fromkeys([*part, name, at] if at > name or part else [*part, at])
-        if len(part) > 1 and sum(least[one] for one in wanted) + len(BETWEEN) * (len(wanted) - 1) > room:
+    least = [min(one, NARROWEST) + len(BETWEEN) for one in map(_least_width, columns)]
+    room += len(BETWEEN)
+    if sum(least) <= room:
+        yield lines
+        return
+    name = next((at for at, column in enumerate(columns) if _can_name(column[1:])), 0)
+    part = [name]
+    for at in range(len(columns)):
+        if at == name:
+            continue
+        if len(part) > 1 and sum(least[one] for one in (*part, at)) > room:
             yield [[line[one] for one in part] for line in lines]
-            wanted = dict.fromkeys([name, at])
-        part = list(wanted)
+            part = [name]
+        part.append(at)
     yield [[line[one] for one in part] for line in lines]
 
 
@@ -124,7 +130,7 @@ def _fitting_widths(columns: "Sequence[Sequence[str]]", room: int) -> list[int]:
     """As wide as what is in them; where that is too wide, the widest first down to their longest word, then further."""
     widths = [max(map(width, column)) for column in columns]
     room -= len(BETWEEN) * (len(columns) - 1)
-    words = [_longest_word(column) for column in columns]
+    words = [_least_width(column) for column in columns]
     for least in (words, [min(word, NARROWEST) for word in words]):
         while sum(widths) > room:
             wide = [at for at in range(len(widths)) if widths[at] > least[at]]
@@ -144,15 +150,22 @@ def _wrapped_rows(line: list[str], widths: list[int]) -> "list[list[str]]":
     return [[rows[at] if at < len(rows) else "" for rows in wrapped] for at in range(max(map(len, wrapped)))]
 
 
-def _longest_word(column: "Sequence[str]") -> int:
-    """How narrow a column may become: ``1.2 MB`` is one word."""
+def _least_width(column: "Sequence[str]") -> int:
+    """How narrow a column may become: to its longest word; ``1.2 MB`` is one, and sentences need more room."""
+    widest = max(map(width, column))
     if _has_numbers(column):
-        return max(map(width, column))
-    return max(max(map(width, text.split(" "))) for text in column)
+        return widest
+    words = max(max(map(width, text.split(" "))) for text in column)
+    return max(words, min(widest, PROSE)) if any(text.count(" ") > 3 for text in column) else words
+
+
+def _can_name(cells: "Sequence[str]") -> bool:
+    """True if the cells name their rows: words, or the numbers of ranks."""
+    return not all(map(_is_number, cells)) or (all(map(str.isdigit, cells)) and len(set(cells)) == len(cells))
 
 
 def _has_numbers(column: "Sequence[str]") -> bool:
-    return all(map(_is_number, column[1:]))
+    return all(map(_is_number, column[1:])) and any(text != "-" for text in column[1:])
 
 
 def width(text: str) -> int:
@@ -170,4 +183,8 @@ def _padded(text: str, columns: int, right: bool) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text[:1].isdigit() or text in ("-", "nan", "inf", "-inf") or (text[:1] == "-" and text[1:2].isdigit())
+    return (
+        text[:1].isdigit()
+        or text in ("-", "nan", "inf", "-inf", "NaN", "Inf", "-Inf")
+        or (text[:1] == "-" and text[1:2].isdigit())
+    )

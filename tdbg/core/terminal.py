@@ -20,11 +20,12 @@ COLOR_MODES = ("auto", "always", "never")
 DEFAULT_COLUMNS = 80
 LEAST_COLUMNS = 20
 HANG = 4  # how far the rest of a wrapped line is indented beneath its beginning
+TAB = 8
 LEAST_ROOM = 16  # for the text of a line, however far it is indented
 RESTS = "\x1b[K"  # erases what is left of the row
 SEVERITY_STYLES = {"critical": "bold red", "error": "red", "warning": "yellow", "info": "cyan"}
 # ``TD-N001 critical:``, and the counts of a verdict's headline.
-_SEVERITIES = r"\b[A-Z]{2}-[A-Z]\d{3} (critical|error|warning|info)(?=:)"
+_SEVERITIES = r"\b[A-Z]{2}-[A-Z]\d{3} \(?(critical|error|warning|info)\)?(?=:)"
 _COUNTS = r"\b\d+ (critical|error|warning|info)s?\b"
 _HEADLINE = "verdict: "
 _mode = "auto"
@@ -87,12 +88,15 @@ def paint(text: str, style: str) -> str:
     return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
 
 
-def format_lines(lines: "Iterable[str]", columns: int, color: bool, prefix: str = "") -> str:
+def format_lines(lines: "Iterable[str]", columns: int, color: bool, prefix: str = "", hang: int = HANG) -> str:
     """Lines as a terminal shows them: wrapped between words, the rest of a line indented beneath its beginning.
 
     Each row begins with ``prefix``. Words that are wider than a row (paths, hashes) are cut. What a terminal would obey is
     escaped already.
     """
+    lines = list(lines)
+    if all(_is_plain(line, columns - len(prefix)) for line in lines):
+        return "".join(f"{prefix}{line}\n" for line in lines)
     from io import StringIO
 
     from rich.console import Console
@@ -111,9 +115,16 @@ def format_lines(lines: "Iterable[str]", columns: int, color: bool, prefix: str 
         emoji=False,
     )
     for line in lines:
-        for row in _wrap(console, line, columns - len(prefix)):
+        for row in _wrap(console, line, columns - len(prefix), hang):
             console.print(Text(prefix) + row, soft_wrap=True)
     return printed.getvalue()
+
+
+def _is_plain(line: str, columns: int) -> bool:
+    """True if there is nothing to wrap and nothing to colour."""
+    return (
+        len(line) <= columns and line.isascii() and line.isprintable() and "TD-" not in line and _HEADLINE not in line
+    )
 
 
 def wrap_words(text: str, columns: int) -> list[str]:
@@ -125,13 +136,13 @@ def wrap_words(text: str, columns: int) -> list[str]:
     return [row.plain.rstrip() for row in rows] or [""]
 
 
-def _wrap(console: "Console", line: str, columns: int) -> "Iterator[Text]":
+def _wrap(console: "Console", line: str, columns: int, hang: int) -> "Iterator[Text]":
     """The rows of one line, styled."""
     from rich.cells import cell_len
     from rich.text import Text
 
     words = line.lstrip(" ")
-    indent = min(len(line) - len(words), max(columns - LEAST_ROOM - HANG, 0))
+    indent = min(len(line) - len(words), max(columns - LEAST_ROOM - hang, 0))
     text = Text(words)
     text.highlight_regex(_SEVERITIES, style=_style_of)
     if words.startswith(_HEADLINE):
@@ -139,8 +150,15 @@ def _wrap(console: "Console", line: str, columns: int) -> "Iterator[Text]":
     if indent + cell_len(words) <= columns:
         yield Text(" " * indent) + text
         return
-    for number, row in enumerate(text.wrap(console, max(columns - indent - HANG, LEAST_ROOM), overflow="fold")):
-        yield Text(" " * (indent + HANG if number else indent)) + row
+    text.expand_tabs(TAB)
+    room = max(columns - indent, LEAST_ROOM)
+    first = text.wrap(console, room, overflow="fold")[0]
+    rest = text.divide([len(text.plain) - len(text.plain[len(first.plain) :].lstrip())])[-1]
+    first.rstrip()
+    yield Text(" " * indent) + first
+    for row in rest.wrap(console, max(room - hang, LEAST_ROOM), overflow="fold"):
+        row.rstrip()
+        yield Text(" " * (indent + hang)) + row
 
 
 def _style_of(found: str) -> str:

@@ -1,7 +1,7 @@
 """The terminal that `tdbg run` shares with the program: rows of tdbg's own, and a live line that is in nobody's way.
 
 The program writes to the terminal itself, so tdbg cannot know where the cursor is: each of its lines begins a row of its
-own whatever is there, and there is no live line. With `--tee` every byte passes tdbg, which takes the line away before
+own whatever is there, and there is no live line. While a line is edited there (pdb, a password), they wait. With `--tee` every byte passes tdbg, which takes the line away before
 the program's bytes go on, and draws it only where the program has ended its row, redraws nothing and reads no line.
 """
 
@@ -22,6 +22,7 @@ REDRAW_REST_S = 30.0  # no live line for so long after the program has redrawn a
 _REDRAW = re.compile(rb"\r(?!\n)|\x08|\x1b(?!\[[0-9;:]*m)")
 _CUT_OFF = re.compile(rb"(?:\r|\x1b(?:\[[0-9;:]*)?)\Z")  # its end is in the next bytes
 _LINE_END = b"\n"
+_ROW_CHANGE = re.compile(rb"\n|\x1b\[(\d*)A")
 
 
 class ProgramRows(TerminalRows):
@@ -35,7 +36,10 @@ class ProgramRows(TerminalRows):
         self.passes_all = passes_all and can_redraw_stderr()
         self._at_start = passes_all
         self._redrawn = -math.inf
+        self._rise = 0  # how many rows above the cursor its last redraw began
         self._cut_off = b""
+        self._waiting = ""
+        self._has_ended = False
 
     def pass_on(self, data: bytes, write: Callable[[bytes], bool]) -> bool:
         """Let the program's bytes through, on a terminal without the live line; returns what ``write`` does."""
@@ -51,12 +55,15 @@ class ProgramRows(TerminalRows):
         self._cut_off = found[0] if found else b""
         if _REDRAW.search(whole, 0, len(whole) - len(self._cut_off)):
             self._redrawn = time.monotonic()
+            self._rise = _rise(whole)
         self._at_start = whole.endswith(_LINE_END)
+
+    def _redraws(self) -> bool:
+        return time.monotonic() - self._redrawn < REDRAW_REST_S
 
     def is_free(self) -> bool:
         """True if a live line is in nobody's way: the cursor begins a row, and nobody else draws or reads there."""
-        rests = time.monotonic() - self._redrawn < REDRAW_REST_S
-        return self.passes_all and self._at_start and not rests and not is_read()
+        return self.passes_all and self._at_start and not self._redraws() and not is_read()
 
     def redraw(self, text: str) -> None:
         """Put a text in place of the live line, where it is in nobody's way."""
@@ -65,10 +72,24 @@ class ProgramRows(TerminalRows):
                 super().redraw(text)
 
     def write(self, text: str) -> None:
-        """Write whole lines on rows of their own; the program goes on beneath."""
+        """Write whole lines on rows of their own; the program goes on beneath, with room for what it redraws above."""
         with self.lock:
-            super().write(text)
-            self._at_start = True
+            self._waiting += text
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what has waited, unless a line is edited still."""
+        with self.lock:
+            if self._waiting and (self._has_ended or not is_edited()):
+                text, self._waiting = self._waiting, ""
+                super().write(text + "\n" * (self._rise if self._redraws() else 0))
+                self._at_start = True
+
+    def end(self) -> None:
+        """The program has ended, in whatever mode it left the terminal."""
+        self._has_ended = True
+        self._redrawn = -math.inf
+        self.flush()
 
     def lead(self) -> str:
         """Blanks enough to leave a row that has been begun, and to stay in one that has not."""
@@ -77,10 +98,27 @@ class ProgramRows(TerminalRows):
         return f"{' ' * terminal.row_columns(sys.stderr)}\r{terminal.RESTS}"
 
 
+def _rise(data: bytes) -> int:
+    """How many rows above its first one a redraw goes."""
+    row = highest = 0
+    for found in _ROW_CHANGE.finditer(data):
+        row += 1 if found[0] == _LINE_END else -int(found[1] or 1)
+        highest = min(highest, row)
+    return -highest
+
+
 def is_read() -> bool:
-    """True if a line is edited on the terminal (pdb, a password), or the shell's prompt stands there."""
+    """True if a line is edited on the terminal, or another job than this one stands in its foreground."""
+    try:
+        return is_edited() or os.tcgetpgrp(sys.stderr.fileno()) != os.getpgrp()
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def is_edited() -> bool:
+    """True if a program reads key by key (readline, as pdb does), or without an echo (a password)."""
     try:
         mode = termios.tcgetattr(sys.stderr.fileno())[3]
-        return not (mode & termios.ICANON and mode & termios.ECHO) or os.tcgetpgrp(sys.stderr.fileno()) != os.getpgrp()
     except (OSError, ValueError, AttributeError, termios.error):
         return False
+    return not (mode & termios.ICANON and mode & termios.ECHO)

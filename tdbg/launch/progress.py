@@ -21,8 +21,8 @@ class Progress:
     def __init__(self, settings: Settings, view: View) -> None:
         self._quiet = settings.quiet
         self._view = view
-        rows = output.terminal_rows()
-        self._live = isinstance(rows, ProgramRows) and rows.passes_all
+        self._rows = output.terminal_rows()
+        self._live = isinstance(self._rows, ProgramRows) and self._rows.passes_all
         self._every = LIVE_LINE_S if self._live else settings.progress_every
         self._shown = self._moved = time.monotonic()
         self._then = (0, 0)  # steps and evaluation calls when the run was last seen to move
@@ -32,6 +32,8 @@ class Progress:
 
     def show(self, now: float) -> None:
         """Print, if it is time and there is something new to tell."""
+        if isinstance(self._rows, ProgramRows):
+            self._rows.flush()
         if self._quiet or now - self._shown < self._every or is_read():
             return
         self._shown = now

@@ -152,9 +152,10 @@ class Supervision:
         orphans.occupy_standard_streams()
         rows = ProgramRows(passes_all=self.settings.tee)
         with shared_terminal(rows):
-            return self._watch(words, env, self._tee(rows))
+            return self._watch(words, env, rows)
 
-    def _watch(self, words: Sequence[str], env: Mapping[str, str], tee: Tee | None) -> int:
+    def _watch(self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows) -> int:
+        tee = self._tee(rows)
         child = Child(words, env, tee)
         mark = {name: env[name] for name in boot.MARK}
         guard = Guard(child.pid, mark)
@@ -184,6 +185,7 @@ class Supervision:
         guard.dismiss()
         if tee:
             tee.finish()
+        rows.end()
         if patience:
             patience.end()
         if self.leads:
