@@ -235,8 +235,7 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, scre
     print_lines([f"{safe(tensor.path)}: {tensor.dtype.name} {shape(tensor.shape)}, {size(tensor.nbytes)}{cut}"])
     if tensor.note:
         print_lines([f"note: {safe(str(dict(tensor.note)))[:TEXT]}"])
-    for line in figure_lines(figures, exact=part is not None):
-        print(line)
+    print_lines(figure_lines(figures, exact=part is not None))
     if sum(bars):
         print(f"{figures.min:.4g} |{screen.bar(bars)}| {figures.max:.4g}")
     if part is None:
