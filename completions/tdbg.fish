@@ -659,7 +659,7 @@ complete -c tdbg -n '__tdbg_at \'trace flame\'' -r -F
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l tolerance -x -d 'How much slower B may be, such as 0.1 or 10%; 0.05 if left out.'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l save -r -F -d 'Compare nothing: keep the runs that are named as a baseline.'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
-complete -c tdbg -n '__tdbg_at \'trace compare\'' -l windows -x -d 'Of several windows of a rank all, or the last; all if left out. [default: all]'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l windows -x -d 'Of several windows of a rank all, or the last. [default: all]'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l top -x -d 'Lines of each table. [default: 10]'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'

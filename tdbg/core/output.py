@@ -159,7 +159,8 @@ def say(*lines: str) -> None:
         _rows.write(_encodable(terminal.format_lines(text.split("\n"), columns, color, PREFIX), sys.stderr))
         return
     try:
-        sys.stderr.write("".join(f"{PREFIX}{line}\n" for line in text.split("\n")))
+        begin = terminal.begin_row(sys.stderr) if can_redraw_stderr() else ""  # a rank's: the program writes there too
+        sys.stderr.write(begin + "".join(f"{PREFIX}{line}\n" for line in text.split("\n")))
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # nobody listens: closed pipe, closed stream or none at all
         mute(sys.stderr)

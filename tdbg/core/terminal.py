@@ -80,6 +80,13 @@ def row_columns(stream: "TextIO | None") -> int:
         return DEFAULT_COLUMNS
 
 
+def begin_row(stream: "TextIO | None") -> str:
+    """What brings the cursor to the beginning of a row, wherever it is: blanks enough to leave a row that has been begun,
+    and to stay in one that has not.
+    """
+    return f"{' ' * row_columns(stream)}\r{RESTS}"
+
+
 def paint(text: str, style: str) -> str:
     """A text in a style of rich's; its control characters are escaped already."""
     from rich.color import ColorSystem

@@ -92,10 +92,10 @@ class ProgramRows(TerminalRows):
         self.flush()
 
     def lead(self) -> str:
-        """Blanks enough to leave a row that has been begun, and to stay in one that has not."""
+        """What begins a row, where the program may have begun one."""
         if (self.passes_all and self._at_start) or not can_redraw_stderr():
             return ""
-        return f"{' ' * terminal.row_columns(sys.stderr)}\r{terminal.RESTS}"
+        return terminal.begin_row(sys.stderr)
 
 
 def _rise(data: bytes) -> int:

@@ -72,6 +72,17 @@ def test_what_a_program_wrote_is_shown_and_never_obeyed(screen: Terminal) -> Non
     assert "\x1b" not in screen.getvalue()
 
 
+def test_a_rank_says_its_lines_plain_on_rows_of_their_own(screen: Terminal) -> None:
+    """There the terminal is the program's: no rich, nothing is wrapped, and the row that the program began is left to it."""
+    screen.write("begun,")
+    with contextlib.redirect_stderr(screen):
+        output.say(LONG)
+    screen.write("go on")
+    found = rows(screen)
+    assert found[0] == "begun," and "".join(found[1:3]) == f"tdbg: {LONG}" and found[3] == "go on"
+    assert "\x1b[1" not in screen.getvalue()
+
+
 def test_paragraphs_are_set_anew_and_indented_lines_stay(screen: Terminal) -> None:
     screen.run(output.print_prose, "One sentence that\nis long.\n\nExample:\n    a line\n    another line\nAfter it")
     assert rows(screen) == ["One sentence that is long.", "", "Example:", "    a line", "    another line", "After it"]

@@ -35,7 +35,7 @@ OPTIONS: Options = {
     "tolerance": Option(("--tolerance",), "SHARE", "How much slower B may be, such as 0.1 or 10%; 0.05 if left out."),
     "save": Option(("--save",), "FILE", "Compare nothing: keep the runs that are named as a baseline."),
     "ranks": SELECTION["ranks"],
-    "windows": Option(("--windows",), "NAME", "Of several windows of a rank all, or the last; all if left out."),
+    "windows": Option(("--windows",), "NAME", "Of several windows of a rank all, or the last."),
     "top": Option(("--top",), "N", "Lines of each table."),
     "json": JSON,
 }
