@@ -84,6 +84,8 @@ class TerminalRows:
     A command that reads has the terminal to itself. `tdbg run` shares it with the program: see `ProgramRows`.
     """
 
+    passes_all = False  # everything that a program writes there comes by here
+
     def __init__(self) -> None:
         self.lock = RLock()
         self.is_drawn = False
@@ -106,6 +108,13 @@ class TerminalRows:
             if self.is_drawn:
                 self.is_drawn = False
                 self._send(f"\r{terminal.RESTS}")
+
+    def flush(self) -> None:
+        """Write what has waited: nothing waits where nobody else has the terminal."""
+
+    def is_read(self) -> bool:
+        """True if somebody else reads from the terminal now."""
+        return False
 
     def lead(self) -> str:
         """What has to be written so that the cursor stands at the beginning of a row that is tdbg's."""

@@ -1,8 +1,9 @@
 """The terminal that `tdbg run` shares with the program: rows of tdbg's own, and a live line that is in nobody's way.
 
 The program writes to the terminal itself, so tdbg cannot know where the cursor is: each of its lines begins a row of its
-own whatever is there, and there is no live line. While a line is edited there (pdb, a password), they wait. With `--tee` every byte passes tdbg, which takes the line away before
-the program's bytes go on, and draws it only where the program has ended its row, redraws nothing and reads no line.
+own whatever is there, and there is no live line. While a line is edited there (pdb, a password), lines wait. With `--tee`
+every byte passes tdbg, which takes the live line away before the program's bytes go on, and draws it only where the
+program has ended its row, redraws nothing and reads no line.
 """
 
 import math
@@ -40,6 +41,7 @@ class ProgramRows(TerminalRows):
         self._cut_off = b""
         self._waiting = ""
         self._has_ended = False
+        self._mode_before = _line_mode()
 
     def pass_on(self, data: bytes, write: Callable[[bytes], bool]) -> bool:
         """Let the program's bytes through, on a terminal without the live line; returns what ``write`` does."""
@@ -63,7 +65,19 @@ class ProgramRows(TerminalRows):
 
     def is_free(self) -> bool:
         """True if a live line is in nobody's way: the cursor begins a row, and nobody else draws or reads there."""
-        return self.passes_all and self._at_start and not self._redraws() and not is_read()
+        return self.passes_all and self._at_start and not self._redraws() and not self.is_read()
+
+    def is_read(self) -> bool:
+        """True if a line is edited on the terminal, or another job than this one stands in its foreground."""
+        try:
+            return self.is_edited() or os.tcgetpgrp(sys.stderr.fileno()) != os.getpgrp()
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    def is_edited(self) -> bool:
+        """True if the program reads key by key now (readline, as pdb does), or without an echo (a password)."""
+        mode = _line_mode()
+        return mode is not None and mode != self._mode_before
 
     def redraw(self, text: str) -> None:
         """Put a text in place of the live line, where it is in nobody's way."""
@@ -80,7 +94,7 @@ class ProgramRows(TerminalRows):
     def flush(self) -> None:
         """Write what has waited, unless a line is edited still."""
         with self.lock:
-            if self._waiting and (self._has_ended or not is_edited()):
+            if self._waiting and (self._has_ended or not self.is_edited()):
                 text, self._waiting = self._waiting, ""
                 super().write(text + "\n" * (self._rise if self._redraws() else 0))
                 self._at_start = True
@@ -107,18 +121,9 @@ def _rise(data: bytes) -> int:
     return -highest
 
 
-def is_read() -> bool:
-    """True if a line is edited on the terminal, or another job than this one stands in its foreground."""
+def _line_mode() -> int | None:
+    """Whether the terminal of stderr takes whole lines, and echoes them; None if it is none."""
     try:
-        return is_edited() or os.tcgetpgrp(sys.stderr.fileno()) != os.getpgrp()
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-def is_edited() -> bool:
-    """True if a program reads key by key (readline, as pdb does), or without an echo (a password)."""
-    try:
-        mode = termios.tcgetattr(sys.stderr.fileno())[3]
+        return int(termios.tcgetattr(sys.stderr.fileno())[3]) & (termios.ICANON | termios.ECHO)
     except (OSError, ValueError, AttributeError, termios.error):
-        return False
-    return not (mode & termios.ICANON and mode & termios.ECHO)
+        return None

@@ -1,13 +1,11 @@
-"""How far a run is: a live line where the terminal has room for one (see `ProgramRows`), else a line every so many seconds."""
+"""How far a run is: a live line where the terminal has room for one (see `program_rows`), else a line every so many seconds."""
 
 import threading
 import time
 
-from tdbg.core import output
 from tdbg.core.config import Settings
-from tdbg.core.output import PREFIX, redraw_stderr, say
+from tdbg.core.output import PREFIX, redraw_stderr, say, terminal_rows
 from tdbg.core.tables import counted
-from tdbg.launch.program_rows import ProgramRows, is_read
 from tdbg.rules.text import figure
 from tdbg.rules.view import ProcessView, View, finite
 
@@ -21,8 +19,8 @@ class Progress:
     def __init__(self, settings: Settings, view: View) -> None:
         self._quiet = settings.quiet
         self._view = view
-        self._rows = output.terminal_rows()
-        self._live = isinstance(self._rows, ProgramRows) and self._rows.passes_all
+        self._rows = terminal_rows()
+        self._live = self._rows.passes_all
         self._every = LIVE_LINE_S if self._live else settings.progress_every
         self._shown = self._moved = time.monotonic()
         self._then = (0, 0)  # steps and evaluation calls when the run was last seen to move
@@ -32,9 +30,8 @@ class Progress:
 
     def show(self, now: float) -> None:
         """Print, if it is time and there is something new to tell."""
-        if isinstance(self._rows, ProgramRows):
-            self._rows.flush()
-        if self._quiet or now - self._shown < self._every or is_read():
+        self._rows.flush()
+        if self._quiet or now - self._shown < self._every or self._rows.is_read():
             return
         self._shown = now
         text = self._text(now)

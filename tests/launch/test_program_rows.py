@@ -136,11 +136,10 @@ def test_a_display_of_several_rows_finds_room_above(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def tty(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """stderr is a terminal whose mode can be set."""
+def tty() -> Iterator[int]:
+    """A terminal whose mode can be set."""
     leader, follower = pty.openpty()
-    with open(follower, "w", encoding="utf-8", closefd=False) as stream, contextlib.redirect_stderr(stream):
-        yield follower
+    yield follower
     os.close(leader)
     os.close(follower)
 
@@ -153,9 +152,9 @@ def edit(tty: int, *, on: bool) -> None:
 
 def test_what_is_said_while_a_line_is_edited_waits(tty: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
-    rows = ProgramRows(passes_all=True)
-    monkeypatch.setattr(rows, "_send", sent.append)
     with contextlib.redirect_stderr(open(tty, "w", encoding="utf-8", closefd=False)):
+        rows = ProgramRows(passes_all=True)
+        monkeypatch.setattr(rows, "_send", sent.append)
         edit(tty, on=True)
         rows.write("tdbg: one\n")
         rows.redraw("tdbg: step 1")
