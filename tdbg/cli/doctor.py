@@ -10,7 +10,8 @@ from typing import Any
 
 from tdbg.core.command_spec import JSON, Args, Command, Options
 from tdbg.core.errors import TdbgError
-from tdbg.core.output import plain, print_json, print_table
+from tdbg.core.output import print_json
+from tdbg.core.tables import cell, print_table
 
 OLDEST_TORCH = (2, 6)
 NEEDED = ("typer", "rich", "yacs", "msgspec", "numpy", "safetensors", "psutil", "ijson")
@@ -71,8 +72,8 @@ def show(checks: Iterable[Check], settings: list[dict[str, Any]]) -> None:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(name if on is True else f"{name}={plain(on)}" for name, on in value.items()) or "-"
-    return plain(value) or "-"
+        return ", ".join(name if on is True else f"{name}={cell(on)}" for name, on in value.items()) or "-"
+    return cell(value) or "-"
 
 
 def resolved() -> tuple[list[dict[str, Any]], list[Check]]:

@@ -76,7 +76,7 @@ class Settings:
     log_level: str = setting(LOCAL, "level of the program's own console log", "")
     disk_budget: str = setting(LOCAL, "bytes a rank may write, such as 500MB", "1GB")
     quiet: bool = setting(LOCAL, "say nothing but errors and the verdict's first line", False)
-    progress_every: float = setting(LOCAL, "seconds between progress lines where stderr is no terminal", 30.0)
+    progress_every: float = setting(LOCAL, "seconds between progress lines where there is no live line", 30.0)
     step_optimizer: str = setting(LOCAL, "class name of the optimizer whose step counts, if not the first", "")
     keep_steps: int = setting(LOCAL, "step records kept for the report of a bad step", 16)
     every: int = setting(LOCAL, "flags and levels look at every Nth step; 0: as often as the budget allows", 0)
