@@ -58,6 +58,11 @@ class Registry(Generic[T]):
             if not module.name.startswith("_"):
                 self._import(module.name)
 
+    @property
+    def is_loaded(self) -> bool:
+        """True once every file of ``package`` was imported."""
+        return self._loaded
+
     def some(self, files: Iterable[str]) -> list[T]:
         """The members that these files of ``package`` hold, without loading the others."""
         for name in files:

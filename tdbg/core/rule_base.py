@@ -8,7 +8,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Generic, NamedTuple, TypedDict, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 from tdbg.core.deprecation import adopt_old_names
 from tdbg.core.errors import TdbgError
@@ -124,7 +124,18 @@ def evaluate_rules(
     return found
 
 
-def following_codes(rules: Iterable[AnyRule]) -> dict[str, set[str]]:
+class Related(Protocol):
+    """What places a rule among others."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def leads_to(self) -> Sequence[str]: ...
+    @property
+    def causes(self) -> Sequence[str]: ...
+
+
+def following_codes(rules: Iterable[AnyRule | Related]) -> dict[str, set[str]]:
     """For each code that leads to others: the codes that follow from it, directly or through others."""
     direct: dict[str, set[str]] = {}
     for rule in rules:

@@ -1,6 +1,6 @@
 """What a run was watched by: which rules could see what they are there for, and what would arm the others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tdbg.core.flags import FLAGS, LEVELS, covers
@@ -25,6 +25,16 @@ class Signals:
         if probe in self.probes:
             return True
         return probe not in self.unavailable and _needed(probe).is_met(self)
+
+    def find_unarmed(self, probes: Sequence[str], ranks: int, *, needs_training: bool) -> Unarmed | None:
+        """Why a rule that needs this has no signal in the run: level, ranks, flag, probe or phase; None if it has one."""
+        if self.level == "off":
+            return Unarmed("level off", level="basic")
+        if ranks > self.ranks:
+            return Unarmed(f"needs {ranks} ranks")
+        if probes:
+            return self.unwatched(probes)
+        return Unarmed("no training step was recorded") if needs_training and not self.has_trained else None
 
     def unwatched(self, probes: Iterable[str]) -> Unarmed | None:
         """What it takes for one of these probes to watch; None if one does."""

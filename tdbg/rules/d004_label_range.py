@@ -1,7 +1,7 @@
 """TD-D004: labels that the model has no class for."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tdbg.core.events import Event, Finding, Observation, Traceback
 from tdbg.core.observations.dataloader import LabelsOutside
@@ -13,8 +13,7 @@ from tdbg.rules.text import clip, joined
 ERROR = re.compile(r"out of bounds|device-side assert|n_classes|class values must be", re.IGNORECASE)
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(NamedTuple):
     process: ProcessDir
     labels: LabelsOutside
 

@@ -1,13 +1,12 @@
 """TD-N001: where the first NaN or Inf came from."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 
 from tdbg.core.events import MOMENT, Event, Finding, NonFinite, Start, Step
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.core.window import middle
-from tdbg.rules import RULES, Rule
+from tdbg.rules import RULES, Rule, overwrite_finding
 from tdbg.rules._origins import REDUCED, Sighting, find_origin
 from tdbg.rules.text import figure, joined, kept_in, kind_name, ranges
 from tdbg.rules.view import View, finite, non_finite
@@ -67,7 +66,6 @@ WATCH_ALL = "; --max-overhead 100 looks before each update and runs the batch ag
 UNWATCHED = "run it again so that these steps are watched: choose another --window, or raise --max-overhead"
 
 
-@dataclass(slots=True)
 class _State:
     """What is kept of one process."""
 
@@ -176,7 +174,7 @@ class FirstNonFinite(Rule):
         if known is None or (known.recovered and not sighting.recovered) or known.event.how == "record":
             self._seen[sighting.process.label] = sighting
         if self._given is not None:
-            _copy_finding(self._make_origin_finding(), self._given)
+            overwrite_finding(self._given, self._make_origin_finding())
             return ()
         self._held = not (self._world == 1 and sighting.event.how != "record") and not self._find_best().certain
         return () if self._held else self._report_origin()
@@ -356,8 +354,3 @@ def _describe_parameters(event: NonFinite) -> list[str]:
     if event.note:
         lines.append(f"note: {event.note}")
     return lines
-
-
-def _copy_finding(source: Finding, target: Finding) -> None:
-    for item in fields(Finding):
-        setattr(target, item.name, getattr(source, item.name))

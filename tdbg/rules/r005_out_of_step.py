@@ -2,8 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import CallOrder, GroupOrder
@@ -21,8 +20,7 @@ Ops = list[list[Any]]  # [call, times in a row]
 Key = tuple[int, str, int, tuple[int, ...]]  # launch, group, since, its ranks
 
 
-@dataclass(slots=True)
-class _Chunk:
+class _Chunk(NamedTuple):
     first: int
     last: int
     crc: str
