@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.command_spec import JSON, Args, Command, Options
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.output import plain, print_json, print_table
 
 OLDEST_TORCH = (2, 6)
@@ -176,7 +176,6 @@ def folder() -> Iterator[Check]:
 
 def variables() -> Iterator[Check]:
     """TDBG_ variables that mean nothing: a misspelt one is ignored in silence otherwise."""
-    import difflib
     from dataclasses import fields
 
     from tdbg.core.config import Settings
@@ -184,8 +183,7 @@ def variables() -> Iterator[Check]:
     known = [*(f"TDBG_{item.name.upper()}" for item in fields(Settings)), *OTHER_VARIABLES]
     for name in sorted(os.environ):
         if name.startswith("TDBG_") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            yield Check(name, "no such setting", "problem", f"did you mean {near[0]}?" if near else "unset it")
+            yield Check(name, "no such setting", "problem", suggest(name, known, "unset it"))
 
 
 CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (interpreter, packages, launchers, start_up, folder, variables)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 
 
 class Named(Protocol):
@@ -126,10 +126,7 @@ class Registry(Generic[T]):
             self.load_third_party()
         if name in self._items:
             return self._items[name]
-        import difflib
-
-        near = difflib.get_close_matches(name, self._items, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(self._items)}"
+        hint = suggest(name, self._items, f"known: {', '.join(self._items)}")
         raise TdbgError(f"no {self.kind} is named {name!r}", hint)
 
 

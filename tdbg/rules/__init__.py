@@ -5,14 +5,13 @@ the ranks one after the other (offline) or mixed (live), so what it concludes mu
 between ranks: a finding already given out may be amended in place when another rank knows better.
 """
 
-import difflib
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 
 from tdbg.core.deprecation import renamed_method
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Step
 from tdbg.core.observations import Observed
 from tdbg.core.registry import Registry
@@ -187,6 +186,6 @@ def check_words(words: Sequence[str]) -> None:
     for word in words:
         if word in SEVERITIES or (len(word) > 3 and any(code.startswith(word.upper()) for code in codes)):
             continue
-        near = difflib.get_close_matches(word.upper(), codes, n=1) or difflib.get_close_matches(word, SEVERITIES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"name a code such as {codes[0]}, or: {', '.join(SEVERITIES)}"
+        listed = f"name a code such as {codes[0]}, or: {', '.join(SEVERITIES)}"
+        hint = suggest(word, codes, "") or suggest(word, SEVERITIES, listed)
         raise TdbgError(f"no finding has the code or severity {word!r}", hint)
