@@ -1,7 +1,8 @@
 """What a run was watched by: which rules could see what they are there for, and what would arm the others."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tdbg.core.flags import FLAGS, LEVELS, covers
 from tdbg.core.rule_base import Unarmed
@@ -9,14 +10,13 @@ from tdbg.core.rule_base import Unarmed
 LOSSES = "loss"  # diagnostics that the program calls: every flag under LOSS. wakes one
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
+class Signals(NamedTuple):
     """What could be seen of a run."""
 
     level: str = "basic"  # the highest it had
     flags: frozenset[str] = frozenset()  # those that were on
     probes: frozenset[str] = frozenset()  # those whose observations came
-    unavailable: Mapping[str, str] = field(default_factory=dict)  # probe -> why it saw nothing, or was switched off
+    unavailable: Mapping[str, str] = MappingProxyType({})  # probe -> why it saw nothing, or was switched off
     has_trained: bool = True
     ranks: int = 1
 
@@ -48,8 +48,7 @@ class Signals:
         return Unarmed(f"needs --flag {nearest.flags[0]}{level}", nearest.flags[0], nearest.level)
 
 
-@dataclass(frozen=True, slots=True)
-class _Needed:
+class _Needed(NamedTuple):
     """What wakes a probe: one of several flags, or a level."""
 
     flags: tuple[str, ...]

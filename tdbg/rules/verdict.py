@@ -124,7 +124,7 @@ class NotWatched(TypedDict):
     level: str
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Verdict:
     """What is known of a run. `lines` is its short form; `page` and `as_dict` hold everything."""
 
