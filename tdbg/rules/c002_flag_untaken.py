@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from tdbg.core.events import Event, Finding, Injection
 from tdbg.core.flags import FLAGS, covers
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import joined
 from tdbg.rules.view import View
 
 

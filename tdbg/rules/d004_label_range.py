@@ -6,8 +6,9 @@ from typing import NamedTuple
 from tdbg.core.events import Event, Finding, Observation, Traceback
 from tdbg.core.observations.dataloader import LabelsOutside
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import clip, joined
+from tdbg.rules.text import clip
 
 # What cross-entropy and gather say on the host, and what is left of it on an accelerator.
 ERROR = re.compile(r"out of bounds|device-side assert|n_classes|class values must be", re.IGNORECASE)

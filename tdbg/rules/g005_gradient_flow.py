@@ -3,9 +3,10 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.backward import ModuleGradients
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules._streaks import Streaks
-from tdbg.rules.text import figure, joined
+from tdbg.rules.text import figure
 from tdbg.rules.view import finite
 
 LOOKS = 5

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from tdbg.core.events import MOMENT, Event, Finding, NonFinite, Start, Step
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.core.window import middle
 from tdbg.rules import RULES, Rule, overwrite_finding
 from tdbg.rules._origins import REDUCED, Sighting, find_origin
-from tdbg.rules.text import figure, joined, kept_in, kind_name, ranges
+from tdbg.rules.text import figure, kept_in, kind_name, ranges
 from tdbg.rules.view import View, finite, non_finite
 
 # A value not known to come from here waits this many steps for the rank it came from. Ranks run in step, so
@@ -347,10 +347,9 @@ def _describe_evidence(seen: Sighting) -> list[str]:
 def _describe_parameters(event: NonFinite) -> list[str]:
     lines = []
     if event.bad_param_count:
-        names = joined(event.bad_params[:3], 3)
-        more = f" and {event.bad_param_count - 3} more" if event.bad_param_count > 3 else ""
+        names = joined(event.bad_params, 3, event.bad_param_count)
         what = "weights" if _are_weights(event) else "gradients"
-        lines.append(f"non-finite {what} in {counted(event.bad_param_count, 'parameter')}: {names}{more}")
+        lines.append(f"non-finite {what} in {counted(event.bad_param_count, 'parameter')}: {names}")
     if event.note:
         lines.append(f"note: {event.note}")
     return lines

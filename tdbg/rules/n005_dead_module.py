@@ -3,9 +3,9 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.forward import ModuleOutputs
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, ObservingRule, Reported
 from tdbg.rules._streaks import Streaks
-from tdbg.rules.text import joined
 
 LOOKS = 5
 FIRST_STEPS = 3  # a module whose weights start at zero (LoRA, a residual's last layer) is past that by then

@@ -5,8 +5,8 @@ from collections import Counter
 from tdbg.core.events import Finding
 from tdbg.core.observations.device import StepPlaces
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import joined
 
 LOOKS = 3
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from tdbg.core.events import ChildExit, Finding
 from tdbg.core.host import host_name
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import joined
 from tdbg.rules.view import View, signal_name
 
 SIGINT, SIGTERM, SIGHUP, SIGKILL, SIGABRT = 2, 15, 1, 9, 6

@@ -8,8 +8,9 @@ from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import CallOrder, GroupOrder
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import joined, ranges
+from tdbg.rules.text import ranges
 from tdbg.rules.view import View, launch_of
 
 MAX_CHUNKS = 20_000  # of one group that are kept until every rank has reported

@@ -10,8 +10,9 @@ from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule, overwrite_finding
-from tdbg.rules.text import joined, kept_in, ranges
+from tdbg.rules.text import kept_in, ranges
 from tdbg.rules.view import View, launch_of
 
 MAX_EPISODES = 64  # of one process

@@ -9,7 +9,7 @@ from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Obs
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, Rule
 from tdbg.rules._live_findings import correct_live_findings
 from tdbg.rules._order import sort_findings
@@ -17,7 +17,7 @@ from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
 from tdbg.rules.captured import describe_capture
 from tdbg.rules.profiled import Recorded, has_profile, merge_profiles
-from tdbg.rules.text import clip, joined, kept_in
+from tdbg.rules.text import clip, kept_in
 from tdbg.rules.verdict import (
     REPORT_FILE,
     BaselineRow,

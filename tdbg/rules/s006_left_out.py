@@ -3,9 +3,8 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.optimizer import ParameterCoverage
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import joined
 
 
 @RULES.add

@@ -3,9 +3,9 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import figure, joined
+from tdbg.rules.text import figure
 
 HALF = ("bfloat16", "float16")
 

@@ -14,6 +14,7 @@ from tdbg.core.deprecation import renamed_method
 from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.registry import Registry
 from tdbg.core.rule_base import RuleBase, Unarmed, Weight, evaluate_rules, following_codes, sort_causes_first
+from tdbg.core.tables import joined
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.summary import Step, Summary
 from tdbg.traces.trace_options import parse_share
@@ -224,5 +225,4 @@ def _merge_codes(advice: list[Advice]) -> list[Advice]:
 def _name_others(first: Advice, also: list[str]) -> Advice:
     if not also:
         return first
-    names = ", ".join(also[:NAMED]) + (f" and {len(also) - NAMED} more" if len(also) > NAMED else "")
-    return replace(first, evidence=(*first.evidence, f"also in {names}"))
+    return replace(first, evidence=(*first.evidence, f"also in {joined(also, NAMED)}"))
