@@ -34,6 +34,7 @@ class RuleCard:
     needed_probes: list[str]
     needed_ranks: int
     needs_training: bool
+    needs_process: bool  # of a run in which no process wrote an event it has nothing to say
     has_finish: bool  # it has a `finish` of its own
     has_check: bool  # it has a `check_armed` of its own
 
@@ -81,6 +82,7 @@ def describe_rule(rule: type[Rule]) -> dict[str, object]:
         "needed_probes": list(dict.fromkeys(kind.PROBE for kind in rule.needs.observations)),
         "needed_ranks": rule.needs.ranks,
         "needs_training": rule.needs.events[:1] == (Step,),
+        "needs_process": bool(rule.needs.events) or rule.needs.ranks > 1,
         "has_finish": rule.finish is not Rule.finish,
         "has_check": rule.check_armed is not Rule.check_armed,
     }

@@ -76,9 +76,14 @@ class RuleEngine:
         exit_code: of the command, where the caller knows it; minus the signal's number, or as run.json has it.
         """
         self.view.close(exit_code)
-        rules = self._make_rules(card for card in self._cards if card.has_finish)
+        rules = self._make_rules(card for card in self._cards if self._concludes(card))
         self._add_findings(evaluate_rules([(rule, rule.finish) for rule in rules], self._switch_off, self.view))
         return self._draw_verdict()
+
+    def _concludes(self, card: RuleCard) -> bool:
+        """True if the rule's `finish` may have something to say."""
+        known = bool(self.view.processes) or card.code in self._rules or not card.needs_process
+        return card.has_finish and known
 
     def _make_rules(self, cards: Iterable[RuleCard]) -> list[Rule]:
         """The rules of these cards, each loaded when it is first needed; without those that failed."""

@@ -6,6 +6,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tdbg.core.rundir import RunDir
 from tdbg.rules import RULES, Rule, _rule_cards
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, describe_rule, list_rule_cards
 from tdbg.rules.rule_engine import judge_run
+from tdbg.rules.view import View
 
 RUNS = Path(__file__).parents[1] / "contract" / "runs"
 SHOW_LOADED = """
@@ -122,3 +124,17 @@ def test_a_small_run_loads_the_rules_that_it_needs(tmp_path: Path) -> None:
     first, second = load(), load()
     assert "a001_skip_streak" in first and "l001_no_nulls_seen" in first
     assert "a001_skip_streak" in second and "l001_no_nulls_seen" not in second and len(second) < len(first) - 30
+
+
+def test_rules_on_runs_without_events_say_so(cards_file: Path, stream: Any) -> None:
+    """Those that conclude without an event need none; the others, loaded or not, conclude nothing."""
+    run = stream(flags={"LOSS.NULL_MASKING": True}, capture=["layers.*"], capture_upload="file:///nowhere")
+    (run.run.path / "boot").mkdir(exist_ok=True)
+    (run.run.path / "boot" / "errors.log").write_text("ImportError: torch\n")
+    run.run.update(end=1.0, exit={"code": 1, "signal": None})
+    view = View(run.run)
+    view.close(1)
+    spoke = {card.code: bool(list(card.load().finish(view))) for card in list_rule_cards()}
+    assert {code for code, said in spoke.items() if said} == {"TD-C003", "TD-C005"}
+    silent = [card.code for card in list_rule_cards() if card.has_finish and card.needs_process]
+    assert len(silent) > 10 and not any(spoke[code] for code in silent)
