@@ -89,13 +89,12 @@ def resolved() -> tuple[list[dict[str, Any]], list[Check]]:
 
 def interpreter() -> Iterator[Check]:
     """tdbg, Python and the machine."""
-    import platform
-
     import tdbg
+    from tdbg.core.host import platform_name
 
     yield Check("tdbg", f"{tdbg.__version__} in {Path(tdbg.__file__).parent}")
-    yield Check("python", f"{platform.python_version()} at {sys.executable}")
-    yield Check("platform", platform.platform())
+    yield Check("python", f"{sys.version.split()[0]} at {sys.executable}")
+    yield Check("platform", platform_name())
 
 
 def packages() -> Iterator[Check]:
