@@ -90,8 +90,10 @@ def describe_rule(rule: type[Rule]) -> dict[str, object]:
 
 def list_rule_cards() -> list[RuleCard]:
     """The card of every rule, in the order of the rules; those of other packages come last."""
+    if RULES.is_loaded:
+        return [LoadedCard(rule) for rule in RULES]
     others = [LoadedCard(rule) for rule in RULES.strangers()]
-    own = () if RULES.is_loaded else _read_cards()
+    own = _read_cards()
     if own and not {card.code for card in own} & {card.code for card in others}:
         return [*own, *others]
     loaded = [LoadedCard(rule) for rule in RULES]

@@ -34,7 +34,7 @@ def cards_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     path = tmp_path / "rule_cards.json"
     monkeypatch.setattr(_rule_cards, "_cards_path", lambda: path)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(RULES, "_loaded", True)
+    monkeypatch.setattr(RULES, "_loaded", False)
     _rule_cards._read_cards.cache_clear()
     yield path
     _rule_cards._read_cards.cache_clear()
