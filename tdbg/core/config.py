@@ -44,7 +44,7 @@ def setting(kind: str, text: str, default: object = None, *, factory: Callable[[
     return field(default=default, metadata=about)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Settings:
     """Everything `tdbg run` can be asked for. Field names are the keys of every source."""
 

@@ -21,7 +21,7 @@ WAITING = ("collective", "wait", "backward", "init", "device")
 SURE = ("collective", "init")  # the call itself has not returned
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class _Episode:
     """A time in which one rank was quiet, as it last told of it."""
 

@@ -22,7 +22,7 @@ GRAD_RATIO = 10.0
 LOG_SIGMAS = 4.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class _Spike:
     """A jump of the learning rate whose effect is awaited."""
 
