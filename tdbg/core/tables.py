@@ -60,6 +60,12 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {thing}{ending}"
 
 
+def joined(words: "Sequence[object]", limit: int = 8, count: int = 0) -> str:
+    """``a, b, c and 5 more``. count: how many there are, if more than the words given."""
+    left = max(count, len(words)) - limit
+    return ", ".join(map(str, words[:limit])) + (f" and {left} more" if left > 0 else "")
+
+
 def finite(value: object) -> "Any":
     """A value as strict JSON has it: numbers that are not finite become the words nan, inf and -inf."""
     if isinstance(value, float):

@@ -7,11 +7,10 @@ from tdbg.core.config import Settings
 from tdbg.core.events import Finding
 from tdbg.core.observations.capture import CaptureDone, CaptureFailed, CaptureOver, LayersChosen, LayersMissing
 from tdbg.core.rundir import ProcessDir, copies_of
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 from tdbg.rules.silence import silence
-from tdbg.rules.text import joined
 from tdbg.rules.view import View
 
 Captured = LayersChosen | LayersMissing | CaptureOver | CaptureDone

@@ -220,12 +220,9 @@ def _first(finding: "TensorDifference") -> list[str]:
 
 def _told(what: str, names: dict[str, int]) -> list[str]:
     """A line that names some of many."""
-    from tdbg.core.tables import short
+    from tdbg.core.tables import joined, short
 
-    if not names:
-        return []
-    shown = ", ".join(short(name) for name in list(names)[:NAMED])
-    return [f"{what}: {shown}" + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")]
+    return [f"{what}: {joined([short(name) for name in names], NAMED)}"] if names else []
 
 
 def _row(found: "Divergence", finding: "TensorDifference") -> list[object]:

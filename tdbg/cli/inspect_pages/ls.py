@@ -73,7 +73,7 @@ def run(args: LsArgs) -> int:
 
 
 def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
-    from tdbg.core.tables import print_table, shape
+    from tdbg.core.tables import joined, print_table, shape
     from tdbg.pages.selection.locations import select_datapoints
 
     if args.datapoints:
@@ -81,7 +81,7 @@ def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
         return
     rows = []
     for row in found.layers():
-        shapes = ", ".join(map(shape, row.shapes[:4])) + f" and {len(row.shapes) - 4} more" * (len(row.shapes) > 4)
+        shapes = joined([shape(one) for one in row.shapes], 4)
         rows.append((row.path, ", ".join(row.dtypes) or "figures", shapes, row.datapoints, row.nbytes))
     if rows:
         print_table(LAYER_COLUMNS, rows)

@@ -165,16 +165,14 @@ def _rows(pairs: "Sequence[SeriesPair]", ranks: bool) -> "Iterator[Sequence[obje
 
 
 def _print_json(first: str, found: "Sequence[tuple[str, SeriesComparison]]", tolerance: float | None) -> None:
-    from dataclasses import asdict
-
     from tdbg.core.tables import finite
     from tdbg.metrics.rows.series_diff import SPREAD
 
     def of(one: "Series | None") -> dict[str, object] | None:
         if one is None:
             return None
-        best = asdict(one.best) if one.best else None
-        return {"latest": asdict(one.last), "best": best, "count": one.count, "not_finite": one.non_finite}
+        best = one.best._asdict() if one.best else None
+        return {"latest": one.last._asdict(), "best": best, "count": one.count, "not_finite": one.non_finite}
 
     def told(pair: "SeriesPair") -> dict[str, object]:
         at = dict(zip(("step", "a", "b"), pair.first_divergence, strict=True)) if pair.first_divergence else None

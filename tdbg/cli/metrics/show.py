@@ -171,10 +171,9 @@ def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: An
 
 def told(one: "Series") -> dict[str, object]:
     """A series as plain data."""
-    from dataclasses import asdict
 
     def point(of: "Point | None") -> dict[str, object] | None:
-        return None if of is None else asdict(of)
+        return None if of is None else of._asdict()
 
     return {
         "key": one.key,
