@@ -116,7 +116,7 @@ def _layout(lines: list[list[str]], room: int, color: bool) -> "Iterator[str]":
     columns = list(zip(*lines, strict=True))
     numbers = [_has_numbers(column) for column in columns]
     widths = _fitting_widths(columns, room)
-    severity = columns.index(next((one for one in columns if one[0] == SEVERITY), columns[0])) if color else -1
+    severity = next((at for at, column in enumerate(columns) if column[0] == SEVERITY), -1) if color else -1
     for number, line in enumerate(lines):
         for row in _wrapped_rows(line, widths):
             cells = list(map(_padded, row, widths, numbers))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COLOR_MODES = ("auto", "always", "never")
 DEFAULT_COLUMNS = 80
+DEFAULT_ROWS = 24
 LEAST_COLUMNS = 20
 HANG = 4  # how far the rest of a wrapped line is indented beneath its beginning
 TAB = 8
@@ -45,7 +46,7 @@ def is_terminal(stream: "TextIO | None") -> bool:
     """True if a person may look at the stream."""
     try:
         return stream is not None and stream.isatty()
-    except (AttributeError, ValueError):
+    except (OSError, ValueError, AttributeError, TypeError):  # in a rank it may be an object of the program's
         return False
 
 
@@ -74,10 +75,21 @@ def count_columns(stream: "TextIO | None") -> int:
 
 def row_columns(stream: "TextIO | None") -> int:
     """How wide the rows of the terminal are; 80 if it does not say."""
+    return _size(stream)[0] or DEFAULT_COLUMNS
+
+
+def count_rows(stream: "TextIO | None") -> int:
+    """How many rows the terminal has; 24 if it does not say."""
+    return _size(stream)[1] or DEFAULT_ROWS
+
+
+def _size(stream: "TextIO | None") -> tuple[int, int]:
+    """Columns and rows; zeros if the terminal does not say, or there is none."""
     try:
-        return os.get_terminal_size(stream.fileno() if stream is not None else -1).columns or DEFAULT_COLUMNS
-    except (OSError, ValueError, AttributeError):
-        return DEFAULT_COLUMNS
+        columns, rows = os.get_terminal_size(stream.fileno() if stream is not None else -1)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return 0, 0
+    return columns, rows
 
 
 def begin_row(stream: "TextIO | None") -> str:

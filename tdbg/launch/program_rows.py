@@ -3,12 +3,14 @@
 The program writes to the terminal itself, so tdbg cannot know where the cursor is: each of its lines begins a row of its
 own whatever is there, and there is no live line. While a line is edited there (pdb, a password), lines wait. With `--tee`
 every byte passes tdbg, which takes the live line away before the program's bytes go on, and draws it only where the
-program has ended its row, redraws nothing and reads no line.
+program has ended its row, redraws nothing and reads no line. Where stdout is a pipe, its reader may write to the same
+terminal (``| cat``): that is as without `--tee`.
 """
 
 import math
 import os
 import re
+import stat
 import sys
 import termios
 import time
@@ -21,7 +23,12 @@ REDRAW_REST_S = 30.0  # no live line for so long after the program has redrawn a
 # What moves the cursor within what is written already: a return without a line feed, a backspace, an escape sequence
 # other than a colour.
 _REDRAW = re.compile(rb"\r(?!\n)|\x08|\x1b(?!\[[0-9;:]*m)")
-_CUT_OFF = re.compile(rb"(?:\r|\x1b(?:\[[0-9;:]*)?)\Z")  # its end is in the next bytes
+_CUT_OFF = re.compile(rb"(?:\r|\x1b(?:\[[0-9;:]{0,64})?)\Z")  # its end is in the next bytes
+# Bytes behind which another text would be taken for the rest of an escape sequence, or of a letter of UTF-8.
+_UNFINISHED = re.compile(
+    rb"(?:\x1b(?:\[[ -?]*|[\]P^_X][^\x07\x1b]*)?|[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z"
+)
+_TAIL = 256  # of the last bytes are searched for one
 _LINE_END = b"\n"
 _ROW_CHANGE = re.compile(rb"\n|\x1b\[(\d*)A")
 
@@ -34,11 +41,11 @@ class ProgramRows(TerminalRows):
 
     def __init__(self, *, passes_all: bool) -> None:
         super().__init__()
-        self.passes_all = passes_all and can_redraw_stderr()
-        self._at_start = passes_all
+        self.passes_all = passes_all and can_redraw_stderr() and not is_stdout_piped()
+        self._at_start = self.passes_all
         self._redrawn = -math.inf
         self._rise = 0  # how many rows above the cursor its last redraw began
-        self._cut_off = b""
+        self._cut_off = self._tail = b""
         self._waiting = ""
         self._has_ended = False
         self._mode_before = _line_mode()
@@ -59,6 +66,7 @@ class ProgramRows(TerminalRows):
             self._redrawn = time.monotonic()
             self._rise = _rise(whole)
         self._at_start = whole.endswith(_LINE_END)
+        self._tail = (self._tail + data)[-_TAIL:]
 
     def _redraws(self) -> bool:
         return time.monotonic() - self._redrawn < REDRAW_REST_S
@@ -92,9 +100,9 @@ class ProgramRows(TerminalRows):
         self.flush()
 
     def flush(self) -> None:
-        """Write what has waited, unless a line is edited still."""
+        """Write what has waited, unless a line is edited still, or the program is in the middle of a sequence."""
         with self.lock:
-            if self._waiting and (self._has_ended or not self.is_edited()):
+            if self._waiting and (self._has_ended or not (self.is_edited() or _UNFINISHED.search(self._tail))):
                 text, self._waiting = self._waiting, ""
                 super().write(text + "\n" * (self._rise if self._redraws() else 0))
                 self._at_start = True
@@ -113,12 +121,21 @@ class ProgramRows(TerminalRows):
 
 
 def _rise(data: bytes) -> int:
-    """How many rows above its first one a redraw goes."""
+    """How many rows above its first one a redraw goes; no more than the terminal has."""
     row = highest = 0
     for found in _ROW_CHANGE.finditer(data):
-        row += 1 if found[0] == _LINE_END else -int(found[1] or 1)
+        row += 1 if found[0] == _LINE_END else -int(found[1][:4] or 1)
         highest = min(highest, row)
-    return -highest
+    return min(-highest, terminal.count_rows(sys.stderr) - 1)
+
+
+def is_stdout_piped() -> bool:
+    """True if somebody else reads what goes to stdout, and may write it to the terminal."""
+    try:
+        mode = os.fstat(1).st_mode
+    except OSError:  # closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 def _line_mode() -> int | None:
