@@ -48,7 +48,7 @@ class ProgramRows(TerminalRows):
         self._cut_off = self._tail = b""
         self._waiting = ""
         self._has_ended = False
-        self._mode_before = _line_mode()
+        self._mode_before = _usual_mode()
 
     def pass_on(self, data: bytes, write: Callable[[bytes], bool]) -> bool:
         """Erase the live line, and write bytes of the program; returns the result of ``write``."""
@@ -77,10 +77,7 @@ class ProgramRows(TerminalRows):
 
     def is_read(self) -> bool:
         """True if the program reads a line, or another job is in the foreground of the terminal."""
-        try:
-            return self.is_edited() or os.tcgetpgrp(sys.stderr.fileno()) != os.getpgrp()
-        except (OSError, ValueError, AttributeError):
-            return False
+        return self.is_edited() or not _is_in_foreground()
 
     def is_edited(self) -> bool:
         """True if the program reads single keys now (readline, used by pdb), or without echo (a password)."""
@@ -136,6 +133,20 @@ def is_stdout_piped() -> bool:
     except OSError:  # closed
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def _is_in_foreground() -> bool:
+    """False if another job is in the foreground of the terminal on stderr."""
+    try:
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):
+        return True
+
+
+def _usual_mode() -> int | None:
+    """Return the mode of the terminal now; in the background, where the shell reads a line, the one that a job gets."""
+    mode = _line_mode()
+    return mode if mode is None or _is_in_foreground() else termios.ICANON | termios.ECHO
 
 
 def _line_mode() -> int | None:

@@ -216,6 +216,23 @@ def test_what_is_said_while_a_line_is_edited_waits(tty: int, monkeypatch: pytest
         assert sent == ["tdbg: one\n", "tdbg: two\n"], "the program has left the terminal so"
 
 
+def test_a_run_that_began_in_the_background_speaks_in_the_foreground(tty: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it begins, the shell reads a line: ``tdbg run ... &``, and ``fg`` later."""
+    foreground = [os.getpgrp() + 1]
+    monkeypatch.setattr(program_rows.os, "tcgetpgrp", lambda handle: foreground[0])
+    sent: list[str] = []
+    with contextlib.redirect_stderr(open(tty, "w", encoding="utf-8", closefd=False)):
+        edit(tty, on=True)
+        rows = ProgramRows(passes_all=True)
+        monkeypatch.setattr(rows, "_send", sent.append)
+        rows.write("tdbg: one\n")
+        assert sent == [] and rows.is_read(), "not into the line that the shell reads"
+        edit(tty, on=False)
+        foreground[0] = os.getpgrp()
+        rows.flush()
+        assert sent == ["tdbg: one\n"] and not rows.is_read()
+
+
 def test_bytes_and_live_line_never_cross() -> None:
     """Two threads: whatever their order, each row is one's alone."""
     shared = Shared()
