@@ -355,7 +355,7 @@ complete -c tdbg -n '__tdbg_at \'run\'' -l progress-every -x -d 'Time between pr
 complete -c tdbg -n '__tdbg_at \'run\'' -l dry-run -d 'Print what would be done, and do nothing.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l exec -d 'Replace tdbg by the command: no live findings, no verdict.'
 complete -c tdbg -n '__tdbg_at \'run\'' -s q -l quiet -d 'Say only errors and one line at the end.'
-complete -c tdbg -n '__tdbg_at \'run\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'run\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'run\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'run\'' -a '(__tdbg_wrapped)'
 complete -c tdbg -n '__tdbg_at \'run --\'' -a '(__tdbg_wrapped)'
@@ -410,7 +410,7 @@ complete -c tdbg -n '__tdbg_at \'profile\'' -l progress-every -x -d 'Time betwee
 complete -c tdbg -n '__tdbg_at \'profile\'' -l dry-run -d 'Print what would be done, and do nothing.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l exec -d 'Replace tdbg by the command: no live findings, no verdict.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -s q -l quiet -d 'Say only errors and one line at the end.'
-complete -c tdbg -n '__tdbg_at \'profile\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'profile\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -a '(__tdbg_wrapped)'
 complete -c tdbg -n '__tdbg_at \'profile --\'' -a '(__tdbg_wrapped)'
@@ -419,14 +419,14 @@ complete -c tdbg -n '__tdbg_at \'profile --\'' -a '(__tdbg_wrapped)'
 complete -c tdbg -n '__tdbg_at \'report\'' -l note -x -d 'Keep your own finding with the run.'
 complete -c tdbg -n '__tdbg_at \'report\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 if there is a finding this severe. [default: never]'
 complete -c tdbg -n '__tdbg_at \'report\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'report\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'report\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'report\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'report\'' -a '(__tdbg_runs)'
 
 # tdbg status
 complete -c tdbg -n '__tdbg_at \'status\'' -l watch -d 'Look again every 2 s, until the run ends.'
 complete -c tdbg -n '__tdbg_at \'status\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'status\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'status\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'status\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'status\'' -a '(__tdbg_runs)'
 
@@ -440,7 +440,7 @@ complete -c tdbg -n '__tdbg_at \'control\'' -l profile -x -d 'Record N steps wit
 complete -c tdbg -n '__tdbg_at \'control\'' -l clear-history -d 'Have the ranks forget the last steps they keep for reports.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l timeout -x -d 'How long to wait for the ranks; 0: not at all.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'control\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'control\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'control\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'control\'' -a '(__tdbg_runs)'
 
@@ -473,7 +473,7 @@ complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s o -l output -r -F -d 'Write t
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l format -x -d 'text, as it was read, or jsonl: one JSON object a record. [default: text]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l log-format -x -d 'How the logs are written, where that cannot be seen from their beginning.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l jobs -x -d 'Worker processes; 0: one a CPU. [default: 0]'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -r -F
 
@@ -498,7 +498,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l steps -l step -x -d 'Onl
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l phase -x -d 'Only this phase, such as train or eval.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -r -F
 
@@ -511,7 +511,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l phase -x -d 'Only this
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l nth -x -d 'The N-th of several datapoints with this key, from 1.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l image -x -a '(__tdbg_IMAGE)' -d 'How pictures are sent to the terminal; auto asks its environment. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -r -F
 
@@ -524,7 +524,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l steps -l step -x -d '
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l phase -x -d 'Only this phase, such as train or eval.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -r -F
 
@@ -539,7 +539,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l steps -l step -x -d 'O
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l phase -x -d 'Only this phase, such as train or eval.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -r -F
 
@@ -551,7 +551,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l epochs -x -d 'Compare 
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l ranks -x -d 'Compare these two ranks: 0,1; or one rank of two runs.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l top -x -d 'So many rows in the table of the worst tensors. [default: 10]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -r -F
 
@@ -565,7 +565,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l epochs -l epoch -x -
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l phase -x -d 'Only this phase, such as train or eval.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l force -d 'Overwrite files that are there.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l json -d 'Print what was written as one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -r -F
 
@@ -581,20 +581,20 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l limit -x -d 'So many d
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l size -x -d 'Values that the file may hold, before they become text. [default: 24MB]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l force -d 'Overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l json -d 'Print what was written as one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -r -F
 
 # tdbg inspect-pages verify
 complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -r -F
 
 # tdbg inspect-pages recover
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l ignore-live-writer -d 'Even if the process that writes them seems to live, as on another host.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -r -F
 
@@ -602,13 +602,13 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -r -F
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -s o -l output -x -a '(__fish_complete_directories)' -d 'The folder to write; it must be new or empty.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l page-size -x -d 'Size of a page. [default: 100MB]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l json -d 'Print what was done as one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -r -F
 
 # tdbg inspect-pages upload
 complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -l json -d 'Print what was copied as one JSON document.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -r -F
 
@@ -629,7 +629,7 @@ complete -c tdbg -n '__tdbg_at \'trace show\'' -l html -r -F -d 'Write it as one
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l force -d 'Overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l perfetto -r -F -d 'Write the steps shown to a small trace too, for ui.perfetto.dev.'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'trace show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -r -F
 
@@ -639,7 +639,7 @@ complete -c tdbg -n '__tdbg_at \'trace advise\'' -l windows -x -d 'Of several wi
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l threshold -x -d 'A bound of a rule, as NAME=VALUE; repeatable.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l fail-on -x -d 'Exit 1 on advice of this severity or worse: notice, warning, critical.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'trace advise\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -r -F
 
@@ -651,7 +651,7 @@ complete -c tdbg -n '__tdbg_at \'trace flame\'' -l top -x -d 'So many rows, thos
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l depth -x -d 'So many levels; all if left out.'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l folded -d 'Print a line a stack and its own microseconds, as flame graph tools read them.'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'trace flame\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -r -F
 
@@ -662,7 +662,7 @@ complete -c tdbg -n '__tdbg_at \'trace compare\'' -l ranks -l rank -x -d 'Only t
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l windows -x -d 'Of several windows of a rank all, or the last. [default: all]'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l top -x -d 'Lines of each table. [default: 10]'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'trace compare\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -r -F
 
@@ -672,7 +672,7 @@ complete -c tdbg -n '__tdbg_at \'trace slice\'' -l steps -l step -x -d 'Only the
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -l force -d 'Overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -l windows -x -d 'Look in the last window of a rank, or in all; all if --steps is given.'
-complete -c tdbg -n '__tdbg_at \'trace slice\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'trace slice\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -r -F
 
@@ -688,7 +688,7 @@ complete -c tdbg -n '__tdbg_at \'metrics\'' -s h -l help -d 'Show this page and 
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -s k -l key -x -d 'Only keys such as \'val/*\'; repeatable.'
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -l json -d 'Print one JSON document, with every rank.'
-complete -c tdbg -n '__tdbg_at \'metrics show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'metrics show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -r -F
 
@@ -703,7 +703,7 @@ complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l format -x -d 'json, csv or p
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -s o -l out -r -F -d 'Write to this file; stdout if left out.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l force -d 'With --out: overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l json -d 'The same as --format json.'
-complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -r -F
 
@@ -714,7 +714,7 @@ complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l html -r -F -d 'Write one HTM
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l force -d 'With --html: overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l height -x -d 'Lines of a graph in the terminal. [default: 12]'
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l json -d 'Print the points as one JSON document.'
-complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -a '(__tdbg_runs)'
 
@@ -723,7 +723,7 @@ complete -c tdbg -n '__tdbg_at \'metrics compare\'' -l ranks -l rank -x -d 'Only
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -s k -l key -x -d 'Only keys such as \'val/*\'; repeatable.'
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -l tolerance -x -d 'A share such as 0.01 or 1%, or spread; 1e-6 if left out.'
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'metrics compare\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'metrics compare\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -r -F
 
@@ -731,7 +731,7 @@ complete -c tdbg -n '__tdbg_at \'metrics compare\'' -r -F
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 if there is a finding this severe.'
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -r -F
 
@@ -744,37 +744,37 @@ complete -c tdbg -n '__tdbg_at \'flags\'' -s h -l help -d 'Show this page and ex
 
 # tdbg flags list
 complete -c tdbg -n '__tdbg_at \'flags list\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'flags list\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'flags list\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'flags list\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg flags show
 complete -c tdbg -n '__tdbg_at \'flags show\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'flags show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'flags show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'flags show\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'flags show\'' -a '(__tdbg_FLAG)'
 
 # tdbg flags scan
 complete -c tdbg -n '__tdbg_at \'flags scan\'' -s o -l output -r -F -d 'Write the map there instead of to stdout (-). [default: -]'
 complete -c tdbg -n '__tdbg_at \'flags scan\'' -l function -x -d 'A function of the program that is asked for a flag by name.'
-complete -c tdbg -n '__tdbg_at \'flags scan\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'flags scan\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'flags scan\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'flags scan\'' -a '(__fish_complete_directories)'
 
 # tdbg flags doctor
 complete -c tdbg -n '__tdbg_at \'flags doctor\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'flags doctor\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'flags doctor\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'flags doctor\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'flags doctor\'' -a '(__tdbg_runs)'
 
 # tdbg explain
 complete -c tdbg -n '__tdbg_at \'explain\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'explain\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'explain\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'explain\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'explain\'' -a '(__tdbg_CODE) (__tdbg_ADVICE)'
 
 # tdbg doctor
 complete -c tdbg -n '__tdbg_at \'doctor\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'doctor\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'doctor\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'doctor\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg demo
@@ -782,7 +782,7 @@ complete -c tdbg -n '__tdbg_at \'demo\'' -l fault -x -a '(__tdbg_FAULT)' -d 'Wha
 complete -c tdbg -n '__tdbg_at \'demo\'' -l train-steps -x -d 'Optimizer steps. [default: 200]'
 complete -c tdbg -n '__tdbg_at \'demo\'' -l seed -x -d 'Seed of weights, batches and dropout. [default: 0]'
 complete -c tdbg -n '__tdbg_at \'demo\'' -l run-dir -x -a '(__fish_complete_directories)' -d 'Where the run is kept; must not hold another run.'
-complete -c tdbg -n '__tdbg_at \'demo\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'demo\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'demo\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg hook
@@ -792,18 +792,18 @@ complete -c tdbg -n '__tdbg_at \'hook\'' -s h -l help -d 'Show this page and exi
 
 # tdbg hook install
 complete -c tdbg -n '__tdbg_at \'hook install\'' -l python -r -F -d 'Interpreter of the environment; tdbg\'s own if left out.'
-complete -c tdbg -n '__tdbg_at \'hook install\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'hook install\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'hook install\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg hook remove
 complete -c tdbg -n '__tdbg_at \'hook remove\'' -l python -r -F -d 'Interpreter of the environment; tdbg\'s own if left out.'
-complete -c tdbg -n '__tdbg_at \'hook remove\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'hook remove\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'hook remove\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg trust
 complete -c tdbg -n '__tdbg_at \'trust\'' -l remove -d 'Withdraw what was allowed; exit code 1 if nothing was.'
 complete -c tdbg -n '__tdbg_at \'trust\'' -l list -d 'Print the allowed folders; also without DIR.'
 complete -c tdbg -n '__tdbg_at \'trust\'' -l json -d 'Print one JSON document.'
-complete -c tdbg -n '__tdbg_at \'trust\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always lays out a pipe as a terminal. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'trust\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trust\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trust\'' -a '(__fish_complete_directories)'

@@ -145,7 +145,7 @@ def color_option(group: str) -> Option:
     return Option(
         ("--color",),
         "WHEN",
-        "Colour the output: auto, always or never; always lays out a pipe as a terminal.",
+        "Colour the output: auto, always or never; always formats a pipe like a terminal.",
         group=group,
     )
 

@@ -79,45 +79,45 @@ def print_styled(text: str, end: str = "\n") -> None:
 
 
 class TerminalRows:
-    """What tdbg writes to the terminal, row by row: lines that stay, and one live line that goes before anything else.
+    """The rows that tdbg writes to the terminal: permanent lines, and one live line that any other output erases.
 
-    A command that reads has the terminal to itself. `tdbg run` shares it with the program: see `ProgramRows`.
+    Most commands have the terminal to themselves. `tdbg run` shares it with the program: see `ProgramRows`.
     """
 
-    passes_all = False  # everything that a program writes there comes by here
+    passes_all = False  # all output of a program to the terminal passes through this object
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.is_drawn = False
 
     def write(self, text: str) -> None:
-        """Write whole lines, laid out already, on rows of their own."""
+        """Write complete, formatted lines, starting on a new row."""
         with self.lock:
             self.wipe()
             self._send(self.lead() + text)
 
     def redraw(self, text: str) -> None:
-        """Put a text in place of the live line."""
+        """Replace the live line with a text."""
         with self.lock:
             self.is_drawn = True
             self._send(f"\r{text}{terminal.RESTS}")
 
     def wipe(self) -> None:
-        """Take the live line away."""
+        """Erase the live line."""
         with self.lock:
             if self.is_drawn:
                 self.is_drawn = False
                 self._send(f"\r{terminal.RESTS}")
 
     def flush(self) -> None:
-        """Write what has waited: nothing waits where nobody else has the terminal."""
+        """Write lines that were held back; none are where tdbg has the terminal to itself."""
 
     def is_read(self) -> bool:
-        """True if somebody else reads from the terminal now."""
+        """True if another process reads from the terminal now."""
         return False
 
     def lead(self) -> str:
-        """What has to be written so that the cursor stands at the beginning of a row that is tdbg's."""
+        """Return text that moves the cursor to the start of a free row."""
         return ""
 
     def _send(self, text: str) -> None:
@@ -133,13 +133,13 @@ _rows = TerminalRows()
 
 
 def terminal_rows() -> TerminalRows:
-    """The rows in force."""
+    """Return the rows in use."""
     return _rows
 
 
 @contextmanager
 def shared_terminal(rows: TerminalRows) -> Iterator[None]:
-    """Let talk and live line keep to these rows for as long as a program runs on the same terminal."""
+    """Write messages and the live line through these rows while a program runs on the same terminal."""
     global _rows
     before, _rows = _rows, rows
     try:
@@ -149,7 +149,7 @@ def shared_terminal(rows: TerminalRows) -> Iterator[None]:
 
 
 def is_laid_out(stream: object) -> bool:
-    """True if what a command writes there is laid out for a terminal."""
+    """True if the output of a command to the stream is formatted for a terminal."""
     return isinstance(stream, EscapingStream) and terminal.is_screen(stream.stream)
 
 
@@ -176,7 +176,7 @@ def say(*lines: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each line to stdout, wrapped on a terminal; a line break inside one goes on indented."""
+    """Print each line to stdout, wrapped on a terminal; text after a line break inside a line is indented."""
     text = "\n".join(map(_hanging, lines))
     if is_laid_out(sys.stdout):
         columns, color = terminal.count_columns(sys.stdout), terminal.has_color(sys.stdout)
@@ -187,7 +187,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_prose(text: str) -> None:
-    """Print a text to stdout; on a terminal its paragraphs are set anew, and indented lines stay lines."""
+    """Print a text to stdout; on a terminal paragraphs are rewrapped, and indented lines stay as they are."""
     if not is_laid_out(sys.stdout):
         print(text)
         return
@@ -207,7 +207,7 @@ def _hanging(line: str) -> str:
 
 
 def _encodable(text: str, stream: TextIO) -> str:
-    """The text with what the encoding of the stream lacks written as an escape."""
+    """Return the text with characters that the encoding of the stream lacks as escapes."""
     if text.isascii():
         return text
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -215,12 +215,12 @@ def _encodable(text: str, stream: TextIO) -> str:
 
 
 def can_redraw_stderr() -> bool:
-    """True if a person may look at stderr, on a terminal that can redraw a line."""
+    """True if stderr is a terminal that can redraw a line."""
     return terminal.is_terminal(sys.stderr) and terminal.can_redraw()
 
 
 def redraw_stderr(text: str) -> None:
-    """Put a text, cut to the width of the terminal, in place of the live line on stderr; empty: wipe it."""
+    """Replace the live line on stderr with a text, cut to the width of the terminal; an empty text erases it."""
     shown = safe(text)[: terminal.row_columns(sys.stderr) - 1]  # the last column would wrap
     _rows.redraw(_encodable(shown, sys.stderr)) if shown else _rows.wipe()
 

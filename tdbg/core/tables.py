@@ -1,4 +1,4 @@
-"""Tables, and what a terminal shows of names and numbers that somebody else wrote. Light: rich only wraps what is too wide."""
+"""Tables, and safe text for names and numbers of the program. Light: rich is loaded only to wrap wide tables."""
 
 import math
 import sys
@@ -98,7 +98,7 @@ def print_table(columns: "Sequence[str]", rows: "Iterable[Sequence[object]]", di
 
 
 def _fitting_parts(lines: list[list[str]], room: int) -> "Iterator[list[list[str]]]":
-    """The table, or where it is too wide by far its columns in several tables, each after the column that names the row."""
+    """Yield the table; if it is far too wide, several tables of some columns each, with the column that names the row."""
     columns = list(zip(*lines, strict=True))
     least = [min(one, NARROWEST) + len(BETWEEN) for one in map(_least_width, columns)]
     room += len(BETWEEN)
@@ -118,11 +118,11 @@ def _fitting_parts(lines: list[list[str]], room: int) -> "Iterator[list[list[str
 
 
 def _layout(lines: list[list[str]], room: int, color: bool) -> "Iterator[str]":
-    """The rows of a table as text, its heading in bold."""
+    """Yield the rows of a table as text, with a bold heading."""
     columns = list(zip(*lines, strict=True))
     numbers = [_has_numbers(column) for column in columns]
     widths = _fitting_widths(columns, room)
-    severity = columns.index(next((one for one in columns if one[0] == SEVERITY), columns[0])) if color else -1
+    severity = next((at for at, column in enumerate(columns) if column[0] == SEVERITY), -1) if color else -1
     for number, line in enumerate(lines):
         for row in _wrapped_rows(line, widths):
             cells = list(map(_padded, row, widths, numbers))
@@ -133,7 +133,7 @@ def _layout(lines: list[list[str]], room: int, color: bool) -> "Iterator[str]":
 
 
 def _fitting_widths(columns: "Sequence[Sequence[str]]", room: int) -> list[int]:
-    """As wide as what is in them; where that is too wide, the widest first down to their longest word, then further."""
+    """Return widths that fit the cells; if too wide, narrow the widest columns first, to the longest word, then further."""
     widths = [max(map(width, column)) for column in columns]
     room -= len(BETWEEN) * (len(columns) - 1)
     words = [_least_width(column) for column in columns]
@@ -147,7 +147,7 @@ def _fitting_widths(columns: "Sequence[Sequence[str]]", room: int) -> list[int]:
 
 
 def _wrapped_rows(line: list[str], widths: list[int]) -> "list[list[str]]":
-    """One row of a table, as the rows of the terminal that it takes."""
+    """Wrap the cells of one table row; returns the terminal rows that it needs."""
     if all(
         (len(text) <= most and text.isascii()) or width(text) <= most for text, most in zip(line, widths, strict=True)
     ):
@@ -157,7 +157,7 @@ def _wrapped_rows(line: list[str], widths: list[int]) -> "list[list[str]]":
 
 
 def _least_width(column: "Sequence[str]") -> int:
-    """How narrow a column may become: to its longest word; ``1.2 MB`` is one, and sentences need more room."""
+    """Return the least width of a column: its longest word; ``1.2 MB`` counts as one, and sentences need more room."""
     widest = max(map(width, column))
     if _has_numbers(column):
         return widest

@@ -1,7 +1,7 @@
-"""How text meets a terminal: whether it has colour, how wide it is, and lines that fit into it.
+"""Properties of a terminal (colour, width), and the formatting of lines for it.
 
-Standard library alone, and light. rich, which wraps lines and colours them, is loaded where a terminal shows the text, or
-``--color always`` asks for what a terminal would show; a pipe never loads it.
+Standard library only, and light. rich wraps and colours lines; it is loaded only for a terminal or ``--color always``, and
+never for a pipe.
 """
 
 import os
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 COLOR_MODES = ("auto", "always", "never")
 DEFAULT_COLUMNS = 80
+DEFAULT_ROWS = 24
 LEAST_COLUMNS = 20
 HANG = 4  # how far the rest of a wrapped line is indented beneath its beginning
 TAB = 8
@@ -32,7 +33,7 @@ _mode = "auto"
 
 
 def choose_color(mode: str) -> None:
-    """Take the value of ``--color`` for the rest of the process; TdbgError for one that it does not have."""
+    """Set the value of ``--color`` for the rest of the process; raises TdbgError for an unknown one."""
     global _mode
     if mode not in COLOR_MODES:
         raise TdbgError(
@@ -42,53 +43,64 @@ def choose_color(mode: str) -> None:
 
 
 def is_terminal(stream: "TextIO | None") -> bool:
-    """True if a person may look at the stream."""
+    """True if the stream is a terminal."""
     try:
         return stream is not None and stream.isatty()
-    except (AttributeError, ValueError):
+    except (OSError, ValueError, AttributeError, TypeError):  # in a rank it may be an object of the program's
         return False
 
 
 def is_screen(stream: "TextIO | None") -> bool:
-    """True if what is written there is laid out for a terminal."""
+    """True if text on the stream is formatted for a terminal."""
     return stream is not None and (_mode == "always" or is_terminal(stream))
 
 
 def has_color(stream: "TextIO | None") -> bool:
-    """True if what is written there is coloured: ``--color``, else a terminal that NO_COLOR, TERM and CI leave it to."""
+    """True if text on the stream is coloured: as ``--color`` says, else on a terminal unless NO_COLOR, TERM or CI forbid it."""
     if _mode != "auto":
         return _mode == "always"
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and can_redraw()
 
 
 def can_redraw() -> bool:
-    """True unless the terminal is known to obey nothing, or a machine looks at it."""
+    """True unless the terminal understands no escape sequences (TERM=dumb), or a CI system reads it."""
     return os.environ.get("TERM", "") != "dumb" and os.environ.get("CI", "").lower() in ("", "0", "false")
 
 
 def count_columns(stream: "TextIO | None") -> int:
-    """How wide a text may be: COLUMNS, else the terminal's own width, else 80."""
+    """Return the width for text: COLUMNS, else the width of the terminal, else 80."""
     given = os.environ.get("COLUMNS", "")
     return max(int(given) if given.isdecimal() and int(given) else row_columns(stream), LEAST_COLUMNS)
 
 
 def row_columns(stream: "TextIO | None") -> int:
-    """How wide the rows of the terminal are; 80 if it does not say."""
+    """Return the width of the terminal; 80 if unknown."""
+    return _size(stream)[0] or DEFAULT_COLUMNS
+
+
+def count_rows(stream: "TextIO | None") -> int:
+    """Return the height of the terminal; 24 if unknown."""
+    return _size(stream)[1] or DEFAULT_ROWS
+
+
+def _size(stream: "TextIO | None") -> tuple[int, int]:
+    """Return columns and rows; zeros if unknown, or if there is no terminal."""
     try:
-        return os.get_terminal_size(stream.fileno() if stream is not None else -1).columns or DEFAULT_COLUMNS
-    except (OSError, ValueError, AttributeError):
-        return DEFAULT_COLUMNS
+        columns, rows = os.get_terminal_size(stream.fileno() if stream is not None else -1)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return 0, 0
+    return columns, rows
 
 
 def begin_row(stream: "TextIO | None") -> str:
-    """What brings the cursor to the beginning of a row, wherever it is: blanks enough to leave a row that has been begun,
-    and to stay in one that has not.
+    """Return text that moves the cursor to the start of a row: a full row of blanks leaves a row that holds text, and stays
+    in an empty one.
     """
     return f"{' ' * row_columns(stream)}\r{RESTS}"
 
 
 def paint(text: str, style: str) -> str:
-    """A text in a style of rich's; its control characters are escaped already."""
+    """Return the text in a style of rich; its control characters must be escaped already."""
     from rich.color import ColorSystem
     from rich.style import Style
 
@@ -96,10 +108,10 @@ def paint(text: str, style: str) -> str:
 
 
 def format_lines(lines: "Iterable[str]", columns: int, color: bool, prefix: str = "", hang: int = HANG) -> str:
-    """Lines as a terminal shows them: wrapped between words, the rest of a line indented beneath its beginning.
+    """Format lines for a terminal: wrap them between words, and indent the rest of a wrapped line.
 
-    Each row begins with ``prefix``. Words that are wider than a row (paths, hashes) are cut. What a terminal would obey is
-    escaped already.
+    Each row begins with ``prefix``. Words wider than a row (paths, hashes) are broken. Control characters must be escaped
+    already.
     """
     lines = list(lines)
     if all(_is_plain(line, columns - len(prefix)) for line in lines):
@@ -128,14 +140,14 @@ def format_lines(lines: "Iterable[str]", columns: int, color: bool, prefix: str 
 
 
 def _is_plain(line: str, columns: int) -> bool:
-    """True if there is nothing to wrap and nothing to colour."""
+    """True if the line needs neither wrapping nor colour."""
     return (
         len(line) <= columns and line.isascii() and line.isprintable() and "TD-" not in line and _HEADLINE not in line
     )
 
 
 def wrap_words(text: str, columns: int) -> list[str]:
-    """A text in rows of at most so many columns, with its words whole unless one is wider than that."""
+    """Wrap the text to rows of at most ``columns``; only words wider than that are broken."""
     from rich.console import Console
     from rich.text import Text
 
@@ -144,7 +156,7 @@ def wrap_words(text: str, columns: int) -> list[str]:
 
 
 def _wrap(console: "Console", line: str, columns: int, hang: int) -> "Iterator[Text]":
-    """The rows of one line, styled."""
+    """Yield the styled rows of one line."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -169,5 +181,5 @@ def _wrap(console: "Console", line: str, columns: int, hang: int) -> "Iterator[T
 
 
 def _style_of(found: str) -> str:
-    """The style of the severity that is named in a text."""
+    """Return the style of the severity named in a text."""
     return next(style for word, style in SEVERITY_STYLES.items() if word in found)

@@ -1,4 +1,4 @@
-"""How far a run is: a live line where the terminal has room for one (see `program_rows`), else a line every so many seconds."""
+"""Progress of a run: a live line where it can be drawn (see `program_rows`), else a line every `--progress-every` seconds."""
 
 import threading
 import time

@@ -62,8 +62,8 @@ class CaptureIncomplete(KindsRule):
         else:
             why = "no call of a model was seen"
             cause = (
-                "it is scripted (torch.jit), which takes no hooks, or its methods were called, such as "
-                "model.forward(x) or model.encode(x), and not the model itself"
+                "the model is scripted (torch.jit), which takes no hooks, or the program calls a method of it, such as "
+                "model.forward(x) or model.encode(x), instead of the model itself"
             )
             advice = "capture before scripting; call model(x)"
         title = f"--capture: nothing was captured: {why}"

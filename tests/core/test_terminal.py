@@ -129,6 +129,19 @@ def test_a_table_has_numbers_to_the_right_and_severities_in_colour(screen: Termi
     assert "\x1b[1;31mcritical\x1b[0m" in screen.getvalue() and "\x1b[36minfo\x1b[0m" in screen.getvalue()
 
 
+def test_a_table_without_severities_has_no_colour(screen: Terminal) -> None:
+    table(screen, ["layer", "values"], [["error", 1]])
+    assert "\x1b[31m" not in screen.getvalue()
+
+
+def test_a_stream_of_the_program_that_is_odd_is_no_terminal() -> None:
+    class Odd(io.StringIO):
+        isatty: Any = None
+        fileno: Any = None
+
+    assert not terminal.is_terminal(Odd()) and terminal.row_columns(Odd()) == 80 and terminal.count_rows(None) == 24
+
+
 def test_long_cells_are_wrapped_between_words(screen: Terminal) -> None:
     found = table(screen, ["name", "text", "n"], [["a", "word " * 20, 1], ["b", "short", 2]])
     assert found[0].split() == ["name", "text", "n"]

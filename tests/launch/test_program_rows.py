@@ -52,6 +52,7 @@ class Shared:
 @pytest.fixture(autouse=True)
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_rows, "can_redraw_stderr", lambda: True)
+    monkeypatch.setattr(program_rows, "is_stdout_piped", lambda: False)
 
 
 FREE = [
@@ -135,6 +136,52 @@ def test_a_display_of_several_rows_finds_room_above(monkeypatch: pytest.MonkeyPa
     assert shared.screen == ["one 1", "two 1", "tdbg: a finding", "tdbg: its evidence", "one 2", "two 2"]
 
 
+UNFINISHED = [b"\x1b", b"\x1b[", b"\x1b[3", b"\x1b[?25", b"\x1b]0;title", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x99"]
+
+
+@pytest.mark.parametrize("begun", UNFINISHED)
+def test_a_line_waits_for_the_rest_of_a_sequence(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    rows = ProgramRows(passes_all=True)
+    monkeypatch.setattr(rows, "_send", sent.append)
+    rows.pass_on(b"before " + begun, bool)
+    rows.write("tdbg: one\n")
+    assert sent == []
+    rows.pass_on({b"\xc3": b"\xa9", b"\xe2\x82": b"\xac", b"\xf0\x9f\x99": b"\x82"}.get(begun, b"m\x07"), bool)
+    rows.flush()
+    assert [text[-10:] for text in sent] == ["tdbg: one\n"]
+
+
+def test_a_program_that_ends_within_a_sequence_holds_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    rows = ProgramRows(passes_all=True)
+    monkeypatch.setattr(rows, "_send", sent.append)
+    rows.pass_on(b"\x1b[3", bool)
+    rows.write("tdbg: one\n")
+    rows.end()
+    assert len(sent) == 1
+
+
+def test_a_program_that_goes_to_the_top_gets_no_more_room_than_a_screen() -> None:
+    shared = Shared()
+    shared.program("\x1b[99999999A")
+    shared.call(shared.rows.write, "tdbg: one\n")
+    assert shared.shown.getvalue().count("\n") <= 24
+    shared.program(f"\x1b[{'1' * 5000}A", "goes on")
+    assert shared.shown.getvalue().endswith("goes on")
+
+
+def test_there_is_no_live_line_where_another_program_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``tdbg run --tee ... | cat``: what cat writes does not come by here."""
+    monkeypatch.setattr(program_rows, "is_stdout_piped", lambda: True)
+    shared = Shared()
+    shared.call(shared.rows.redraw, "tdbg: step 1")
+    assert shared.shown.getvalue() == ""
+    shared.program("begun,")
+    shared.call(shared.rows.write, "tdbg: one\n")
+    assert shared.screen == ["begun,", "tdbg: one"]
+
+
 @pytest.fixture
 def tty() -> Iterator[int]:
     """A terminal whose mode can be set."""
@@ -167,6 +214,23 @@ def test_what_is_said_while_a_line_is_edited_waits(tty: int, monkeypatch: pytest
         rows.write("tdbg: two\n")
         rows.end()
         assert sent == ["tdbg: one\n", "tdbg: two\n"], "the program has left the terminal so"
+
+
+def test_a_run_that_began_in_the_background_speaks_in_the_foreground(tty: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it begins, the shell reads a line: ``tdbg run ... &``, and ``fg`` later."""
+    foreground = [os.getpgrp() + 1]
+    monkeypatch.setattr(program_rows.os, "tcgetpgrp", lambda handle: foreground[0])
+    sent: list[str] = []
+    with contextlib.redirect_stderr(open(tty, "w", encoding="utf-8", closefd=False)):
+        edit(tty, on=True)
+        rows = ProgramRows(passes_all=True)
+        monkeypatch.setattr(rows, "_send", sent.append)
+        rows.write("tdbg: one\n")
+        assert sent == [] and rows.is_read(), "not into the line that the shell reads"
+        edit(tty, on=False)
+        foreground[0] = os.getpgrp()
+        rows.flush()
+        assert sent == ["tdbg: one\n"] and not rows.is_read()
 
 
 def test_bytes_and_live_line_never_cross() -> None:
