@@ -12,6 +12,7 @@ class GradNormLeak(LossRule):
     `gradnorm_memory` it compares memory in use where the updates begin (on an accelerator the allocator's
     figure, on the host malloc's), and looks which of the tensors given to `mark`, and of those that their
     graphs save, are still held when the next update begins. Growth from elsewhere is not laid to GradNorm.
+    Older torch (2.6, 2.9) does not show what graphs save; there only the tensors given to `mark` count.
 
     Why it matters: Some steps later the run is out of memory.
 

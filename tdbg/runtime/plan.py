@@ -58,7 +58,8 @@ class Planner:
         plan, allows = self.plan, self.budget.allows
         plan.deaf = 0
         if step < RECORDED_STEPS:
-            plan.full, plan.watch, plan.small, plan.record = False, True, True, True
+            plan.full = self._affords_full(step, now)
+            plan.watch = plan.small = plan.record = True
             return
         if not focus and self.budget.own_s > self.budget.earned_s(now):  # nothing fits: no need to ask for each
             plan.full = plan.watch = plan.small = plan.record = False
@@ -76,16 +77,20 @@ class Planner:
         if focus:
             plan.watch = plan.small = plan.record = True
             return
-        likely = self.budget.likely_s
-        reserve_s = RESERVE_STEPS * (likely("watch") + likely("small"))
-        reserve_s = min(reserve_s, RESERVE_SHARE * self.budget.earned_s(now))
-        plan.full = allows(("full", "record", "watch"), now, reserve_s=reserve_s)
-        if plan.full and self.world_size > 1:
-            plan.full = (step + 1) % self.budget.stride("full", self._step_s(step, now)) == 0
+        plan.full = self._affords_full(step, now)
         # Watching comes before recording: without it a fault is seen a step late, and its module is lost.
         spare = CHEAP_SHARE if self.budget.spent_on("full") else 1.0
         plan.watch = plan.small = plan.full or allows(("watch", "small"), now, spare, besides="full")
         plan.record = plan.full or (plan.watch and allows(("watch", "small", "record"), now, spare, besides="full"))
+
+    def _affords_full(self, step: int, now: float) -> bool:
+        """True if all gradients can be read in the step after ``step``."""
+        likely = self.budget.likely_s
+        reserve_s = RESERVE_STEPS * (likely("watch") + likely("small"))
+        reserve_s = min(reserve_s, RESERVE_SHARE * self.budget.earned_s(now))
+        if not self.budget.allows(("full", "record", "watch"), now, reserve_s=reserve_s):
+            return False
+        return self.world_size == 1 or (step + 1) % self.budget.stride("full", self._step_s(step, now)) == 0
 
     def may(self, kind: str, step: int) -> bool:
         """True if a flag's or level's work of this kind is to be done in ``step``, the running one."""

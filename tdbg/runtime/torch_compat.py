@@ -289,6 +289,13 @@ def norms_of(found: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[
     return [torch.linalg.vector_norm(one, dtype=dtype) for one in found]
 
 
+# What graphs keep for backward
+
+# `data` reads without unpacking, which would run a checkpointed block again. Where it is missing (torch 2.6, 2.9) the report
+# of LOSS.GRADNORM_MEMORY says so: no note in every run for one flag.
+shows_saved_tensors = hasattr(getattr(torch._C._autograd, "SavedTensor", None), "data")
+
+
 # The compiler
 
 _eval_frame = _find("_C._dynamo.eval_frame", "torch.compile may count frames of tdbg")

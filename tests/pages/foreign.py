@@ -81,7 +81,7 @@ TENSORS: dict[str, Callable[[], torch.Tensor]] = {
             *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
             *(torch.bool, torch.complex64, torch.complex128, torch.complex32),
             *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
-            torch.float8_e8m0fnu,
+            *([torch.float8_e8m0fnu] if hasattr(torch, "float8_e8m0fnu") else []),  # torch 2.6 has none
         )
     },
     "fp4": lambda: torch.arange(8, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),

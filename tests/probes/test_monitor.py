@@ -57,6 +57,11 @@ def test_a_plain_loop_is_recorded_as_it_ran(watch: Start) -> None:
     assert seen.claims == 1
 
 
+updates_on_meta = pytest.mark.skipif(
+    torch.__version__.startswith(("2.6.", "2.9.")), reason="AdamW there reads its step count, which is on meta"
+)
+
+
 def rehearse(kind: str) -> None:
     """A dry run: shapes alone."""
     with FakeTensorMode() if kind == "fake" else torch.device("meta"):
@@ -75,7 +80,7 @@ def rehearse(kind: str) -> None:
     [{}, {"level": "extreme", "max_overhead": 100.0}, {"max_overhead": 0.01}],
     ids=["plain", "extreme", "deaf"],
 )
-@pytest.mark.parametrize("kind", ["meta", "fake"])
+@pytest.mark.parametrize("kind", [pytest.param("meta", marks=updates_on_meta), "fake"])
 def test_a_dry_run_is_no_step_and_what_comes_after_it_is_seen(watch: Start, kind: str, settings: Any) -> None:
     seen = watch(**settings)
     rehearse(kind)

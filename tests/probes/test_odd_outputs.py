@@ -92,7 +92,7 @@ KINDS: dict[str, Callable[[Tensor], Any]] = {
             torch.float8_e5m2,
             torch.float8_e4m3fnuz,
             torch.float8_e5m2fnuz,
-            torch.float8_e8m0fnu,
+            *([torch.float8_e8m0fnu] if hasattr(torch, "float8_e8m0fnu") else []),  # torch 2.6 has none
         )
     },
 }

@@ -274,6 +274,15 @@ def test_a_file_that_could_not_be_loaded_is_told_once(
     one.failures.clear()
 
 
+def test_the_first_steps_have_all_gradients_read_where_the_budget_pays(clock: list[float]) -> None:
+    planner = Planner(Budget(5.0, now=0.0), Selection())
+    planner.budget.learn("full", 1e-6)
+    for step in range(1, RECORDED_STEPS + 1):
+        assert planner.plan.full, step
+        clock[0] += 0.02
+        planner.next(step, focus=False)
+
+
 def test_so_many_first_steps_are_on_record_that_rules_know_what_is_usual(clock: list[float]) -> None:
     planner = Planner(Budget(1e-6, now=0.0), Selection())
     recorded = []

@@ -95,7 +95,7 @@ def test_saves_and_beginnings_of_passes_have_spans_in_a_window_and_nowhere_else(
         torch.save(run.layer.state_dict(), tmp_path / f"{number}.pt")
         safetensors.torch.save_file(run.layer.state_dict(), str(tmp_path / f"{number}.safetensors"))
         if number > 2:
-            dcp.save(run.layer.state_dict(), checkpoint_id=str(tmp_path / f"dcp{number}"), no_dist=True)
+            dcp.save(run.layer.state_dict(), checkpoint_id=str(tmp_path / f"dcp{number}"))
         next(iter(torch.utils.data.DataLoader(torch.ones(4, 4))))
     (trace,) = run.end()
     names = Counter(event["name"] for event in trace["traceEvents"] if event.get("cat") == "user_annotation")

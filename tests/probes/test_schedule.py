@@ -197,12 +197,18 @@ def test_a_resumed_run_that_is_one_step_ahead_is_healthy(watch: Any, tmp_path: P
 
 
 def test_torchs_own_warning_still_names_the_programs_line(watch: Any) -> None:
+    """Older torch (2.6, 2.9) names a line of its own, without tdbg as well."""
+
+    def warned() -> str:
+        scheduler = decay(setup()[1])
+        with pytest.warns(UserWarning, match="before `optimizer.step") as caught:
+            scheduler.step()
+        return caught[0].filename
+
+    plain = warned()
     watch(**EVERY_STEP)
-    _, optimizer = setup()
-    scheduler = decay(optimizer)
-    with pytest.warns(UserWarning, match="before `optimizer.step") as caught:
-        scheduler.step()
-    assert caught[0].filename == __file__
+    assert warned() == plain
+    assert plain == __file__ or plain == lr_scheduler.__file__
 
 
 # the length of a schedule

@@ -14,7 +14,7 @@ from tdbg.core.guard import guarded
 from tdbg.probes.loss.arithmetic import number
 from tdbg.probes.loss.held import Meter, Seen, alive, held_by, rows_of
 from tdbg.probes.loss.loss_report import Fault, Report, is_on, made, state
-from tdbg.runtime import run_context
+from tdbg.runtime import run_context, torch_compat
 
 FLAG = "LOSS.GRADNORM_MEMORY"
 LEAKS = 5  # updates in a row
@@ -37,7 +37,7 @@ class GradNormMemory(Report):
     after_mb: float
     stays_mb: float
     peak_mb: float | None  # of an accelerator, if this update set a new one
-    saved_mb: float  # kept for backward by the graphs of what was given to `mark`, parameters left out
+    saved_mb: float | None  # kept for backward by the graphs of what was given to `mark`, parameters left out
     accumulation: int
     growth_mb: float | None  # from the beginning of the update before to the beginning of this one
     updates: int
@@ -56,7 +56,12 @@ class GradNormMemory(Report):
                 lines.append(f"    {number(row['mb'])} MB {row['kind']} {row['count']} x {row['name']}")
             if len(part["tensors"]) > SHOWN:
                 lines.append(f"    and {len(part['tensors']) - SHOWN} more kinds")
-        if self.accumulation > 1:
+        if self.saved_mb is None:
+            lines.append(
+                f"  saved for backward: unknown, torch {torch.__version__} does not show it; "
+                "TD-L017 sees what was given to `mark` alone"
+            )
+        elif self.accumulation > 1:
             lines.append(
                 f"  accumulation {self.accumulation}: {number(self.saved_mb)} MB saved for backward if each graph is "
                 f"freed before the next, {number(self.saved_mb * self.accumulation)} MB if all are kept"
@@ -64,8 +69,8 @@ class GradNormMemory(Report):
         return [(self.part, "\n".join(lines))]
 
     def values(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"name": self.name, "saved_mb": self.saved_mb, "stays_mb": self.stays_mb}
-        return found | ({} if self.peak_mb is None else {"peak_mb": self.peak_mb})
+        figures = {"saved_mb": self.saved_mb, "stays_mb": self.stays_mb, "peak_mb": self.peak_mb}
+        return {"name": self.name, **{name: figure for name, figure in figures.items() if figure is not None}}
 
 
 class MemoryWatch:
@@ -113,6 +118,7 @@ def gradnorm_memory(
     what its graph keeps for backward by operation, shape and dtype (each memory once; parameters left out).
     device: whose memory; the current CUDA device if CUDA is in use, else the host. On an accelerator its allocator
         tells, on the host malloc's own count, or where there is none the resident memory.
+    What graphs keep is unknown where torch does not show it (2.6, 2.9): TD-L017 then sees what was given to `mark` alone.
     accumulation: micro-batches to an update; told is what it means if the graphs of all are kept.
     name: of this GradNorm, if there are several: what stays is compared from update to update under it.
     Findings: TD-L017 in 5 updates in a row memory that was given to `mark`, or saved by its graph, was still held when
@@ -188,7 +194,7 @@ class _Live(MemoryWatch):
             after_mb=after_mb,
             stays_mb=stays_mb,
             peak_mb=peak_mb if peak_mb is not None and peak_mb > (self._peak_mb or 0.0) else None,
-            saved_mb=sum(kept.mb for kept in self._made.values() if kept.kind == "saved"),
+            saved_mb=self._saved_mb(),
             accumulation=self._accumulation,
             growth_mb=growth_mb,
             updates=course.updates,
@@ -196,6 +202,11 @@ class _Live(MemoryWatch):
         )
         report.findings = _faults(report, course)
         return report
+
+    def _saved_mb(self) -> float | None:
+        if not torch_compat.shows_saved_tensors:
+            return None
+        return sum(kept.mb for kept in self._made.values() if kept.kind == "saved")
 
 
 class _Course:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tdbg.probes.memory import host_memory
-from tdbg.runtime import tensors
+from tdbg.runtime import tensors, torch_compat
 
 MB = 1e6
 FIGURES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
@@ -72,8 +72,10 @@ def _enter(tensor: Tensor, name: str, kind: str, seen: Seen) -> None:
 def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
     """(operation, tensor) of all that a graph keeps, parameters and their views left out.
 
-    What somebody packed (checkpointing, offloading) is not unpacked.
+    What somebody packed (checkpointing, offloading) is not unpacked. Empty where torch does not show what graphs keep.
     """
+    if not torch_compat.shows_saved_tensors:
+        return
     todo = list(roots)
     met: dict[Any, None] = {}  # in the order of the walk
     while todo and len(met) < MAX_NODES:
