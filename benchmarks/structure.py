@@ -41,6 +41,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "directions",
             "ranges",
             "tables",
+            "terminal",
         ),
         *(
             "urls",

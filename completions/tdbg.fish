@@ -2,7 +2,7 @@
 
 set -g __tdbg_paths 'run' 'profile' 'report' 'status' 'control' 'filter-logs' 'inspect-pages' 'inspect-pages ls' 'inspect-pages show' 'inspect-pages stats' 'inspect-pages find' 'inspect-pages diff' 'inspect-pages export' 'inspect-pages html' 'inspect-pages verify' 'inspect-pages recover' 'inspect-pages convert' 'inspect-pages upload' 'trace' 'trace show' 'trace advise' 'trace flame' 'trace compare' 'trace slice' 'metrics' 'metrics show' 'metrics dump' 'metrics plot' 'metrics compare' 'metrics sanity' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove' 'trust'
 set -g __tdbg_wrappers 'run' 'profile'
-set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run --threshold' 'run --inject' 'run --step-optimizer' 'run -l' 'run --level' 'run --max-overhead' 'run --measure-overhead' 'run --every' 'run --steps' 'run --ranks' 'run --keep-steps' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-on' 'run --capture-budget' 'run --capture-policy' 'run --capture-upload' 'run --stop-on' 'run --fail-on' 'run --when' 'run --then' 'run --run-dir' 'run --name' 'run --disk-budget' 'run --profile-name' 'run --log-level' 'run --progress-every' 'profile -k' 'profile --kind' 'profile --wait' 'profile --warmup' 'profile --active' 'profile --repeat' 'profile --skip-first' 'profile --window' 'profile --window-on' 'profile -f' 'profile --flag' 'profile --no-flag' 'profile --preset' 'profile --threshold' 'profile --inject' 'profile --step-optimizer' 'profile -l' 'profile --level' 'profile --max-overhead' 'profile --measure-overhead' 'profile --every' 'profile --steps' 'profile --ranks' 'profile --keep-steps' 'profile --capture' 'profile --capture-every' 'profile --capture-steps' 'profile --capture-epochs' 'profile --capture-phase' 'profile --capture-on' 'profile --capture-budget' 'profile --capture-policy' 'profile --capture-upload' 'profile --stop-on' 'profile --fail-on' 'profile --when' 'profile --then' 'profile --run-dir' 'profile --name' 'profile --disk-budget' 'profile --profile-name' 'profile --log-level' 'profile --progress-every' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --profile' 'control --timeout' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --log-level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --group-by' 'inspect-pages find --scores' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'inspect-pages diff --layer' 'inspect-pages diff --tolerance' 'inspect-pages diff --pair-by' 'inspect-pages diff --epochs' 'inspect-pages diff --ranks' 'inspect-pages diff --top' 'inspect-pages export -o' 'inspect-pages export --output' 'inspect-pages export --layer' 'inspect-pages export --keys' 'inspect-pages export --key' 'inspect-pages export --ranks' 'inspect-pages export --rank' 'inspect-pages export --steps' 'inspect-pages export --step' 'inspect-pages export --epochs' 'inspect-pages export --epoch' 'inspect-pages export --phase' 'inspect-pages html -o' 'inspect-pages html --output' 'inspect-pages html --layer' 'inspect-pages html --keys' 'inspect-pages html --key' 'inspect-pages html --ranks' 'inspect-pages html --rank' 'inspect-pages html --steps' 'inspect-pages html --step' 'inspect-pages html --epochs' 'inspect-pages html --epoch' 'inspect-pages html --phase' 'inspect-pages html --limit' 'inspect-pages html --size' 'inspect-pages convert -o' 'inspect-pages convert --output' 'inspect-pages convert --page-size' 'trace show --ranks' 'trace show --rank' 'trace show --windows' 'trace show --top' 'trace show --html' 'trace show --perfetto' 'trace advise --ranks' 'trace advise --rank' 'trace advise --windows' 'trace advise --threshold' 'trace advise --fail-on' 'trace flame --ranks' 'trace flame --rank' 'trace flame --windows' 'trace flame --by' 'trace flame --top' 'trace flame --depth' 'trace compare --tolerance' 'trace compare --save' 'trace compare --ranks' 'trace compare --rank' 'trace compare --windows' 'trace compare --top' 'trace slice -o' 'trace slice --output' 'trace slice --steps' 'trace slice --step' 'trace slice --ranks' 'trace slice --rank' 'trace slice --windows' 'metrics show --ranks' 'metrics show --rank' 'metrics show -k' 'metrics show --key' 'metrics dump --ranks' 'metrics dump --rank' 'metrics dump -k' 'metrics dump --key' 'metrics dump --after-step' 'metrics dump --phase' 'metrics dump --format' 'metrics dump -o' 'metrics dump --out' 'metrics plot --ranks' 'metrics plot --rank' 'metrics plot --smooth' 'metrics plot --html' 'metrics plot --height' 'metrics compare --ranks' 'metrics compare --rank' 'metrics compare -k' 'metrics compare --key' 'metrics compare --tolerance' 'metrics sanity --ranks' 'metrics sanity --rank' 'metrics sanity --fail-on' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --train-steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
+set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run --threshold' 'run --inject' 'run --step-optimizer' 'run -l' 'run --level' 'run --max-overhead' 'run --measure-overhead' 'run --every' 'run --steps' 'run --ranks' 'run --keep-steps' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-on' 'run --capture-budget' 'run --capture-policy' 'run --capture-upload' 'run --stop-on' 'run --fail-on' 'run --when' 'run --then' 'run --run-dir' 'run --name' 'run --disk-budget' 'run --profile-name' 'run --log-level' 'run --progress-every' 'run --color' 'profile -k' 'profile --kind' 'profile --wait' 'profile --warmup' 'profile --active' 'profile --repeat' 'profile --skip-first' 'profile --window' 'profile --window-on' 'profile -f' 'profile --flag' 'profile --no-flag' 'profile --preset' 'profile --threshold' 'profile --inject' 'profile --step-optimizer' 'profile -l' 'profile --level' 'profile --max-overhead' 'profile --measure-overhead' 'profile --every' 'profile --steps' 'profile --ranks' 'profile --keep-steps' 'profile --capture' 'profile --capture-every' 'profile --capture-steps' 'profile --capture-epochs' 'profile --capture-phase' 'profile --capture-on' 'profile --capture-budget' 'profile --capture-policy' 'profile --capture-upload' 'profile --stop-on' 'profile --fail-on' 'profile --when' 'profile --then' 'profile --run-dir' 'profile --name' 'profile --disk-budget' 'profile --profile-name' 'profile --log-level' 'profile --progress-every' 'profile --color' 'report --note' 'report --fail-on' 'report --color' 'status --color' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --profile' 'control --timeout' 'control --color' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --log-level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'filter-logs --color' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages ls --color' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages show --color' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages stats --color' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --group-by' 'inspect-pages find --scores' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'inspect-pages find --color' 'inspect-pages diff --layer' 'inspect-pages diff --tolerance' 'inspect-pages diff --pair-by' 'inspect-pages diff --epochs' 'inspect-pages diff --ranks' 'inspect-pages diff --top' 'inspect-pages diff --color' 'inspect-pages export -o' 'inspect-pages export --output' 'inspect-pages export --layer' 'inspect-pages export --keys' 'inspect-pages export --key' 'inspect-pages export --ranks' 'inspect-pages export --rank' 'inspect-pages export --steps' 'inspect-pages export --step' 'inspect-pages export --epochs' 'inspect-pages export --epoch' 'inspect-pages export --phase' 'inspect-pages export --color' 'inspect-pages html -o' 'inspect-pages html --output' 'inspect-pages html --layer' 'inspect-pages html --keys' 'inspect-pages html --key' 'inspect-pages html --ranks' 'inspect-pages html --rank' 'inspect-pages html --steps' 'inspect-pages html --step' 'inspect-pages html --epochs' 'inspect-pages html --epoch' 'inspect-pages html --phase' 'inspect-pages html --limit' 'inspect-pages html --size' 'inspect-pages html --color' 'inspect-pages verify --color' 'inspect-pages recover --color' 'inspect-pages convert -o' 'inspect-pages convert --output' 'inspect-pages convert --page-size' 'inspect-pages convert --color' 'inspect-pages upload --color' 'trace show --ranks' 'trace show --rank' 'trace show --windows' 'trace show --top' 'trace show --html' 'trace show --perfetto' 'trace show --color' 'trace advise --ranks' 'trace advise --rank' 'trace advise --windows' 'trace advise --threshold' 'trace advise --fail-on' 'trace advise --color' 'trace flame --ranks' 'trace flame --rank' 'trace flame --windows' 'trace flame --by' 'trace flame --top' 'trace flame --depth' 'trace flame --color' 'trace compare --tolerance' 'trace compare --save' 'trace compare --ranks' 'trace compare --rank' 'trace compare --windows' 'trace compare --top' 'trace compare --color' 'trace slice -o' 'trace slice --output' 'trace slice --steps' 'trace slice --step' 'trace slice --ranks' 'trace slice --rank' 'trace slice --windows' 'trace slice --color' 'metrics show --ranks' 'metrics show --rank' 'metrics show -k' 'metrics show --key' 'metrics show --color' 'metrics dump --ranks' 'metrics dump --rank' 'metrics dump -k' 'metrics dump --key' 'metrics dump --after-step' 'metrics dump --phase' 'metrics dump --format' 'metrics dump -o' 'metrics dump --out' 'metrics dump --color' 'metrics plot --ranks' 'metrics plot --rank' 'metrics plot --smooth' 'metrics plot --html' 'metrics plot --height' 'metrics plot --color' 'metrics compare --ranks' 'metrics compare --rank' 'metrics compare -k' 'metrics compare --key' 'metrics compare --tolerance' 'metrics compare --color' 'metrics sanity --ranks' 'metrics sanity --rank' 'metrics sanity --fail-on' 'metrics sanity --color' 'flags list --color' 'flags show --color' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'flags scan --color' 'flags doctor --color' 'explain --color' 'doctor --color' 'demo --fault' 'demo --train-steps' 'demo --seed' 'demo --run-dir' 'demo --color' 'hook install --python' 'hook install --color' 'hook remove --python' 'hook remove --color' 'trust --color'
 
 # Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
 function __tdbg_state
@@ -285,6 +285,12 @@ function __tdbg_KIND
     printf '%s\n' 'full'
 end
 
+function __tdbg_WHEN
+    printf '%s\n' 'auto'
+    printf '%s\n' 'always'
+    printf '%s\n' 'never'
+end
+
 
 complete -c tdbg -f
 
@@ -345,10 +351,11 @@ complete -c tdbg -n '__tdbg_at \'run\'' -l tee -d 'Keep a copy of stdout and std
 complete -c tdbg -n '__tdbg_at \'run\'' -l disk-budget -x -d 'What a rank may write, such as 500MB.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l profile-name -x -d 'Use the settings [tool.tdbg.profiles.NAME].'
 complete -c tdbg -n '__tdbg_at \'run\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'Level of the program\'s own console log.'
-complete -c tdbg -n '__tdbg_at \'run\'' -l progress-every -x -d 'Time between progress lines, off a terminal.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l progress-every -x -d 'Time between progress lines; with --tee, a terminal has one live line.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l dry-run -d 'Print what would be done, and do nothing.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l exec -d 'Replace tdbg by the command: no live findings, no verdict.'
 complete -c tdbg -n '__tdbg_at \'run\'' -s q -l quiet -d 'Say only errors and one line at the end.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'run\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'run\'' -a '(__tdbg_wrapped)'
 complete -c tdbg -n '__tdbg_at \'run --\'' -a '(__tdbg_wrapped)'
@@ -399,10 +406,11 @@ complete -c tdbg -n '__tdbg_at \'profile\'' -l tee -d 'Keep a copy of stdout and
 complete -c tdbg -n '__tdbg_at \'profile\'' -l disk-budget -x -d 'What a rank may write, such as 500MB.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l profile-name -x -d 'Use the settings [tool.tdbg.profiles.NAME].'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'Level of the program\'s own console log.'
-complete -c tdbg -n '__tdbg_at \'profile\'' -l progress-every -x -d 'Time between progress lines, off a terminal.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l progress-every -x -d 'Time between progress lines; with --tee, a terminal has one live line.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l dry-run -d 'Print what would be done, and do nothing.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l exec -d 'Replace tdbg by the command: no live findings, no verdict.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -s q -l quiet -d 'Say only errors and one line at the end.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'profile\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -a '(__tdbg_wrapped)'
 complete -c tdbg -n '__tdbg_at \'profile --\'' -a '(__tdbg_wrapped)'
@@ -411,12 +419,14 @@ complete -c tdbg -n '__tdbg_at \'profile --\'' -a '(__tdbg_wrapped)'
 complete -c tdbg -n '__tdbg_at \'report\'' -l note -x -d 'Keep your own finding with the run.'
 complete -c tdbg -n '__tdbg_at \'report\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 if there is a finding this severe. [default: never]'
 complete -c tdbg -n '__tdbg_at \'report\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'report\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'report\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'report\'' -a '(__tdbg_runs)'
 
 # tdbg status
 complete -c tdbg -n '__tdbg_at \'status\'' -l watch -d 'Look again every 2 s, until the run ends.'
 complete -c tdbg -n '__tdbg_at \'status\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'status\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'status\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'status\'' -a '(__tdbg_runs)'
 
@@ -430,6 +440,7 @@ complete -c tdbg -n '__tdbg_at \'control\'' -l profile -x -d 'Record N steps wit
 complete -c tdbg -n '__tdbg_at \'control\'' -l clear-history -d 'Have the ranks forget the last steps they keep for reports.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l timeout -x -d 'How long to wait for the ranks; 0: not at all.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'control\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'control\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'control\'' -a '(__tdbg_runs)'
 
@@ -462,6 +473,7 @@ complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s o -l output -r -F -d 'Write t
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l format -x -d 'text, as it was read, or jsonl: one JSON object a record. [default: text]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l log-format -x -d 'How the logs are written, where that cannot be seen from their beginning.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l jobs -x -d 'Worker processes; 0: one a CPU. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -r -F
 
@@ -486,6 +498,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l steps -l step -x -d 'Onl
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l phase -x -d 'Only this phase, such as train or eval.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -r -F
 
@@ -495,9 +508,10 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l ranks -l rank -x -d 'O
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l phase -x -d 'Only this phase, such as train or eval.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l nth -x -d 'The N-th of several datapoints with this key, from 1. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l nth -x -d 'The N-th of several datapoints with this key, from 1.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l image -x -a '(__tdbg_IMAGE)' -d 'How pictures are sent to the terminal; auto asks its environment. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -r -F
 
@@ -510,6 +524,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l steps -l step -x -d '
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l phase -x -d 'Only this phase, such as train or eval.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -r -F
 
@@ -524,6 +539,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l steps -l step -x -d 'O
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l phase -x -d 'Only this phase, such as train or eval.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -r -F
 
@@ -533,8 +549,9 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l tolerance -x -d 'Allow
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l pair-by -x -d 'Pair datapoints by key or by order. [default: key]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l epochs -x -d 'Compare these two epochs: 1,2; or one epoch of two runs.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l ranks -x -d 'Compare these two ranks: 0,1; or one rank of two runs.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l top -x -d 'So many rows in the table of the worst tensors (default: 10). [default: 10]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l top -x -d 'So many rows in the table of the worst tensors. [default: 10]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -r -F
 
@@ -548,6 +565,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l epochs -l epoch -x -
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l phase -x -d 'Only this phase, such as train or eval.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l force -d 'Overwrite files that are there.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l json -d 'Print what was written as one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -r -F
 
@@ -559,33 +577,38 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l ranks -l rank -x -d 'O
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l phase -x -d 'Only this phase, such as train or eval.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l limit -x -d 'So many datapoints at most (default: 50). [default: 50]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l limit -x -d 'So many datapoints at most. [default: 50]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l size -x -d 'Values that the file may hold, before they become text. [default: 24MB]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l force -d 'Overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l json -d 'Print what was written as one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -r -F
 
 # tdbg inspect-pages verify
 complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -r -F
 
 # tdbg inspect-pages recover
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l ignore-live-writer -d 'Even if the process that writes them seems to live, as on another host.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -r -F
 
 # tdbg inspect-pages convert
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -s o -l output -x -a '(__fish_complete_directories)' -d 'The folder to write; it must be new or empty.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l page-size -x -d 'Size of a page (default: 100MB). [default: 100MB]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l page-size -x -d 'Size of a page. [default: 100MB]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l json -d 'Print what was done as one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -r -F
 
 # tdbg inspect-pages upload
 complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -l json -d 'Print what was copied as one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -r -F
 
@@ -599,33 +622,36 @@ complete -c tdbg -n '__tdbg_at \'trace\'' -s h -l help -d 'Show this page and ex
 
 # tdbg trace show
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
-complete -c tdbg -n '__tdbg_at \'trace show\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l windows -x -d 'Of several windows of a rank the last, or all. [default: last]'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l top -x -d 'Lines of each table. [default: 10]'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l shapes -d 'Tell calls of an operator with other input shapes apart.'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l html -r -F -d 'Write it as one HTML file, with graphs, that opens without a network.'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l force -d 'Overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l perfetto -r -F -d 'Write the steps shown to a small trace too, for ui.perfetto.dev.'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace show\'' -r -F
 
 # tdbg trace advise
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
-complete -c tdbg -n '__tdbg_at \'trace advise\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l windows -x -d 'Of several windows of a rank the last, or all. [default: last]'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l threshold -x -d 'A bound of a rule, as NAME=VALUE; repeatable.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l fail-on -x -d 'Exit 1 on advice of this severity or worse: notice, warning, critical.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -r -F
 
 # tdbg trace flame
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
-complete -c tdbg -n '__tdbg_at \'trace flame\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l windows -x -d 'Of several windows of a rank the last, or all. [default: last]'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l by -x -d 'By stack, module or operator; the first of them that the trace has if left out.'
-complete -c tdbg -n '__tdbg_at \'trace flame\'' -l top -x -d 'So many rows, those with most time; 40 if left out, and with --folded all. [default: 0]'
-complete -c tdbg -n '__tdbg_at \'trace flame\'' -l depth -x -d 'So many levels. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l top -x -d 'So many rows, those with most time; 40 if left out, and with --folded all.'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l depth -x -d 'So many levels; all if left out.'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l folded -d 'Print a line a stack and its own microseconds, as flame graph tools read them.'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace flame\'' -r -F
 
@@ -633,9 +659,10 @@ complete -c tdbg -n '__tdbg_at \'trace flame\'' -r -F
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l tolerance -x -d 'How much slower B may be, such as 0.1 or 10%; 0.05 if left out.'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l save -r -F -d 'Compare nothing: keep the runs that are named as a baseline.'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
-complete -c tdbg -n '__tdbg_at \'trace compare\'' -l windows -x -d 'Of several windows of a rank all, or the last; all if left out. [default: all]'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l windows -x -d 'Of several windows of a rank all, or the last. [default: all]'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l top -x -d 'Lines of each table. [default: 10]'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace compare\'' -r -F
 
@@ -645,6 +672,7 @@ complete -c tdbg -n '__tdbg_at \'trace slice\'' -l steps -l step -x -d 'Only the
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -l force -d 'Overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -l windows -x -d 'Look in the last window of a rank, or in all; all if --steps is given.'
+complete -c tdbg -n '__tdbg_at \'trace slice\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trace slice\'' -r -F
 
@@ -660,6 +688,7 @@ complete -c tdbg -n '__tdbg_at \'metrics\'' -s h -l help -d 'Show this page and 
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -s k -l key -x -d 'Only keys such as \'val/*\'; repeatable.'
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -l json -d 'Print one JSON document, with every rank.'
+complete -c tdbg -n '__tdbg_at \'metrics show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics show\'' -r -F
 
@@ -674,6 +703,7 @@ complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l format -x -d 'json, csv or p
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -s o -l out -r -F -d 'Write to this file; stdout if left out.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l force -d 'With --out: overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l json -d 'The same as --format json.'
+complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -r -F
 
@@ -684,6 +714,7 @@ complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l html -r -F -d 'Write one HTM
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l force -d 'With --html: overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l height -x -d 'Lines of a graph in the terminal. [default: 12]'
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l json -d 'Print the points as one JSON document.'
+complete -c tdbg -n '__tdbg_at \'metrics plot\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics plot\'' -a '(__tdbg_runs)'
 
@@ -692,6 +723,7 @@ complete -c tdbg -n '__tdbg_at \'metrics compare\'' -l ranks -l rank -x -d 'Only
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -s k -l key -x -d 'Only keys such as \'val/*\'; repeatable.'
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -l tolerance -x -d 'A share such as 0.01 or 1%, or spread; 1e-6 if left out.'
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'metrics compare\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics compare\'' -r -F
 
@@ -699,6 +731,7 @@ complete -c tdbg -n '__tdbg_at \'metrics compare\'' -r -F
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 if there is a finding this severe.'
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'metrics sanity\'' -r -F
 
@@ -711,31 +744,37 @@ complete -c tdbg -n '__tdbg_at \'flags\'' -s h -l help -d 'Show this page and ex
 
 # tdbg flags list
 complete -c tdbg -n '__tdbg_at \'flags list\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'flags list\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'flags list\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg flags show
 complete -c tdbg -n '__tdbg_at \'flags show\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'flags show\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'flags show\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'flags show\'' -a '(__tdbg_FLAG)'
 
 # tdbg flags scan
 complete -c tdbg -n '__tdbg_at \'flags scan\'' -s o -l output -r -F -d 'Write the map there instead of to stdout (-). [default: -]'
 complete -c tdbg -n '__tdbg_at \'flags scan\'' -l function -x -d 'A function of the program that is asked for a flag by name.'
+complete -c tdbg -n '__tdbg_at \'flags scan\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'flags scan\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'flags scan\'' -a '(__fish_complete_directories)'
 
 # tdbg flags doctor
 complete -c tdbg -n '__tdbg_at \'flags doctor\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'flags doctor\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'flags doctor\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'flags doctor\'' -a '(__tdbg_runs)'
 
 # tdbg explain
 complete -c tdbg -n '__tdbg_at \'explain\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'explain\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'explain\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'explain\'' -a '(__tdbg_CODE) (__tdbg_ADVICE)'
 
 # tdbg doctor
 complete -c tdbg -n '__tdbg_at \'doctor\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'doctor\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'doctor\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg demo
@@ -743,6 +782,7 @@ complete -c tdbg -n '__tdbg_at \'demo\'' -l fault -x -a '(__tdbg_FAULT)' -d 'Wha
 complete -c tdbg -n '__tdbg_at \'demo\'' -l train-steps -x -d 'Optimizer steps. [default: 200]'
 complete -c tdbg -n '__tdbg_at \'demo\'' -l seed -x -d 'Seed of weights, batches and dropout. [default: 0]'
 complete -c tdbg -n '__tdbg_at \'demo\'' -l run-dir -x -a '(__fish_complete_directories)' -d 'Where the run is kept; must not hold another run.'
+complete -c tdbg -n '__tdbg_at \'demo\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'demo\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg hook
@@ -752,15 +792,18 @@ complete -c tdbg -n '__tdbg_at \'hook\'' -s h -l help -d 'Show this page and exi
 
 # tdbg hook install
 complete -c tdbg -n '__tdbg_at \'hook install\'' -l python -r -F -d 'Interpreter of the environment; tdbg\'s own if left out.'
+complete -c tdbg -n '__tdbg_at \'hook install\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'hook install\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg hook remove
 complete -c tdbg -n '__tdbg_at \'hook remove\'' -l python -r -F -d 'Interpreter of the environment; tdbg\'s own if left out.'
+complete -c tdbg -n '__tdbg_at \'hook remove\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'hook remove\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg trust
 complete -c tdbg -n '__tdbg_at \'trust\'' -l remove -d 'Withdraw what was allowed; exit code 1 if nothing was.'
 complete -c tdbg -n '__tdbg_at \'trust\'' -l list -d 'Print the allowed folders; also without DIR.'
 complete -c tdbg -n '__tdbg_at \'trust\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'trust\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'trust\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'trust\'' -a '(__fish_complete_directories)'

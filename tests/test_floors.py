@@ -36,6 +36,7 @@ FLOORS = (
         "core.profiling",
         "core.urls",
         "core.tables",
+        "core.terminal",
         "core.webpage",
         "core.ownership",
         "core.run_files",

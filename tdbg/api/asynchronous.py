@@ -20,6 +20,7 @@ from tdbg.api.debugger import HISTORY, PyTorchDebugger
 from tdbg.api.levels import DebugLevel
 from tdbg.api.session import current
 from tdbg.core.events import plain
+from tdbg.core.tables import joined
 
 T = TypeVar("T")
 LOG = logging.getLogger("tdbg.training")
@@ -169,8 +170,7 @@ class AsyncTrainingLogger:
         texts = []
         for names, what in ((bad, "not finite"), (large, "above 10"), (small, "below 1e-06")):
             if names:
-                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-                texts.append(f"gradient norm {what}: {names[0]}{more}")
+                texts.append(f"gradient norm {what}: {joined(names, 1)}")
         values = {
             "has_nan": found["params_with_nan_grad"] > 0,
             "has_inf": found["params_with_inf_grad"] > 0,

@@ -22,6 +22,7 @@ from tdbg.api.tagged_lines import say
 from tdbg.core.events import plain
 from tdbg.core.flags import tag
 from tdbg.core.guard import Guard
+from tdbg.core.tables import joined
 from tdbg.runtime.tensors import Figures, measure, nbytes, norms, walk
 
 EXPLOSION = 10.0
@@ -264,7 +265,7 @@ class PyTorchDebugger:
         """
         found = self.exploding(self.analyze_gradients(model)["norms"], threshold)
         if found:
-            self.remember("explosion", f"gradient norm above {threshold:g}: {_shown(found)}", names=found[:50])
+            self.remember("explosion", f"gradient norm above {threshold:g}: {joined(found, 4)}", names=found[:50])
         return found
 
     def check_gradient_vanishing(self, model: nn.Module, threshold: float = VANISHING) -> list[str]:
@@ -274,7 +275,7 @@ class PyTorchDebugger:
         """
         found = self.vanishing(self.analyze_gradients(model)["norms"], threshold)
         if found:
-            self.remember("vanishing", f"gradient norm below {threshold:g}: {_shown(found)}", names=found[:50])
+            self.remember("vanishing", f"gradient norm below {threshold:g}: {joined(found, 4)}", names=found[:50])
         return found
 
     @staticmethod
@@ -443,7 +444,3 @@ def parameters_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
     for name, parameter in unwrapped(model).named_parameters():
         yield clean_path(name), parameter
-
-
-def _shown(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -136,6 +136,7 @@ ROOT = Command(
     {"version": Option(("--version",), "", "Print the version and exit.")},
     Argument("COMMAND", "The command.", field="words"),
     wraps=True,
+    colors=False,  # each command has the option
 )
 
 
@@ -177,7 +178,7 @@ def _run(spec: Command | Group, path: str, words: list[str]) -> int:
     else:
         args = read_plain(spec, words)
         if args is not None:
-            return spec.run(args) or 0
+            return spec.execute(args)
     from tdbg.cli import parser
 
     return parser.run(spec, path, words)

@@ -123,7 +123,7 @@ def tell(answer: "Answer") -> None:
 
     request = answer.request
     if not answer.asked:
-        print("asked: no rank has done a step yet; each does it after its first")
+        print_lines(["asked: no rank has done a step yet; each does it after its first"])
     elif not answer.waited:
         eta = f", in about {answer.likely_s:.0f} s" if answer.likely_s else ""
         print_lines(
@@ -137,10 +137,10 @@ def tell(answer: "Answer") -> None:
         who = counted(len(ranks), "rank") if len(steps) == 1 else ranges(ranks)
         print_lines([f"{who} switched at step {step}{late} ({_what(request)})"])
     if answer.ended:
-        print(f"{ranges(answer.ended)} ended before")
+        print_lines([f"{ranges(answer.ended)} ended before"])
     if answer.waited:
         for missing in answer.missing:
-            print(f"rank {missing.rank} has not answered; it was last seen at step {missing.step}")
+            print_lines([f"rank {missing.rank} has not answered; it was last seen at step {missing.step}"])
 
 
 def _what(request: "Request") -> str:

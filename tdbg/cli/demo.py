@@ -64,15 +64,12 @@ def run(args: DemoArgs) -> int:
 
 def check(fault: str) -> str:
     """The fault, if there is such a one; TdbgError with the nearest name if not."""
-    import difflib
-
-    from tdbg.core.errors import TdbgError
+    from tdbg.core.errors import TdbgError, suggest
 
     if fault in FAULTS:
         return fault
-    near = difflib.get_close_matches(fault, FAULTS, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise TdbgError(f"--fault cannot be {fault!r}", f"{hint}choose from: {', '.join(FAULTS)}")
+    hint = f"{suggest(fault, FAULTS, '')} choose from: {', '.join(FAULTS)}".lstrip()
+    raise TdbgError(f"--fault cannot be {fault!r}", hint)
 
 
 COMMAND = Command(run, DemoArgs, HELP, OPTIONS)

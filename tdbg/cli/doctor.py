@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.command_spec import JSON, Args, Command, Options
-from tdbg.core.errors import TdbgError
-from tdbg.core.output import plain, print_json, print_table
+from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.output import print_json
+from tdbg.core.tables import cell, print_table
 
 OLDEST_TORCH = (2, 6)
 NEEDED = ("typer", "rich", "yacs", "msgspec", "numpy", "safetensors", "psutil", "ijson")
@@ -71,8 +72,8 @@ def show(checks: Iterable[Check], settings: list[dict[str, Any]]) -> None:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(name if on is True else f"{name}={plain(on)}" for name, on in value.items()) or "-"
-    return plain(value) or "-"
+        return ", ".join(name if on is True else f"{name}={cell(on)}" for name, on in value.items()) or "-"
+    return cell(value) or "-"
 
 
 def resolved() -> tuple[list[dict[str, Any]], list[Check]]:
@@ -89,13 +90,12 @@ def resolved() -> tuple[list[dict[str, Any]], list[Check]]:
 
 def interpreter() -> Iterator[Check]:
     """tdbg, Python and the machine."""
-    import platform
-
     import tdbg
+    from tdbg.core.host import platform_name
 
     yield Check("tdbg", f"{tdbg.__version__} in {Path(tdbg.__file__).parent}")
-    yield Check("python", f"{platform.python_version()} at {sys.executable}")
-    yield Check("platform", platform.platform())
+    yield Check("python", f"{sys.version.split()[0]} at {sys.executable}")
+    yield Check("platform", platform_name())
 
 
 def packages() -> Iterator[Check]:
@@ -176,7 +176,6 @@ def folder() -> Iterator[Check]:
 
 def variables() -> Iterator[Check]:
     """TDBG_ variables that mean nothing: a misspelt one is ignored in silence otherwise."""
-    import difflib
     from dataclasses import fields
 
     from tdbg.core.config import Settings
@@ -184,8 +183,7 @@ def variables() -> Iterator[Check]:
     known = [*(f"TDBG_{item.name.upper()}" for item in fields(Settings)), *OTHER_VARIABLES]
     for name in sorted(os.environ):
         if name.startswith("TDBG_") and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            yield Check(name, "no such setting", "problem", f"did you mean {near[0]}?" if near else "unset it")
+            yield Check(name, "no such setting", "problem", suggest(name, known, "unset it"))
 
 
 CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (interpreter, packages, launchers, start_up, folder, variables)

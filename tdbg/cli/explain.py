@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Options
-from tdbg.core.output import print_json, print_table
+from tdbg.core.output import print_json, print_prose
+from tdbg.core.tables import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ def run(args: ExplainArgs) -> int:
     if args.codes:
         rules = list({rule.code: rule for rule in map(RULE_CATALOG.find, args.codes)}.values())
         if not args.json:
-            print("\n\n".join(map(page_text, rules)))
+            print_prose("\n\n".join(map(page_text, rules)))
         elif len(rules) == 1:
             print_json("rule", describe(rules[0]))
         else:

@@ -6,7 +6,8 @@ from typing import Any
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Group, Option, Options
 from tdbg.core.flags import FLAGS, PRESETS, Flag, expand
-from tdbg.core.output import print_json, print_table, say
+from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.tables import print_table
 
 MAX_TOLD = 10  # files that cannot be read
 
@@ -112,7 +113,7 @@ def show(args: ShowArgs) -> int:
     if args.json:
         print_json("flags", found)
         return 0
-    print("\n\n".join(_text(item) for item in found))
+    print_lines("\n\n".join(_text(item) for item in found).split("\n"))
     return 0
 
 

@@ -5,7 +5,20 @@ Several kinds are joined by a bar (``CODE|SEVERITY``).
 """
 
 # A name from a list: the lists are in tdbg.cli.generate.words.
-LISTED = ("FLAG", "LEVEL", "MODE", "PRESET", "SEVERITY", "CODE", "ADVICE", "LOG_LEVEL", "FAULT", "IMAGE", "KIND")
+LISTED = (
+    "FLAG",
+    "LEVEL",
+    "MODE",
+    "PRESET",
+    "SEVERITY",
+    "CODE",
+    "ADVICE",
+    "LOG_LEVEL",
+    "FAULT",
+    "IMAGE",
+    "KIND",
+    "WHEN",
+)
 # Completed by looking at the disk: any file, any folder, either, a run (a folder, or a name under ./tdbg_runs).
 ON_DISK = ("FILE", "DIR", "PATH", "RUN")
 # A whole command line of its own.

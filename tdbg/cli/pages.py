@@ -105,7 +105,7 @@ def _option(spec: Command | Group, field: str, option: Option) -> Param:
         kind=option.metavar,
         text=option.help,
         repeated=isinstance(spec, Command) and spec.is_repeatable(field),
-        default=str(default) if typed else "",
+        default=str(default) if typed and option.shows_default else "",
         group=option.group,
     )
 

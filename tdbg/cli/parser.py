@@ -111,7 +111,7 @@ def build(spec: Command | Group, name: str) -> Parser:
     command = _Command(
         name,
         context_settings={**SETTINGS, "allow_interspersed_args": not spec.wraps},
-        callback=lambda **given: spec.run(_args(spec, given)),
+        callback=lambda **given: spec.execute(_args(spec, given)),
         params=_params(spec),
         help=spec.help,
         rich_markup_mode=None,

@@ -69,7 +69,7 @@ def run(args: ReportArgs) -> int:
         blotted = view.read_info(found).get("blotted_out")
         print_lines([f"run: {verdict.run}", *verdict.page()])
         if isinstance(blotted, int) and blotted:
-            print(f"secrets: {blotted} masked in command, settings and environment in run.json")
+            print_lines([f"secrets: {blotted} masked in command, settings and environment in run.json"])
         if notes:
             print_lines(["", "notes by people:", *(f"  {when(item)} {item.get('text', '')}" for item in notes)])
     return 1 if verdict.fails(floor) else 0

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import Args, Argument, Command, Option, Options
+from tdbg.core.errors import TdbgError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -70,9 +71,12 @@ OPTIONS: Options = {
         "Alternate blocks of N steps without and with tdbg, and compare.",
         group=AMOUNT,
         value=int,
+        least=1,
         old_names=("--baseline",),
     ),
-    "every": Option(("--every",), "N", "Flags and levels look at every Nth step only.", group=AMOUNT, value=int),
+    "every": Option(
+        ("--every",), "N", "Flags and levels look at every Nth step only.", group=AMOUNT, value=int, least=1
+    ),
     "steps": Option(("--steps",), "RANGE", "Flags and levels look at these steps only: 100:200,500.", group=AMOUNT),
     "ranks": Option(("--ranks",), "RANGE", "Flags and levels look on these ranks only: 0,3-5.", group=AMOUNT),
     "keep_steps": Option(
@@ -140,7 +144,11 @@ OPTIONS: Options = {
     "profile_name": Option(("--profile-name",), "NAME", "Use the settings [tool.tdbg.profiles.NAME].", group=LAUNCH),
     "log_level": Option(("--log-level",), "LOG_LEVEL", "Level of the program's own console log.", group=LAUNCH),
     "progress_every": Option(
-        ("--progress-every",), "SECONDS", "Time between progress lines, off a terminal.", group=LAUNCH, value=float
+        ("--progress-every",),
+        "SECONDS",
+        "Time between progress lines; with --tee, a terminal has one live line.",
+        group=LAUNCH,
+        value=float,
     ),
     "dry_run": Option(("--dry-run",), "", "Print what would be done, and do nothing.", group=LAUNCH),
     "replace": Option(("--exec",), "", "Replace tdbg by the command: no live findings, no verdict.", group=LAUNCH),
@@ -208,6 +216,8 @@ def carry_out(args: RunArgs, more: "Mapping[str, Any] | None" = None) -> int:
     """Run the command with what was typed; ``more`` are further settings."""
     from tdbg.launch.start import launch
 
+    if args.name == "":
+        raise TdbgError("--name is empty", "write --name NAME, or leave it out")
     typed = {name: getattr(args, name) for name in OPTIONS if name not in NO_SETTINGS}
     typed["flags"] = [*args.flag, *(f"{off}=false" for off in args.no_flag)]
     typed["thresholds"] = args.threshold
@@ -224,7 +234,6 @@ def settle(typed: dict[str, Any], words: list[str], profile: str) -> "tuple[Sett
     import os
 
     from tdbg.core.config import resolve
-    from tdbg.core.errors import TdbgError
     from tdbg.launch import boot
 
     environ = dict(os.environ)

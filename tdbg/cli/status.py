@@ -5,7 +5,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
-from tdbg.core.output import print_json, print_lines, print_styled, print_table, say
+from tdbg.core.output import print_json, print_lines, print_styled, say
+from tdbg.core.tables import print_table
 
 if TYPE_CHECKING:
     from tdbg.launch.live import RankState, Snapshot
@@ -63,11 +64,11 @@ def show(snapshot: "Snapshot") -> None:
     state = f"ended, {snapshot.exit_text}" if snapshot.ended else "running"
     print_lines([f"run: {snapshot.run.path} ({state})"])
     if snapshot.ranks:
-        print_table(COLUMNS, [row(rank, snapshot) for rank in snapshot.ranks[:SHOWN_RANKS]])
+        print_table(COLUMNS, [row(rank, snapshot) for rank in snapshot.ranks[:SHOWN_RANKS]], digits=4)
         if len(snapshot.ranks) > SHOWN_RANKS:
-            print(f"and {len(snapshot.ranks) - SHOWN_RANKS} more ranks: --json shows all")
+            print_lines([f"and {len(snapshot.ranks) - SHOWN_RANKS} more ranks: --json shows all"])
     else:
-        print(f"no rank has done a step yet; processes that use torch: {snapshot.processes}")
+        print_lines([f"no rank has done a step yet; processes that use torch: {snapshot.processes}"])
     print_lines([f"last finding: {finding(snapshot)}"])
 
 

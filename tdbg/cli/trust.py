@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
+from tdbg.core.output import print_json, print_lines
 
 if TYPE_CHECKING:
     from tdbg.core.config_files import Trusted
@@ -49,15 +50,15 @@ def run(args: TrustArgs) -> int:
 
     if args.remove:
         found = config_files.remove_trusted(Path(args.folder))
-        print(f"no longer trusted: {args.folder}" if found else f"not in the list: {args.folder}")
+        print_lines([f"no longer trusted: {args.folder}" if found else f"not in the list: {args.folder}"])
         return 0 if found else 1
-    print(f"trusted: {config_files.add_trusted(Path(args.folder)).path}")
+    print_lines([f"trusted: {config_files.add_trusted(Path(args.folder)).path}"])
     return 0
 
 
 def _show(records: "list[Trusted]", json: bool) -> int:
-    from tdbg.core.output import print_json, print_table
     from tdbg.core.ownership import user_name
+    from tdbg.core.tables import print_table
 
     if json:
         print_json("trust", [{"path": record.path, "owner": record.owner} for record in records])

@@ -7,6 +7,8 @@ docs. `Args` holds what was typed: the defaults are those of the class, and with
 other one (bundled letters, an abbreviation, an error) from the same table.
 """
 
+from tdbg.core.terminal import choose_color
+
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ class Args:
     """What was typed, by the name of its field. A subclass has a default for each."""
 
     paths: "Sequence[str]" = ()
+    color: str = "auto"
 
     def __init__(self, **given: object) -> None:
         for name, value in given.items():
@@ -32,7 +35,7 @@ class Option:
     repeated. Where the default is None, ``value`` and ``many`` say it.
     """
 
-    __slots__ = ("group", "help", "least", "many", "metavar", "names", "old_names", "value")
+    __slots__ = ("group", "help", "least", "many", "metavar", "names", "old_names", "shows_default", "value")
 
     def __init__(
         self,
@@ -45,9 +48,11 @@ class Option:
         many: bool = False,
         least: int | None = None,
         old_names: tuple[str, ...] = (),
+        shows_default: bool = True,
     ) -> None:
         self.names, self.metavar, self.help, self.group = names, metavar, help, group
         self.value, self.many, self.least = value, many, least
+        self.shows_default = shows_default  # in its line of help; not where it stands for something left out
         self.old_names = old_names  # accepted, and shown nowhere
 
 
@@ -74,10 +79,18 @@ class Command:
         argument: Argument | None = None,
         *,
         wraps: bool = False,
+        colors: bool = True,
     ) -> None:
         self.run: Callable[[Any], int] = run
-        self.args, self.help, self.options, self.argument = args, help, options, argument
+        self.args, self.help, self.argument = args, help, argument
+        group = [*options.values()][-1].group if options else ""
+        self.options: Mapping[str, Option] = {**options, "color": color_option(group)} if colors else options
         self.wraps = wraps  # a whole command line: the first word that is no option ends the options, as does `--`
+
+    def execute(self, args: Args) -> int:
+        """Run it with what was typed; returns the exit code."""
+        choose_color(args.color)
+        return self.run(args) or 0
 
     def default(self, field: str) -> "Any":
         """What a field holds if it is not given."""
@@ -125,6 +138,16 @@ class Group:
 Options = dict[str, Option]
 JSON = Option(("--json",), "", "Print one JSON document.")
 RUN = Argument("RUN", "Run directory, or its name under ./tdbg_runs; the newest if left out.", field="run", many=False)
+
+
+def color_option(group: str) -> Option:
+    """The option that every command has."""
+    return Option(
+        ("--color",),
+        "WHEN",
+        "Colour the output: auto, always or never; always formats a pipe like a terminal.",
+        group=group,
+    )
 
 
 def load_from(package: str) -> "Callable[[str], Command]":

@@ -8,18 +8,17 @@ comparison unknown, and a condition that is not known to be true is not true.
 """
 
 import ast
-import difflib
 import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import Any, get_args, get_origin
+from typing import Any, NamedTuple, get_args, get_origin
 
 from tdbg.core import flags as flag_table
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.events import Number, Step, as_float, number
 from tdbg.core.window import Window
 
@@ -34,8 +33,7 @@ Metrics = Mapping[str, float]
 NO_METRICS: Metrics = MappingProxyType({})
 
 
-@dataclass(slots=True)
-class _Facts:
+class _Facts(NamedTuple):
     """What a condition may speak of."""
 
     record: Step
@@ -72,8 +70,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(NamedTuple):
     """What a condition can speak of. value: a name, and the facts that a condition is asked about -> what they say.
 
     family: names such as ``metric.accuracy`` or ``metric["any name"]``. sample: a number, for the hints.
@@ -83,7 +80,7 @@ class Vocabulary:
     value: Callable[[str, Any], Value]
     truths: tuple[str, ...] = ()
     family: str = ""
-    words: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, float] = MappingProxyType({})
     functions: tuple[str, ...] = ("abs", "isnan", "isinf", "finite")
     sample: str = "loss"
     example: str = EXAMPLE
@@ -313,9 +310,7 @@ class _Reader:
             return self._wrong(f"{name} alone is no number", f'name one: {name}.NAME, or {name}["any name"]')
         if name in self.vocabulary.truths:
             return self._wrong(f"{name} is true or false, not a number", f"write {name}, or not {name}")
-        near = difflib.get_close_matches(name.lower(), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it may speak of: {', '.join(known)}"
-        return self._wrong(f"nothing is named {name!r}", hint)
+        return self._wrong(f"nothing is named {name!r}", suggest(name, known, f"it may speak of: {', '.join(known)}"))
 
 
 def _joined(every: bool, looks: list[_Look]) -> _Look:
@@ -350,13 +345,12 @@ def _of_both(apply: Callable[[float, float], float], left: _Look, right: _Look) 
     return look
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """What is done when a condition comes true."""
 
     text: str
     level: str = ""  # empty: as it is
-    flags: dict[str, flag_table.Value] = field(default_factory=dict)
+    flags: Mapping[str, flag_table.Value] = MappingProxyType({})
     for_steps: int = 0  # then level and flags are as before; 0: for good
     dump: bool = False  # keep the last records, the history of tensors and the batch
     stop: bool = False  # have the supervisor end the command
@@ -408,21 +402,18 @@ def _level(word: str) -> str:
     levels = [level for level in flag_table.LEVELS if level != "off"]  # nothing would be left to end it
     if word.lower() in levels:
         return word.lower()
-    near = difflib.get_close_matches(word.lower(), levels, n=1)
-    raise TdbgError(
-        f"an action cannot set the level {word!r}",
-        f"did you mean {near[0]}?" if near else f"choose from: {', '.join(levels)}",
-    )
+    hint = suggest(word, levels, f"choose from: {', '.join(levels)}")
+    raise TdbgError(f"an action cannot set the level {word!r}", hint)
 
 
 def _no_action(text: str, part: str) -> TdbgError:
     words = ("level=extreme", "flag=MEMORY", "dump", "stop")
-    near = difflib.get_close_matches(part.partition("=")[0], [word.partition("=")[0] for word in words], n=1)
-    hint = f"did you mean {near[0]}? " if near and part.partition("=")[0] != near[0] else ""
+    name, known = part.partition("=")[0], [word.partition("=")[0] for word in words]
+    hint = "" if name in known else suggest(name, known, "")
     shown = text if len(text) <= 80 else f"{text[:77]}..."
     return TdbgError(
         f"action {shown!r}: {part[:80]!r} is nothing that can be done",
-        f"{hint}write one or more of: level=LEVEL for N, flag=FLAG for N, dump, stop",
+        f"{hint} write one or more of: level=LEVEL for N, flag=FLAG for N, dump, stop".lstrip(),
     )
 
 

@@ -13,7 +13,7 @@ from tdbg.core import flags as flag_table
 from tdbg.core.capture import PHASES, Epochs, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
 from tdbg.core.config_files import Source, is_trusted, pyproject_sources, say_once, user_source, yaml_source
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.core.ranges import parse_ranges
 from tdbg.core.redaction import MARK
@@ -44,7 +44,7 @@ def setting(kind: str, text: str, default: object = None, *, factory: Callable[[
     return field(default=default, metadata=about)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Settings:
     """Everything `tdbg run` can be asked for. Field names are the keys of every source."""
 
@@ -76,7 +76,7 @@ class Settings:
     log_level: str = setting(LOCAL, "level of the program's own console log", "")
     disk_budget: str = setting(LOCAL, "bytes a rank may write, such as 500MB", "1GB")
     quiet: bool = setting(LOCAL, "say nothing but errors and the verdict's first line", False)
-    progress_every: float = setting(LOCAL, "seconds between progress lines where stderr is no terminal", 30.0)
+    progress_every: float = setting(LOCAL, "seconds between progress lines where there is no live line", 30.0)
     step_optimizer: str = setting(LOCAL, "class name of the optimizer whose step counts, if not the first", "")
     keep_steps: int = setting(LOCAL, "step records kept for the report of a bad step", 16)
     every: int = setting(LOCAL, "flags and levels look at every Nth step; 0: as often as the budget allows", 0)
@@ -184,14 +184,11 @@ def _choice(options: Iterable[str]) -> Callable[[str, object], str]:
     allowed = tuple(options)
 
     def check(key: str, value: object) -> str:
-        import difflib
-
         for option in allowed:
             if str(value).lower() == option.lower():
                 return option
-        near = difflib.get_close_matches(str(value).lower(), [option.lower() for option in allowed], n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise TdbgError(f"{key} cannot be {value!r}", f"{hint}choose from: {', '.join(filter(None, allowed))}")
+        hint = f"{suggest(str(value), allowed, '')} choose from: {', '.join(filter(None, allowed))}".lstrip()
+        raise TdbgError(f"{key} cannot be {value!r}", hint)
 
     return check
 

@@ -10,9 +10,8 @@ import json
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import say
@@ -25,8 +24,7 @@ TRUSTED_FILE = "trusted.json"
 _said: set[str] = set()
 
 
-@dataclass(slots=True)
-class Source:
+class Source(NamedTuple):
     """One place settings come from: its name for `tdbg doctor`, and its raw values."""
 
     name: str
@@ -181,8 +179,7 @@ def say_once(text: str) -> None:
 # folders that the user has allowed once
 
 
-@dataclass(frozen=True, slots=True)
-class Trusted:
+class Trusted(NamedTuple):
     """A folder whose configuration may run, send and load: its real path, and its owner when it was allowed."""
 
     path: str

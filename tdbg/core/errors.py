@@ -1,5 +1,9 @@
 """Every way tdbg fails, and the exit code of each."""
 
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 class TdbgError(Exception):
     """A failure the user can act on: what went wrong, and what to do next."""
@@ -11,6 +15,15 @@ class TdbgError(Exception):
         self.hint = hint
         if hint:
             self.add_note(hint)  # a Python traceback shows both lines; str() is the first alone
+
+
+def suggest(word: str, known: "Iterable[str]", otherwise: str) -> str:
+    """A hint: ``did you mean X?`` for the known word most like this one, in any case; ``otherwise`` if none is."""
+    import difflib
+
+    folded = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), folded, n=1)
+    return f"did you mean {folded[near[0]]}?" if near else otherwise
 
 
 class LaunchError(TdbgError):

@@ -8,14 +8,15 @@ JSON has no NaN: a non-finite number is written as the string ``"nan"``, ``"inf"
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import Field, dataclass, field, fields, make_dataclass
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from tdbg.core.redaction import redact_text, redact_value
 
 Number = float | str  # a float, or "nan", "inf", "-inf"
 
 EVENT_TYPES: dict[str, type["Event"]] = {}
+E = TypeVar("E", bound="Event")
 
 
 def doc(text: str, default: object = None, *, factory: Any = None) -> Any:
@@ -29,11 +30,13 @@ def doc(text: str, default: object = None, *, factory: Any = None) -> Any:
 class Event:
     """What every event carries.
 
-    How events are shown and compared is written here once: made for each class, it would double the time of the import.
+    How events are shown and compared is written here once, and how one is made when the first of its class is: doing it for
+    every class would double the time of the import, and a process that reads events makes none.
     """
 
     TYPE: ClassVar[str] = ""
     VERSION: ClassVar[int] = 1
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     t: float = doc("wall clock, seconds since 1970", 0.0)
 
@@ -49,14 +52,31 @@ class Event:
     __hash__ = None  # type: ignore[assignment]
 
 
-def event_type(cls: type[Event]) -> type[Event]:
-    """Enter an event class in the table of types (a decorator)."""
-    EVENT_TYPES[cls.TYPE] = cls
-    return cls
+@dataclass_transform(kw_only_default=True)
+def event_type(cls: type[E]) -> type[E]:
+    """Make a class of events and enter it in the table of types (a decorator)."""
+    made = dataclass(slots=True, kw_only=True, repr=False, eq=False, init=False)(cls)
+    _defer_init(made)
+    EVENT_TYPES[made.TYPE] = made
+    return made
+
+
+def _defer_init(cls: Any) -> None:
+    """Have the first event of a class make the class's ``__init__``."""
+
+    def __init__(self: Event, **values: object) -> None:
+        known: list[Any] = [
+            (item.name, item.type, field(default=item.default, default_factory=item.default_factory))
+            for item in fields(cls)
+        ]
+        made: Any = make_dataclass(cls.__name__, known, kw_only=True, repr=False, eq=False)
+        cls.__init__ = made.__init__
+        made.__init__(self, **values)
+
+    cls.__init__ = __init__
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Start(Event):
     """A process became a rank: it is about to write its first step."""
 
@@ -79,7 +99,6 @@ class Start(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Params(Event):
     """The names behind the vectors of later step records; written anew when the set changes."""
 
@@ -93,7 +112,6 @@ class Params(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Step(Event):
     """One step: an ``optimizer.step()`` of the first optimizer, or in evaluation a call of the root."""
 
@@ -132,7 +150,6 @@ class Step(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class NonFinite(Event):
     """The first NaN or Inf of a rank, located while the weights were intact where that was possible."""
 
@@ -173,7 +190,6 @@ class NonFinite(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Observation(Event):
     """What one probe saw in one step. The keys of ``values`` are the probe's own: docs/probes.md lists them."""
 
@@ -189,7 +205,6 @@ class Observation(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Switch(Event):
     """Level or flags of this rank changed while it ran."""
 
@@ -207,7 +222,6 @@ class Switch(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Trigger(Event):
     """A condition came true: what was done about it."""
 
@@ -223,7 +237,6 @@ class Trigger(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Injection(Event):
     """A debug flag (or another setting) reached the program's own configuration."""
 
@@ -242,7 +255,6 @@ class Injection(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Traceback(Event):
     """An exception that ended the process, or that the program logged and swallowed."""
 
@@ -259,7 +271,6 @@ class Traceback(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Cost(Event):
     """tdbg's own cost in this process, so far."""
 
@@ -292,7 +303,6 @@ class Cost(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Baseline(Event):
     """The paired ratio of blocks of steps with tdbg on and off, in this very program."""
 
@@ -306,7 +316,6 @@ class Baseline(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class ProbeOff(Event):
     """A part of tdbg raised, was switched off, and training went on."""
 
@@ -318,7 +327,6 @@ class ProbeOff(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class ChildExit(Event):
     """A launcher's child ended badly: its own exit code or signal, which the launcher may hide."""
 
@@ -330,7 +338,6 @@ class ChildExit(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Plan(Event):
     """How many steps the program means to do, where a framework says so."""
 
@@ -342,7 +349,6 @@ class Plan(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Note(Event):
     """Something a reader should know: vectors sampled for the disk budget, hooks inactive, ..."""
 
@@ -354,7 +360,6 @@ class Note(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class End(Event):
     """The rank's process ends in good order (a killed one has none)."""
 
@@ -367,7 +372,6 @@ class End(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Metric(Event):
     """A number the program itself measured and gave to `tdbg.metric`."""
 
@@ -379,7 +383,6 @@ class Metric(Event):
 
 
 @event_type
-@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Trace(Event):
     """A window of torch.profiler is over, and its trace is written (or the program's own, taken over)."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 
 LEVELS = ("off", "basic", "advanced", "extreme")  # how much is looked at, from nothing to everything
 
@@ -359,11 +359,7 @@ def threshold(text: str) -> tuple[str, float]:
     name = f"{canonical(flag)}.{leaf.lower()}"
     table = thresholds()
     if name not in table:
-        import difflib
-
-        near = difflib.get_close_matches(name.lower(), [known.lower() for known in table], n=1)
-        known = {known.lower(): known for known in table}
-        hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(table)}"
+        hint = suggest(name, table, f"known: {', '.join(table)}")
         raise TdbgError(f"no threshold is named {raw_name.strip()!r}", hint)
     bound = table[name]
     try:
@@ -417,11 +413,7 @@ def expand(name: str, known: Iterable[str] = ()) -> tuple[str, ...]:
     if found:
         return found
     words = [*table, *extra, *(flag.leaf for flag in FLAGS), *(a for flag in FLAGS for a in flag.aliases)]
-    folded = {word.lower(): word for word in reversed(words)}
-    import difflib
-
-    near = difflib.get_close_matches(wanted.lower(), folded, n=1)
-    hint = f"did you mean {folded[near[0]]}?" if near else "`tdbg flags list` shows every flag"
+    hint = suggest(wanted, reversed(words), "`tdbg flags list` shows every flag")
     raise TdbgError(f"no flag is named {name!r}", hint)
 
 
@@ -454,10 +446,4 @@ def preset(name: str) -> tuple[str, ...]:
     """The flags of one preset; TdbgError with the nearest name if there is none."""
     if name in PRESETS:
         return PRESETS[name]
-    import difflib
-
-    near = difflib.get_close_matches(name, PRESETS, n=1)
-    raise TdbgError(
-        f"no preset is named {name!r}",
-        f"did you mean {near[0]}?" if near else f"known: {', '.join(PRESETS)}",
-    )
+    raise TdbgError(f"no preset is named {name!r}", suggest(name, PRESETS, f"known: {', '.join(PRESETS)}"))

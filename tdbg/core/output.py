@@ -4,14 +4,19 @@ While a command runs, everything that is written to stdout and stderr passes `Es
 of somebody else's are shown and never obeyed by the terminal, whoever prints them. What tdbg itself sends to a terminal
 (colour, the live line, pictures) goes around it by `print_styled` and `redraw_stderr`; bytes of the user's own log, as
 `filter-logs` prints records, go to the file descriptor.
+
+On a terminal, lines are wrapped between words and severities coloured (`tdbg.core.terminal`), while a command runs: never
+in a rank, whose terminal is the program's. In a pipe a line is a line.
 """
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from _thread import RLock
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
+from tdbg.core import terminal
 from tdbg.core.escapes import escape_controls, safe
 
 PREFIX = "tdbg: "
@@ -28,11 +33,9 @@ class EscapingStream:
 
     def write(self, text: str) -> int:
         """Write the text, escaped; returns the length of what was given."""
-        shown = escape_controls(text)
-        if not shown.isascii():
-            encoding = getattr(self.stream, "encoding", None) or "utf-8"
-            shown = shown.encode(encoding, "backslashreplace").decode(encoding)
-        self.stream.write(shown)
+        if _rows.is_drawn:
+            _rows.wipe()
+        self.stream.write(_encodable(escape_controls(text), self.stream))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -75,6 +78,81 @@ def print_styled(text: str, end: str = "\n") -> None:
     print(text, end=end, file=styled_stream(sys.stdout))
 
 
+class TerminalRows:
+    """The rows that tdbg writes to the terminal: permanent lines, and one live line that any other output erases.
+
+    Most commands have the terminal to themselves. `tdbg run` shares it with the program: see `ProgramRows`.
+    """
+
+    passes_all = False  # all output of a program to the terminal passes through this object
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.is_drawn = False
+
+    def write(self, text: str) -> None:
+        """Write complete, formatted lines, starting on a new row."""
+        with self.lock:
+            self.wipe()
+            self._send(self.lead() + text)
+
+    def redraw(self, text: str) -> None:
+        """Replace the live line with a text."""
+        with self.lock:
+            self.is_drawn = True
+            self._send(f"\r{text}{terminal.RESTS}")
+
+    def wipe(self) -> None:
+        """Erase the live line."""
+        with self.lock:
+            if self.is_drawn:
+                self.is_drawn = False
+                self._send(f"\r{terminal.RESTS}")
+
+    def flush(self) -> None:
+        """Write lines that were held back; none are where tdbg has the terminal to itself."""
+
+    def is_read(self) -> bool:
+        """True if another process reads from the terminal now."""
+        return False
+
+    def lead(self) -> str:
+        """Return text that moves the cursor to the start of a free row."""
+        return ""
+
+    def _send(self, text: str) -> None:
+        try:
+            stream = styled_stream(sys.stderr)
+            stream.write(text)
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # nobody listens: closed pipe, closed stream or none at all
+            mute(sys.stderr)
+
+
+_rows = TerminalRows()
+
+
+def terminal_rows() -> TerminalRows:
+    """Return the rows in use."""
+    return _rows
+
+
+@contextmanager
+def shared_terminal(rows: TerminalRows) -> Iterator[None]:
+    """Write messages and the live line through these rows while a program runs on the same terminal."""
+    global _rows
+    before, _rows = _rows, rows
+    try:
+        yield
+    finally:
+        _rows = before
+
+
+def is_laid_out(stream: object) -> bool:
+    """True if the output of a command to the stream is formatted for a terminal."""
+    return isinstance(stream, EscapingStream) and terminal.is_screen(stream.stream)
+
+
 def say(*lines: str) -> None:
     """Write lines of talk to stderr, each begun with ``tdbg:``; a closed stderr is no error.
 
@@ -82,60 +160,69 @@ def say(*lines: str) -> None:
     """
     if not lines:
         return
+    if _rows.is_drawn:
+        _rows.wipe()
     text = escape_controls("\n".join(_hanging(line.replace("\r\n", "\n")) for line in lines))
+    if is_laid_out(sys.stderr):
+        columns, color = terminal.count_columns(sys.stderr), terminal.has_color(sys.stderr)
+        _rows.write(_encodable(terminal.format_lines(text.split("\n"), columns, color, PREFIX), sys.stderr))
+        return
     try:
-        sys.stderr.write("".join(f"{PREFIX}{line}\n" for line in text.split("\n")))
+        begin = terminal.begin_row(sys.stderr) if can_redraw_stderr() else ""  # a rank's: the program writes there too
+        sys.stderr.write(begin + "".join(f"{PREFIX}{line}\n" for line in text.split("\n")))
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # nobody listens: closed pipe, closed stream or none at all
         mute(sys.stderr)
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each line to stdout; a line break inside one goes on indented."""
-    print("\n".join(map(_hanging, lines)))
+    """Print each line to stdout, wrapped on a terminal; text after a line break inside a line is indented."""
+    text = "\n".join(map(_hanging, lines))
+    if is_laid_out(sys.stdout):
+        columns, color = terminal.count_columns(sys.stdout), terminal.has_color(sys.stdout)
+        shown = terminal.format_lines(escape_controls(text).split("\n"), columns, color)
+        print_styled(_encodable(shown, sys.stdout), end="")
+    else:
+        print(text)
+
+
+def print_prose(text: str) -> None:
+    """Print a text to stdout; on a terminal paragraphs are rewrapped, and indented lines stay as they are."""
+    if not is_laid_out(sys.stdout):
+        print(text)
+        return
+    lines: list[str] = []
+    joins = False
+    for line in text.split("\n"):
+        goes_on = bool(line) and not line.startswith(" ")
+        lines[-1:] = [f"{lines[-1]} {line}"] if goes_on and joins else [*lines[-1:], line]
+        joins = goes_on
+    columns, color = terminal.count_columns(sys.stdout), terminal.has_color(sys.stdout)
+    shown = terminal.format_lines(map(escape_controls, lines), columns, color, hang=0)
+    print_styled(_encodable(shown, sys.stdout), end="")
 
 
 def _hanging(line: str) -> str:
     return line.removesuffix("\n").replace("\n", "\n    ")
 
 
-def stderr_is_terminal() -> bool:
-    """True if a person may look at stderr: it is a terminal."""
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        return False
+def _encodable(text: str, stream: TextIO) -> str:
+    """Return the text with characters that the encoding of the stream lacks as escapes."""
+    if text.isascii():
+        return text
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def stderr_columns() -> int:
-    """How many letters fit into a line of stderr, but for the last column."""
-    try:
-        return max((os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1, 20)
-    except (OSError, ValueError, AttributeError):
-        return 79
+def can_redraw_stderr() -> bool:
+    """True if stderr is a terminal that can redraw a line."""
+    return terminal.is_terminal(sys.stderr) and terminal.can_redraw()
 
 
 def redraw_stderr(text: str) -> None:
-    """Put a text in place of the line that the cursor is in, on stderr; empty: wipe it. A closed stderr is no error."""
-    try:
-        stream = styled_stream(sys.stderr)
-        stream.write(f"\r{safe(text)}\x1b[K")
-        stream.flush()
-    except (OSError, ValueError, AttributeError):
-        mute(sys.stderr)
-
-
-def plain(value: Any) -> str:
-    """A cell as text: floats short, None as a dash, lists joined; nothing in it breaks the line."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(plain(item) for item in value)
-    return safe(str(value))
+    """Replace the live line on stderr with a text, cut to the width of the terminal; an empty text erases it."""
+    shown = safe(text)[: terminal.row_columns(sys.stderr) - 1]  # the last column would wrap
+    _rows.redraw(_encodable(shown, sys.stderr)) if shown else _rows.wipe()
 
 
 def print_json(kind: str, payload: Any) -> None:
@@ -143,25 +230,6 @@ def print_json(kind: str, payload: Any) -> None:
     import json
 
     print(json.dumps({"kind": kind, "version": 1, "data": payload}, indent=2, default=str))
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table on stdout: drawn by rich on a terminal, tab-separated where it is piped."""
-    cells = [[plain(value) for value in row] for row in rows]
-    if not sys.stdout.isatty():
-        print("\t".join(map(safe, columns)))
-        for row in cells:
-            print("\t".join(row))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(safe(column), overflow="fold")
-    for row in cells:
-        table.add_row(*row)
-    Console(file=styled_stream(sys.stdout), markup=False, highlight=False, emoji=False).print(table)
 
 
 def close_quietly() -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 
 
 class Named(Protocol):
@@ -57,6 +57,11 @@ class Registry(Generic[T]):
         for module in sorted(pkgutil.iter_modules(path), key=lambda found: found.name):
             if not module.name.startswith("_"):
                 self._import(module.name)
+
+    @property
+    def is_loaded(self) -> bool:
+        """True once every file of ``package`` was imported."""
+        return self._loaded
 
     def some(self, files: Iterable[str]) -> list[T]:
         """The members that these files of ``package`` hold, without loading the others."""
@@ -121,10 +126,7 @@ class Registry(Generic[T]):
             self.load_third_party()
         if name in self._items:
             return self._items[name]
-        import difflib
-
-        near = difflib.get_close_matches(name, self._items, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(self._items)}"
+        hint = suggest(name, self._items, f"known: {', '.join(self._items)}")
         raise TdbgError(f"no {self.kind} is named {name!r}", hint)
 
 

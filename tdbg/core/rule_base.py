@@ -4,14 +4,13 @@ A rule has a code, a title, a severity and a page (its docstring); it declares w
 Rules are evaluated under one guard, and what they conclude is sorted by one order: a cause before what follows from it.
 """
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Generic, NamedTuple, TypedDict, TypeVar
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 from tdbg.core.deprecation import adopt_old_names
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.events import SEVERITIES, Event
 from tdbg.core.observations import Observed
 from tdbg.core.registry import Registry
@@ -124,7 +123,18 @@ def evaluate_rules(
     return found
 
 
-def following_codes(rules: Iterable[AnyRule]) -> dict[str, set[str]]:
+class Related(Protocol):
+    """What places a rule among others."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def leads_to(self) -> Sequence[str]: ...
+    @property
+    def causes(self) -> Sequence[str]: ...
+
+
+def following_codes(rules: Iterable[AnyRule | Related]) -> dict[str, set[str]]:
     """For each code that leads to others: the codes that follow from it, directly or through others."""
     direct: dict[str, set[str]] = {}
     for rule in rules:
@@ -205,9 +215,7 @@ class RuleCatalog:
         if titled:
             more = f" and {len(titled) - MAX_TITLES} more" if len(titled) > MAX_TITLES else ""
             raise TdbgError(f"no finding has the code {code!r}", f"in titles: {', '.join(titled[:MAX_TITLES])}{more}")
-        near = difflib.get_close_matches(name, rules, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(rules)}"
-        raise TdbgError(f"no finding has the code {code!r}", hint)
+        raise TdbgError(f"no finding has the code {code!r}", suggest(name, rules, f"known: {', '.join(rules)}"))
 
 
 def spell_code(code: str) -> str:

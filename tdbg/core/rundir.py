@@ -35,7 +35,6 @@ STATE_FILE = run_files.STATE_FILE
 UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
-JOB_ENV = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 # The only variables a run directory may hold: launchers', and no secrets.
 ENV_ALLOWED = lazy_pattern(
     r"(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_ADDR|MASTER_PORT|"

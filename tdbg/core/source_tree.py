@@ -1,4 +1,4 @@
-"""Parsing source of the program's, without a word on what Python would warn of in it."""
+"""Parse source code of the program without showing Python's warnings about it."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ _SILENCE = ("ignore", None, Warning, re.compile(re.escape(NAME)), 0)
 
 
 def parse_source(source: bytes | str) -> ast.Module:
-    """The syntax tree; SyntaxError, ValueError, RecursionError or MemoryError for what has none.
+    """Return the syntax tree; raises SyntaxError, ValueError, RecursionError or MemoryError for invalid source.
 
     Invalid escapes and the like are the program's business. `warnings.catch_warnings` would silence them too, but it
     replaces the filters of the whole process and puts back what was there: in a thread it would undo what the program

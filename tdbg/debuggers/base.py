@@ -88,9 +88,9 @@ class ForwardDebugger(BaseDebugger):
 
     @abstractmethod
     def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
-        """What to keep of one call of the layer. input: its positional arguments; both are live, and not to be changed.
+        """Return what to keep of one call of the layer. input: its positional arguments; both are live: do not change them.
 
-        Runs within the forward pass, which an exception does not reach: it switches the debugger off, and says so once.
+        Runs inside the forward pass. An exception does not reach the program: it switches the debugger off, with a warning.
         """
 
     @property
@@ -100,7 +100,7 @@ class ForwardDebugger(BaseDebugger):
 
     @property
     def switched_off(self) -> str:
-        """What one of its hooks raised, since which it does nothing; empty while it works."""
+        """The exception of a hook that switched the debugger off, as text; empty while it works."""
         return self._hook_guard.why
 
     @property
@@ -195,7 +195,7 @@ class ForwardDebugger(BaseDebugger):
             raise TdbgError(text, "remove() what attach() returned first")
 
     def missing(self, model: nn.Module) -> str:
-        """Why the last call gave None: the layer did not run, nobody attached the debugger, or it has failed."""
+        """Return why the last call gave None: the layer did not run, the debugger was not attached, or it failed."""
         if self.switched_off:
             return f"switched off: {self.switched_off}"
         if self._hooked(get_layer_by_name(model, self.layer_name)):

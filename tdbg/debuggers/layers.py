@@ -115,13 +115,13 @@ def place_of(module: nn.Module, tops: Iterable[nn.Module]) -> tuple[nn.Module, s
 
 
 def has_forward(module: nn.Module) -> bool:
-    """False for a module that only holds others (ModuleList, ModuleDict): it cannot be called, and puts out nothing."""
+    """False for a module that only holds others (ModuleList, ModuleDict): it cannot be called and has no output."""
     found = getattr(type(module), "forward", None)
     return "forward" in module.__dict__ or found is not nn.Module.forward
 
 
 def is_plain_sequence(module: nn.Module) -> bool:
-    """True for a Sequential without a forward of its own: many programs call its parts one by one, and never itself."""
+    """True for a Sequential that inherits its forward: many programs call only its parts, one by one."""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.guard import guarded
 from tdbg.debuggers.plain import raw
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.tap import Copied, Form
@@ -147,20 +148,21 @@ class Recording:
     # in the thread
 
     def _run(self) -> None:
+        keeps_error = guarded("the next put raises it", self._keep_error, program_code=True)
         while (job := self._jobs.get()) is not None:
             try:
-                self._take(job)
-            except BaseException as error:  # guard: told by the next put
-                self.error = self.error or error
+                with keeps_error:
+                    self._take(job)
             finally:
                 with self._idle:
                     self._waiting -= 1
                     self._idle.notify_all()
         if self._writer is not None:
-            try:
+            with keeps_error:
                 self._end(self._writer)
-            except BaseException as error:  # guard
-                self.error = self.error or error
+
+    def _keep_error(self, error: BaseException) -> None:
+        self.error = self.error or error
 
     def _take(self, job: Job) -> None:
         try:

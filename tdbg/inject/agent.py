@@ -32,8 +32,6 @@ from tdbg.logs.textlog import RankLogs
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
 
-MAX_ERRORS_SAID = 3
-
 
 class Agent:
     """Writes the events of this process: under ``other/`` until it steps, then as its rank.

@@ -1,12 +1,12 @@
-"""How far a run is: a live line on a terminal, else a line every so many seconds."""
+"""Progress of a run: a live line where it can be drawn (see `program_rows`), else a line every `--progress-every` seconds."""
 
 import threading
 import time
 
 from tdbg.core.config import Settings
-from tdbg.core.output import PREFIX, redraw_stderr, say, stderr_columns, stderr_is_terminal
+from tdbg.core.output import PREFIX, redraw_stderr, say, terminal_rows
 from tdbg.core.tables import counted
-from tdbg.rules.text import clip, figure
+from tdbg.rules.text import figure
 from tdbg.rules.view import ProcessView, View, finite
 
 LIVE_LINE_S = 1.0
@@ -19,7 +19,8 @@ class Progress:
     def __init__(self, settings: Settings, view: View) -> None:
         self._quiet = settings.quiet
         self._view = view
-        self._live = stderr_is_terminal()
+        self._rows = terminal_rows()
+        self._live = self._rows.passes_all
         self._every = LIVE_LINE_S if self._live else settings.progress_every
         self._shown = self._moved = time.monotonic()
         self._then = (0, 0)  # steps and evaluation calls when the run was last seen to move
@@ -29,7 +30,8 @@ class Progress:
 
     def show(self, now: float) -> None:
         """Print, if it is time and there is something new to tell."""
-        if self._quiet or now - self._shown < self._every:
+        self._rows.flush()
+        if self._quiet or now - self._shown < self._every or self._rows.is_read():
             return
         self._shown = now
         text = self._text(now)
@@ -37,7 +39,7 @@ class Progress:
             return
         with self._lock:
             if self._live:
-                redraw_stderr(clip(PREFIX + text, stderr_columns()))
+                redraw_stderr(PREFIX + text)
                 self._drawn = True
             else:
                 say(text)

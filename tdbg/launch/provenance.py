@@ -1,7 +1,7 @@
 """What run.json says about where a run came from: command, versions, git state, host."""
 
 import os
-import platform
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 from tdbg.core.config import Settings
 from tdbg.core.events import Start
-from tdbg.core.host import host_name
+from tdbg.core.host import host_name, platform_name
 from tdbg.core.redaction import count_blotted, redact_argv, redact_flags
 from tdbg.core.registry import points_of
 from tdbg.core.rundir import RunDir, allowed_env
@@ -27,7 +27,7 @@ def record(
         "cwd": os.getcwd(),
         "settings": {**settings.as_dict(), "flags": redact_flags(settings.flags)},
         "origin": dict(origin),
-        "versions": {"tdbg": __version__, "python": platform.python_version(), "platform": platform.platform()},
+        "versions": {"tdbg": __version__, "python": sys.version.split()[0], "platform": platform_name()},
         "host": host_name(),
         "start": time.time(),
         "end": None,

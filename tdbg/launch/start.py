@@ -14,10 +14,11 @@ from tdbg.core.control import Request
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
-from tdbg.core.output import print_lines, say
+from tdbg.core.output import print_lines, say, shared_terminal
 from tdbg.core.rundir import RunDir
 from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
 from tdbg.launch.orphans import Guard
+from tdbg.launch.program_rows import ProgramRows
 from tdbg.launch.run_follower import Follower
 from tdbg.launch.supervise import Child, start_error
 from tdbg.launch.tee import Tee
@@ -149,7 +150,12 @@ class Supervision:
     def carry_out(self, words: Sequence[str], env: Mapping[str, str]) -> int:
         """Start the command, wait, judge; returns tdbg's exit code."""
         orphans.occupy_standard_streams()
-        tee = self._tee()
+        rows = ProgramRows(passes_all=self.settings.tee)
+        with shared_terminal(rows):
+            return self._watch(words, env, rows)
+
+    def _watch(self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows) -> int:
+        tee = self._tee(rows)
         child = Child(words, env, tee)
         mark = {name: env[name] for name in boot.MARK}
         guard = Guard(child.pid, mark)
@@ -179,6 +185,7 @@ class Supervision:
         guard.dismiss()
         if tee:
             tee.finish()
+        rows.end()
         if patience:
             patience.end()
         if self.leads:
@@ -192,12 +199,12 @@ class Supervision:
         self._break_silence(verdict)
         return self.exit_code(code, verdict)
 
-    def _tee(self) -> Tee | None:
+    def _tee(self, rows: ProgramRows) -> Tee | None:
         if not self.settings.tee:
             return None
         suffix = "" if self.leads else f".{join.agent_name()}"
         try:
-            return Tee(self.run.path, self.settings.disk_budget_bytes, suffix)
+            return Tee(self.run.path, self.settings.disk_budget_bytes, rows, suffix)
         except OSError as error:
             raise LaunchError(
                 f"cannot keep a copy of the output in {self.run.path}: {error.strerror or error}",

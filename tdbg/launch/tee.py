@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tdbg.core import run_files
 from tdbg.core.output import say
+from tdbg.launch.program_rows import ProgramRows
 
 CHUNK = 65536
 # How long the last words of processes that outlive the command are waited for: until silence, or at most. What the
@@ -29,8 +30,9 @@ AT_MOST_S = 10.0
 class Stream:
     """One stream of the command: read here, written to where it would have gone, and kept."""
 
-    def __init__(self, target: int, log: Path, limit: int) -> None:
+    def __init__(self, target: int, log: Path, limit: int, rows: ProgramRows) -> None:
         self.target = target
+        self._rows = rows
         self.is_terminal = os.isatty(target)
         self._log_path = log
         self._left = limit
@@ -71,6 +73,9 @@ class Stream:
         return bool(data) and self._keep(data) and self._pass_on(data) and self._to_read > 0
 
     def _pass_on(self, data: bytes) -> bool:
+        return self._rows.pass_on(data, self._write) if self.is_terminal else self._write(data)
+
+    def _write(self, data: bytes) -> bool:
         view = memoryview(data)
         while view:
             try:
@@ -110,9 +115,10 @@ class Stream:
 
 
 class Tee:
-    """The command's stdout and stderr, passed on and kept by a thread."""
+    """The command's stdout and stderr, passed on and kept by a thread. rows: what it writes to a terminal goes through."""
 
-    def __init__(self, folder: Path, limit: int, suffix: str = "") -> None:
+    def __init__(self, folder: Path, limit: int, rows: ProgramRows, suffix: str = "") -> None:
+        self._rows = rows
         self._streams: list[Stream] = []
         self._ended_read, self._ended_write = os.pipe()
         self._late_from = math.inf  # when the time of processes that outlive the command is over
@@ -124,7 +130,7 @@ class Tee:
     def _open(self, target: int, log: Path, limit: int) -> int | None:
         if (sys.__stdout__ if target == 1 else sys.__stderr__) is None:  # tdbg was started without this stream
             return None
-        stream = Stream(target, log, limit)
+        stream = Stream(target, log, limit, self._rows)
         self._streams.append(stream)
         return stream.child_end
 

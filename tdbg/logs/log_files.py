@@ -140,7 +140,7 @@ def _pipe(path: str) -> _Pipe | _PackedPipe:
 
 
 class NotPacked(zlib.error):
-    """What a name says is packed is not; the text says as what."""
+    """A file is not compressed in the way its name says; the message names the format."""
 
 
 class _Unpacked(ABC):
@@ -225,7 +225,7 @@ class _Unzip(_Unpacked):
                 return len(piece)
 
     def _begin_member(self) -> None:
-        """Make ready for what is held; NotPacked or zlib.error where it is no member at all."""
+        """Prepare to decompress the bytes at hand; raises NotPacked or zlib.error if they are no gzip member."""
         if not self.MAGIC.startswith(self._held[:2]):
             raise zlib.error("what follows is not gzip data") if self._members else NotPacked("is not gzip data")
         self._members += 1
@@ -260,7 +260,7 @@ class _Unzstd(_Unpacked):
 
 
 def _begins_as_zstd(raw: IO[bytes]) -> bool:
-    """True if the first bytes may be those of a frame, or of one to skip; an empty file is no other thing either."""
+    """True if the file begins like a zstd frame or a skippable one, or is empty."""
     head = os.pread(raw.fileno(), 4, 0)
     return b"\x28\xb5\x2f\xfd".startswith(head) or head[1:] == b"\x2a\x4d\x18"
 

@@ -136,7 +136,7 @@ class Readable:
     def complain(self, path: str) -> None:
         """TdbgError if it was damaged."""
         if isinstance(self.error, NotPacked):
-            raise TdbgError(f"{path} {self.error}", "copy it again; if it is plain text, give it another name")
+            raise TdbgError(f"{path} {self.error}", "copy the file again, or rename it if it is plain text")
         if self.error is not None:
             what = "cannot be read" if isinstance(self.error, OSError) else "is damaged"
             hint = "what could be read before the damage was filtered; what follows is lost"

@@ -362,11 +362,11 @@ VIEWS: "dict[str, Callable[[Job, Output, int], int]]" = {
 
 
 def table(handle: int, columns: "Sequence[str]", rows: "Sequence[Sequence[object]]", form: str) -> None:
-    """A table to a file descriptor: as `tdbg.core.output.print_table` writes it, or a JSON object a row."""
+    """A table to a file descriptor: as `tdbg.core.tables.print_table` writes it, or a JSON object a row."""
     import contextlib
     import json
 
-    from tdbg.core.output import print_table
+    from tdbg.core.tables import print_table
 
     with contextlib.ExitStack() as stack:
         if handle > 2:
@@ -376,7 +376,7 @@ def table(handle: int, columns: "Sequence[str]", rows: "Sequence[Sequence[object
             for row in rows:
                 print(json.dumps(dict(zip(columns, row, strict=True))))
         else:
-            print_table(columns, rows)
+            print_table(columns, rows, digits=4)
 
 
 def world_size(found: "Sequence[Source]") -> int | None:

@@ -92,7 +92,11 @@ def report_skipped_rows(name: str, counts: "Counts") -> None:
 
     foreign = Path(name).is_file() and Path(name).name != FILE
     if counts.broken and not counts.rows and (foreign or counts.broken > 1):
-        hint = "rows are not read from packed files: unpack it first" if name.endswith((".gz", ".zst")) else ROWS_ARE
+        hint = (
+            "tdbg metrics reads no compressed files: decompress it first"
+            if name.endswith((".gz", ".zst"))
+            else ROWS_ARE
+        )
         raise TdbgError(f"{name}: no row of metrics in {counted(counts.broken, 'line')}", hint)
     if counts.broken:
         torn = "a kill tears the last one" if counts.broken == 1 else "they are torn, or no rows of metrics"

@@ -2,7 +2,7 @@
 
 import time
 
-from tdbg.core.output import PREFIX, redraw_stderr, stderr_columns, stderr_is_terminal
+from tdbg.core.output import PREFIX, can_redraw_stderr, redraw_stderr
 
 EVERY_S = 0.1
 SILENT_S = 0.5  # work that ends before shows nothing
@@ -15,7 +15,7 @@ class Progress:
         self._doing, self._total, self._done = doing, total, 0
         self._began = time.monotonic()
         self._next = self._began + SILENT_S
-        self._live = stderr_is_terminal()
+        self._live = can_redraw_stderr()
         self._drawn = False
 
     def add(self, nbytes: int) -> None:
@@ -41,4 +41,4 @@ class Progress:
             bar = "#" * round(20 * share)
             text = f"{self._doing}: [{bar:<20}] {share:4.0%}, {rate / 1e9:.2f} GB/s, {max(left, 0):.0f} s left"
         self._drawn = True
-        redraw_stderr((PREFIX + text)[: stderr_columns()])
+        redraw_stderr(PREFIX + text)

@@ -26,7 +26,6 @@ MAX_NAMES = 8
 MAX_PARAMETERS = 32  # whose gradients are sampled
 ELEMENTS = 256  # of each
 ALWAYS_TOLD = 8  # skips and changes of scale; further ones as the budget allows
-LOST_LOOKS = 6  # in a row, before a loss of gradients is called lasting
 LOST_SHARE = 0.5  # of the gradient's elements are zero or below the normal range, and
 FAINT_SHARE = 0.5  # of those that are not zero are below it: zeros alone may come from a ReLU
 NOTHING_LEFT = 0.999  # of the elements are zero

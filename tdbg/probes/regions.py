@@ -4,6 +4,7 @@ import threading
 from typing import TYPE_CHECKING, ClassVar
 
 from tdbg.core.events import Step
+from tdbg.core.tables import joined
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
@@ -88,10 +89,9 @@ class Regions(Probe):
         self._told_at = step
         rows = {name: (1e3 * seconds / steps, calls / steps) for name, (seconds, calls) in found.items()}
         slow = sorted(rows, key=lambda name: -rows[name][0])[:4]
-        text = ", ".join(f"{name} {rows[name][0]:.3g} ms" for name in slow)
-        more = f" and {len(rows) - len(slow)} more" if len(rows) > len(slow) else ""
+        text = joined([f"{name} {rows[name][0]:.3g} ms" for name in slow], len(slow), len(rows))
         self.observe(
-            f"{text}{more} a step",
+            f"{text} a step",
             step=step,
             names=list(rows),
             ms=[float(f"{ms:.4g}") for ms, _ in rows.values()],

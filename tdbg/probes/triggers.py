@@ -203,7 +203,7 @@ class Triggers(Probe):
         self.monitor.budget.excuse(seconds)
 
     def _switch(self, action: Action) -> str:
-        self.monitor.level_overrides.queue(action.level, action.flags, "trigger", action.for_steps)
+        self.monitor.level_overrides.queue(action.level, dict(action.flags), "trigger", action.for_steps)
         words = [f"level={action.level}"] if action.level else []
         words += [f"flag={name}" if value is True else f"flag={name}={value}" for name, value in action.flags.items()]
         return ", ".join(words) + (f" for {action.for_steps}" if action.for_steps else "")

@@ -5,15 +5,13 @@ the ranks one after the other (offline) or mixed (live), so what it concludes mu
 between ranks: a finding already given out may be amended in place when another rank knows better.
 """
 
-import difflib
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 
 from tdbg.core.deprecation import renamed_method
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Step
 from tdbg.core.observations import Observed
 from tdbg.core.registry import Registry
@@ -44,15 +42,8 @@ class Rule(RuleBase[Signals]):
 
     def check_armed(self, given: Signals) -> Unarmed | None:
         """Why the rule has no signal in this run: level, flag, probe, phase or ranks."""
-        if given.level == "off":
-            return Unarmed("level off", level="basic")
-        if self.needs.ranks > given.ranks:
-            return Unarmed(f"needs {self.needs.ranks} ranks")
-        if self.needs.observations:
-            return given.unwatched(dict.fromkeys(kind.PROBE for kind in self.needs.observations))
-        if self.needs.events[:1] == (Step,) and not given.has_trained:
-            return Unarmed("no training step was recorded")
-        return None
+        probes = list(dict.fromkeys(kind.PROBE for kind in self.needs.observations))
+        return given.find_unarmed(probes, self.needs.ranks, needs_training=self.needs.events[:1] == (Step,))
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         """See one event; return what is certain now, at once."""
@@ -79,8 +70,7 @@ class Rule(RuleBase[Signals]):
         first = given[0]
         if _place(new) < _place(first):
             old = Finding(**first.as_dict())
-            for item in fields(Finding):
-                setattr(first, item.name, getattr(new, item.name))
+            overwrite_finding(first, new)
             new = old
         who = f"on rank {new.rank}" if new.rank != first.rank else "in another process of that rank"
         line = f"also {who}" + (f" at step {new.first_step}" if new.first_step is not None else "")
@@ -92,13 +82,19 @@ class Rule(RuleBase[Signals]):
     once = renamed_method("once", report_once)
 
 
+class Reported:
+    """What is kept of a process by a rule that speaks of it once."""
+
+    said: bool = False
+
+
 S = TypeVar("S")
 
 
 class PerProcessRule(Rule, ABC, Generic[S]):
     """A rule that follows the training steps of each process by itself, and tells the run of it once."""
 
-    kept: ClassVar[type[Any]]  # what is kept of one process: a class S, made without arguments
+    kept: ClassVar[type[Any]] = type(None)  # what is kept of one process: a class S, made without arguments
     listens: ClassVar[tuple[type[Event], ...]] = (Step,)
     _renamed = {**Rule._renamed, "see": "evaluate"}
 
@@ -152,6 +148,12 @@ def read_observations(event: Event, kinds: Iterable[type[Observed]]) -> Iterator
             yield seen
 
 
+def overwrite_finding(given: Finding, new: Finding) -> None:
+    """Amend a finding that was given out already."""
+    for name, value in new.as_dict().items():
+        setattr(given, name, value)
+
+
 def add_grade(finding: Finding, seen: Observed) -> Finding:
     """The finding, as sure as the observation behind it unless its rule says otherwise."""
     finding.grade = finding.grade or seen.EVIDENCE.word
@@ -178,12 +180,12 @@ def matches_words(finding: Finding, words: Iterable[str]) -> bool:
     )
 
 
-def check_words(words: Iterable[str]) -> None:
+def check_words(words: Sequence[str]) -> None:
     """TdbgError for a word that could never ask for a finding, as `--stop-on` takes them."""
-    codes = RULES.names()
+    codes = RULES.names() if words else []
     for word in words:
         if word in SEVERITIES or (len(word) > 3 and any(code.startswith(word.upper()) for code in codes)):
             continue
-        near = difflib.get_close_matches(word.upper(), codes, n=1) or difflib.get_close_matches(word, SEVERITIES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"name a code such as {codes[0]}, or: {', '.join(SEVERITIES)}"
+        listed = f"name a code such as {codes[0]}, or: {', '.join(SEVERITIES)}"
+        hint = suggest(word, codes, "") or suggest(word, SEVERITIES, listed)
         raise TdbgError(f"no finding has the code or severity {word!r}", hint)

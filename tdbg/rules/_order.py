@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from tdbg.core.events import SEVERITIES, Finding
 from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Weight, following_codes, sort_causes_first
-from tdbg.rules import RULES, at_least
+from tdbg.rules import at_least
+from tdbg.rules._rule_cards import list_rule_cards
 
 GRADES = tuple(kind.word for kind in Evidence)  # the surest first
 
@@ -17,12 +18,15 @@ def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
     the place of the first of them. A finding below the usual severity of its rule, such as an exception that the
     program lived on with, is no cause. Of findings of one severity and step the surer comes first.
     """
-    usual = {rule.code: rule.severity for rule in RULES}
+    if len(findings) < 2:
+        return list(findings)
+    cards = list_rule_cards()
+    usual = {card.code: card.severity for card in cards}
     return sort_causes_first(
         findings,
         lambda finding: finding.code,
         _weigh,
-        following_codes(RULES),
+        following_codes(cards),
         is_cause=lambda finding: at_least(finding.severity, usual.get(finding.code, finding.severity)),
     )
 

@@ -1,7 +1,8 @@
 """Which rank a NaN or Inf began on, of all that saw it: by the order of their evidence."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from tdbg.core.events import MOMENT, REDUCED_GRADIENT, NonFinite
 from tdbg.core.observations import Evidence
@@ -13,8 +14,7 @@ RERUN, OWN, HERE, WEIGHTS, REDUCED = range(5)
 EVIDENCE = (Evidence.LOCATED, Evidence.LOCAL, Evidence.LOCAL, Evidence.FROM_WEIGHTS, Evidence.AFTER_REDUCTION)
 
 
-@dataclass(slots=True)
-class Sighting:
+class Sighting(NamedTuple):
     """What one process says of its first NaN or Inf."""
 
     process: ProcessDir
@@ -70,7 +70,7 @@ def _written_on_one_rank(near: Iterable[Sighting], seen: Sequence[Sighting], wor
     event = first[0].event
     if event.tensor == MOMENT or event.weights != "updated":
         note = "every rank's own gradients were finite, and no other rank got it: it arose after the reduction"
-        return replace(first[0], event=replace(event, origin="here", phase="gradient", how="check", note=note))
+        return first[0]._replace(event=replace(event, origin="here", phase="gradient", how="check", note=note))
     note = f"the own gradients of all ranks were finite at step {step}, and no other rank's weights changed so"
     written = replace(event, origin="here", phase="weights", step=step + 1, how="check", tensor="weight", note=note)
-    return replace(first[0], event=written)
+    return first[0]._replace(event=written)

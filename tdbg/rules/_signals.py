@@ -1,7 +1,8 @@
 """What a run was watched by: which rules could see what they are there for, and what would arm the others."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tdbg.core.flags import FLAGS, LEVELS, covers
 from tdbg.core.rule_base import Unarmed
@@ -9,14 +10,13 @@ from tdbg.core.rule_base import Unarmed
 LOSSES = "loss"  # diagnostics that the program calls: every flag under LOSS. wakes one
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
+class Signals(NamedTuple):
     """What could be seen of a run."""
 
     level: str = "basic"  # the highest it had
     flags: frozenset[str] = frozenset()  # those that were on
     probes: frozenset[str] = frozenset()  # those whose observations came
-    unavailable: Mapping[str, str] = field(default_factory=dict)  # probe -> why it saw nothing, or was switched off
+    unavailable: Mapping[str, str] = MappingProxyType({})  # probe -> why it saw nothing, or was switched off
     has_trained: bool = True
     ranks: int = 1
 
@@ -25,6 +25,16 @@ class Signals:
         if probe in self.probes:
             return True
         return probe not in self.unavailable and _needed(probe).is_met(self)
+
+    def find_unarmed(self, probes: Sequence[str], ranks: int, *, needs_training: bool) -> Unarmed | None:
+        """Why a rule that needs this has no signal in the run: level, ranks, flag, probe or phase; None if it has one."""
+        if self.level == "off":
+            return Unarmed("level off", level="basic")
+        if ranks > self.ranks:
+            return Unarmed(f"needs {ranks} ranks")
+        if probes:
+            return self.unwatched(probes)
+        return Unarmed("no training step was recorded") if needs_training and not self.has_trained else None
 
     def unwatched(self, probes: Iterable[str]) -> Unarmed | None:
         """What it takes for one of these probes to watch; None if one does."""
@@ -38,8 +48,7 @@ class Signals:
         return Unarmed(f"needs --flag {nearest.flags[0]}{level}", nearest.flags[0], nearest.level)
 
 
-@dataclass(frozen=True, slots=True)
-class _Needed:
+class _Needed(NamedTuple):
     """What wakes a probe: one of several flags, or a level."""
 
     flags: tuple[str, ...]

@@ -1,18 +1,17 @@
 """Looks in a row, module by module, where a look may hold only those whose turn it is."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from tdbg.core.observations._module_look import ModuleLook
 
 
-@dataclass(slots=True)
 class Streaks:
     """In how many looks in a row a module was found in some state, of the looks that held it."""
 
-    names: dict[int, list[str]] = field(default_factory=dict)  # turn -> the modules of its looks
-    looks: dict[str, int] = field(default_factory=dict)
-    since: dict[str, int] = field(default_factory=dict)  # the step of the first of them
+    def __init__(self) -> None:
+        self.names: dict[int, list[str]] = {}  # turn -> the modules of its looks
+        self.looks: dict[str, int] = {}
+        self.since: dict[str, int] = {}  # the step of the first of them
 
     def add(self, look: ModuleLook, found: Iterable[str]) -> None:
         """One look: ``found`` are the modules in that state."""

@@ -1,7 +1,5 @@
 """TD-A001: GradScaler skips too many updates."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding, Step
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
@@ -17,7 +15,6 @@ RECENT_MIN = 50
 _MASK = (1 << RECENT) - 1
 
 
-@dataclass(slots=True)
 class _State:
     steps: int = 0  # after the start
     recent: int = 0  # one bit a step: skipped

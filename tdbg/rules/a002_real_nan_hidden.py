@@ -1,22 +1,15 @@
 """TD-A002: GradScaler skips an update because of a real NaN or Inf."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.amp import SkipExplained, UpdateSkipped
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
-from tdbg.rules import RULES, ObservingRule
+from tdbg.rules import RULES, ObservingRule, Reported
 from tdbg.rules.text import figure, loss_scale
 
 
-@dataclass(slots=True)
-class _State:
-    said: bool = False
-
-
 @RULES.add
-class RealNanHidden(ObservingRule[_State]):
+class RealNanHidden(ObservingRule[Reported]):
     """Says when a skipped update is no matter of the loss scale: the loss itself, or the gradient, is NaN or Inf.
 
     What it does: With the flag AMP (or level advanced) it looks at the updates that GradScaler skips. It speaks
@@ -41,9 +34,9 @@ class RealNanHidden(ObservingRule[_State]):
     title = "GradScaler hides a real NaN or Inf"
     severity = "warning"
     observes = (UpdateSkipped, SkipExplained)
-    kept = _State
+    kept = Reported
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: UpdateSkipped | SkipExplained) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: Reported, seen: UpdateSkipped | SkipExplained) -> Finding | None:
         if state.said or not seen.real:
             return None
         state.said = True

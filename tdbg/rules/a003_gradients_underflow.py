@@ -1,20 +1,13 @@
 """TD-A003: most of the gradients are lost in fp16."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.amp import PrecisionLoss
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
-from tdbg.rules import RULES, ObservingRule
+from tdbg.rules import RULES, ObservingRule, Reported
 from tdbg.rules.text import figure, loss_scale
 
 LOOKS = 6
-
-
-@dataclass(slots=True)
-class _State:
-    said: bool = False
 
 
 def _format_percent(value: object) -> str:
@@ -22,7 +15,7 @@ def _format_percent(value: object) -> str:
 
 
 @RULES.add
-class GradientsUnderflow(ObservingRule[_State]):
+class GradientsUnderflow(ObservingRule[Reported]):
     """Says when most of the gradient is too small for fp16.
 
     What it does: With the flag AMP (or level advanced) it looks at a sample of the gradients of weight matrices
@@ -48,9 +41,9 @@ class GradientsUnderflow(ObservingRule[_State]):
     title = "gradients underflow in fp16"
     severity = "warning"
     observes = (PrecisionLoss,)
-    kept = _State
+    kept = Reported
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: PrecisionLoss) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: Reported, seen: PrecisionLoss) -> Finding | None:
         if state.said or seen.lost_looks < LOOKS:
             return None
         state.said = True

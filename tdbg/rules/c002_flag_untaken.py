@@ -4,9 +4,10 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Injection
 from tdbg.core.flags import FLAGS, covers
+from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import joined
 from tdbg.rules.view import View
 
 
@@ -38,6 +39,7 @@ class FlagUntaken(Rule):
     title = "debug flag that was never read"
     severity = "warning"
     listens = (Injection,)
+    needs = Needs()  # a process that took no flag may have written nothing at all
 
     def __init__(self) -> None:
         self._answered: set[str] = set()

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, ProbeOff
+from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.silence import ERRORS_LOG, boot_error
@@ -36,6 +37,7 @@ class PartOff(Rule):
     title = "a part of tdbg switched itself off"
     severity = "warning"
     listens = (ProbeOff,)
+    needs = Needs()  # where tdbg could not wake up, nobody writes an event
 
     def __init__(self) -> None:
         self._told: set[str] = set()

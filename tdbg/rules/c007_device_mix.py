@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.device import AcceleratorIdle, MixedDevices, MixedDtypes
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
-from tdbg.rules.text import joined
 
 
 @RULES.add

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.model_build import StuckAtZero, UngradedParameters
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
-from tdbg.rules.text import joined
 
 
 @RULES.add
@@ -45,10 +44,9 @@ class UnusedParameters(KindsRule):
 
     def _make_unused_finding(self, process: ProcessDir, seen: UngradedParameters) -> Finding:
         names, count, updates = seen.unused, seen.count, seen.updates
-        more = f" and {count - 3} more" if count > 3 else ""
         return self.make_finding(
             f"{counted(count, 'trainable parameter')} had no gradient in {counted(updates, 'update')}:"
-            f" {', '.join(names[:3])}{more}, rank {process.rank}",
+            f" {joined(names, 3, count)}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",

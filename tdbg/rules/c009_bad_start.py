@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.model_build import InitialWeights, ShapeMismatch
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
-from tdbg.rules.text import clip, figure, joined
+from tdbg.rules.text import clip, figure
 
 
 @RULES.add

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from tdbg.core.events import Event, Finding, Observation
 from tdbg.core.observations.wandb_metrics import WandbDroppedCall, WandbFinished
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import joined
 
 KEYS_SHOWN = 4
 

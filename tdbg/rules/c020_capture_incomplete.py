@@ -7,11 +7,10 @@ from tdbg.core.config import Settings
 from tdbg.core.events import Finding
 from tdbg.core.observations.capture import CaptureDone, CaptureFailed, CaptureOver, LayersChosen, LayersMissing
 from tdbg.core.rundir import ProcessDir, copies_of
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 from tdbg.rules.silence import silence
-from tdbg.rules.text import joined
 from tdbg.rules.view import View
 
 Captured = LayersChosen | LayersMissing | CaptureOver | CaptureDone
@@ -63,8 +62,8 @@ class CaptureIncomplete(KindsRule):
         else:
             why = "no call of a model was seen"
             cause = (
-                "it is scripted (torch.jit), which takes no hooks, or its methods were called, such as "
-                "model.forward(x) or model.encode(x), and not the model itself"
+                "the model is scripted (torch.jit), which takes no hooks, or the program calls a method of it, such as "
+                "model.forward(x) or model.encode(x), instead of the model itself"
             )
             advice = "capture before scripting; call model(x)"
         title = f"--capture: nothing was captured: {why}"

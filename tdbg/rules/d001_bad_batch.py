@@ -3,9 +3,9 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.dataloader import BadValues
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import joined, kind_name
+from tdbg.rules.text import kind_name
 
 
 @RULES.add

@@ -1,20 +1,20 @@
 """TD-D004: labels that the model has no class for."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tdbg.core.events import Event, Finding, Observation, Traceback
 from tdbg.core.observations.dataloader import LabelsOutside
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import clip, joined
+from tdbg.rules.text import clip
 
 # What cross-entropy and gather say on the host, and what is left of it on an accelerator.
 ERROR = re.compile(r"out of bounds|device-side assert|n_classes|class values must be", re.IGNORECASE)
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(NamedTuple):
     process: ProcessDir
     labels: LabelsOutside
 

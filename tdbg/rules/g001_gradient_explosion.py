@@ -1,7 +1,5 @@
 """TD-G001: the gradient norm explodes."""
 
-from dataclasses import dataclass, field
-
 from tdbg.core.events import Finding, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
@@ -17,17 +15,14 @@ LASTING_STEPS = 3
 WARM_STEPS = 20
 
 
-def _make_surge() -> Surge:
-    return Surge(ratio=RATIO, mads=RATIO, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
-
-
-@dataclass(slots=True)
 class _State:
-    surge: Surge = field(default_factory=_make_surge)
-    losses: Window = field(default_factory=Window)
     said: bool = False
     since: int = 0
     held: int = 0  # steps in a row that count against the run
+
+    def __init__(self) -> None:
+        self.surge = Surge(ratio=RATIO, mads=RATIO, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
+        self.losses = Window()
 
 
 @RULES.add

@@ -1,24 +1,17 @@
 """TD-G002: the gradients of some layers vanish."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.gradient_report import GradientNorms
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
-from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure, joined
+from tdbg.core.tables import counted, joined
+from tdbg.rules import RULES, ObservingRule, Reported
+from tdbg.rules.text import figure
 
 LEAST = 2  # one weight matrix alone may have its reasons: a gate, a scale
 
 
-@dataclass(slots=True)
-class _State:
-    said: bool = False
-
-
 @RULES.add
-class VanishingGradients(ObservingRule[_State]):
+class VanishingGradients(ObservingRule[Reported]):
     """Says when the gradients of several weight matrices are next to nothing while others are large.
 
     What it does: With the flag GRADIENTS (or level advanced) it follows each weight matrix whose gradient norm is
@@ -43,9 +36,9 @@ class VanishingGradients(ObservingRule[_State]):
     title = "vanishing gradients"
     severity = "warning"
     observes = (GradientNorms,)
-    kept = _State
+    kept = Reported
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: GradientNorms) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: Reported, seen: GradientNorms) -> Finding | None:
         lasting = seen.lasts("vanishing")
         if state.said or not lasting or lasting["count"] < LEAST:
             return None

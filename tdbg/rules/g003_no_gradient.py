@@ -9,9 +9,8 @@ from tdbg.core.observations.model_build import UngradedParameters
 from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import joined
 
 KINDS = {
     "none": (

@@ -1,22 +1,15 @@
 """TD-G004: the gradient of one parameter explodes, unseen in the total."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.gradient_report import GradientNorms
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
-from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure, joined
-
-
-@dataclass(slots=True)
-class _State:
-    said: bool = False
+from tdbg.core.tables import counted, joined
+from tdbg.rules import RULES, ObservingRule, Reported
+from tdbg.rules.text import figure
 
 
 @RULES.add
-class GradientJump(ObservingRule[_State]):
+class GradientJump(ObservingRule[Reported]):
     """Says when the gradient of single parameters leaves its course, while the total norm hides it.
 
     What it does: With the flag GRADIENTS (or level advanced) it compares each parameter's gradient norm with its
@@ -40,9 +33,9 @@ class GradientJump(ObservingRule[_State]):
     title = "one parameter's gradient explodes"
     severity = "warning"
     observes = (GradientNorms,)
-    kept = _State
+    kept = Reported
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: GradientNorms) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: Reported, seen: GradientNorms) -> Finding | None:
         lasting = seen.lasts("jumped")
         if state.said or not lasting:
             return None

@@ -1,13 +1,12 @@
 """TD-G005: the gradient vanishes, or ends, on its way back through the model."""
 
-from dataclasses import dataclass, field
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.backward import ModuleGradients
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules._streaks import Streaks
-from tdbg.rules.text import figure, joined
+from tdbg.rules.text import figure
 from tdbg.rules.view import finite
 
 LOOKS = 5
@@ -15,12 +14,13 @@ CUT = "something between them multiplies by 0 (a mask, a zero weight or scale, d
 LOOK_BETWEEN = "look for what is exactly 0 in the forward pass between them: --flag FORWARD"
 
 
-@dataclass(slots=True)
 class _State:
     vanished: int = 0
     since: int = 0
-    unreached: Streaks = field(default_factory=Streaks)
     said: bool = False
+
+    def __init__(self) -> None:
+        self.unreached = Streaks()
 
 
 @RULES.add

@@ -1,7 +1,5 @@
 """TD-M001: memory grows from step to step."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rundir import ProcessDir
@@ -11,13 +9,8 @@ from tdbg.rules.text import figure
 MAX_KINDS = 4
 
 
-@dataclass(slots=True)
-class _State:
-    """Nothing is kept: the probe judges."""
-
-
 @RULES.add
-class MemoryCreep(ObservingRule[_State]):
+class MemoryCreep(ObservingRule[None]):
     """Says when host or device memory grows from step to step, and what it is that piles up.
 
     What it does: With the flag MEMORY (or from level advanced on) it follows the memory at the end of steps, the
@@ -44,9 +37,8 @@ class MemoryCreep(ObservingRule[_State]):
     title = "memory creep"
     severity = "warning"
     observes = (MemoryGrowth,)
-    kept = _State
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: MemoryGrowth) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: None, seen: MemoryGrowth) -> Finding | None:
         if not seen.sure:
             return None
         graphs = seen.piled_up

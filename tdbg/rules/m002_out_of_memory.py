@@ -1,7 +1,5 @@
 """TD-M002: memory ran out."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.memory import AllocationFailed
 from tdbg.core.rundir import ProcessDir
@@ -11,13 +9,8 @@ from tdbg.rules.text import figure
 MAX_KINDS = 5
 
 
-@dataclass(slots=True)
-class _State:
-    """Nothing is kept: the first error of a rank counts."""
-
-
 @RULES.add
-class OutOfMemory(ObservingRule[_State]):
+class OutOfMemory(ObservingRule[None]):
     """Says what held the memory when it ran out.
 
     What it does: With the flag MEMORY (or from level advanced on) it looks at the moment an out-of-memory error
@@ -40,9 +33,8 @@ class OutOfMemory(ObservingRule[_State]):
     title = "out of memory"
     severity = "error"
     observes = (AllocationFailed,)
-    kept = _State
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: AllocationFailed) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: None, seen: AllocationFailed) -> Finding | None:
         asked = f": {seen.tried_mb:,.0f} MB were asked for" if seen.tried_mb else ""
         held = [f"{name} {figure(mb)} MB" for name, mb in seen.held().items() if mb and name != "buffers"]
         in_use = {

@@ -1,7 +1,5 @@
 """TD-M003: host memory is nearly full."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.memory import MachineMemory
 from tdbg.core.rundir import ProcessDir
@@ -9,13 +7,8 @@ from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
 
 
-@dataclass(slots=True)
-class _State:
-    """Nothing is kept: the probe tells it once."""
-
-
 @RULES.add
-class MemoryFull(ObservingRule[_State]):
+class MemoryFull(ObservingRule[None]):
     """Says when the machine's or the container's memory is nearly used up, while there is still somebody to say it.
 
     What it does: With the flag MEMORY (or from level advanced on) it asks every five seconds how much of the
@@ -38,9 +31,8 @@ class MemoryFull(ObservingRule[_State]):
     title = "host memory nearly full"
     severity = "warning"
     observes = (MachineMemory,)
-    kept = _State
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: MachineMemory) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: None, seen: MachineMemory) -> Finding | None:
         return self.make_finding(
             f"{figure(seen.used_pct)} % of the {seen.whose}'s {seen.limit_mb:,.0f} MB are in use, rank {process.rank}",
             first_step=seen.step,

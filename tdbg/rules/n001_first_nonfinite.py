@@ -1,15 +1,14 @@
 """TD-N001: where the first NaN or Inf came from."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
 
 from tdbg.core.events import MOMENT, Event, Finding, NonFinite, Start, Step
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.core.window import middle
-from tdbg.rules import RULES, Rule
+from tdbg.rules import RULES, Rule, overwrite_finding
 from tdbg.rules._origins import REDUCED, Sighting, find_origin
-from tdbg.rules.text import figure, joined, kept_in, kind_name, ranges
+from tdbg.rules.text import figure, kept_in, kind_name, ranges
 from tdbg.rules.view import View, finite, non_finite
 
 # A value not known to come from here waits this many steps for the rank it came from. Ranks run in step, so
@@ -67,7 +66,6 @@ WATCH_ALL = "; --max-overhead 100 looks before each update and runs the batch ag
 UNWATCHED = "run it again so that these steps are watched: choose another --window, or raise --max-overhead"
 
 
-@dataclass(slots=True)
 class _State:
     """What is kept of one process."""
 
@@ -176,7 +174,7 @@ class FirstNonFinite(Rule):
         if known is None or (known.recovered and not sighting.recovered) or known.event.how == "record":
             self._seen[sighting.process.label] = sighting
         if self._given is not None:
-            _copy_finding(self._make_origin_finding(), self._given)
+            overwrite_finding(self._given, self._make_origin_finding())
             return ()
         self._held = not (self._world == 1 and sighting.event.how != "record") and not self._find_best().certain
         return () if self._held else self._report_origin()
@@ -349,15 +347,9 @@ def _describe_evidence(seen: Sighting) -> list[str]:
 def _describe_parameters(event: NonFinite) -> list[str]:
     lines = []
     if event.bad_param_count:
-        names = joined(event.bad_params[:3], 3)
-        more = f" and {event.bad_param_count - 3} more" if event.bad_param_count > 3 else ""
+        names = joined(event.bad_params, 3, event.bad_param_count)
         what = "weights" if _are_weights(event) else "gradients"
-        lines.append(f"non-finite {what} in {counted(event.bad_param_count, 'parameter')}: {names}{more}")
+        lines.append(f"non-finite {what} in {counted(event.bad_param_count, 'parameter')}: {names}")
     if event.note:
         lines.append(f"note: {event.note}")
     return lines
-
-
-def _copy_finding(source: Finding, target: Finding) -> None:
-    for item in fields(Finding):
-        setattr(target, item.name, getattr(source, item.name))

@@ -1,7 +1,6 @@
 """TD-N002: a run that goes on after its loss is lost."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tdbg.core.events import Event, Finding, NonFinite, Step
 from tdbg.core.rundir import ProcessDir
@@ -16,7 +15,6 @@ RUINED = "weights that hold a NaN give a NaN for every batch: no further step ca
 SKIPPED = "GradScaler skips every update, so no weight changes: the loss itself is NaN or Inf for every batch"
 
 
-@dataclass(slots=True)
 class _Streak:
     since: int = 0
     kind: str = ""

@@ -1,7 +1,6 @@
 """TD-N004: the loss jumps and stays up."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from tdbg.core.events import Event, Finding, Params, Step
 from tdbg.core.observations import Evidence
@@ -18,18 +17,15 @@ LASTING_STEPS = 5
 WARM_STEPS = 30
 
 
-def _make_surge() -> Surge:
-    return Surge(ratio=RATIO, mads=MADS, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
-
-
-@dataclass(slots=True)
 class _State:
-    surge: Surge = field(default_factory=_make_surge)
-    per_call: Window = field(default_factory=Window)
     per_call_base: float = 0.0  # its median before the surge
     held: int = 0  # steps in a row with a loss per call as far up
     since: int = 0
     silent: bool = False  # told already, or a loss for which a jump means nothing
+
+    def __init__(self) -> None:
+        self.surge = Surge(ratio=RATIO, mads=MADS, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
+        self.per_call = Window()
 
 
 @RULES.add

@@ -1,22 +1,19 @@
 """TD-N005: a module puts out nothing but zeros."""
 
-from dataclasses import dataclass, field
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.forward import ModuleOutputs
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules import RULES, ObservingRule
+from tdbg.core.tables import joined
+from tdbg.rules import RULES, ObservingRule, Reported
 from tdbg.rules._streaks import Streaks
-from tdbg.rules.text import joined
 
 LOOKS = 5
 FIRST_STEPS = 3  # a module whose weights start at zero (LoRA, a residual's last layer) is past that by then
 
 
-@dataclass(slots=True)
-class _State:
-    dead: Streaks = field(default_factory=Streaks)
-    said: bool = False
+class _State(Reported):
+    def __init__(self) -> None:
+        self.dead = Streaks()
 
 
 @RULES.add

@@ -1,21 +1,19 @@
 """TD-P001: the host waits for the accelerator many times a step."""
 
 from collections import Counter
-from dataclasses import dataclass, field
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.device import StepPlaces
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import joined
+from tdbg.core.tables import joined
+from tdbg.rules import RULES, ObservingRule, Reported
 
 LOOKS = 3
 
 
-@dataclass(slots=True)
-class _State:
-    in_a_row: Counter[str] = field(default_factory=Counter)  # line -> looks
-    said: bool = False
+class _State(Reported):
+    def __init__(self) -> None:
+        self.in_a_row: Counter[str] = Counter()  # line -> looks
 
 
 @RULES.add

@@ -1,12 +1,12 @@
 """TD-R002: a rank that ended by its own exit code or by a signal."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tdbg.core.events import ChildExit, Finding
 from tdbg.core.host import host_name
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import joined
 from tdbg.rules.view import View, signal_name
 
 SIGINT, SIGTERM, SIGHUP, SIGKILL, SIGABRT = 2, 15, 1, 9, 6
@@ -20,8 +20,7 @@ CAUSES = {
 }
 
 
-@dataclass(slots=True)
-class _Exit:
+class _Exit(NamedTuple):
     t: float
     code: int
     rank: int

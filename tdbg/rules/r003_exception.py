@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tdbg.core.events import Event, Finding, Note, Traceback
 from tdbg.core.rundir import ProcessDir
@@ -21,17 +20,18 @@ FULL_STOP = re.compile(r"(?<!\.)\.$")
 RAISED_AGAIN = re.compile(r"Caught \w+ (in [^\n]+?)\.?\nOriginal Traceback ")
 
 
-@dataclass(slots=True)
 class _Swallowed:
     """One kind of exception that was logged, and how often."""
 
-    finding: Finding
     process: ProcessDir | None = None  # of the last one
     event: Traceback | None = None  # that the finding tells of
     logged: int = 0
     threads: int = 0  # that it ended
     last_step: int = 0
     last_t: float = 0.0
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
 
     @property
     def count(self) -> int:

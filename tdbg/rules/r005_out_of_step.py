@@ -2,15 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import CallOrder, GroupOrder
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import joined, ranges
+from tdbg.rules.text import ranges
 from tdbg.rules.view import View, launch_of
 
 MAX_CHUNKS = 20_000  # of one group that are kept until every rank has reported
@@ -21,8 +21,7 @@ Ops = list[list[Any]]  # [call, times in a row]
 Key = tuple[int, str, int, tuple[int, ...]]  # launch, group, since, its ranks
 
 
-@dataclass(slots=True)
-class _Chunk:
+class _Chunk(NamedTuple):
     first: int
     last: int
     crc: str

@@ -1,15 +1,18 @@
 """TD-R006: a rank that does not come where the others wait."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
 
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules import RULES, Rule
-from tdbg.rules.text import joined, kept_in, ranges
+from tdbg.core.tables import joined
+from tdbg.rules import RULES, Rule, overwrite_finding
+from tdbg.rules.text import kept_in, ranges
 from tdbg.rules.view import View, launch_of
 
 MAX_EPISODES = 64  # of one process
@@ -18,7 +21,7 @@ WAITING = ("collective", "wait", "backward", "init", "device")
 SURE = ("collective", "init")  # the call itself has not returned
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class _Episode:
     """A time in which one rank was quiet, as it last told of it."""
 
@@ -81,13 +84,12 @@ class _Episode:
         return f"in {self.doing} ({where})" if self.state in ("init", "backward") else f"at {where}"
 
 
-@dataclass(slots=True)
-class _Case:
+class _Case(NamedTuple):
     """Ranks that wait, and those they wait for."""
 
-    waiting: list[_Episode] = field(default_factory=list)
-    missing: list[_Episode] = field(default_factory=list)
-    silent: dict[int, str] = field(default_factory=dict)  # ranks that said nothing at all, and how they ended
+    waiting: Sequence[_Episode]
+    missing: Sequence[_Episode] = ()
+    silent: Mapping[int, str] = MappingProxyType({})  # ranks that said nothing at all, and how they ended
 
     @property
     def sure(self) -> bool:
@@ -186,8 +188,7 @@ class RankQuiet(Rule):
         if self._finding is None:
             self._finding = new
             return (new,)
-        for name, value in new.as_dict().items():
-            setattr(self._finding, name, value)
+        overwrite_finding(self._finding, new)
         return ()
 
     def _make_case_finding(self, case: _Case, over: bool) -> Finding:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tdbg.core.events import Finding, Start, Traceback
 from tdbg.core.rule_base import Needs
@@ -17,8 +17,7 @@ OF_COLLECTIVES = re.compile(r"Dist\w*Error")
 OF_BACKENDS = re.compile(r"gloo|nccl|ProcessGroup|c10d|monitoredBarrier|by peer", re.IGNORECASE)
 
 
-@dataclass(slots=True)
-class _Failed:
+class _Failed(NamedTuple):
     """A rank that went on after another had ended, and did not end well."""
 
     found: ProcessView

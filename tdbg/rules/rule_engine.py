@@ -9,14 +9,15 @@ from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Obs
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir, restart_count
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, Rule
 from tdbg.rules._live_findings import correct_live_findings
 from tdbg.rules._order import sort_findings
+from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
 from tdbg.rules.captured import describe_capture
 from tdbg.rules.profiled import Recorded, has_profile, merge_profiles
-from tdbg.rules.text import clip, joined, kept_in
+from tdbg.rules.text import clip, kept_in
 from tdbg.rules.verdict import (
     REPORT_FILE,
     BaselineRow,
@@ -47,31 +48,25 @@ class RuleEngine:
         self.view = View(run)
         self.findings: list[Finding] = []
         self.trouble = RULES.load_third_party()
-        self._listeners: dict[type[Event] | str, tuple[Feed, ...]] = {}  # by event; of observations by probe
+        self._cards = list_rule_cards()
         files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
         self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
-        self._rules = evaluate_rules([(rule, partial(_make_rule, rule)) for rule in RULES], self._switch_off)
-        self._subscribe(self._rules)
-
-    def _subscribe(self, rules: Sequence[Rule]) -> None:
-        """Make the tables. A rule that names what it observes is called with observations of these probes alone."""
-        tables: defaultdict[type[Event] | str, list[Feed]] = defaultdict(list)
-        probes = {kind.PROBE for rule in rules for kind in rule.observes}
-        for rule in rules:
-            keys: set[type[Event] | str] = set(rule.listens)
-            if Observation in keys:
-                keys |= {kind.PROBE for kind in rule.observes} or probes
-                keys -= {Observation} if rule.observes else set()
-            for key in keys:
-                tables[key].append((rule, rule.feed))
-        self._listeners = {key: tuple(feeds) for key, feeds in tables.items()}
+        self._cards_by_key = _group_cards(self._cards)  # the key: an event, or the probe of an observation
+        self._feeds_by_key: dict[type[Event] | str, tuple[Feed, ...]] = {}
+        self._rules: dict[str, Rule] = {}  # by code: those that were needed so far
+        self._failed_codes: set[str] = set()
+        self._make_rules(card for card in self._cards if isinstance(card, LoadedCard))
 
     def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
         """See one event; returns the findings that are new with it."""
-        rules = self._listeners.get(type(event), ())
-        if type(event) is Observation:
-            rules = self._listeners.get(event.probe, rules)
-        new = evaluate_rules(rules, self._switch_off, process, event)
+        key: type[Event] | str = type(event)
+        if type(event) is Observation and event.probe in self._cards_by_key:
+            key = event.probe
+        feeds = self._feeds_by_key.get(key)
+        if feeds is None:
+            rules = self._make_rules(self._cards_by_key.get(key, ()))
+            feeds = self._feeds_by_key[key] = tuple((rule, rule.feed) for rule in rules)
+        new = evaluate_rules(feeds, self._switch_off, process, event)
         self.view.add_event(process, event)  # last: it drops the long vectors
         return self._add_findings(new) if new else new
 
@@ -81,26 +76,53 @@ class RuleEngine:
         exit_code: of the command, where the caller knows it; minus the signal's number, or as run.json has it.
         """
         self.view.close(exit_code)
-        self._add_findings(evaluate_rules([(rule, rule.finish) for rule in self._rules], self._switch_off, self.view))
+        rules = self._make_rules(card for card in self._cards if self._concludes(card))
+        self._add_findings(evaluate_rules([(rule, rule.finish) for rule in rules], self._switch_off, self.view))
         return self._draw_verdict()
+
+    def _concludes(self, card: RuleCard) -> bool:
+        """True if the rule's `finish` may have something to say."""
+        known = bool(self.view.processes) or card.code in self._rules or not card.needs_process
+        return card.has_finish and known
+
+    def _make_rules(self, cards: Iterable[RuleCard]) -> list[Rule]:
+        """The rules of these cards, each loaded when it is first needed; without those that failed."""
+        working = [(card, partial(self._make_rule, card)) for card in cards if card.code not in self._failed_codes]
+        return evaluate_rules(working, self._switch_off)
+
+    def _make_rule(self, card: RuleCard) -> tuple[Rule]:
+        if card.code not in self._rules:
+            self._rules[card.code] = card.load()
+        return (self._rules[card.code],)
 
     def _add_findings(self, found: list[Finding]) -> list[Finding]:
         kept = found[: max(MAX_FINDINGS - len(self.findings), 0)]
         self.findings += kept
         return kept
 
-    def _switch_off(self, rule: Rule | type[Rule], error: Exception) -> None:
-        for key, feeds in self._listeners.items():
-            self._listeners[key] = tuple(feed for feed in feeds if feed[0] is not rule)
+    def _switch_off(self, rule: Rule | RuleCard, error: Exception) -> None:
+        self._failed_codes.add(rule.code)
+        for key, feeds in self._feeds_by_key.items():
+            self._feeds_by_key[key] = tuple(feed for feed in feeds if feed[0] is not rule)
         text = f"rule {rule.code} failed and was switched off: {type(error).__name__}: {error}"
         if text not in self.trouble:
             self.trouble.append(text)
+
+    def _check_card(self, card: RuleCard, signals: Signals) -> list[tuple[str, Unarmed]]:
+        """The rule's code and why it is not armed; nothing if it is."""
+        if card.has_check:
+            unarmed = self._make_rule(card)[0].check_armed(signals)
+        else:
+            unarmed = signals.find_unarmed(card.needed_probes, card.needed_ranks, needs_training=card.needs_training)
+        return [] if unarmed is None else [(card.code, unarmed)]
 
     def _draw_verdict(self) -> Verdict:
         view = self.view
         order = sort_findings(self.findings)
         corrections = correct_live_findings(self.run, order)
-        checks = [(rule, partial(_check_rule, rule)) for rule in self._rules]
+        checks = [
+            (card, partial(self._check_card, card)) for card in self._cards if card.code not in self._failed_codes
+        ]
         unarmed = evaluate_rules(checks, self._switch_off, _read_signals(view))
         return Verdict(
             run=str(self.run.path),
@@ -128,8 +150,15 @@ class RuleEngine:
         )
 
 
-def _make_rule(rule: type[Rule]) -> tuple[Rule]:
-    return (rule(),)
+def _group_cards(cards: Sequence[RuleCard]) -> dict[type[Event] | str, list[RuleCard]]:
+    """The rules that listen to each event; of observations to those of each probe that a rule names."""
+    found: defaultdict[type[Event] | str, list[RuleCard]] = defaultdict(list)
+    probes = {probe for card in cards for probe in card.probes}
+    for card in cards:
+        keys = set(card.listens_to())
+        for key in keys | (probes if Observation in keys else set()):
+            found[key].append(card)
+    return dict(found)
 
 
 def _rank_row(view: View, found: ProcessView) -> RankRow:
@@ -362,11 +391,6 @@ def _read_signals(view: View) -> Signals:
         has_trained=any(found.step for found in processes),
         ranks=max((found.start.world_size for found in processes if found.start is not None), default=1),
     )
-
-
-def _check_rule(rule: Rule, signals: Signals) -> list[tuple[str, Unarmed]]:
-    unarmed = rule.check_armed(signals)
-    return [] if unarmed is None else [(rule.code, unarmed)]
 
 
 def _group_unarmed(unarmed: Iterable[tuple[str, Unarmed]]) -> list[NotWatched]:

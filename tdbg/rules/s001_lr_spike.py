@@ -1,7 +1,7 @@
 """TD-S001: the learning rate jumps, and the run suffers."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tdbg.core.events import Finding, Step
 from tdbg.core.rundir import ProcessDir
@@ -22,7 +22,7 @@ GRAD_RATIO = 10.0
 LOG_SIGMAS = 4.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class _Spike:
     """A jump of the learning rate whose effect is awaited."""
 
@@ -38,15 +38,14 @@ class _Spike:
     worst: str = ""
 
 
-@dataclass(slots=True)
 class _State:
-    rates: Window = field(default_factory=Window)
-    losses: Window = field(default_factory=lambda: Window(RECENT))
-    norms: Window = field(default_factory=lambda: Window(RECENT))
     step: int = 0
     highest: float = 0.0
     spike: _Spike | None = None
     said: bool = False
+
+    def __init__(self) -> None:
+        self.rates, self.losses, self.norms = Window(), Window(RECENT), Window(RECENT)
 
 
 @RULES.add

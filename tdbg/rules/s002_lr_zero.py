@@ -1,7 +1,6 @@
 """TD-S002: training with a learning rate of zero, or below."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tdbg.core.events import Finding, Step
 from tdbg.core.rundir import ProcessDir
@@ -15,7 +14,6 @@ ZERO_STEPS = 20
 ROUNDING = 1e-6
 
 
-@dataclass(slots=True)
 class _State:
     since: int = 0
     zeros: int = 0

@@ -1,21 +1,14 @@
 """TD-S003: the scheduler steps before the optimizer."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.schedule import OrderReversed
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules import RULES, ObservingRule
+from tdbg.rules import RULES, ObservingRule, Reported
 from tdbg.rules.text import figure
 
 
-@dataclass(slots=True)
-class _State:
-    said: bool = False
-
-
 @RULES.add
-class ScheduleOrder(ObservingRule[_State]):
+class ScheduleOrder(ObservingRule[Reported]):
     """Says when each step of the scheduler comes before the update it belongs to.
 
     What it does: With the flags LR or SCHEDULING it follows the calls of schedulers and optimizers. It speaks
@@ -39,9 +32,9 @@ class ScheduleOrder(ObservingRule[_State]):
     title = "scheduler steps before the optimizer"
     severity = "warning"
     observes = (OrderReversed,)
-    kept = _State
+    kept = Reported
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: OrderReversed) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: Reported, seen: OrderReversed) -> Finding | None:
         if state.said:
             return None
         state.said = True

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from tdbg.core.events import Event, Finding, Observation, ProbeOff, Switch
 from tdbg.core.observations import Observed
@@ -16,7 +15,7 @@ from tdbg.core.observations.schedule import (
 )
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
-from tdbg.rules import RULES, Rule, read_observations
+from tdbg.rules import RULES, Reported, Rule, read_observations
 from tdbg.rules.text import figure
 from tdbg.rules.view import ProcessView, View
 
@@ -25,13 +24,13 @@ LEAST_EPOCH = 1  # passes begun before the last one: within its first epoch a sc
 LATE_STARTERS = ("ReduceLROnPlateau", "SWALR")
 
 
-@dataclass(slots=True)
-class _State:
-    built: dict[int, str] = field(default_factory=dict)  # number of an optimizer -> class of its scheduler
-    rates: dict[int, Rates] = field(default_factory=dict)
-    stepped: set[int] = field(default_factory=set)
+class _State(Reported):
     blind: bool = False  # part of the run was not looked at, or the rate changed without a scheduler
-    said: bool = False
+
+    def __init__(self) -> None:
+        self.built: dict[int, str] = {}  # number of an optimizer -> class of its scheduler
+        self.rates: dict[int, Rates] = {}
+        self.stepped: set[int] = set()
 
 
 @RULES.add

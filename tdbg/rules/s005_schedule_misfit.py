@@ -1,7 +1,6 @@
 """TD-S005: a schedule that does not fit the run."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tdbg.core.events import Event, Finding, Observation, Plan
@@ -18,7 +17,6 @@ BARELY = 0.1  # of it was used
 LEAST_ADVANCED = 3  # steps of a scheduler that tell its pace
 
 
-@dataclass(slots=True)
 class _State:
     scheduler: str = ""
     planned: int = 0

@@ -1,22 +1,14 @@
 """TD-S006: parameters that no optimizer updates, or two do."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.optimizer import ParameterCoverage
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
-from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import joined
-
-
-@dataclass(slots=True)
-class _State:
-    said: bool = False
+from tdbg.core.tables import counted, joined
+from tdbg.rules import RULES, ObservingRule, Reported
 
 
 @RULES.add
-class LeftOut(ObservingRule[_State]):
+class LeftOut(ObservingRule[Reported]):
     """Says when trainable parameters of the model were forgotten in the optimizer, or stand in two at once.
 
     What it does: With the flag OPTIMIZER it compares the trainable parameters of the trained model with what the
@@ -42,9 +34,9 @@ class LeftOut(ObservingRule[_State]):
     severity = "warning"
     leads_to = ("TD-G003", "TD-G005", "TD-S007")
     observes = (ParameterCoverage,)
-    kept = _State
+    kept = Reported
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: ParameterCoverage) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: Reported, seen: ParameterCoverage) -> Finding | None:
         if state.said or not (seen.forgotten or seen.twice):
             return None
         state.said = True

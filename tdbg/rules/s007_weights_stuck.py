@@ -1,24 +1,17 @@
 """TD-S007: weights that do not change although they have a gradient."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
-from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure, joined
+from tdbg.core.tables import counted, joined
+from tdbg.rules import RULES, ObservingRule, Reported
+from tdbg.rules.text import figure
 
 HALF = ("bfloat16", "float16")
 
 
-@dataclass(slots=True)
-class _State:
-    said: bool = False
-
-
 @RULES.add
-class WeightsStuck(ObservingRule[_State]):
+class WeightsStuck(ObservingRule[Reported]):
     """Says when updates leave weights as they were, although their gradient is not zero.
 
     What it does: With the flag OPTIMIZER it compares a sample of 64 elements of each weight over time. It speaks
@@ -45,9 +38,9 @@ class WeightsStuck(ObservingRule[_State]):
     title = "weights do not change"
     severity = "warning"
     observes = (UpdateSizes,)
-    kept = _State
+    kept = Reported
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: UpdateSizes) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: Reported, seen: UpdateSizes) -> Finding | None:
         lasting = seen.lasts("stuck")
         if state.said or not lasting:
             return None

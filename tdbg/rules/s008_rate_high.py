@@ -1,21 +1,14 @@
 """TD-S008: a learning rate above 1 with an optimizer of the Adam family."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Finding
 from tdbg.core.observations.schedule import RateAboveBound
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules import RULES, ObservingRule
+from tdbg.rules import RULES, ObservingRule, Reported
 from tdbg.rules.text import figure
 
 
-@dataclass(slots=True)
-class _State:
-    said: bool = False
-
-
 @RULES.add
-class RateHigh(ObservingRule[_State]):
+class RateHigh(ObservingRule[Reported]):
     """Says when Adam or one of its family is given a learning rate above 1.
 
     What it does: With the flags LR or SCHEDULING it looks at the rate of each recorded step. It speaks at the
@@ -40,9 +33,9 @@ class RateHigh(ObservingRule[_State]):
     severity = "warning"
     leads_to = ("TD-G001", "TD-G004", "TD-N004")  # weights thrown away
     observes = (RateAboveBound,)
-    kept = _State
+    kept = Reported
 
-    def evaluate(self, process: ProcessDir, state: _State, seen: RateAboveBound) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: Reported, seen: RateAboveBound) -> Finding | None:
         if state.said:
             return None
         state.said = True

@@ -1,6 +1,8 @@
 """Words for people: numbers, lists of ranks, plurals, all in one line."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+from tdbg.core.tables import joined
 
 KINDS = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf", "nan+inf": "NaN and Inf"}
 
@@ -35,12 +37,6 @@ def clip(text: str, width: int) -> str:
     """One line of at most ``width`` characters."""
     line = " ".join(text.split()) if "\n" in text else text
     return line if len(line) <= width else f"{line[: width - 3]}..."
-
-
-def joined(words: Sequence[str], limit: int) -> str:
-    """``a, b, c and 5 more``."""
-    shown = ", ".join(words[:limit])
-    return f"{shown} and {len(words) - limit} more" if len(words) > limit else shown
 
 
 def ranges(ranks: Iterable[int]) -> str:

@@ -9,10 +9,10 @@ from tdbg.core.events import SEVERITIES, Finding, Number
 from tdbg.core.flags import LEVELS, Value
 from tdbg.core.observations import Evidence
 from tdbg.core.rundir import RunDir, write_json
-from tdbg.core.tables import counted
+from tdbg.core.tables import counted, joined
 from tdbg.rules import at_least
 from tdbg.rules.flag_lines import InjectionRow, flag_lines
-from tdbg.rules.text import TRACEBACK, clip, figure, joined, ranges
+from tdbg.rules.text import TRACEBACK, clip, figure, ranges
 
 REPORT_FILE = "report.json"
 VERSION = 1
@@ -124,7 +124,7 @@ class NotWatched(TypedDict):
     level: str
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Verdict:
     """What is known of a run. `lines` is its short form; `page` and `as_dict` hold everything."""
 

@@ -72,15 +72,16 @@ def launch_of(process: ProcessDir, start: Start | None) -> int:
     return max(process.attempt, restart_count(start.env) if start is not None else 0)
 
 
-@dataclass(slots=True)
 class FlagObservations:
     """What the probe of one flag told in one process: how often, and its last observation."""
 
-    last: Observation
     count: int = 0
 
+    def __init__(self, last: Observation) -> None:
+        self.last = last
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, repr=False, eq=False)
 class ProcessView:
     """One process that wrote events, as far as they are read."""
 

@@ -19,7 +19,7 @@ class Selected(Args):
 
 SELECTION: Options = {
     "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "windows": Option(("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
+    "windows": Option(("--windows",), "NAME", "Of several windows of a rank the last, or all."),
 }
 ARGUMENT = Argument(
     "PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out."

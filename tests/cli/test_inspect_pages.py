@@ -199,7 +199,7 @@ def on_a_terminal(folder: Path, line: str, **more: str) -> tuple[str, str]:
 
 
 def test_on_a_terminal_tables_have_columns_and_pictures_colours(folder: Path) -> None:
-    listed, _ = on_a_terminal(folder, "ls run")
+    listed, _ = on_a_terminal(folder, "ls run", COLUMNS="120")
     head, first = listed.splitlines()[1:3]
     assert "\t" not in listed and head.startswith("\x1b[1mpath") and first.startswith("conv:output  float32  (3, 4, 4)")
     shown, said = on_a_terminal(folder, "show run 1/conv:output")

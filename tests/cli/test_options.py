@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tdbg.cli import pages, parser, root
+from tdbg.cli import main, pages, parser, root
 from tdbg.core.command_spec import Command, Group, Option, read_plain
 
 # What an option means that several commands have. Read the line before you add one of these names to another command.
@@ -35,6 +35,7 @@ MEANINGS = {
     "--step": "only these steps",
     "--steps": "only these steps",
     "--keys": "only the datapoints of these keys",
+    "--color": "whether the output is coloured",
     "--threshold": "another bound of a probe or rule, as NAME=VALUE",
     "--tolerance": "how far two sides may differ, as a share",
     "--top": "how many rows of a table",
@@ -132,3 +133,28 @@ def test_an_old_name_is_proposed_to_nobody(capsys: pytest.CaptureFixture[str]) -
     assert main(["run", "--base", "--", "true"]) == 2
     told = capsys.readouterr().err
     assert "--force" not in told and "--baseline" not in told and "no such option: --forc" in told
+
+
+@pytest.mark.parametrize(
+    "words, what",
+    [
+        ("run --every 0 -- true", "invalid value for '--every': 0 is less than 1"),
+        ("run --measure-overhead 0 -- true", "invalid value for '--measure-overhead': 0 is less than 1"),
+        ("run --name= -- true", "--name is empty"),
+        ("inspect-pages diff A B --top -1", "invalid value for '--top': -1 is less than 0"),
+        ("status --color red", "--color cannot be 'red'"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(words: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and said[0] == f"tdbg: {what}", "what is wrong, then what to do"
+
+
+def test_a_default_is_told_once_and_only_where_it_is_one() -> None:
+    for path, spec in COMMANDS.items():
+        for option in pages.read(spec, tuple(path.split())).options:
+            assert not option.default or ("default" not in option.text and "if left out" not in option.text), (
+                path,
+                option,
+            )

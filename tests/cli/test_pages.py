@@ -85,6 +85,7 @@ def test_read():
         ("-f, --flag FLAG", "", True),
         ("--steps N", "5", False),
         ("--quiet", "", False),
+        ("--color WHEN", "auto", False),
         ("-h, --help", "", False),
     ]
     assert [item.label for item in page.arguments] == ["[COMMAND]..."]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.core import errors, output
+from tdbg.core import errors, output, tables
 from tdbg.core.registry import Registry, points_of
 
 
@@ -77,7 +77,7 @@ def test_every_error_has_its_exit_code() -> None:
 
 def test_talk_goes_to_stderr_and_data_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     output.say("one", "two\nname: three")
-    output.print_table(["a", "b"], [[1.23456789, None], [True, ["x", "y"]]])
+    tables.print_table(["a", "b"], [[1.23456789, None], [True, ["x", "y"]]], digits=4)
     output.print_json("thing", {"x": 1})
     out, err = capsys.readouterr()
     assert err == "tdbg: one\ntdbg: two\ntdbg:     name: three\n"  # what breaks a line is no line of its own

@@ -12,6 +12,7 @@ from streams import Stream, bad
 from tdbg.core.config import Settings
 from tdbg.core.events import End, Plan, Step, Trigger, encode
 from tdbg.core.rundir import EVENTS, ProcessDir
+from tdbg.launch.program_rows import ProgramRows
 from tdbg.launch.progress import Progress
 from tdbg.launch.run_follower import FINDINGS, Follower, Tail
 
@@ -216,7 +217,8 @@ def test_progress_line_where_stderr_is_no_terminal(run, capsys):
 
 
 def test_the_live_line_is_wiped_before_anything_else_is_said(run, capsys, monkeypatch):
-    monkeypatch.setattr("tdbg.launch.progress.stderr_is_terminal", lambda: True)
+    monkeypatch.setattr("tdbg.launch.program_rows.can_redraw_stderr", lambda: True)
+    monkeypatch.setattr("tdbg.core.output._rows", ProgramRows(passes_all=True))
     follower = follow(run)
     rank = run.rank()
     run.train(rank, [2.5] * 10)

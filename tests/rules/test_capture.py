@@ -5,6 +5,7 @@ from typing import Any
 from streams import Stream
 
 from tdbg.core.events import Observation
+from tdbg.core.observations.capture import CaptureDone
 
 
 def done(**dropped: int) -> Observation:
@@ -24,3 +25,8 @@ def test_what_was_asked_for_is_none(stream: Any) -> None:
     run: Stream = stream()
     run.emit(run.rank(0), done(**{"sampled": 3, "over budget": 2, "of an epoch that was not the last": 1}))
     assert run.judge().findings == []
+
+
+def test_one_pass_is_not_several() -> None:
+    assert CaptureDone(datapoints=1, bytes=0).text().startswith("captured 1 pass, ")
+    assert CaptureDone(datapoints=2, bytes=0).text().startswith("captured 2 passes, ")

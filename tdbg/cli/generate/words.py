@@ -3,6 +3,7 @@
 from tdbg.core import config
 from tdbg.core.flags import FLAGS, PRESETS
 from tdbg.core.profiling import KINDS
+from tdbg.core.terminal import COLOR_MODES
 from tdbg.pages.render.terminal_screen import IMAGES
 
 Words = list[tuple[str, str]]
@@ -19,6 +20,7 @@ def of(kind: str) -> Words:
         "LOG_LEVEL": config.LOG_LEVELS,
         "IMAGE": IMAGES,
         "KIND": tuple(KINDS),
+        "WHEN": COLOR_MODES,
     }
     return [(word, "") for word in choices.get(kind, ())]
 

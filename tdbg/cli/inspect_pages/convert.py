@@ -26,7 +26,7 @@ ARGUMENT = Argument(
 )
 OPTIONS: Options = {
     "output": Option(("--output", "-o"), "DIR", "The folder to write; it must be new or empty."),
-    "page_size": Option(("--page-size",), "SIZE", "Size of a page (default: 100MB)."),
+    "page_size": Option(("--page-size",), "SIZE", "Size of a page."),
     "json": Option(("--json",), "", "Print what was done as one JSON document."),
 }
 NAMED = 20

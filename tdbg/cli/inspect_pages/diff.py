@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
+from tdbg.core.output import print_json, print_lines
 
 if TYPE_CHECKING:
     from tdbg.pages.diff.datapoint_pairs import CaptureSide, Entry
@@ -28,7 +29,7 @@ OPTIONS: Options = {
     "by": Option(("--pair-by",), "NAME", "Pair datapoints by key or by order.", old_names=("--by",)),
     "epochs": Option(("--epochs",), "RANGE", "Compare these two epochs: 1,2; or one epoch of two runs."),
     "ranks": Option(("--ranks",), "RANGE", "Compare these two ranks: 0,1; or one rank of two runs."),
-    "top": Option(("--top",), "N", "So many rows in the table of the worst tensors (default: 10)."),
+    "top": Option(("--top",), "N", "So many rows in the table of the worst tensors.", least=0),
     "json": JSON,
 }
 NAMED = 5  # of what one side lacks
@@ -48,7 +49,6 @@ class DiffArgs(Args):
 
 def run(args: DiffArgs) -> int:
     """Print where the sides part; 1 if they do."""
-    from tdbg.core.output import print_json
     from tdbg.core.tables import finite
     from tdbg.pages.diff.divergence import Divergence
     from tdbg.pages.read.problem_messages import say_problems
@@ -164,14 +164,14 @@ def _named(entry: "Entry") -> str:
 
 def _print(found: "Divergence", top: int) -> None:
     for line in _lines(found):
-        print(line)
+        print_lines([line])
     worst = found.worst(top)
     if worst:
-        from tdbg.core.tables import print_rows
+        from tdbg.core.tables import print_table
 
         print()
         columns = ("path", "type", "differ", "first at", "error", "allowed", "worst at", "largest difference")
-        print_rows(columns, [_row(found, finding) for finding in worst])
+        print_table(columns, [_row(found, finding) for finding in worst])
 
 
 def _lines(found: "Divergence") -> list[str]:
@@ -220,12 +220,9 @@ def _first(finding: "TensorDifference") -> list[str]:
 
 def _told(what: str, names: dict[str, int]) -> list[str]:
     """A line that names some of many."""
-    from tdbg.core.tables import short
+    from tdbg.core.tables import joined, short
 
-    if not names:
-        return []
-    shown = ", ".join(short(name) for name in list(names)[:NAMED])
-    return [f"{what}: {shown}" + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")]
+    return [f"{what}: {joined([short(name) for name in names], NAMED)}"] if names else []
 
 
 def _row(found: "Divergence", finding: "TensorDifference") -> list[object]:

@@ -250,7 +250,7 @@ def _shares(found: Sequence[Facts], looked: Counter[str]) -> dict[str, tuple[int
 
 
 def _print(found: Sequence[Facts], names: Sequence[str], *, grouped: bool) -> None:
-    from tdbg.core.tables import print_rows, shape
+    from tdbg.core.tables import print_table, shape
 
     more = [name for name in names if name not in (*BASE, *PLACES)]
     head = ("group", *PLACE) if grouped else PLACE
@@ -261,10 +261,10 @@ def _print(found: Sequence[Facts], names: Sequence[str], *, grouped: bool) -> No
     if not found[0].path:
         columns = (*head, "phase", *more)
         rows = ((*place(facts), facts.datapoint.phase or None, *map(facts.value, more)) for facts in found)
-        print_rows(columns, rows)
+        print_table(columns, rows)
         return
     shapes = ("figures" if facts.tensor is None else shape(facts.tensor.shape) for facts in found)
-    print_rows(
+    print_table(
         (*head, "tensor", "shape", *BASE, *more),
         (
             (*place(facts), facts.path, size, *map(facts.figures().get, BASE), *map(facts.value, more))

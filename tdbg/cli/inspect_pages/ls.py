@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
+from tdbg.core.output import print_json, print_lines, say
 from tdbg.pages.selection.locations import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ class LsArgs(Selected):
 
 def run(args: LsArgs) -> int:
     """Print the list; 1 if there is nothing in it."""
-    from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
     from tdbg.pages.read.listing import Listing, SharedSamples
     from tdbg.pages.read.problem_messages import say_problems
@@ -54,7 +54,7 @@ def run(args: LsArgs) -> int:
         if args.json:
             _print_json(pages, found, args)
         elif found.datapoints:
-            print(summary(found))
+            print_lines([summary(found)])
             _print(pages, found, args)
         say_problems(pages)
         for what, count in found.refused.most_common(TOLD):
@@ -73,18 +73,18 @@ def run(args: LsArgs) -> int:
 
 
 def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
-    from tdbg.core.tables import print_rows, shape
+    from tdbg.core.tables import joined, print_table, shape
     from tdbg.pages.selection.locations import select_datapoints
 
     if args.datapoints:
-        print_rows(DATAPOINT_COLUMNS, map(datapoint_row, select_datapoints(pages, args)))
+        print_table(DATAPOINT_COLUMNS, map(datapoint_row, select_datapoints(pages, args)))
         return
     rows = []
     for row in found.layers():
-        shapes = ", ".join(map(shape, row.shapes[:4])) + f" and {len(row.shapes) - 4} more" * (len(row.shapes) > 4)
+        shapes = joined([shape(one) for one in row.shapes], 4)
         rows.append((row.path, ", ".join(row.dtypes) or "figures", shapes, row.datapoints, row.nbytes))
     if rows:
-        print_rows(LAYER_COLUMNS, rows)
+        print_table(LAYER_COLUMNS, rows)
 
 
 def datapoint_row(datapoint: "Datapoint") -> tuple[object, ...]:
@@ -115,7 +115,6 @@ def _span(name: str, values: "Collection[int]") -> str:
 
 
 def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
-    from tdbg.core.output import print_json
     from tdbg.core.tables import finite
     from tdbg.pages.selection.locations import select_datapoints
 

@@ -1,6 +1,7 @@
 """`tdbg inspect-pages recover`: make whole again what a killed process left."""
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
+from tdbg.core.output import print_json, print_lines, say
 
 HELP = """Seal the pages that a killed process left, and rebuild lost journals.
 
@@ -34,7 +35,6 @@ class RecoverArgs(Args):
 def run(args: RecoverArgs) -> int:
     """Print what was done, and what remains; 1 if any of that is grave."""
     from tdbg.cli.inspect_pages.verify import as_dicts, print_problems
-    from tdbg.core.output import print_json, say
     from tdbg.core.tables import safe
     from tdbg.pages.repair.recovery import recover
     from tdbg.pages.selection.locations import resolve_place
@@ -45,7 +45,7 @@ def run(args: RecoverArgs) -> int:
         print_json("pages-recover", {"path": where, "done": found.done, "problems": as_dicts(found.problems)})
     else:
         for line in found.done:
-            print(safe(line))
+            print_lines([safe(line)])
         print_problems(found.problems)
     if not found.done:
         say("there was nothing to do")

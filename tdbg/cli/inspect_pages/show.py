@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
+from tdbg.core.output import print_json, print_lines, print_styled, say
 from tdbg.pages.selection.locations import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ ARGUMENT = Argument(
 OPTIONS: Options = {
     "slice": Option(("--slice",), "SLICE", "A part of a tensor, such as 0,:,3:5; only its rows are read."),
     **SELECTION,
-    "nth": Option(("--nth",), "N", "The N-th of several datapoints with this key, from 1."),
+    "nth": Option(("--nth",), "N", "The N-th of several datapoints with this key, from 1.", shows_default=False),
     "image": Option(("--image",), "IMAGE", "How pictures are sent to the terminal; auto asks its environment."),
     "json": JSON,
 }
@@ -80,7 +81,6 @@ def run(args: ShowArgs) -> int:
 
 
 def _no_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
-    from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.pages.selection.locations import describe_selectable, is_place, is_selected
     from tdbg.pages.selection.tensor_name import near_keys
@@ -95,7 +95,6 @@ def _no_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
 
 
 def _no_path(target: "TensorTarget") -> int:
-    from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.pages.selection.tensor_name import near_paths
     from tdbg.pages.stats.value_stats import recorded
@@ -133,18 +132,16 @@ def _show(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> int:
 
 def _print_list(found: "Sequence[Datapoint]") -> int:
     from tdbg.cli.inspect_pages.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.core.output import say
-    from tdbg.core.tables import print_rows
+    from tdbg.core.tables import print_table
 
-    print_rows(("nth", *DATAPOINT_COLUMNS), ((nth, *datapoint_row(one)) for nth, one in enumerate(found, 1)))
+    print_table(("nth", *DATAPOINT_COLUMNS), ((nth, *datapoint_row(one)) for nth, one in enumerate(found, 1)))
     say(f"{len(found)} datapoints have this key: choose with --rank, --step, --epoch or --nth")
     return 0
 
 
 def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs, screen: "Screen") -> int:
     """A line a tensor, or a layer of which figures alone were kept."""
-    from tdbg.core.output import say
-    from tdbg.core.tables import print_rows, shape
+    from tdbg.core.tables import print_table, shape
     from tdbg.pages.stats.value_stats import recorded
 
     several = len(shown) > 1
@@ -168,7 +165,7 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs
     if not several:
         _print_head(shown[0][0])
     if rows:
-        print_rows((*columns, *names), rows)
+        print_table((*columns, *names), rows)
     if several:
         say(f"{len(shown)} datapoints have this key: choose with --rank, --step, --epoch or --nth")
     return code
@@ -214,19 +211,18 @@ def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
     places = (("rank", datapoint.rank), ("step", datapoint.step), ("epoch", datapoint.epoch))
     named = [*places, ("phase", datapoint.phase or None), ("page", datapoint.page), ("row", datapoint.row)]
     about = ", ".join(f"{name} {value}" for name, value in named if value is not None)
-    print(f"datapoint {safe(str(datapoint.key))}: {safe(about)}")
+    print_lines([f"datapoint {safe(str(datapoint.key))}: {safe(about)}"])
     if datapoint.flags:
-        print(f"flags: {safe(', '.join(datapoint.flags))}")
+        print_lines([f"flags: {safe(', '.join(datapoint.flags))}"])
     kept = recorded(datapoint) if scalars else {}
     for name, value in datapoint.scalars.items() if scalars else ():
         if name.rpartition("/")[0] in kept:
             continue
         text = safe(f"{value:.6g}" if isinstance(value, float) else str(value))
-        print(f"{safe(name)} = {text if len(text) <= TEXT else text[: TEXT - 3] + '...'}")
+        print_lines([f"{safe(name)} = {text if len(text) <= TEXT else text[: TEXT - 3] + '...'}"])
 
 
 def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, screen: "Screen") -> None:
-    from tdbg.core.output import print_styled
     from tdbg.core.tables import safe, shape, size
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.render import heat_map
@@ -236,15 +232,14 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, scre
         figures, bars, part = measure_tensor(tensor, args.slice, 40, progress.add)
     _print_head(datapoint, scalars=False)
     cut = f", of it [{args.slice.strip('[]')}]: {shape(part.shape)}" if args.slice and part else ""
-    print(f"{safe(tensor.path)}: {tensor.dtype.name} {shape(tensor.shape)}, {size(tensor.nbytes)}{cut}")
+    print_lines([f"{safe(tensor.path)}: {tensor.dtype.name} {shape(tensor.shape)}, {size(tensor.nbytes)}{cut}"])
     if tensor.note:
-        print(f"note: {safe(str(dict(tensor.note)))[:TEXT]}")
-    for line in figure_lines(figures, exact=part is not None):
-        print(line)
+        print_lines([f"note: {safe(str(dict(tensor.note)))[:TEXT]}"])
+    print_lines(figure_lines(figures, exact=part is not None))
     if sum(bars):
         print(f"{figures.min:.4g} |{screen.bar(bars)}| {figures.max:.4g}")
     if part is None:
-        print(f"more than {EXACT:,} values: --slice shows a part of them as a picture")
+        print_lines([f"more than {EXACT:,} values: --slice shows a part of them as a picture"])
         return
     if not part.count or part.count <= (SLICED_FEW if args.slice else FEW):
         for line in value_lines(part):
@@ -301,7 +296,6 @@ def tokens(datapoint: "Datapoint", shape: "Sequence[int]") -> "list[str]":
 
 def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs, *, whole: bool) -> int:
     from tdbg.cli.inspect_pages.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.core.output import print_json
     from tdbg.core.tables import finite
 
     found: list[dict[str, Any]] = []

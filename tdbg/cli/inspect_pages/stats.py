@@ -96,9 +96,9 @@ def _gathered(
 
 
 def _print(found: "GroupStats") -> None:
-    from tdbg.core.tables import print_rows
+    from tdbg.core.tables import print_table
 
-    print_rows(COLUMNS, (_row(found, path, "") for path in found.paths()))
+    print_table(COLUMNS, (_row(found, path, "") for path in found.paths()))
 
 
 def _row(found: "GroupStats", path: str, group: str) -> tuple[Any, ...]:
@@ -111,18 +111,18 @@ def _row(found: "GroupStats", path: str, group: str) -> tuple[Any, ...]:
 
 def _print_groups(found: "GroupStats") -> None:
     """Two groups side by side; of more a line for each."""
-    from tdbg.core.tables import print_rows
+    from tdbg.core.tables import print_table
 
     groups = found.groups()
     paths = sorted(found.paths(), key=lambda path: -(found.apart(path)[0] or 0.0))
     if len(groups) > 2:
         rows = ((*_apart(found, path), group, *_row(found, path, group)[1:]) for path in paths for group in groups)
-        print_rows(("path", "apart", "in", "group", *COLUMNS[1:]), rows)
+        print_table(("path", "apart", "in", "group", *COLUMNS[1:]), rows)
         return
     sides = [(name, group) for name in ("nan", *SIDES) for group in groups]
     columns = ("path", "apart", "in", *(f"{name} {group}" for name, group in sides))
     rows = ((*_apart(found, path), *(_side(found, path, group, name) for name, group in sides)) for path in paths)
-    print_rows(columns, rows)
+    print_table(columns, rows)
 
 
 def _apart(found: "GroupStats", path: str) -> tuple[Any, ...]:

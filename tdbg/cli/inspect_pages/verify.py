@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Options
+from tdbg.core.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,6 @@ class VerifyArgs(Args):
 
 def run(args: VerifyArgs) -> int:
     """Print the problems; 1 if any of them is grave."""
-    from tdbg.core.output import print_json, say
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.repair.verification import verify
     from tdbg.pages.selection.locations import resolve_place
@@ -53,7 +53,7 @@ def print_problems(problems: "Sequence[Problem]") -> None:
     from tdbg.core.tables import safe
 
     for problem in problems:
-        print(safe(f"{'' if problem.grave else 'note: '}{problem}"))
+        print_lines([safe(f"{'' if problem.grave else 'note: '}{problem}")])
 
 
 def as_dicts(problems: "Sequence[Problem]") -> list[dict[str, object]]:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
+from tdbg.core.output import print_json, print_lines, say
 from tdbg.metrics.metrics_options import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ class CompareArgs(Selected):
 def run(args: CompareArgs) -> int:
     """Print how they differ; 1 if any series parts, or if two runs share none."""
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import report_skipped_rows
     from tdbg.metrics.rows.row_files import find_rows_files
@@ -84,7 +84,6 @@ def run(args: CompareArgs) -> int:
 def _tell_newest(first: "Place", newest: "Place") -> None:
     """Say which run stands for the second one; TdbgError where that is the first."""
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import say
     from tdbg.core.tables import safe
 
     if {one.path.resolve() for one in first.files} & {one.path.resolve() for one in newest.files}:
@@ -121,18 +120,16 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
 
 
 def _print(first: str, other: str, found: "SeriesComparison") -> None:
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, print_rows, short
+    from tdbg.core.tables import counted, print_table, short
     from tdbg.metrics.metrics_options import label
 
     pairs = [pair for _, pair in sorted(found.pairs.items())]
     parted = [pair for pair in pairs if pair.first_divergence]
     shared = [pair for pair in pairs if pair.together]
-    print(f"A: {short(first)}\nB: {short(other)}")
-    print(_verdict(parted, shared))
+    print_lines([f"A: {short(first)}", f"B: {short(other)}", _verdict(parted, shared)])
     ranks = len({pair.rank for pair in pairs}) > 1
     columns = ["key", "A best", "B best", "A last", "B last", "steps", "parts at", "A there", "B there", "differ"]
-    print_rows(
+    print_table(
         [*columns, *(["rank"] if ranks else [])], _rows(parted + [p for p in shared if not p.first_divergence], ranks)
     )
     for side, those in (("A", [p for p in pairs if p.b is None]), ("B", [p for p in pairs if p.a is None])):
@@ -168,17 +165,14 @@ def _rows(pairs: "Sequence[SeriesPair]", ranks: bool) -> "Iterator[Sequence[obje
 
 
 def _print_json(first: str, found: "Sequence[tuple[str, SeriesComparison]]", tolerance: float | None) -> None:
-    from dataclasses import asdict
-
-    from tdbg.core.output import print_json
     from tdbg.core.tables import finite
     from tdbg.metrics.rows.series_diff import SPREAD
 
     def of(one: "Series | None") -> dict[str, object] | None:
         if one is None:
             return None
-        best = asdict(one.best) if one.best else None
-        return {"latest": asdict(one.last), "best": best, "count": one.count, "not_finite": one.non_finite}
+        best = one.best._asdict() if one.best else None
+        return {"latest": one.last._asdict(), "best": best, "count": one.count, "not_finite": one.non_finite}
 
     def told(pair: "SeriesPair") -> dict[str, object]:
         at = dict(zip(("step", "a", "b"), pair.first_divergence, strict=True)) if pair.first_divergence else None

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
+from tdbg.core.output import print_json, print_lines, say
 from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def run(args: SanityArgs) -> int:
     """Print it; 1 if `--fail-on` is reached, or if there is no row to look at."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.events import SEVERITIES
-    from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import NO_ROWS, find_place, report_skipped_rows
     from tdbg.metrics.rows.run_summary import summarize_run
@@ -71,17 +71,16 @@ def _print(found: "Sequence[Finding]", rows: int) -> None:
 
     for one in found:
         who = f", rank {one.rank}" if one.rank is not None else ""
-        print(safe(f"{one.code} {one.severity}: {one.title}{who}"))
+        print_lines([safe(f"{one.code} {one.severity}: {one.title}{who}")])
         for line in one.evidence:
-            print(safe(f"    {line}"))
-        print(safe(f"    cause: {one.cause}"))
-        print(safe(f"    try: {one.try_next}"))
+            print_lines([safe(f"    {line}")])
+        print_lines([safe(f"    cause: {one.cause}")])
+        print_lines([safe(f"    try: {one.try_next}")])
     if not found:
-        print(f"no problem found in {counted(rows, 'row')}")
+        print_lines([f"no problem found in {counted(rows, 'row')}"])
 
 
 def _print_json(name: str, found: "Sequence[Finding]", rows: int) -> None:
-    from tdbg.core.output import print_json
     from tdbg.core.tables import finite
 
     print_json("metrics-sanity", finite({"run": name, "rows": rows, "findings": [one.as_dict() for one in found]}))

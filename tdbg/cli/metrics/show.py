@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import Command, Option, Options
+from tdbg.core.output import print_json, print_lines, say
 from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ class ShowArgs(Selected):
 
 def run(args: ShowArgs) -> int:
     """Print it; 1 if there is no row."""
-    from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import (
         NO_ROWS,
@@ -82,8 +82,7 @@ def _order(one: "Series") -> tuple[object, ...]:
 
 
 def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) -> None:
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, print_rows, safe, short
+    from tdbg.core.tables import counted, print_table, safe, short
     from tdbg.metrics.metrics_options import label
 
     if not rows:
@@ -92,17 +91,17 @@ def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) ->
     several = f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
     end = found.last[ranks[0]]
     epoch = "" if end.epoch is None else f", epoch {end.epoch:g}"
-    print(f"{counted(rows, 'row')}{several}, up to step {end.step:,}{epoch}")
+    print_lines([f"{counted(rows, 'row')}{several}, up to step {end.step:,}{epoch}"])
     by_key: dict[tuple[str, str], list[Series]] = {}
     for one in every:
         by_key.setdefault((one.key, one.source), []).append(one)
     keys = [key for key, _ in by_key]
     sources = len(set(keys)) < len(keys)
     columns = [*COLUMNS, *(["other ranks"] if several else []), *(["source"] if sources else [])]
-    print_rows(columns, _lines(by_key, bool(several), sources))
+    print_table(columns, _lines(by_key, bool(several), sources))
     for (key, rank), text in sorted(found.texts.items()):
         if wanted(key) and rank == ranks[0]:
-            print(safe(f"{key}: {short(text)}"))
+            print_lines([safe(f"{key}: {short(text)}")])
     bad = [(one.key, one.non_finite, one.rank) for one in every if one.non_finite]
     for key, count, rank in bad[:10]:
         say(safe(f"{label(key)}: {counted(count, 'value')} of rank {rank} not finite"))
@@ -148,7 +147,6 @@ def _both_nan(one: "Series", other: "Series") -> bool:
 
 
 def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: Any) -> None:
-    from tdbg.core.output import print_json
     from tdbg.core.tables import finite
 
     data = {
@@ -173,10 +171,9 @@ def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: An
 
 def told(one: "Series") -> dict[str, object]:
     """A series as plain data."""
-    from dataclasses import asdict
 
     def point(of: "Point | None") -> dict[str, object] | None:
-        return None if of is None else asdict(of)
+        return None if of is None else of._asdict()
 
     return {
         "key": one.key,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
+from tdbg.core.output import print_json, print_lines, say
 from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ class AdviseArgs(Selected):
 def run(args: AdviseArgs) -> int:
     """Print it; 1 if `--fail-on` is reached, or the traces hold no event."""
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import say
     from tdbg.traces.analyze.rank_comparison import compare_loaded
     from tdbg.traces.rules import RULES, SEVERITIES, evaluate_traces, parse_thresholds
     from tdbg.traces.trace_options import is_empty, label, load_summaries, sample_ranks, select_traces
@@ -67,19 +67,18 @@ def run(args: AdviseArgs) -> int:
 
 
 def _print(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: bool) -> None:
-    from tdbg.core.output import say
     from tdbg.core.tables import safe
 
     for one in advice:
         where = f", {one.trace}" if several and one.trace else ""
         gain = f" (at most {one.gain:.0%} of it can be gained)" if one.gain else ""
-        print(safe(f"{one.code} {one.severity}: {one.title}{where}{gain}"))
+        print_lines([safe(f"{one.code} {one.severity}: {one.title}{where}{gain}")])
         for line in one.evidence:
-            print(safe(f"    {line}"))
-        print(safe(f"    try: {one.try_next}"))
-        print(safe(f"    thresholds: {one.threshold}; source: {one.source}"))
+            print_lines([safe(f"    {line}")])
+        print_lines([safe(f"    try: {one.try_next}")])
+        print_lines([safe(f"    thresholds: {one.threshold}; source: {one.source}")])
     if not advice:
-        print("nothing to advise")
+        print_lines(["nothing to advise"])
     reasons: dict[str, list[str]] = {}
     for other in silent:
         reasons.setdefault(other.reason, []).append(other.code)
@@ -90,7 +89,6 @@ def _print(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: 
 def _print_json(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", left: "Sequence[int]") -> None:
     from dataclasses import asdict
 
-    from tdbg.core.output import print_json
     from tdbg.core.tables import finite
 
     data = {"advice": [asdict(one) for one in advice], "abstained": [asdict(one) for one in silent]}

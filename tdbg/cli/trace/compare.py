@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
+from tdbg.core.output import print_json, print_lines, say
 from tdbg.traces.trace_options import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ OPTIONS: Options = {
     "tolerance": Option(("--tolerance",), "SHARE", "How much slower B may be, such as 0.1 or 10%; 0.05 if left out."),
     "save": Option(("--save",), "FILE", "Compare nothing: keep the runs that are named as a baseline."),
     "ranks": SELECTION["ranks"],
-    "windows": Option(("--windows",), "NAME", "Of several windows of a rank all, or the last; all if left out."),
+    "windows": Option(("--windows",), "NAME", "Of several windows of a rank all, or the last."),
     "top": Option(("--top",), "N", "Lines of each table."),
     "json": JSON,
 }
@@ -125,7 +126,6 @@ def _side(path: str, found: "Baseline | list[TraceFile]") -> "Baseline | None":
 def _save(args: CompareArgs, paths: list[str]) -> int:
     from pathlib import Path
 
-    from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
     from tdbg.traces.analyze.trace_baseline import merge_baselines, save_baseline
 
@@ -142,23 +142,22 @@ def _save(args: CompareArgs, paths: list[str]) -> int:
 
 
 def _print(found: "TraceComparison", top: int) -> None:
-    from tdbg.core.output import say
-    from tdbg.core.tables import print_rows, safe
+    from tdbg.core.tables import print_table, safe
     from tdbg.traces.analyze.summary_figures import ms
     from tdbg.traces.analyze.trace_comparison import is_notable
 
     for name, one in (("A", found.a), ("B", found.b)):
-        print(safe(f"{name}: {_told(one)}"))
-    print(_verdict(found))
+        print_lines([safe(f"{name}: {_told(one)}")])
+    print_lines([_verdict(found)])
     if found.a.steps and found.b.steps:
         rows = ((p.name, ms(p.a), ms(p.b), _signed(p.b - p.a), _mark(is_notable(p, found))) for p in found.parts)
-        print("\nparts of a step")
-        print_rows(("part", "A ms", "B ms", "change ms", "beyond its spread"), rows)
+        print_lines(["", "parts of a step"])
+        print_table(("part", "A ms", "B ms", "change ms", "beyond its spread"), rows)
     for what, changes in (("operators by their own time", found.operators), ("kernels", found.kernels)):
         if changes:
-            print(f"\n{what}, for each step: what changed by 1 % of a step and more, {len(changes):,} in all")
+            print_lines(["", f"{what}, for each step: what changed by 1 % of a step and more, {len(changes):,} in all"])
             columns = ("A ms", "B ms", "change ms", "A calls", "B calls", what.partition(" ")[0].removesuffix("s"))
-            print_rows(columns, _rows(changes[:top]))
+            print_table(columns, _rows(changes[:top]))
     for note in found.notes:
         say(safe(note))
 
@@ -218,7 +217,6 @@ def _print_json(found: "TraceComparison") -> None:
     from dataclasses import asdict
     from statistics import median
 
-    from tdbg.core.output import print_json
     from tdbg.core.tables import finite
     from tdbg.traces.analyze.trace_comparison import is_notable
 

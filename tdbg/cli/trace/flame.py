@@ -25,8 +25,13 @@ HELP = """Show what called what, and for how long: a flame graph in text.
 OPTIONS: Options = {
     **SELECTION,
     "by": Option(("--by",), "NAME", "By stack, module or operator; the first of them that the trace has if left out."),
-    "top": Option(("--top",), "N", "So many rows, those with most time; 40 if left out, and with --folded all."),
-    "depth": Option(("--depth",), "N", "So many levels."),
+    "top": Option(
+        ("--top",),
+        "N",
+        "So many rows, those with most time; 40 if left out, and with --folded all.",
+        shows_default=False,
+    ),
+    "depth": Option(("--depth",), "N", "So many levels; all if left out.", shows_default=False),
     "folded": Option(
         ("--folded",), "", "Print a line a stack and its own microseconds, as flame graph tools read them."
     ),

@@ -12,7 +12,7 @@ from dataclasses import MISSING, Field
 from enum import Enum
 from typing import Any, ClassVar, Self, Union
 
-from tdbg.core.events import Event, Observation
+from tdbg.core.events import Event, Number, Observation, as_float
 
 
 class Evidence(Enum):
@@ -121,6 +121,12 @@ class Observed(_Fields, ABC):
 def field_lines(kinds: Iterable[type[Observed]]) -> dict[str, str]:
     """Each field of these observations, with its line for docs/probes.md."""
     return {name: line for kind in kinds for name, line in kind._lines.items()}
+
+
+def format_number(value: Number | None, digits: int = 4) -> str:
+    """A number in the line of a debug log."""
+    found = as_float(value)
+    return "unknown" if found is None else f"{found:.{digits}g}"
 
 
 NON_FINITE = ("nan", "inf", "-inf")

@@ -3,7 +3,7 @@
 from typing import TypedDict
 
 from tdbg.core.events import Number, as_float, doc
-from tdbg.core.observations import Evidence, Observed
+from tdbg.core.observations import Evidence, Observed, format_number
 
 RANGES = {"float16": "range 6e-05 to 65504", "bfloat16": "float32's range, 8 bits of precision; needs no loss scale"}
 
@@ -91,7 +91,7 @@ class SkipExplained(Observed):
 
     def text(self) -> str:
         """The loss."""
-        return f"update skipped, and the loss itself is not finite: {_figure(as_float(self.loss))}"
+        return f"update skipped, and the loss itself is not finite: {format_number(self.loss)}"
 
 
 class ScaleChanged(Observed):
@@ -109,10 +109,6 @@ class ScaleChanged(Observed):
         """Both scales."""
         grew = (self.scale or 0.0) > (self.before or 0.0)
         return f"scale {_exact(self.before)} -> {_exact(self.scale)} ({'grows' if grew else 'backs off'})"
-
-
-def _figure(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4g}"
 
 
 def _exact(value: float | None) -> str:

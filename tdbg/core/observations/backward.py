@@ -1,6 +1,7 @@
 """What the probe `backward` sees."""
 
-from tdbg.core.events import Number, as_float, doc
+from tdbg.core.events import Number, doc
+from tdbg.core.observations import format_number
 from tdbg.core.observations._module_look import ModuleLook
 
 
@@ -24,14 +25,9 @@ class ModuleGradients(ModuleLook):
 
     def text(self) -> str:
         """The flow at both ends, and the modules it did not reach."""
-        text = f"gradient {_figure(self.last)} at {self.last_module or 'the root'}"
-        text += f", {_figure(self.first)} at {self.first_module or 'the root'}; {self.bad_count} not finite"
+        text = f"gradient {format_number(self.last, 3)} at {self.last_module or 'the root'}"
+        text += f", {format_number(self.first, 3)} at {self.first_module or 'the root'}; {self.bad_count} not finite"
         unreached = self.unreached or []
         if unreached:
             text += f"; none at {', '.join(unreached[:3])}" + (" ..." if len(unreached) > 3 else "")
         return text
-
-
-def _figure(value: Number | None) -> str:
-    found = as_float(value)
-    return "unknown" if found is None else f"{found:.3g}"

@@ -2,6 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import counted
 
 
 class _Capturing(Observed):
@@ -98,7 +99,7 @@ class CaptureDone(_Capturing):
         """Passes and bytes, and what is missing."""
         if self.why is not None:
             return f"captured nothing: {self.why}"
-        text = f"captured {self.datapoints:,} passes, {self.bytes / 1e6:,.1f} MB"
+        text = f"captured {counted(self.datapoints, 'pass')}, {self.bytes / 1e6:,.1f} MB"
         if self.dropped:
             text += f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in self.dropped.items())}"
         if self.skipped:

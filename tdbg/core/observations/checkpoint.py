@@ -2,6 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import joined
 
 
 class _OfCheckpoint(Observed):
@@ -114,23 +115,23 @@ class StateLoaded(_OfCheckpoint):
     def keys_in_words(self) -> str:
         """How many keys were loaded, and what became of the others."""
         text = f"{self.placed} of {self.keys} keys loaded"
-        text += f"; {self.missing_count} missing: {_names(self.missing, self.missing_count)}" if self.missing else ""
+        text += f"; {self.missing_count} missing: {joined(self.missing, 3, self.missing_count)}" if self.missing else ""
         if self.unexpected:
-            text += f"; {self.unexpected_count} unexpected: {_names(self.unexpected, self.unexpected_count)}"
+            text += f"; {self.unexpected_count} unexpected: {joined(self.unexpected, 3, self.unexpected_count)}"
         if self.prefixed:
             all_of = "all" if self.prefixed >= self.given else f"{self.prefixed} of {self.given}"
             text += f"; {all_of} given keys {'carry' if self.prefix else 'lack'} the prefix {self.prefix or self.lacks}"
-        text += f"; {len(self.renamed)} may be renamed: {_names(self.renamed)}" if self.renamed else ""
-        return text + (f"; {len(self.resized)} of another shape: {_names(self.resized)}" if self.resized else "")
+        text += f"; {len(self.renamed)} may be renamed: {joined(self.renamed, 3)}" if self.renamed else ""
+        return text + (f"; {len(self.resized)} of another shape: {joined(self.resized, 3)}" if self.resized else "")
 
     def _way(self) -> str:
         parts = []
         if self.file_prefix:
             parts.append(f"the prefix {self.file_prefix} taken off")
         if self.file_renamed:
-            parts.append(f"{len(self.file_renamed)} renamed: {_names(self.file_renamed)}")
+            parts.append(f"{len(self.file_renamed)} renamed: {joined(self.file_renamed, 3)}")
         if self.file_resized:
-            parts.append(f"{len(self.file_resized)} resized: {_names(self.file_resized)}")
+            parts.append(f"{len(self.file_resized)} resized: {joined(self.file_resized, 3)}")
         if self.file_left_out:
             parts.append(f"{self.file_left_out} left out")
         return f"; on the way from {self.file or 'memory'}: {', '.join(parts)}" if parts else ""
@@ -223,8 +224,3 @@ class SaveMissed(_Warning):
 
 def _steps(steps: dict[str, int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in steps.items())
-
-
-def _names(names: list[str], count: int = 0) -> str:
-    count = max(count, len(names))
-    return ", ".join(names[:3]) + (f" and {count - 3} more" if count > 3 else "")

@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import joined
 
 SHOWN = 8  # dataset indices in a line
 
@@ -78,7 +79,7 @@ class Batch(_OfLoader):
 
     def text(self) -> str:
         """Its tensors, its indices and the wait for it."""
-        indices = f"; indices {shown(self.indices, self.taken)}" if self.indices else ""
+        indices = f"; indices {joined(self.indices, SHOWN, self.taken)}" if self.indices else ""
         return f"{self.dataset} batch {self.batch}: {'; '.join(self.described)}{indices}; waited {self.wait_ms:.2f} ms"
 
 
@@ -247,7 +248,7 @@ class BadValues(_Warning):
 
     def text(self) -> str:
         """What and where, by the dataset's own indices if they are known."""
-        where = f" (dataset indices {shown(self.indices)})" if self.indices else ""
+        where = f" (dataset indices {joined(self.indices, SHOWN)})" if self.indices else ""
         return (
             f"{self.dataset}: {self.tensor} of batch {self.batch} holds {self.count} {self.kind}{where}, and the loss is"
             " not finite"
@@ -312,9 +313,3 @@ class LoaderFailed(_OfLoader):
         who = f"worker {self.worker}" if self.worker is not None else "the loader"
         where = f" ({self.where})" if self.where else ""
         return f"{self.dataset}: {who} failed at batch {self.batch}: {self.error}{where}"
-
-
-def shown(indices: list[int], taken: int = 0) -> str:
-    """``5, 17, 3 and 5 more``. taken: how many there were, if more than are here."""
-    more = max(taken, len(indices)) - SHOWN
-    return ", ".join(map(str, indices[:SHOWN])) + (f" and {more} more" if more > 0 else "")

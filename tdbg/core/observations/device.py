@@ -2,6 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import joined
 
 
 class StepPlaces(Observed):
@@ -67,9 +68,9 @@ class MixedDtypes(_Warning):
 
     def text(self) -> str:
         """Which, what they are, and what the others are."""
-        more = f" and {self.odd_count - len(self.odd)} more" if self.odd_count > len(self.odd) else ""
+        odd = joined(self.odd, len(self.odd), self.odd_count)
         effect = f"; {self.effect}" if self.effect else ""
-        return f"{', '.join(self.odd)}{more}: {self.odd_kind}, the other parameters {self.common_kind}{effect}"
+        return f"{odd}: {self.odd_kind}, the other parameters {self.common_kind}{effect}"
 
 
 class MixedDevices(MixedDtypes):

@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations._module_look import ModuleLook
+from tdbg.core.tables import joined
 
 Column = list[Number | None] | None
 MAX_SHAPES = 24  # modules whose outputs are described in the line; the fields have all of them
@@ -46,6 +47,5 @@ class ModuleOutputs(ModuleLook):
         rows = list(zip(self.modules or (), self.classes or (), self.dtypes or (), self.shapes or (), strict=False))
         if not rows:
             return ""
-        shown = [f"{path or 'root'} ({name}) {dtype}{shape}" for path, name, dtype, shape in rows[:MAX_SHAPES]]
-        more = f" and {len(rows) - MAX_SHAPES} more" if len(rows) > MAX_SHAPES else ""
-        return f"; outputs: {', '.join(shown)}{more}; on {', '.join(self.devices or ())}"
+        shown = [f"{path or 'root'} ({name}) {dtype}{shape}" for path, name, dtype, shape in rows]
+        return f"; outputs: {joined(shown, MAX_SHAPES)}; on {', '.join(self.devices or ())}"

@@ -2,9 +2,10 @@
 
 from typing import TypedDict
 
-from tdbg.core.events import Number, as_float, doc
-from tdbg.core.observations import Evidence, Observed
+from tdbg.core.events import Number, doc
+from tdbg.core.observations import Evidence, Observed, format_number
 from tdbg.core.observations._lasting import Lasting, lasting_row
+from tdbg.core.tables import joined
 
 WORDS = {  # kind of trouble -> how the line names it
     "none": "without a gradient",
@@ -68,10 +69,10 @@ class GradientNorms(Observed):
         """The total, clipping, both ends, and the parameters in trouble."""
         if not self.finite:
             return "gradients are not finite"
-        text = f"{self.parameters} parameters, total {_figure(self.total)}{self._clipped()}"
+        text = f"{self.parameters} parameters, total {format_number(self.total)}{self._clipped()}"
         if self.largest is not None:
-            text += f", from {_figure(self.smallest, 3)} ({self.smallest_name})"
-            text += f" to {_figure(self.largest, 3)} ({self.largest_name})"
+            text += f", from {format_number(self.smallest, 3)} ({self.smallest_name})"
+            text += f" to {format_number(self.largest, 3)} ({self.largest_name})"
         trouble = {
             "none": (self.none, self.none_count),
             "zero": (self.zero, self.zero_count),
@@ -88,7 +89,7 @@ class GradientNorms(Observed):
         if self.clip_limit is None:
             return ""
         if self.total_after is not None:
-            return f" (after clipping {_figure(self.total_after)})"
+            return f" (after clipping {format_number(self.total_after)})"
         return f" (clipped in part at {self.clip_limit:.4g})" if self.clipped_in_part else ""
 
 
@@ -105,11 +106,5 @@ class BadGradients(Observed):
 
     def text(self) -> str:
         """The first of them."""
-        words = ", ".join(f"{row['name']} {row['count']} of {row['numel']} ({row['kind']})" for row in self.bad[:3])
-        more = f" and {self.bad_count - 3} more" if self.bad_count > 3 else ""
-        return f"gradients not finite in {self.bad_count} parameters: {words}{more}"
-
-
-def _figure(value: Number | None, digits: int = 4) -> str:
-    found = as_float(value)
-    return "unknown" if found is None else f"{found:.{digits}g}"
+        rows = [f"{row['name']} {row['count']} of {row['numel']} ({row['kind']})" for row in self.bad]
+        return f"gradients not finite in {self.bad_count} parameters: {joined(rows, 3, self.bad_count)}"

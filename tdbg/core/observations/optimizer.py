@@ -3,7 +3,7 @@
 from typing import Any
 
 from tdbg.core.events import Number, as_float, doc
-from tdbg.core.observations import Evidence, Observed
+from tdbg.core.observations import Evidence, Observed, format_number
 from tdbg.core.observations._lasting import Lasting, lasting_row
 
 Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
@@ -100,15 +100,10 @@ class UpdateSizes(Observed):
     def _ratios(self) -> str:
         if self.ratio_median is None:
             return ": no weight to compare with" if self.compared else ""
-        text = f": update/weight {_figure(self.ratio_median)}, from {_figure(self.ratio_smallest)}"
-        text += f" ({self.ratio_smallest_name}) to {_figure(self.ratio_largest)} ({self.ratio_largest_name})"
+        text = f": update/weight {format_number(self.ratio_median, 2)}, from {format_number(self.ratio_smallest, 2)}"
+        text += f" ({self.ratio_smallest_name}) to {format_number(self.ratio_largest, 2)} ({self.ratio_largest_name})"
         unmoved = as_float(self.unmoved_share)
         return text + (f"; {100 * unmoved:.3g} % of the sampled weights did not move" if unmoved else "")
-
-
-def _figure(value: Number | None) -> str:
-    found = as_float(value)
-    return "unknown" if found is None else f"{found:.2g}"
 
 
 def _words(group: Group) -> str:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tdbg.core.events import Number, as_float, doc
-from tdbg.core.observations import Evidence, Observed
+from tdbg.core.observations import Evidence, Observed, format_number
 
 Rates = list[Number | None]
 
@@ -210,7 +210,7 @@ class SchedulerIdle(_Warning):
 def first_rate(rates: Rates) -> str:
     """The rate of the first group, and how many more there are."""
     more = f" (+{len(rates) - 1})" if len(rates) > 1 else ""
-    return (_figure(rates[0]) if rates else "unknown") + more
+    return (format_number(rates[0]) if rates else "unknown") + more
 
 
 def change(before: Rates, rates: Rates) -> str:
@@ -219,9 +219,4 @@ def change(before: Rates, rates: Rates) -> str:
         return f"stays {first_rate(rates)}"
     pairs = list(zip(before, rates, strict=False)) or [(0.0, rates[0] if rates else 0.0)]
     old, new = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
-    return f"{_figure(old)} -> {_figure(new)}" + (f" (+{len(rates) - 1})" if len(rates) > 1 else "")
-
-
-def _figure(rate: Number | None) -> str:
-    found = as_float(rate)
-    return "unknown" if found is None else f"{found:.4g}"
+    return f"{format_number(old)} -> {format_number(new)}" + (f" (+{len(rates) - 1})" if len(rates) > 1 else "")

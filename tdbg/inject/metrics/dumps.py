@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Observation
 from tdbg.core.flags import tag
+from tdbg.core.tables import joined
 from tdbg.inject.imports import when_imported
 from tdbg.metrics.rows.row import COUNT_0, MOST_NAMED, Row
 
@@ -204,5 +205,4 @@ def _line(tracker: "MetricsTracker", phase: str) -> str:
     """What the pass computed, in a line."""
     found = tracker.phases.get(phase) or ()
     values = [f"{key} {metric.value:g}" for key, metric in found if metric.value is not None]
-    more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
-    return f"{phase}: {', '.join(values[:SHOWN]) or 'no values'}{more}"
+    return f"{phase}: {joined(values, SHOWN) or 'no values'}"

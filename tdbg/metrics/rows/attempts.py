@@ -5,7 +5,6 @@ names, or with the first row of each source in this attempt.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -28,14 +27,12 @@ class _Light(msgspec.Struct, gc=False):
 Limits = dict[str, int]  # source -> rows of this step and later do not count
 
 
-@dataclass(slots=True)
 class Attempt:
     """A part of a file: from its header up to the next of the same rank. limits: what of it counts."""
 
-    file: RowsFile
-    start: int
-    header: Header
-    limits: Limits = field(default_factory=dict)
+    def __init__(self, file: RowsFile, start: int, header: Header) -> None:
+        self.file, self.start, self.header = file, start, header
+        self.limits: Limits = {}
 
 
 def attempts(files: Sequence[RowsFile]) -> dict[tuple[Path, int], list[Attempt]]:

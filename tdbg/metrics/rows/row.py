@@ -13,7 +13,7 @@ LEFT_OUT = {  # why rows are not written
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Row:
     """Values of one moment.
 
@@ -37,7 +37,7 @@ class Row:
     left_out: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Header:
     """What begins a file, and what each later process begins with that appends to it.
 

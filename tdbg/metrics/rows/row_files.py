@@ -1,8 +1,8 @@
 """The files of rows that a path names: a run, a folder of runs' files, one file. None is opened."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
@@ -15,8 +15,7 @@ from tdbg.metrics.rows.row import FILE
 RUN_FIRST = "`tdbg run -- python train.py` writes metrics of every rank; a run at level off has none"
 
 
-@dataclass(frozen=True, slots=True)
-class RowsFile:
+class RowsFile(NamedTuple):
     """One file. rank: whose folder it lies in; None where it lies in no rank's: its rows tell."""
 
     path: Path
@@ -24,8 +23,7 @@ class RowsFile:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """What was asked for: how it was named, and its files in order of rank and attempt. run: its directory, if it is one."""
 
     name: str

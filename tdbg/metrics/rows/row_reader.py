@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -48,7 +47,6 @@ _strict = msgspec.json.Decoder(Line)
 _loose = msgspec.json.Decoder(_Loose)
 
 
-@dataclass(slots=True)
 class Counts:
     """What was read. broken: lines that are torn, or no rows. again: rows that a later attempt made again."""
 
@@ -57,8 +55,7 @@ class Counts:
     again: int = 0
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Rows of one rank, in the order of the file."""
 
     rank: int

@@ -1,7 +1,6 @@
 """The summary of a run that the rules of `tdbg metrics sanity` read: series, order of rows, plans, dumps; all bounded."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ MAX_DUMP_BYTES = 50_000_000
 MAX_SETS = 1000  # different units, epochs or texts that are kept of one thing
 
 
-@dataclass(slots=True)
 class RowOrder:
     """How the rows of one source and rank follow each other.
 
@@ -34,23 +32,24 @@ class RowOrder:
     back: tuple[int, int] | None = None
     backs: int = 0
     epoch_back: tuple[float, float, int] | None = None  # before, after, step
-    epochs: set[float] = field(default_factory=set)
     first_clock: float | None = None
     last_clock: float | None = None
-    first_step: int = -1
+
+    def __init__(self, first_step: int) -> None:
+        self.first_step = first_step
+        self.epochs: set[float] = set()
 
 
-@dataclass(slots=True)
 class RunSummary:
     """What was read of a run."""
 
-    name: str = ""
-    tally: Tally = field(default_factory=Tally)
-    orders: dict[tuple[str, int], RowOrder] = field(default_factory=dict)  # by source and rank
-    units: dict[str, set[str]] = field(default_factory=dict)  # key -> what it was said to be measured in
-    said: list[tuple[int, int, str, str]] = field(default_factory=list)  # rank, step, key, and metrics without a sample
-    dumps: list[tuple[int, dict[str, object]]] = field(default_factory=list)  # rank and dump, in order
-    _clock: dict[int, float] = field(default_factory=dict)
+    def __init__(self, name: str = "") -> None:
+        self.name, self.tally = name, Tally()
+        self.orders: dict[tuple[str, int], RowOrder] = {}  # by source and rank
+        self.units: dict[str, set[str]] = {}  # key -> what it was said to be measured in
+        self.said: list[tuple[int, int, str, str]] = []  # rank, step, key, and metrics without a sample
+        self.dumps: list[tuple[int, dict[str, object]]] = []  # rank and dump, in order
+        self._clock: dict[int, float] = {}
 
     def add(self, batch: "Batch") -> None:
         """Take rows of one rank. Cost: about 1 us a row more than a tally."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise, zip_longest
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tdbg.metrics.rows.row_reader import Batch, Line
@@ -18,8 +18,7 @@ BARS = "▁▂▃▄▅▆▇█"
 WILD = "×"  # a share of a course with a value that is not finite
 
 
-@dataclass(slots=True)
-class Point:
+class Point(NamedTuple):
     """A value and when it was."""
 
     value: float
@@ -27,13 +26,14 @@ class Point:
     epoch: float | None = None
 
 
-@dataclass(slots=True)
 class Course:
     """Every value of a short series, every second, fourth, ... of a long one; but none that is not finite is lost."""
 
-    values: list[float] = field(default_factory=list)
     stride: int = 1
     seen: int = 0
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
 
     def extend(self, values: Sequence[float]) -> None:
         """Add values, in order."""
@@ -49,7 +49,7 @@ class Course:
         self.values[(self.seen - back) // self.stride] = value
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class Series:
     """All about one key of one rank. least, most: of the finite values, the first where several are equal.
 
@@ -123,15 +123,15 @@ def direction(key: str) -> bool | None:
     return direction_of(found.metric, found.phase) if found.phase == "loss" else None
 
 
-@dataclass(slots=True)
 class Unwritten:
     """Rows that a rank left out, and the step where it was first said."""
 
-    first_step: int
     rows: int = 0
 
+    def __init__(self, first_step: int) -> None:
+        self.first_step = first_step
 
-@dataclass(slots=True)
+
 class Records:
     """Step records of a rank among its rows: how many, the first step that has one, and the last that tdbg tells of."""
 
@@ -153,17 +153,18 @@ class Records:
         return max(self.last - self.first + 1 - self.count, 0) if self.count else 0
 
 
-@dataclass(slots=True)
 class Tally:
     """Every series of some rows. What two sources say of one key is kept apart."""
 
-    series: dict[tuple[str, str, int], Series] = field(default_factory=dict)  # by key, source and rank
-    texts: dict[tuple[str, int], str] = field(default_factory=dict)
-    units: dict[str, str] = field(default_factory=dict)
     left_out: int = 0  # values of keys beyond `MAX_KEYS`
-    last: dict[int, Point] = field(default_factory=dict)  # of each rank: step and epoch of the last row, and its time
-    unwritten: dict[tuple[int, str], Unwritten] = field(default_factory=dict)  # by rank and why, as `LEFT_OUT` has it
-    records: dict[int, Records] = field(default_factory=dict)  # by rank
+
+    def __init__(self) -> None:
+        self.series: dict[tuple[str, str, int], Series] = {}  # by key, source and rank
+        self.texts: dict[tuple[str, int], str] = {}
+        self.units: dict[str, str] = {}
+        self.last: dict[int, Point] = {}  # of each rank: step and epoch of the last row, and its time
+        self.unwritten: dict[tuple[int, str], Unwritten] = {}  # by rank and why, as `LEFT_OUT` has it
+        self.records: dict[int, Records] = {}  # by rank
 
     def add(self, batch: "Batch") -> None:
         """Take rows. Cost: about 0.3 us a row and 0.1 us a value."""
@@ -259,7 +260,7 @@ def tally(batches: Iterable["Batch"], until: int | None = None) -> Tally:
     try:
         for batch in batches:
             if until is not None:
-                batch.lines = [line for line in batch.lines if line.step <= until]
+                batch = batch._replace(lines=[line for line in batch.lines if line.step <= until])
             if batch.lines:
                 found.add(batch)
     finally:

@@ -1,7 +1,7 @@
 """Rows as lines for a person: progress, the values, and at the end a table. On stderr: stdout is the program's."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, TextIO
 
 from tdbg.core.tables import cell, safe
@@ -21,8 +21,7 @@ ETA, RATE = "eta_sec", "samples_per_sec"
 class ConsoleSink(MetricSink):
     """A line a row: ``step 120/1000 [##........] 12% epoch 1  train: loss 0.41  512 samples/s  eta 0:01:12``.
 
-    total_steps: of the run, if it is known. stream: stderr if left out. Final results are a table, drawn by rich on a
-    terminal where it is installed.
+    total_steps: of the run, if it is known. stream: stderr if left out. Final results are a table.
     """
 
     name: ClassVar[str] = "console"
@@ -71,12 +70,10 @@ class ConsoleSink(MetricSink):
         rows = [HEADINGS, *(tuple(map(cell, one)) for one in results[:MOST_RESULTS])]
         if not results:
             return
-        stream = self._stream or sys.stderr
-        if not (stream is not None and stream.isatty() and _drawn(rows, stream)):
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            for key, *numbers in rows:
-                cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)]
-                self._print("  ".join([f"{key:<{widths[0]}}", *cells]))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for key, *numbers in rows:
+            cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)]
+            self._print("  ".join([f"{key:<{widths[0]}}", *cells]))
         if len(results) > MOST_RESULTS:
             self._print(f"... and {len(results) - MOST_RESULTS} metrics more: `tdbg metrics show` has all of them")
 
@@ -85,22 +82,6 @@ class ConsoleSink(MetricSink):
         if stream is not None and text:
             stream.write(f"{text}\n")
             stream.flush()
-
-
-def _drawn(rows: Sequence[Sequence[str]], stream: TextIO) -> bool:
-    """Draw a table by rich; False if rich is none of the program's."""
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        return False
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in rows[0]:
-        table.add_column(name, overflow="fold", justify="left" if name == rows[0][0] else "right")
-    for row in rows[1:]:
-        table.add_row(*row)
-    Console(file=stream, markup=False, highlight=False, emoji=False).print(table)
-    return True
 
 
 def _plain(key: str) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tdbg.core.errors import suggest
 from tdbg.metrics.step_logger.early_stop import EarlyStop, LevelSchedule
 from tdbg.metrics.step_logger.schedule_intervals import Interval, ScheduleError, interval
 from tdbg.metrics.tracker import state_fields
@@ -195,9 +196,4 @@ def _length(total: int | None, epochs: int | None, each: int | None) -> tuple[in
 
 
 def _unknown(name: str) -> ScheduleError:
-    import difflib
-
-    near = difflib.get_close_matches(name, OPS, n=1)
-    return ScheduleError(
-        f"no operation is called {name!r}", f"did you mean {near[0]}?" if near else f"there are: {', '.join(OPS)}"
-    )
+    return ScheduleError(f"no operation is called {name!r}", suggest(name, OPS, f"there are: {', '.join(OPS)}"))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tdbg.core.output import say, stderr_is_terminal
+from tdbg.core.output import can_redraw_stderr, say
 from tdbg.core.tables import safe
 from tdbg.pages.progress_bar import Progress
 from tdbg.pages.read.datapoint import Datapoint, Tensor
@@ -34,7 +34,7 @@ class ReadErrors:
 def make_progress(pages: PageSet, question: Selected, is_chosen: Callable[[str], bool], doing: str) -> Progress:
     """A bar over all bytes of a selection; where nobody sees it they are not counted. is_chosen: which paths."""
     total = 0
-    if stderr_is_terminal():
+    if can_redraw_stderr():
         for datapoint in select_datapoints(pages, question):
             pieces = datapoint.layout.pieces if datapoint.layout else ()
             total += sum(piece.length for piece in pieces if is_chosen(piece.path))

@@ -74,12 +74,6 @@ def share_text(part: float) -> str:
     return f"{100 * part:.3g} %"
 
 
-def listed(words: Sequence[str], limit: int = 8) -> str:
-    """``a, b, c and 5 more``."""
-    shown = ", ".join(words[:limit])
-    return f"{shown} and {len(words) - limit} more" if len(words) > limit else shown
-
-
 def name_of(names: Sequence[str] | None, index: int) -> str:
     """What a class is called: its name, else ``class 3``."""
     return str(names[index]) if names is not None and 0 <= index < len(names) else f"class {index}"

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.arithmetic import listed, name_of, number, on_host, share_text, slope, vector
+from tdbg.core.tables import joined
+from tdbg.probes.loss.arithmetic import name_of, number, on_host, share_text, slope, vector
 from tdbg.probes.loss.class_reports import FLAG, ClassLosses, ClassWeighting
 from tdbg.probes.loss.loss_report import Fault, diagnostic, wrong
 
@@ -127,7 +128,7 @@ def _extreme(
     for name, weight_C in given.items():
         bad = (~torch.isfinite(weight_C) | (weight_C < 0)).nonzero().flatten().tolist()
         ratio = _ratio(counts_C, weight_C)
-        evidence = f"{name}: {listed([f'{name_of(names, i)} {number(float(weight_C[i]))}' for i in bad], 4)}"
+        evidence = f"{name}: {joined([f'{name_of(names, i)} {number(float(weight_C[i]))}' for i in bad], 4)}"
         title = f"{len(bad)} of {report.classes} class weights are negative or not finite ({name})"
         if not bad:
             if ratio <= extreme:

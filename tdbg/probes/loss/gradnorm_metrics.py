@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.arithmetic import listed, number, vector
+from tdbg.core.tables import joined
+from tdbg.probes.loss.arithmetic import number, vector
 from tdbg.probes.loss.loss_report import Fault, Report, diagnostic, state, wrong
 
 FLAG = "LOSS.GRADNORM_METRICS"
@@ -155,7 +156,7 @@ def _per_task(what: str, value: object, tasks: list[str]) -> list[float]:
     if isinstance(value, Mapping):
         missing = [task for task in tasks if task not in value]
         if missing:
-            raise wrong(f"{what} lacks {listed(missing)}", f"it has {listed([str(task) for task in value])}")
+            raise wrong(f"{what} lacks {joined(missing)}", f"it has {joined([str(task) for task in value])}")
         found = [value[task] for task in tasks]
         tensors = [item for item in found if isinstance(item, Tensor)]
         if len(tensors) == len(found):
@@ -164,7 +165,7 @@ def _per_task(what: str, value: object, tasks: list[str]) -> list[float]:
             value = [float(item) for item in found]
     numbers: list[float] = vector(value, what).tolist()
     if len(numbers) != len(tasks):
-        raise wrong(f"{what} has {len(numbers)} values for {len(tasks)} tasks", f"the tasks are {listed(tasks)}")
+        raise wrong(f"{what} has {len(numbers)} values for {len(tasks)} tasks", f"the tasks are {joined(tasks)}")
     return numbers
 
 
@@ -208,7 +209,7 @@ def _faults(report: GradNormMetrics, per: Mapping[str, list[float]]) -> list[Fau
         found.append(
             Fault(
                 "TD-L016",
-                f"GradNorm weights are negative: {listed(below)}",
+                f"GradNorm weights are negative: {joined(below)}",
                 "error",
                 what=report.name,
                 evidence=[f"weight of {task} is {number(weights[task])}" for task in below[:4]],
@@ -241,7 +242,7 @@ def _collapse(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fau
     return [
         Fault(
             "TD-L014",
-            f"GradNorm weights collapsed: {listed(small)}",
+            f"GradNorm weights collapsed: {joined(small)}",
             "warning",
             what=report.name,
             evidence=[
@@ -273,7 +274,7 @@ def _missing(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Faul
     return [
         Fault(
             "TD-L018",
-            f"no gradient reaches the shared layer from {listed(sorted(without))}",
+            f"no gradient reaches the shared layer from {joined(sorted(without))}",
             "error",
             what=report.name,
             evidence=said[:8],

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tdbg.core.tables import counted
-from tdbg.probes.loss.arithmetic import listed, name_of, number, on_host, sum_tolerance
+from tdbg.core.tables import counted, joined
+from tdbg.probes.loss.arithmetic import name_of, number, on_host, sum_tolerance
 from tdbg.probes.loss.loss_report import Fault, wrong
 from tdbg.probes.loss.taxonomy_reports import Distances, SmoothingMatrix
 
@@ -237,7 +237,7 @@ def mass_faults(
         title = f"{len(poor)} of {len(m_NC)} true classes keep less mass than meant in {whose}"
     if not evidence and d_CC is not None:
         rows = _inverted(m_NC, d_CC).nonzero().flatten().tolist()
-        evidence = [f"rows: {listed([said[row] for row in rows])}"] if rows else []
+        evidence = [f"rows: {joined([said[row] for row in rows])}"] if rows else []
         title = f"in {len(rows)} of {len(m_NC)} rows of {whose} a far class gets more mass than a near one"
     if not evidence:
         return []

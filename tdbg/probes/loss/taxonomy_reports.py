@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tdbg.probes.loss.arithmetic import listed, name_of, number
+from tdbg.core.tables import joined
+from tdbg.probes.loss.arithmetic import name_of, number
 from tdbg.probes.loss.loss_report import Report
 
 FLAG = "LOSS.TAXONOMY_SMOOTHING"
@@ -37,7 +38,7 @@ class Hierarchy(Report):
             )
         if len(self.metaclades) > MAX_LINES:
             lines.append(f"  and {len(self.metaclades) - MAX_LINES} more metaclades")
-        lines += [f"  orphans: {listed(self.orphans)}"] if self.orphans else []
+        lines += [f"  orphans: {joined(self.orphans)}"] if self.orphans else []
         lines += [f"  cycle: {' > '.join([*cycle, cycle[0]])}" for cycle in self.cycles[:MAX_LINES]]
         return [(self.part, "\n".join(lines))]
 

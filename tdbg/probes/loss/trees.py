@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tdbg.probes.loss.arithmetic import listed
+from tdbg.core.tables import joined
 from tdbg.probes.loss.loss_report import Fault, wrong
 from tdbg.probes.loss.taxonomy_reports import Hierarchy
 
@@ -51,7 +51,7 @@ def _faults(report: Hierarchy) -> list[Fault]:
                 f"{len(report.orphans)} of {report.nodes} nodes of the hierarchy have a parent that is no node",
                 "error",
                 what="orphans",
-                evidence=[listed(report.orphans)],
+                evidence=[joined(report.orphans)],
                 cause="a rank of the hierarchy was filtered, or its indices were made anew, without those below",
                 try_next="build parents from the same class map as the labels; -1 or None is a root",
             )

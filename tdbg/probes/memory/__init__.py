@@ -453,10 +453,6 @@ def _readings() -> dict[str, Any]:
     return found
 
 
-def _itemsize(dtype: str) -> int:
-    return int(getattr(torch, dtype).itemsize)
-
-
 def _tried_mb(message: str) -> float | None:
     """How much was asked for, from the words of CUDA's or the CPU allocator's error."""
     found = re.search(r"tried to allocate ([\d.]+) ?(bytes|[kmgt]ib)", message, re.IGNORECASE)

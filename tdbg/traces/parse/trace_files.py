@@ -12,6 +12,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.files import why_unreadable
 from tdbg.core.output import say
 from tdbg.core.rundir import RUNS
+from tdbg.core.tables import joined
 from tdbg.traces.parse.merged_traces import PARTS
 
 ENDINGS = (".json", ".json.gz")
@@ -97,9 +98,7 @@ def _describe_left_out(left_out: Sequence[str]) -> str:
 
 def _list_ranks(ranks: Sequence[int]) -> str:
     """``rank 0``, or ``the ranks 0, 1 and 98 more``."""
-    some = ", ".join(map(str, ranks[:TOLD]))
-    more = f" and {len(ranks) - TOLD} more" if len(ranks) > TOLD else ""
-    return f"rank {some}" if len(ranks) == 1 else f"the ranks {some}{more}"
+    return f"{'rank' if len(ranks) == 1 else 'the ranks'} {joined(ranks, TOLD)}"
 
 
 def _traces_in_file(path: Path, wanted: Callable[[int], bool] | None) -> list[TraceFile]:

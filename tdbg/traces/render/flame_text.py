@@ -1,15 +1,18 @@
 """A call tree on a terminal: one row per node, its bar below that of its caller."""
 
+import sys
 from typing import Any
 
-from tdbg.core.output import say
+from tdbg.core.output import is_laid_out, print_lines, say
 from tdbg.core.tables import counted, safe, short
+from tdbg.core.terminal import count_columns
 from tdbg.traces.analyze.summary_figures import ms
 from tdbg.traces.render.flame_rows import Row, available_views, count_cut_calls, largest_rows, sort_rows
 from tdbg.traces.summary import Summary
 
 ROWS = 40  # that are shown where nobody says how many
 WIDE = 30  # signs of the bar of all
+LEAST_WIDE = 12  # on a narrow terminal
 
 
 def print_flame(label: str, read: Summary, root: Row, *, by: str, depth: int, top: int) -> None:
@@ -22,11 +25,12 @@ def print_flame(label: str, read: Summary, root: Row, *, by: str, depth: int, to
     rows = [row for row in sort_rows(root) if not depth or row.depth <= depth]
     kept = largest_rows(root, top or ROWS)
     shown = [row for row in rows if id(row) in kept]
-    print(safe(f"{label}: calls by {way}, ms of a step (a mean of {counted(steps, 'step')})"))
+    print_lines([safe(f"{label}: calls by {way}, ms of a step (a mean of {counted(steps, 'step')})")])
     begins = _begins(root)
-    print(f"{'total':>9} {'own':>9} {'calls':>9}  {'':<{WIDE}}")
+    wide = min(WIDE, max(count_columns(sys.stdout) // 5, LEAST_WIDE)) if is_laid_out(sys.stdout) else WIDE
+    print(f"{'total':>9} {'own':>9} {'calls':>9}  {'':<{wide}}")
     for row in shown:
-        print(safe(_line(row, begins[id(row)], root.total, steps)))
+        print_lines([safe(_line(row, begins[id(row)], root.total, steps, wide))])
     left = len(sort_rows(root)) - len(shown)
     if left:
         say(f"{counted(left, 'row')} with less time left out: --top and --depth choose")
@@ -35,11 +39,11 @@ def print_flame(label: str, read: Summary, root: Row, *, by: str, depth: int, to
         say(f"{counted(lost, 'call')} found no room in the tree: their time is their caller's own")
 
 
-def _line(row: Row, begin: int, whole: int, steps: int) -> str:
-    start, end = (round(at / max(whole, 1) * WIDE) for at in (begin, begin + row.total))
-    bar = " " * min(start, WIDE - 1) + ("█" * (end - start) or "▏")
+def _line(row: Row, begin: int, whole: int, steps: int, wide: int) -> str:
+    start, end = (round(at / max(whole, 1) * wide) for at in (begin, begin + row.total))
+    bar = " " * min(start, wide - 1) + ("█" * (end - start) or "▏")
     calls = f"{row.calls / steps:,.4g}" if row.calls else "-"
-    text = f"{ms(row.total / steps):>9} {ms(row.own / steps):>9} {calls:>9}  {bar:<{WIDE}}"
+    text = f"{ms(row.total / steps):>9} {ms(row.own / steps):>9} {calls:>9}  {bar:<{wide}}"
     return f"{text} {'  ' * min(row.depth - 1, 30)}{short(row.shown, 100)}"
 
 

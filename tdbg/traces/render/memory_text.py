@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from tdbg.core.tables import print_rows, short, size
+from tdbg.core.output import print_lines
+from tdbg.core.tables import print_table, short, size
 from tdbg.traces.analyze.summary_figures import ms
 from tdbg.traces.summary import Memory, Summary
 
@@ -13,7 +14,9 @@ LEVELS = " ▁▂▃▄▅▆▇█"
 def print_memory(memory: Memory, read: Summary, top: int) -> None:
     """One device's."""
     at = (memory.peak_at - read.start) / 1e6
-    print(f"\nmemory of {memory.device}: peak {size(memory.peak)} at {at:,.1f} ms, {size(memory.last)} at the end")
+    print_lines(
+        ["", f"memory of {memory.device}: peak {size(memory.peak)} at {at:,.1f} ms, {size(memory.last)} at the end"]
+    )
     if memory.line:
         _curve(memory, read)
     if not memory.holders:
@@ -22,10 +25,10 @@ def print_memory(memory: Memory, read: Summary, top: int) -> None:
     rows = [
         (size(amount), f"{amount / max(memory.peak, 1):.1%}", short(name, 70)) for name, amount in _most(memory, top)
     ]
-    print_rows(("at the peak", "share", "allocated by"), rows)
+    print_table(("at the peak", "share", "allocated by"), rows)
     rest = memory.peak - held
     if rest > 0.005 * memory.peak:
-        print(f"{size(rest)} more: allocated before the trace began, or by others")
+        print_lines([f"{size(rest)} more: allocated before the trace began, or by others"])
 
 
 def _most(memory: Memory, top: int) -> list[tuple[str, int]]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from tdbg.core.tables import counted, print_rows, safe, short, size
+from tdbg.core.output import print_lines
+from tdbg.core.tables import counted, print_table, safe, short, size
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.analyze.summary_figures import counted_flops, ms
 from tdbg.traces.parse import event_names
@@ -25,7 +26,7 @@ def print_summary(every: Sequence[tuple[TraceFile, Summary]], top: int, shapes: 
 
         _ranks(every)
         every = slowest_first(every)[:1]
-        print(f"\nthe slowest of them, {safe(label(*every[0]))}:")
+        print_lines(["", f"the slowest of them, {safe(label(*every[0]))}:"])
     for one, read in every:
         _head(one, read)
         _bar(read)
@@ -42,18 +43,20 @@ def _head(one: TraceFile, read: Summary) -> None:
     devices = sorted(set(read.devices)) or (["accelerator"] if read.device else ["cpu"])
     known = [f"rank {read.rank} of {read.world_size}" if read.world_size else label(one, read)]
     known += [", ".join(map(short, devices)), counted(read.events, "event")]
-    print(safe("; ".join(known)))
+    print_lines([safe("; ".join(known))])
     lengths = [step.length for step in read.steps]
     if read.steps and read.steps[0].number is None:
-        print(f"no step is marked in it: all of it is {ms(read.steps[0].length)} ms")
+        print_lines([f"no step is marked in it: all of it is {ms(read.steps[0].length)} ms"])
     elif lengths:
         numbers = f"{counted(len(read.steps), 'step')} ({read.steps[0].number} to {read.steps[-1].number})"
-        print(
-            f"{numbers}, median {ms(summary_figures.typical_length(read))} ms, {ms(min(lengths))} to {ms(max(lengths))} ms"
+        print_lines(
+            [
+                f"{numbers}, median {ms(summary_figures.typical_length(read))} ms, {ms(min(lengths))} to {ms(max(lengths))} ms"
+            ]
         )
     for step in summary_figures.border(read):
-        print(f"step {step.number} took {ms(step.length)} ms and is left out of the bar")
-    print(summary_figures.verdict(read))
+        print_lines([f"step {step.number} took {ms(step.length)} ms and is left out of the bar"])
+    print_lines([summary_figures.verdict(read)])
 
 
 def _bar(read: Summary) -> None:
@@ -78,7 +81,7 @@ def _ranks(every: Sequence[tuple[TraceFile, Summary]]) -> None:
         cells = (f"{shares.get(name, 0.0):.0%}" for name in shown)
         owned = median(own_time(step) for step in steps) if steps else 0
         rows.append((label(one, read), len(read.steps), ms(summary_figures.typical_length(read)), ms(owned), *cells))
-    print_rows(("trace", "steps", "median ms", "own ms", *shown), rows)
+    print_table(("trace", "steps", "median ms", "own ms", *shown), rows)
     _apart(every)
 
 
@@ -93,28 +96,34 @@ def _apart(every: Sequence[tuple[TraceFile, Summary]]) -> None:
     print()
     if worst.extra >= STANDS_OUT:
         what = "what is longer is" if found.covers >= COVERS else "no part alone makes it, the most is"
-        print(
-            safe(
-                f"{worst.label} has {worst.extra:.0%} more to do itself than the others, {ms(worst.own)} ms a step;"
-                f" {what} {found.longest}, by {ms(found.longer)} ms"
-            )
+        print_lines(
+            [
+                safe(
+                    f"{worst.label} has {worst.extra:.0%} more to do itself than the others, {ms(worst.own)} ms a step;"
+                    f" {what} {found.longest}, by {ms(found.longer)} ms"
+                )
+            ]
         )
     else:
-        print(f"no rank stands out: the slowest has {worst.extra:.1%} more to do itself than the others")
+        print_lines([f"no rank stands out: the slowest has {worst.extra:.1%} more to do itself than the others"])
     if found.common:
-        print(
-            f"skew: in a step they differ by {ms(found.skew)} ms of work of their own ({found.common} steps that all have)"
+        print_lines(
+            [
+                f"skew: in a step they differ by {ms(found.skew)} ms of work of their own ({found.common} steps that all have)"
+            ]
         )
     exposed = sorted(found.each, key=lambda one: -one.exposed)
     if not exposed[0].exposed:
-        print("communication that nothing hides: none was seen")
+        print_lines(["communication that nothing hides: none was seen"])
         return
     most, least = exposed[0], exposed[-1]
-    print(
-        safe(
-            f"communication that nothing hides: {ms(least.exposed)} ms a step on {least.label}"
-            f" to {ms(most.exposed)} ms on {most.label}"
-        )
+    print_lines(
+        [
+            safe(
+                f"communication that nothing hides: {ms(least.exposed)} ms a step on {least.label}"
+                f" to {ms(most.exposed)} ms on {most.label}"
+            )
+        ]
     )
 
 
@@ -123,13 +132,13 @@ def _operators(read: Summary, top: int, shapes: bool) -> None:
     whole = sum(one.own for one in found)
     if not whole:
         return
-    print(f"\noperators, {len(found):,} in all, by the time that is their own")
+    print_lines(["", f"operators, {len(found):,} in all, by the time that is their own"])
     framed = any(one.frames for one in found)
     columns = ["own ms", "share", "total ms", "calls", "operator"]
     rated = read.device is None and any(one.flops for one in found[:top])
     columns[4:4] = ["GFLOP/s"] if rated else []
     columns += (["shapes"] if shapes else []) + (["from"] if framed else [])
-    print_rows(columns, (_operator_row(one, whole, shapes, framed, rated) for one in found[:top]))
+    print_table(columns, (_operator_row(one, whole, shapes, framed, rated) for one in found[:top]))
 
 
 def _operator_row(one: Operator, whole: int, shapes: bool, framed: bool, rated: bool) -> list[Any]:
@@ -145,28 +154,28 @@ def _device(read: Summary, top: int) -> None:
     if device is None:
         return
     span = max(device.end - device.start, 1)
-    print(f"\naccelerator: busy {device.busy / span:.1%} of {ms(span)} ms, {device.launches:,} launches")
+    print_lines(["", f"accelerator: busy {device.busy / span:.1%} of {ms(span)} ms, {device.launches:,} launches"])
     if device.busy_of:
-        print(safe("; ".join(summary_figures.each_busy(device))))
+        print_lines([safe("; ".join(summary_figures.each_busy(device)))])
     for line in summary_figures.launching(device):
-        print(line)
+        print_lines([line])
     if device.communication:
         hidden = device.overlap / device.communication
-        print(f"communication: {ms(device.communication)} ms, {hidden:.1%} of it while something is computed")
+        print_lines([f"communication: {ms(device.communication)} ms, {hidden:.1%} of it while something is computed"])
     kind = summary_figures.families(read.kernels)
     matrix = kind.get("tensor", 0) + kind.get("matrix", 0)
     if matrix:
         on = kind.get("tensor", 0)
-        print(f"matrix kernels: {ms(matrix)} ms, {on / matrix:.0%} of it on tensor cores by their names")
+        print_lines([f"matrix kernels: {ms(matrix)} ms, {on / matrix:.0%} of it on tensor cores by their names"])
     works = [(ms(one.total), one.calls, one.kind, short(one.name, 70)) for one in read.kernels[:top]]
-    print_rows(("total ms", "calls", "kind", "kernel"), works)
+    print_table(("total ms", "calls", "kind", "kernel"), works)
     copies = [(ms(one.total), one.calls, size(one.nbytes), short(one.name, 70)) for one in read.copies[:top]]
     if copies:
-        print_rows(("total ms", "calls", "bytes", "copy"), copies)
+        print_table(("total ms", "calls", "bytes", "copy"), copies)
     if read.waits:
-        print_rows(("total ms", "calls", "wait"), ((ms(one.total), one.calls, one.name) for one in read.waits[:top]))
+        print_table(("total ms", "calls", "wait"), ((ms(one.total), one.calls, one.name) for one in read.waits[:top]))
     if read.closing_wait:
-        print(f"the profiler's own wait at its end, {ms(read.closing_wait)} ms, is counted nowhere")
+        print_lines([f"the profiler's own wait at its end, {ms(read.closing_wait)} ms, is counted nowhere"])
 
 
 def _flops(read: Summary) -> None:
@@ -176,7 +185,9 @@ def _flops(read: Summary) -> None:
         return
     length = summary_figures.typical_length(read)
     rate = f", {counted_flops(done / length * 1e9)}/s" if length else ""
-    print(f"\n{counted_flops(done)} a step{rate} over its whole time (matrix products, convolutions, attention)")
+    print_lines(
+        ["", f"{counted_flops(done)} a step{rate} over its whole time (matrix products, convolutions, attention)"]
+    )
 
 
 def _modules(read: Summary, top: int) -> None:
@@ -190,8 +201,8 @@ def _modules(read: Summary, top: int) -> None:
         for row in sort_rows(root)
         if id(row) in kept
     ]
-    print(f"\nmodules, {len(sort_rows(root)):,} in all, ms of a step: forward, and without the modules below")
-    print_rows(("total ms", "own ms", "calls", "module"), rows)
+    print_lines(["", f"modules, {len(sort_rows(root)):,} in all, ms of a step: forward, and without the modules below"])
+    print_table(("total ms", "own ms", "calls", "module"), rows)
 
 
 def _is_own(name: str) -> bool:
@@ -200,6 +211,6 @@ def _is_own(name: str) -> bool:
 
 def _named(what: str, works: Sequence[Any], top: int) -> None:
     if works:
-        print(f"\n{what}")
+        print_lines(["", what])
         rows = ((ms(one.total), one.calls, short(one.name, 70)) for one in works[:top])
-        print_rows(("total ms", "calls", what.removesuffix("s")), rows)
+        print_table(("total ms", "calls", what.removesuffix("s")), rows)

@@ -11,9 +11,10 @@ from functools import partial
 from typing import ClassVar
 
 from tdbg.core.deprecation import renamed_method
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.registry import Registry
 from tdbg.core.rule_base import RuleBase, Unarmed, Weight, evaluate_rules, following_codes, sort_causes_first
+from tdbg.core.tables import joined
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.summary import Step, Summary
 from tdbg.traces.trace_options import parse_share
@@ -156,10 +157,7 @@ def parse_thresholds(words: list[str]) -> dict[str, float]:
     for word in words:
         name, _, value = word.partition("=")
         if name not in known:
-            import difflib
-
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            hint = suggest(name, sorted(known), f"known: {', '.join(sorted(known))}")
             raise TdbgError(f"no threshold is called {name!r}", hint)
         found[name] = (
             _parse_amount(name, value) if name.endswith(AMOUNTS) else parse_share(f"--threshold {name}", value)
@@ -227,5 +225,4 @@ def _merge_codes(advice: list[Advice]) -> list[Advice]:
 def _name_others(first: Advice, also: list[str]) -> Advice:
     if not also:
         return first
-    names = ", ".join(also[:NAMED]) + (f" and {len(also) - NAMED} more" if len(also) > NAMED else "")
-    return replace(first, evidence=(*first.evidence, f"also in {names}"))
+    return replace(first, evidence=(*first.evidence, f"also in {joined(also, NAMED)}"))

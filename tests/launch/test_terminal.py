@@ -1,0 +1,160 @@
+"""What a terminal shows of `tdbg run` and a program: the program's rows are what they are without tdbg, and none is mixed."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from screens import Shown, show
+
+from tdbg.core.rundir import RunDir
+from tdbg.rules.rule_engine import judge_run
+from tests.launch.conftest import TDBG, clean_env
+
+TRAIN = """
+import sys, time, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(step):
+    x = torch.randn(8, 4)
+    if step == 8:
+        x[0, 0] = float("nan")
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    time.sleep(0.1)
+"""
+ALONE = "import time\ndef train(step):\n    pass\n" + "#\n" * (TRAIN.count("\n") - 3)  # lines have the same numbers
+PRINTS = """
+print("first line of the program")
+for step in range(1, 21):
+    train(step)
+    print(f"step {step}", "a quite long line of the program " * 2, flush=True)
+    if step == 12:
+        time.sleep(1.5)
+print("begun,", end="", flush=True)
+time.sleep(1.2)
+print(" and ended")
+print("no end", end="")
+"""
+TQDM = """
+from tqdm import tqdm
+class Still(tqdm):
+    @property
+    def format_dict(self):
+        return {**super().format_dict, "elapsed": self.n / 100, "rate": None}
+for step in Still(range(1, 21), mininterval=0, miniters=1, dynamic_ncols=True, desc="train"):
+    train(step)
+print("done")
+"""
+RICH = """
+from rich.progress import BarColumn, Progress, TextColumn
+with Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}")) as bars:
+    one, two = bars.add_task("steps", total=20), bars.add_task("data", total=20)
+    for step in range(1, 21):
+        train(step)
+        bars.update(one, completed=step)
+        bars.update(two, completed=step)
+print("done")
+"""
+PDB = """
+for step in range(1, 13):
+    train(step)
+    if step == 9:
+        breakpoint()
+print("done")
+"""
+TYPED = [(r"\(Pdb\) ", "p step"), (r"\(Pdb\) ", "p 'some' + 'thing'"), (r"\(Pdb\) ", "c")]
+PROGRAMS = {"prints": PRINTS, "tqdm": TQDM, "rich": RICH, "pdb": PDB}
+REDRAWN = {"tqdm": ("train:",), "rich": ("steps ", "data ")}  # how rows begin that the program draws again and again
+OURS = "tdbg: "
+BEHIND = {False: [*TDBG, "run", "--"], True: [*TDBG, "run", "--tee", "--"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("on")
+
+
+@pytest.fixture(scope="module")
+def bare() -> dict[tuple[str, int], list[str]]:
+    """The rows of each program without tdbg, at each width."""
+    return {}
+
+
+def play(
+    folder: Path, program: str, columns: int, before: Sequence[str] = (), *, trains: bool = True, **env: str
+) -> Shown:
+    """Play a program on a terminal, behind what stands before it."""
+    script = folder / f"play_{program}.py"
+    script.write_text((TRAIN if trains else ALONE) + PROGRAMS[program], encoding="utf-8")
+    clean = {name: value for name, value in clean_env().items() if name not in ("COLUMNS", "NO_COLOR", "CI")}
+    typed = TYPED if program == "pdb" else ()
+    words = [*before, sys.executable, str(script)]
+    return show(words, folder, columns, typed, **{**clean, "TERM": "xterm-256color", **env})
+
+
+def rows_alone(bare: dict[tuple[str, int], list[str]], folder: Path, program: str, columns: int) -> list[str]:
+    """What the program shows without tdbg; it need not train for it."""
+    if (program, columns) not in bare:
+        bare[program, columns] = play(folder, program, columns, trains=False).rows
+    return bare[program, columns]
+
+
+def split_rows(shown: Shown) -> tuple[list[str], list[str]]:
+    """The rows of tdbg and those of the program."""
+    ours = [row for row in shown.rows if row.startswith("tdbg:")]
+    return ours, [row for row in shown.rows if row and not row.startswith("tdbg:")]
+
+
+def check_words(ours: list[str], folder: Path) -> None:
+    """The verdict stands there with its words whole, but for a path that is wider than a row."""
+    run = RunDir(max((folder / "tdbg_runs").iterdir(), key=lambda path: path.stat().st_mtime_ns))
+    lines = judge_run(run, 0).lines()
+    begin = max(at for at, row in enumerate(ours) if row.startswith(f"{OURS}verdict: "))
+    shown = [word for row in ours[begin:] for word in row.removeprefix(OURS).split()]
+    wanted = " ".join(lines).split()
+    assert "".join(shown) == "".join(wanted)
+    assert [word for word in shown if len(word) < 40 and word not in wanted] == [] or any(
+        len(word) > 60 for word in wanted
+    )
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("tee", BEHIND, ids=["direct", "tee"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_no_row_is_mixed(folder: Path, bare: Any, program: str, tee: bool, columns: int) -> None:
+    alone = rows_alone(bare, folder, program, columns)
+    shown = play(folder, program, columns, BEHIND[tee])
+    ours, others = split_rows(shown)
+    assert shown.code == 0 and not [row for row in others if "tdbg:" in row], shown.rows
+    final = [row for row in others if row in alone or not row.startswith(REDRAWN.get(program, "\0"))]
+    assert final[-len(alone) :] == alone, shown.rows
+    assert max(map(len, shown.rows)) <= columns
+    check_words(ours, folder)
+    assert any("critical: first NaN at step 8" in row for row in ours[:2]), "told while the program goes on"
+    if tee or program != "rich":  # where tdbg does not see that rows above are redrawn, its last row may go with them
+        assert sum("TD-N001 critical" in row for row in ours) == 2
+        assert any("missing labels" in row for row in ours)
+    live = {text for text in shown.screen.erased if text.startswith(f"{OURS}step ")}
+    assert live if tee and program == "prints" else not live or (tee and program == "pdb"), live
+    assert not [row for row in shown.rows if row.startswith(f"{OURS}step ")], "the live line is gone at the end"
+
+
+@pytest.mark.cold
+def test_severities_are_coloured_and_the_rest_is_plain(folder: Path) -> None:
+    before = [*TDBG, "run", "--quiet", "--"]
+    shown = play(folder, "tqdm", 80, before)
+    assert shown.screen.styles("1 critical") == {"1;31"} and shown.screen.styles("verdict") == {""}
+    for more, env in (
+        (["--color", "never"], {}),
+        ([], {"NO_COLOR": "1"}),
+        ([], {"CI": "true"}),
+        ([], {"TERM": "dumb"}),
+    ):
+        shown = play(folder, "prints", 80, [*TDBG, "run", "--quiet", *more, "--"], trains=False, **env)
+        assert "\x1b[1;31m" not in shown.stream and "verdict" in shown.stream
