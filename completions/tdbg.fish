@@ -483,7 +483,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a show -d 'Show the tensors o
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a stats -d 'Figures of each layer over all datapoints: mean, spread, zeros, quantiles.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a find -d 'Find tensors by their figures: nan > 0 or absmax > 1e4.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a diff -d 'Compare two runs, epochs or ranks: the first tensor that differs, and the worst ones.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a export -d 'Write tensors as npz, npy, safetensors, png or csv.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a export -d 'Write tensors as csv, npy, npz, png or safetensors.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a html -d 'Write captured tensors as one HTML file that opens without a server and loads nothing.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a verify -d 'Say whether what was captured is whole.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a recover -d 'Seal the pages that a killed process left, and rebuild lost journals.'

@@ -14,7 +14,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "CONTRIBUTING.md"
 COPIED = ("tdbg", "tests", "docs", "man", "completions", "examples", "benchmarks")
-GENERATED = ("man", "completions", "docs")
+GENERATED = ("man/", "completions/", "docs/", "tdbg/cli/help.txt")
+TABLES = {"tdbg/core/flags.py": "\nFLAGS: tuple[Flag, ...] = (", "tdbg/cli/__init__.py": "\nCOMMANDS = ("}
 BLOCK = re.compile(r"([^\n]+)\n\n```(\w*)\n(.*?)\n```", re.DOTALL)  # the line before it, its language, its text
 PLACE = re.compile(r"`((?:tdbg|tests)/[\w/.]+)`")
 HELD = ("tests/contract/test_surface.py", "tests/test_floors.py", "tests/test_bases.py", "tests/core/test_flags.py")
@@ -54,12 +55,12 @@ def copy_repository(folder: Path) -> Path:
 
 
 def write(folder: Path, block: Block) -> None:
-    """A new file; or an addition, to the end of a text or of the table `FLAGS`."""
+    """A new file; or an addition, to the end of a text or of a table."""
     path = folder / block.place
-    if path.name == "flags.py":
-        before, end, after = path.read_text(encoding="utf-8").partition("\nFLAGS: tuple[Flag, ...] = (")
+    if block.place in TABLES:
+        before, begin, after = path.read_text(encoding="utf-8").partition(TABLES[block.place])
         table, closing, rest = after.partition("\n)\n")
-        path.write_text(f"{before}{end}{table}\n{block.text.rstrip()}{closing}{rest}", encoding="utf-8")
+        path.write_text(f"{before}{begin}{table}\n{block.text.rstrip()}{closing}{rest}", encoding="utf-8")
     elif path.suffix == ".txt":
         path.write_text(path.read_text(encoding="utf-8") + block.text, encoding="utf-8")
     else:
@@ -97,10 +98,11 @@ def test_a_recipe_is_complete(heading: str, tmp_path: Path) -> None:
         ["git", "status", "--porcelain", "-uall"], cwd=folder, text=True, capture_output=True, check=True
     ).stdout
     paths = {line[3:] for line in changed.splitlines()}
-    by_hand = {path for path in paths if path.split("/")[0] not in GENERATED}
+    by_hand = {path for path in paths if not path.startswith(GENERATED)}
     assert by_hand == {block.place for block in written}, "no other file needs a change"
 
 
-def test_there_are_four_recipes() -> None:
-    assert list(RECIPES) == ["Add a flag with its probe", "Add a rule", "Add an exporter", "Add a metric sink"]
+def test_there_are_five_recipes() -> None:
+    headings = ["Add a flag with its probe", "Add a rule", "Add an exporter", "Add a metric sink", "Add a subcommand"]
+    assert list(RECIPES) == headings
     assert all(any(block.place.startswith("tests/") for block in blocks) for blocks in RECIPES.values())

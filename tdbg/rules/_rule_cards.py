@@ -107,7 +107,7 @@ def _read_cards() -> tuple[RuleCard, ...]:
     """The cards beside the byte code; none if a file has changed since, or if they cannot be read."""
     path = _cards_path()
     try:
-        kept = json.loads(path.read_bytes()) if path else {}
+        kept = json.loads(run_files.read_bytes(path)) if path else {}
         return tuple(RuleCard(**row) for row in kept["cards"]) if kept["sources"] == _stamp_sources() else ()
     except (OSError, ValueError, KeyError, TypeError):
         return ()

@@ -1,5 +1,6 @@
 """`tdbg inspect-pages export`: tensors as files of other programs."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import Argument, Command, Option, Options
@@ -8,7 +9,15 @@ from tdbg.pages.selection.tensor_selection import PICKING, Picking
 if TYPE_CHECKING:
     from tdbg.pages.export.tensor_export import Export
 
-HELP = """Write tensors as npz, npy, safetensors, png or csv.
+
+def _list_formats() -> str:
+    """The formats in words, by the files that hold them: help loads none of them."""
+    folder = os.path.join(os.path.dirname(__file__), "..", "..", "pages", "export", "exporters")
+    *names, last = sorted(name.removesuffix(".py") for name in os.listdir(folder) if name[0] not in "._")
+    return f"{', '.join(names)} or {last}"
+
+
+HELP = f"""Write tensors as {_list_formats()}.
 
     npz and safetensors are one file for all; npy, png and csv a folder with a file a tensor, or one file if -o ends in
     .npy, .png or .csv and one tensor is chosen. numpy has no bfloat16 and no float8: they become float32 in npz and npy,

@@ -47,3 +47,11 @@ def test_a_new_exporter_needs_its_class_alone(shape_exporter: None, tmp_path: Pa
     done = Export(picks, "shape", tmp_path / "out", force=False).run()
     assert (tmp_path / "out/0/x.shape").read_text() == "(2, 3)"
     assert [written.name for written in done.written] == ["x.shape"] and done.figures == 0
+
+
+def test_a_file_is_named_like_its_format_and_the_help_names_it() -> None:
+    from tdbg.cli.inspect_pages.export import HELP
+
+    summary = HELP.partition("\n")[0]
+    *names, last = EXPORTERS.names()
+    assert summary == f"Write tensors as {', '.join(names)} or {last}."
