@@ -25,5 +25,9 @@ def is_child() -> bool:
 
 
 def is_launcher() -> bool:
-    """True in a process that starts ranks and is none: what it raises follows from how they ended."""
-    return any(name in sys.modules for name in LAUNCHERS) and "TORCHELASTIC_RUN_ID" not in os.environ
+    """True in a process that starts ranks and is none: what it raises follows from how they ended.
+
+    A forked rank has the modules of its launcher.
+    """
+    loaded = any(name in sys.modules for name in LAUNCHERS)
+    return loaded and "TORCHELASTIC_RUN_ID" not in os.environ and not is_child()

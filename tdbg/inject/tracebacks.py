@@ -33,6 +33,8 @@ PER_PLACE = 3  # the same failure in every step is written three times, and coun
 PLACES = 50
 TOLD_PLACES = 5
 RAISED_AGAIN = "\nOriginal Traceback (most recent call last):\n"  # torch, of a loader's worker or a replica
+# What ends a rank of `torch.multiprocessing` is caught there, and written down for the process that started it.
+RANK_STARTER = os.path.join("torch", "multiprocessing", "spawn.py")
 FRAME = re.compile(r'^ *File "(.+)", line (\d+),', re.MULTILINE)
 NO_CRASH = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
 
@@ -249,13 +251,16 @@ def _watch_print(recorder: Recorder) -> None:
 
 
 def _watch_format(recorder: Recorder) -> None:
-    """``traceback.format_exc`` called by the program itself, not by a package for purposes of its own."""
+    """``traceback.format_exc`` called by the program itself, or by what starts its ranks; packages have their own purposes."""
     real, guard = traceback.format_exc, recorder.guard
 
     @functools.wraps(real)
     def format_exc(*args: Any, **kwargs: Any) -> str:
-        if not sys._getframe(1).f_code.co_filename.startswith(PACKAGES):
-            guard.call(recorder.record, sys.exc_info()[1], "printed")
+        file, error = sys._getframe(1).f_code.co_filename, sys.exc_info()[1]
+        if file.endswith(RANK_STARTER) and isinstance(error, Exception):
+            guard.call(emit, recorder.agent, error, "uncaught")
+        elif not file.startswith(PACKAGES):
+            guard.call(recorder.record, error, "printed")
         return real(*args, **kwargs)
 
     traceback.format_exc = format_exc

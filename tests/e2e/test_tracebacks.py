@@ -30,3 +30,14 @@ def test_the_exception_that_ends_a_program_looks_as_without_tdbg(watched: Runner
     expected, result = bare(words), watched(words)
     assert "planted" in expected.stderr and own_lines(result) == expected.stderr.splitlines()
     assert result.code == expected.code == 1
+
+
+@pytest.mark.parametrize(("start_method", "step"), [("fork", 1), ("spawn", 4)])
+def test_what_ends_a_rank_of_torch_multiprocessing_is_named(watched: Runner, start_method: str, step: int) -> None:
+    """torch catches it in the rank, and the process that started the ranks raises another that is no rank's."""
+    result = watched(program("spawned", start_method, str(step)))
+    assert result.code == 1
+    first = result.verdict["findings"][0]
+    assert (first["code"], first["rank"], first["first_step"]) == ("TD-R003", 1, step - 1), result.stderr
+    assert "ValueError: planted in the second rank, uncaught" in first["title"]
+    assert first["title"].endswith("spawned.py:21)")
