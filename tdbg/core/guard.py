@@ -53,6 +53,7 @@ class Guard:
         """Return what ``function`` returns; None once the part is off."""
         if not self.on:
             return None
+        modes = None
         try:
             modes = _active_modes()
             if modes is None:
@@ -61,6 +62,10 @@ class Guard:
             with modes:
                 return function(*args, **kwargs)
         except BaseException as error:
+            if modes is not None:
+                modes.__exit__(
+                    None, None, None
+                )  # in case leaving them is what failed: a compiler goes on below its own
             if belongs_to_program(error):
                 raise
             self.fail(error)

@@ -206,15 +206,18 @@ _aside = _Aside()
 class _ModesAside:
     """Inside it no mode of the program's is in force but the default device; a mode left entered there stays.
 
-    Nor is a tensor subclass of the program's.
+    Nor is a tensor subclass of the program's. To leave it a second time puts the same back, and nothing where it was
+    never entered.
     """
 
+    _program: _Modes | None = None
+
     def __enter__(self) -> None:
-        self._program = _Modes.in_force()
-        self._own = _Modes([mode for mode in self._program.functions if _sets_default_device(mode)], [])
+        program = _Modes.in_force()
+        self._own = _Modes([mode for mode in program.functions if _sets_default_device(mode)], [])
         self._left: _Modes | None = None
         self._subclasses = without_subclass()
-        _aside.modes = self._program
+        self._program = _aside.modes = program  # from here on there is something to put back
         try:
             self._subclasses.__enter__()
             self._own.put_in_force()
@@ -230,6 +233,8 @@ class _ModesAside:
             raise
 
     def _restore(self) -> None:
+        if self._program is None:
+            return
         self._subclasses.__exit__(None, None, None)
         _aside.modes = None
         if self._left is None:

@@ -183,3 +183,31 @@ def test_a_mode_that_guarded_code_leaves_entered_stays() -> None:
         assert [type(mode).__name__ for mode in now] == ["DeviceContext", "Functions", "Functions"]
         assert now[1:] == [own, left]
         left.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("method", ["__enter__", "__exit__"])
+def test_modes_come_back_though_setting_them_aside_or_leaving_failed(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The compiler traces below a mode of its own, and does not go on without it."""
+    from tdbg.core.guard import Guard, set_program_aside_with
+    from tdbg.runtime import torch_compat
+
+    set_program_aside_with(torch_compat.active_modes, torch_compat.subclasses_aside)
+    real = getattr(torch_compat._ModesAside, method)
+    failed: list[str] = []
+
+    def fail_once(self: Any, *args: object) -> None:
+        if not failed:
+            failed.append(method)
+            raise RuntimeError(method)
+        real(self, *args)
+
+    monkeypatch.setattr(torch_compat._ModesAside, method, fail_once)
+    guard = Guard("part", lambda part, error: failed.append(f"{part}: {error}"))
+    with Functions() as functions, Operations() as operations:
+        guard.call(torch.ones, 1)
+        now = torch_compat._Modes.in_force()
+    assert failed == [method, f"part: {method}"]
+    assert (functions in now.functions, operations in now.dispatches) == (True, True)
+    assert torch_compat.modes_set_aside() == []
