@@ -74,7 +74,7 @@ WRONG = {
     "share out of range": (["--max-overhead", "0"], "above 0 and at most 100", "such as 1 or 0.3"),
     "bad size": (["--disk-budget", "big"], "not a size: 'big'", "such as 500MB"),
     "not a number": (["--baseline", "x"], "baseline", ""),
-    "negative number": (["--baseline", "-3"], "baseline cannot be negative", "0 or more"),
+    "negative number": (["--baseline", "-3"], "-3 is less than 1", "tdbg run --help"),
     "a name that is a path": (["--name", "a/b"], "not a name for a run", "--run-dir"),
     "unknown profile": (["--profile-name", "prod"], "no profile is named 'prod'", "tool.tdbg.profiles.prod"),
     "a path that PYTHONPATH cannot carry": (["--run-dir", "a:b"], "cannot have ':'", "--run-dir"),

@@ -1,6 +1,7 @@
 """The thread that reads the program's source, and those who wait for it."""
 
 import ast
+import secrets
 import threading
 import warnings
 from pathlib import Path
@@ -32,7 +33,7 @@ def test_who_waits_at_the_moment_of_its_start_goes_on(tmp_path: Path, monkeypatc
 def test_the_thread_leaves_the_warnings_of_the_program_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen: what the program recorded by `catch_warnings` while the thread parsed a file was lost."""
     file = tmp_path / "train.py"
-    file.write_text(f"if cfg.DEBUG.AMP: print('{tmp_path.name}')\n")
+    file.write_text(f"if cfg.DEBUG.AMP: print('{secrets.token_hex()}')\n")  # never read before, so that no map is kept
     parse, is_parsing, goes_on = ast.parse, threading.Event(), threading.Event()
 
     def parse_slowly(*args: Any, **kwargs: Any) -> ast.Module:

@@ -215,9 +215,10 @@ def write_tensors(run: Path, path: Path) -> None:
 
 
 def keep_output(run: Path, path: Path) -> None:
+    from tdbg.launch.program_rows import ProgramRows
     from tdbg.launch.tee import Stream
 
-    Stream(1, path, 100)
+    Stream(1, path, 100, ProgramRows(passes_all=True))
 
 
 def lock_requests(run: Path, path: Path) -> None:
