@@ -7,8 +7,9 @@ JSON has no NaN: a non-finite number is written as the string ``"nan"``, ``"inf"
 
 import json
 import math
+import sys
 from collections.abc import Iterator
-from dataclasses import Field, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from tdbg.core.redaction import redact_text, redact_value
@@ -65,6 +66,11 @@ def _defer_init(cls: Any) -> None:
     """Have the first event of a class make the class's ``__init__``."""
 
     def __init__(self: Event, **values: object) -> None:
+        if hasattr(
+            sys, "last_type"
+        ):  # making code now has Python forget that Ctrl-C ended the program: exit 1, not 130
+            _set_fields(self, values)
+            return
         known: list[Any] = [
             (item.name, item.type, field(default=item.default, default_factory=item.default_factory))
             for item in fields(cls)
@@ -74,6 +80,22 @@ def _defer_init(cls: Any) -> None:
         made.__init__(self, **values)
 
     cls.__init__ = __init__
+
+
+def _set_fields(event: Event, values: dict[str, object]) -> None:
+    """What the ``__init__`` of a dataclass does, without making any code."""
+    for item in fields(event):
+        if item.name in values:
+            value = values.pop(item.name)
+        elif item.default_factory is not MISSING:
+            value = item.default_factory()
+        elif item.default is not MISSING:
+            value = item.default
+        else:
+            raise TypeError(f"{type(event).__name__} needs {item.name}")
+        setattr(event, item.name, value)
+    if values:
+        raise TypeError(f"{type(event).__name__} has no {', '.join(values)}")
 
 
 @event_type
