@@ -138,7 +138,7 @@ class Records:
             self.maps.wait(PATIENCE_S)
             self.flush(at_the_end=True)
         elif self._held and not is_child():
-            self.maps.wait(PATIENCE_S)
+            self.maps.wait(2 * PATIENCE_S)  # it failed early: nothing but the map says which flag its lines are of
             self._save(at_the_end=True)
 
     def _save(self, *, at_the_end: bool = False) -> None:
