@@ -62,10 +62,8 @@ class Guard:
             with modes:
                 return function(*args, **kwargs)
         except BaseException as error:
-            if modes is not None:
-                modes.__exit__(
-                    None, None, None
-                )  # in case leaving them is what failed: a compiler goes on below its own
+            if modes is not None:  # in case leaving them is what failed: the compiler needs the mode it traces in
+                modes.__exit__(None, None, None)
             if belongs_to_program(error):
                 raise
             self.fail(error)
