@@ -138,7 +138,7 @@ class Records:
             self.maps.wait(PATIENCE_S)
             self.flush(at_the_end=True)
         elif self._held and not is_child():
-            self.maps.wait(2 * PATIENCE_S)  # it failed early: nothing but the map says which flag its lines are of
+            self.maps.wait(PATIENCE_S)
             self._save(at_the_end=True)
 
     def _save(self, *, at_the_end: bool = False) -> None:
@@ -247,7 +247,7 @@ class Records:
         if guards is None or not (line in guards.lines or line in guards.passed_on):
             return
         places = [(file, line), *(_callers(frame, file, line) if line in guards.passed_on else ())]
-        if not self.maps.busy and not self.flags(places):
+        if not any(self.maps.pending(file) for file, _ in places) and not self.flags(places):
             return
         msg, args, exc_info = arguments(entry, logger)
         text = message_of(msg, args, exc_info=exc_info)

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from tdbg.core.config import Settings
 from tdbg.core.guard import Guard
 from tdbg.inject import log_recorder as records_module
+from tdbg.inject import maps as maps_module
 from tdbg.inject.log_recorder import Records, Spoken
 from tdbg.logs.guards.flagsets import NONE
 
@@ -390,6 +392,27 @@ def loggers(waiting: Records, monkeypatch: pytest.MonkeyPatch) -> Records:
     records_module._hear_loggers(waiting, logging)
     records_module._hear_what_is_dropped(waiting, logging)
     return waiting
+
+
+def test_a_dropped_call_is_kept_if_the_maps_are_ready_at_that_very_moment(
+    loggers: Records, cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen under load: the thread had read the tree while the file was read by itself, and the record was lost."""
+    program = tmp_path / "program" / "train.py"
+    program.parent.mkdir()
+    program.write_text("if cfg.DEBUG.MEMORY:\n    log.debug('kept')\nlog.debug('not kept')\n")
+    real = maps_module.map_of
+
+    def read_slowly(*args: Any) -> Any:
+        loggers.maps.wait(30.0)
+        return real(*args)
+
+    monkeypatch.setattr(maps_module, "map_of", read_slowly)
+    names = {"log": logging.Logger("train", logging.INFO), "cfg": SimpleNamespace(DEBUG=SimpleNamespace(MEMORY=True))}
+    exec(compile(program.read_text(), str(program), "exec"), names)
+    loggers.finish()
+    kept = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert texts(kept) == ["kept"] and kept[0]["flags"] == ["MEMORY"]
 
 
 def test_a_question_that_is_answered_no_keeps_nothing_alive(loggers: Records) -> None:
