@@ -32,6 +32,9 @@ from tdbg.logs.textlog import RankLogs
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
 
+HEADER_BYTES = 60  # about that much stands before the text of a line in tdbg's own logs
+INSPECTION_BYTES = 1_000_000  # a smaller disk budget has no room for what the opening inspection writes
+
 
 class Agent:
     """Writes the events of this process: under ``other/`` until it steps, then as its rank.
@@ -91,9 +94,11 @@ class Agent:
         self._other.emit(event)
 
     def log(self, level: str, step: int, mark: str, text: str) -> None:
-        """A line in tdbg's own logs of this rank; before it is one there is no log."""
-        if self.rank is not None:
+        """A line in tdbg's own logs of this rank, within its disk budget; before it is one there is no log."""
+        size = len(text) + HEADER_BYTES
+        if self.rank is not None and self._writer.written_bytes + size <= self.settings.disk_budget_bytes:
             self._logs.write(time.time(), level, step, mark, text)
+            self.charge(size)
 
     def emit_as_rank(self, event: events.Event) -> None:
         """Write an event into the rank's file, as soon as this process is one; never if it does not step."""
