@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
 
 MAX_NAMES = 8
+GROUP_NAMES = 3
 MAX_GROUPS = 8
 MAX_OPTIMIZERS = 8
 MAX_PARAMETERS = 64  # whose weights are sampled
@@ -155,7 +156,7 @@ class OptimizerReport(Probe):
     def _tell_groups(self, optimizer: "Optimizer", changed: Iterable[str] = ()) -> None:
         self._told[optimizer] = _hyperparameters(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        groups = [_described(group) for group in optimizer.param_groups[:MAX_GROUPS]]
+        groups = [_described(group) | self._trained(group) for group in optimizer.param_groups[:MAX_GROUPS]]
         seen = ParameterGroups(
             optimizer=type(optimizer).__name__,
             groups=groups,
@@ -169,6 +170,11 @@ class OptimizerReport(Probe):
             changed=list(changed) or None,
         )
         self.emit(seen)
+
+    def _trained(self, group: dict[str, Any]) -> dict[str, object]:
+        """How many parameters of a group want a gradient, and the names of the first ones."""
+        trained = [p for p in group["params"] if p.requires_grad]
+        return {"trainable": len(trained), "names": [self._name_of(p) for p in trained[:GROUP_NAMES]]}
 
     def _notice_change(self, optimizer: "Optimizer") -> None:
         before, now = self._told.get(optimizer), _hyperparameters(optimizer)

@@ -40,6 +40,7 @@ class DeadModule(ObservingRule[_State]):
     code = "TD-N005"
     title = "a module's output is zero"
     severity = "warning"
+    leads_to = ("TD-G003", "TD-G005")
     observes = (ModuleOutputs,)
     kept = _State
 

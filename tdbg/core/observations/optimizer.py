@@ -17,7 +17,10 @@ class ParameterGroups(Observed):
     EVIDENCE = Evidence.LOCATED
 
     optimizer: str = doc("class of the optimizer", "")
-    groups: list[Group] = doc("hyperparameters, parameters and elements of each group, at most eight", factory=list)
+    groups: list[Group] = doc(
+        "hyperparameters, parameters, elements, trainable parameters and the first names of each group, at most eight",
+        factory=list,
+    )
     group_count: int = doc("how many groups there are", 0)
     parameters: int = doc("parameters it holds", 0)
     elements: int = doc("their elements", 0)
