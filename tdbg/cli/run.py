@@ -65,6 +65,13 @@ OPTIONS: Options = {
     "max_overhead": Option(
         ("--max-overhead",), "PCT", "Share of the wall time tdbg may cost, in percent.", group=AMOUNT
     ),
+    "allowance": Option(
+        ("--allowance",),
+        "SECONDS",
+        "Time of tdbg's own for looking at the first steps fully, besides the budget (default 1).",
+        group=AMOUNT,
+        value=float,
+    ),
     "baseline": Option(
         ("--measure-overhead",),
         "N",
@@ -170,6 +177,7 @@ class RunArgs(Args):
     step_optimizer: str | None = None
     level: str | None = None
     max_overhead: str | None = None
+    allowance: float | None = None
     baseline: int | None = None
     every: int | None = None
     steps: str | None = None

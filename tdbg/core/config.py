@@ -53,6 +53,9 @@ class Settings:
     level: str = setting(LOCAL, "how much is recorded: off, basic, advanced or extreme", "basic")
     inject: str = setting(LOCAL, "how flags reach the program's config", "auto")
     max_overhead: float | None = setting(LOCAL, "share of the wall time tdbg may cost, in percent")
+    allowance: float = setting(
+        LOCAL, "seconds of tdbg's own time for the opening inspection, besides the budget; 0: none", 1.0
+    )
     run_dir: str = setting(PLACE, "the run directory", "")
     name: str = setting(LOCAL, "the last part of the run directory's name", "")
     share: bool = setting(PLACE, "let other users of this machine read the run directory", False)
@@ -243,6 +246,10 @@ def _seconds(key: str, value: Any) -> float:
     return found
 
 
+def _seconds_or_none(key: str, value: Any) -> float:
+    return 0.0 if str(value).strip() in ("0", "0.0") else _seconds(key, value)
+
+
 def _words(key: str, value: object) -> list[str]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple):
@@ -360,6 +367,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "level": _choice(LEVELS),
     "inject": _choice(INJECTS),
     "max_overhead": _share,
+    "allowance": _seconds_or_none,
     "run_dir": lambda key, value: str(value),
     "name": lambda key, value: str(value),
     "share": _boolean,

@@ -40,6 +40,7 @@ class Probe(Listener):
 
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
+        self._look_steps: dict[str, tuple[int, int]] = {}  # kind of work -> step of the last look, step of the next
         super().__init__(monitor.failed)
         self.read_flags()
 
@@ -60,7 +61,19 @@ class Probe(Listener):
         """
         if not self.on or not self._is_due():
             return False
-        return self.monitor.may(kind or self.name)
+        kind = kind or self.name
+        if self.by_level_alone and self.monitor.inspection.has_ended_for(type(self)):
+            return self._may_look_again(kind)
+        return self.monitor.may(kind)
+
+    def _may_look_again(self, kind: str) -> bool:
+        """True at doubling intervals: this probe belongs to no level, and stays after the opening inspection."""
+        step = self.monitor.step + 1
+        last, due = self._look_steps.get(kind, (0, 0))
+        if step != last and (step < due or not self.monitor.may(kind)):
+            return False
+        self._look_steps[kind] = step, 2 * step
+        return True
 
     @property
     def by_level_alone(self) -> bool:
@@ -210,4 +223,9 @@ class Probe(Listener):
 
 # The files whose probes the default level has; the others are loaded when a flag or a higher level asks for one.
 BASIC = ("first_bad", "gradients", "loader", "regions", "scaler", "triggers")
+# Those that the opening inspection adds, and takes away when it is over.
+OPENING = (
+    *("backward", "checkpoint", "dataloader", "forward", "gradient_report", "memory", "model_build", "optimizer"),
+    *("schedule", "training_loop", "validation"),
+)
 PROBES: Registry[type[Probe]] = Registry("probe", package="tdbg.probes", group="tdbg.probes")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tdbg.core.flags import FLAGS
-from tdbg.probes import BASIC, PROBES, Probe
+from tdbg.probes import BASIC, OPENING, PROBES, Probe
 
 
 class ProbeCatalog:
@@ -28,6 +28,10 @@ class ProbeCatalog:
         strangers = PROBES.strangers()
         ours = [probe for probe in PROBES if probe not in strangers and (level in probe.levels or probe.name in woken)]
         return [*ours, *(probe for probe in strangers if level in probe.levels)]
+
+    def opening(self) -> list[type[Probe]]:
+        """The probes of the opening inspection."""
+        return PROBES.some(OPENING)
 
 
 CATALOG = ProbeCatalog()

@@ -132,6 +132,7 @@ class Schedule(Probe):
 
     name = "schedule"
     levels = ("advanced", "extreme")
+    presence_s = 5e-6
     observations = (
         RateChanged,
         RateAboveBound,

@@ -76,6 +76,7 @@ class Validation(EveryUpdate):
 
     name = "validation"
     levels = ("advanced", "extreme")
+    presence_s = 10e-6
     observations = (EvaluationPass, CallsEachStep, NoEvaluation)
 
     def __init__(self, monitor: "Monitor") -> None:

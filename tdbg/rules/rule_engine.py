@@ -224,7 +224,7 @@ def _cost_shares(view: View) -> list[tuple[ProcessView, CostShare]]:
     shares: list[tuple[ProcessView, CostShare]] = []
     for found in view.steppers():
         if found.cost is not None and found.cost.wall_ms > 0:
-            share = 100 * max(found.cost.own_ms, 0.0) / found.cost.wall_ms
+            share = 100 * max(found.cost.own_ms - found.cost.inspection_ms, 0.0) / found.cost.wall_ms
             row = CostShare(rank=found.rank, own_ms=found.cost.own_ms, wall_ms=found.cost.wall_ms, pct=share)
             shares.append((found, row))
     return shares
@@ -248,8 +248,12 @@ def _sum_costs(view: View) -> CostRow:
     if not rows:
         return {"pct": None, "ranks": []}
     costs = [found.cost for found in view.steppers() if found.cost is not None]
-    return {
-        "pct": 100 * sum(row["own_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
+    allowance_ms = max(cost.allowance_ms for cost in costs)
+    inspection: CostRow = {}
+    if allowance_ms:
+        inspection = {"inspection_ms": max(cost.inspection_ms for cost in costs), "allowance_ms": allowance_ms}
+    return inspection | {
+        "pct": sum(row["pct"] * row["wall_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
         "budget_pct": max(map(_budget_pct, costs)),
         "startup_ms": max(cost.startup_ms for cost in costs),
         "checks_pct": 100 * sum(cost.checks_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
@@ -383,10 +387,11 @@ def _read_signals(view: View) -> Signals:
             code.removeprefix(UNAVAILABLE): text for code, text in found.notes.items() if code.startswith(UNAVAILABLE)
         }
         unavailable.update(notes)
+    inspected = {probe for found in processes if found.cost is not None for probe in found.cost.inspected}
     return Signals(
         level=max((level for level in levels if level in LEVELS), key=LEVELS.index, default="basic"),
         flags=frozenset(flags),
-        probes=frozenset(probe for found in processes for probe in found.probes),
+        probes=frozenset(probe for found in processes for probe in found.probes) | inspected - set(unavailable),
         unavailable=unavailable,
         has_trained=any(found.step for found in processes),
         ranks=max((found.start.world_size for found in processes if found.start is not None), default=1),

@@ -69,6 +69,8 @@ class CostRow(TypedDict, total=False):
 
     pct: float | None
     budget_pct: float
+    inspection_ms: float
+    allowance_ms: float
     startup_ms: float
     checks_pct: float
     capture_pct: float
@@ -312,6 +314,12 @@ class Verdict:
             else ""
         )
 
+    def _inspection_text(self) -> str:
+        """What the opening inspection used of its allowance, where there is one."""
+        allowance_s = self.cost.get("allowance_ms", 0.0) / 1000
+        used_s = self.cost.get("inspection_ms", 0.0) / 1000
+        return f", opening inspection {used_s:.2f} s of {allowance_s:g} s" if allowance_s else ""
+
     def _short_run_text(self) -> str:
         """Why a run that was over in a moment cost more than its budget."""
         wall_s = max(row["wall_ms"] for row in self.cost["ranks"]) / 1000
@@ -326,7 +334,7 @@ class Verdict:
             at = f", {self.costliest} {self.cost['worst']['pct']:.2f} %" if several else ""
             lines.append(
                 f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
-                f", start-up {self.cost['startup_ms']:.0f} ms{self._unbudgeted_text()}{self._short_run_text()}{self._unhooked_text()}"
+                f"{self._inspection_text()}, start-up {self.cost['startup_ms']:.0f} ms{self._unbudgeted_text()}{self._short_run_text()}{self._unhooked_text()}"
             )
         if self.baseline and self.baseline["low"] is None:
             lines.append(

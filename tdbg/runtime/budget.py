@@ -29,6 +29,10 @@ class Budget:
         self.called_s = 0.0  # in diagnostics that the program calls itself
         self._banked_s = 0.0  # earned at the shares before this one
         self._since = now
+        self.allowance_s = 0.0  # own time for the opening inspection, besides the share; never refilled
+        self.inspection_s = 0.0  # spent of it, as of the last inspection that is over
+        self._allowed_since: float | None = None  # while it may be spent
+        self._spending_rate = 0.0
         self._threads = _Threads()
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
@@ -46,12 +50,55 @@ class Budget:
         return self._entry_s.get(part, 0.0)
 
     def earned_s(self, now: float) -> float:
-        """What the shares in force so far allow."""
+        """What the shares in force so far allow, with what may be spent of the allowance."""
+        earned, since = self.earned_by_share_s(now), self._allowed_since
+        if since is None:
+            return earned
+        return earned + min(self.allowance_s - self.inspection_s, self._spending_rate * (now - since))
+
+    @property
+    def is_allowance_open(self) -> bool:
+        """True while the allowance may be spent."""
+        return self._allowed_since is not None
+
+    def open_allowance(self, now: float, rate: float) -> None:
+        """From now on the allowance may be spent, no faster than ``rate`` of the time since then.
+
+        It pays for what was overspent until now.
+        """
+        self.close_allowance(now)
+        self._allowed_since, self._spending_rate = now, rate
+
+    def is_allowance_spent(self, now: float) -> bool:
+        """True once the share alone would not have paid for what was done, and the whole allowance is used up."""
+        return self._over_share_s(now) >= self.allowance_s - self.inspection_s
+
+    def close_allowance(self, now: float) -> None:
+        """Charge what was spent above the share to the allowance; what is left of it is kept for a later inspection."""
+        used = min(max(self._over_share_s(now), 0.0), self.allowance_s - self.inspection_s)
+        self._allowed_since = None
+        self.inspection_s += used
+        self._banked_s += used
+        spent = self._spent_s[EXTRAS]
+        self._spent_s[EXTRAS] = min(spent, EXTRAS_SHARE * self.earned_by_share_s(now))  # what follows is not held back
+        self._extras_before_s -= spent - self._spent_s[EXTRAS]
+
+    def spent_of_allowance_s(self, now: float) -> float:
+        """What the inspection has used so far."""
+        if self._allowed_since is None:
+            return self.inspection_s
+        return self.inspection_s + min(max(self._over_share_s(now), 0.0), self.allowance_s - self.inspection_s)
+
+    def _over_share_s(self, now: float) -> float:
+        return self.own_s - self.earned_by_share_s(now)
+
+    def earned_by_share_s(self, now: float) -> float:
+        """What the shares in force so far allow, with what was charged to the allowance."""
         return self._banked_s + self.share * (now - self._since)
 
     def change_share(self, share_pct: float, now: float) -> None:
         """From now on another share is earned; what was earned so far stays."""
-        self._banked_s = self.earned_s(now)
+        self._banked_s = self.earned_by_share_s(now)
         self._since, self.share = now, share_pct / 100.0
 
     def forgive(self, now: float) -> None:
@@ -66,6 +113,8 @@ class Budget:
         """Time in which tdbg was off: it earns nothing."""
         self.start += seconds
         self._since += seconds
+        if self._allowed_since is not None:
+            self._allowed_since += seconds
 
     def spend(self, part: str, seconds: float, *, asked: bool = False) -> None:
         """Book time that a hook has used, less what was excused meanwhile. asked: as `ask`, all of it."""

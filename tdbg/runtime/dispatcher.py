@@ -23,6 +23,9 @@ class Catalog(Protocol):
     def load(self, name: str) -> list[type[Any]]:
         """The classes in the file of this name."""
 
+    def opening(self) -> list[type[Any]]:
+        """The classes that the opening inspection adds."""
+
 
 class ProbeDispatcher:
     """Makes probes and lets them go, and calls those that watch a point of the run.

@@ -1,5 +1,6 @@
 """Who is called at the points of a training step: the methods that a probe may override."""
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +27,9 @@ class Listener:
     muted: frozenset[str] = frozenset()  # points it is not called at for the time being: `Monitor.ignore`
     pause_while_profiling: ClassVar[bool] = True  # one that does not pause is called after all others
     ignores: frozenset[str] = muted  # the old names of the two, which other packages may set
+    presence_s: ClassVar[float] = (
+        math.inf
+    )  # a step, without its looks: what its hooks cost once the opening inspection is over
     rests: ClassVar[bool] = pause_while_profiling
     _renamed: ClassVar[dict[str, str]] = {"ignores": "muted", "rests": "pause_while_profiling"}
 

@@ -33,6 +33,7 @@ from tdbg.runtime.dispatcher import Catalog, ProbeDispatcher
 from tdbg.runtime.duty_cycle import DutyCycle
 from tdbg.runtime.event_buffer import EventBuffer
 from tdbg.runtime.forward_calls import Evaluations, KeptCalls, RootCalls
+from tdbg.runtime.inspection import Inspection
 from tdbg.runtime.level_overrides import LevelOverrides
 from tdbg.runtime.listener import Listener
 from tdbg.runtime.local_gradients import LocalGradients
@@ -109,6 +110,8 @@ class Monitor(State):
         self.fast_path = self.hooks.fast_path
         self.level_overrides = LevelOverrides(self)
         self.lasting: list[type[Listener]] = []  # at work whatever the level and the flags are
+        self._wanted: list[type[Listener]] = []  # at work because of the level and the flags
+        self._inspecting: list[type[Listener]] = []  # at work until the opening inspection is over
         self.capture_until = 0  # what waits for a finding is captured before this step
         self.profiles: list[tuple[int, int, str]] = []  # asked of the live run: warm up from step, record so many, why
         self.metrics: dict[str, float] = {}  # the user's own, by name: the last value of each
@@ -127,6 +130,7 @@ class Monitor(State):
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
             )
         )
+        self.inspection = Inspection(self, self.budget, self.catalog.opening, self._inspect_with)
         self._planner = Planner(self.budget, Selection.of(settings), strict=settings.max_overhead is not None)
         self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it
         self.recorder = Recorder(settings.keep_steps)
@@ -140,7 +144,7 @@ class Monitor(State):
         self.search = RootSearch(self.roots, self.optimizers, self.note)
         self.calls = KeptCalls()
         evaluations = Evaluations(
-            self, self.budget, self._costs, self.event_buffer, self.emit, self.level_overrides.due, self._first_update
+            self, self.budget, self._costs, self.event_buffer, self.emit, self._between_steps, self._first_update
         )
         shared = self, self.plan, self.budget, self.recorder, self.dispatcher
         self.root_calls = RootCalls(
@@ -188,12 +192,18 @@ class Monitor(State):
     def use(self, probes: Iterable[type[Listener]]) -> None:
         """Have exactly these probes at work: those that stay keep what they know."""
         self.duty.come_back(time.perf_counter())  # whoever is new is told of the next step
-        self.dispatcher.activate(list(dict.fromkeys([*probes, *self.lasting])))
+        self._wanted = list(probes)
+        self.dispatcher.activate(list(dict.fromkeys([*self._wanted, *self._inspecting, *self.lasting])))
+
+    def _inspect_with(self, probes: Iterable[type[Listener]]) -> None:
+        """Have these probes at work beside those of the level, until the inspection is over."""
+        self._inspecting = list(probes)
+        self.use(self._wanted)
 
     def detach(self) -> None:
         """Take every hook and patch away."""
         self.duty.come_back(time.perf_counter())
-        self.lasting = []
+        self.lasting = self._inspecting = []
         self.use([])
         self.modules.detach()
         self.roots.detach()
@@ -237,16 +247,15 @@ class Monitor(State):
         self.dispatcher.subscribe()
         self.plan.open_up(not quiet)
         if not quiet:
-            self._planner.next(self.step, focus=False)
+            self._planner.next(self.step, focus=False, inspects=self.inspection.is_open)
 
     def profile(self, begin: int, steps: int, why: str) -> None:
         """Have torch.profiler warm up from step ``begin`` on and record so many steps, whatever the flags are."""
         self.profiles.append((begin, steps, why))
         if self.probe("profiler") is None:
-            here = [type(probe) for probe in self.dispatcher.probes if type(probe) not in self.lasting]
             import_off_main_thread(lambda: self.catalog.load("profiler"))
             self.lasting += self.catalog.load("profiler")
-            self.use(here)
+            self.use(self._wanted)
 
     # what probes ask and say
 
@@ -564,10 +573,10 @@ class Monitor(State):
 
     def _boundary(self) -> None:
         """A step has ended: changes asked for come into force, and the next step is planned."""
-        self.level_overrides.due()
+        self._between_steps()
         planner, glanced = self._planner, not (self.plan.watch or self.duty.is_away)
         planner.rank, planner.world_size = self.rank, self.world_size
-        planner.next(self.step, focus=self._attention.next_step())
+        planner.next(self.step, focus=self._attention.next_step(), inspects=self.inspection.is_open)
         if self.quiet and self.step - self.hushed_at >= MAX_STEPS:
             self.note(
                 "profiled-on",
@@ -585,6 +594,11 @@ class Monitor(State):
             self.duty.come_back(now)
             if not self.plan.watch and not self.quiet:  # the budget may not have earned it in so long a stretch
                 self.plan.watch = self.plan.small = self.plan.record = True
+
+    def _between_steps(self) -> None:
+        """Bring into force what was asked for, and end the opening inspection when it is time."""
+        self.level_overrides.due()
+        self.inspection.step_ended()
 
     def finish(self) -> None:
         """The process ends: write what is pending, and have probes say their last."""
@@ -606,5 +620,7 @@ class Monitor(State):
         self._begin_process(time.perf_counter())
         self.roots.aim(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
         self.modules.forked()
+        if self._inspecting:
+            self.inspection.resume(self.settings.allowance)
         for probe in self.dispatcher.probes:
             probe.guard.call(probe.forked)

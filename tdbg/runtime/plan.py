@@ -43,13 +43,18 @@ class Planner:
         self.budget = budget
         self.selection = selection
         self.strict = strict
+        self._inspects = False
         self._rested = False
         self.plan = Plan()
         self.rank = 0
         self.world_size = 1
 
-    def next(self, step: int, *, focus: bool) -> None:
-        """Decide what is affordable after ``step``. focus: something is going on, put every step on record."""
+    def next(self, step: int, *, focus: bool, inspects: bool = False) -> None:
+        """Decide what is affordable after ``step``. focus: something is going on, put every step on record.
+
+        inspects: the opening inspection is going on, which pays from its allowance and has every step on record.
+        """
+        self._inspects = inspects
         self.plan.extras.clear()
         self.budget.step_done()
         if step < ALWAYS_STEPS:
@@ -57,6 +62,10 @@ class Planner:
         now = time.perf_counter()
         plan, allows = self.plan, self.budget.allows
         plan.deaf = 0
+        if inspects:
+            plan.full = self.budget.own_s <= self.budget.earned_s(now)
+            plan.watch = plan.small = plan.record = True
+            return
         if step < RECORDED_STEPS:
             plan.full = self._affords_full(step, now)
             plan.watch = plan.small = plan.record = True
@@ -105,6 +114,8 @@ class Planner:
         if step <= ALWAYS_STEPS:
             return True
         now = time.perf_counter()
+        if self._inspects:
+            return self.budget.own_s <= self.budget.earned_s(now)
         if self.world_size > 1:
             due = step % self.budget.extras_stride(kind, self._step_s(step, now)) == 0
             return due and self.budget.own_s <= self.budget.earned_s(now)

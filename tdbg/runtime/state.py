@@ -39,6 +39,7 @@ class State:
         self.last_full = True  # all gradients of the last step were looked at
         self.in_update: Optimizer | None = None
         self.update_thread = 0  # the thread that began it
+        self.inspected: list[str] = []  # the probes that the opening inspection added
         self.ending = False  # a step's record is being made
 
     @contextmanager

@@ -17,7 +17,7 @@ from tdbg.core.flags import DIAGNOSTICS
 from tdbg.core.redaction import redact_argv
 from tdbg.core.rundir import allowed_env, env_rank, rank_folder, write_json
 from tdbg.inject import children, log_recorder, tracebacks
-from tdbg.inject.agent import Agent, agent
+from tdbg.inject.agent import INSPECTION_BYTES, Agent, agent
 from tdbg.inject.identity import is_child
 from tdbg.inject.imports import when_imported
 
@@ -98,6 +98,8 @@ class Rank:
         when_imported("tdbg.debuggers.hooks", lambda module: own_passes.call(self._expect_own_passes, module))
         me.feed = self.feed = me.guard("metrics").call(self._feed)
         self.monitor.attach(CATALOG.select(me.settings.level, me.settings.flags))
+        if me.settings.disk_budget_bytes >= INSPECTION_BYTES:
+            self.monitor.inspection.begin(me.settings.allowance)
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3
         self.monitor.budget.start_up_s = self.startup_ms / 1e3

@@ -98,6 +98,7 @@ class Checkpoint(EveryUpdate):
 
     name = "checkpoint"
     levels = ("advanced", "extreme")
+    presence_s = 5e-6
     observations = (
         CheckpointSaved,
         CheckpointRead,

@@ -90,6 +90,7 @@ class DataLoading(Probe):
 
     name = "dataloader"
     levels = ("advanced", "extreme")
+    presence_s = 20e-6
     observations = (
         LoaderMade,
         Batch,

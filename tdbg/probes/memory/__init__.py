@@ -86,6 +86,7 @@ class Memory(Probe):
 
     name = "memory"
     levels = ("advanced", "extreme")
+    presence_s = 10e-6
     every = 4
     observations = (MemoryReading, EvaluationMemory, ModuleMemory, MemoryGrowth, AllocationFailed, MachineMemory)
 

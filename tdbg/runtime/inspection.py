@@ -1,0 +1,78 @@
+"""The opening inspection: the first steps are looked at fully, whatever the level, paid from an allowance of their own."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from tdbg.runtime.budget import Budget
+from tdbg.runtime.listener import Listener
+from tdbg.runtime.state import State
+
+OPENING_STEPS = 50
+PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
+SPENDING_RATE = 0.5  # of the time since the first step: no step more than doubles
+
+
+class Inspection:
+    """Adds the probes of the inspection to those of the level until it is over.
+
+    load: the classes of these probes. activate: called with them when it begins and with none when it ends.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        budget: Budget,
+        load: Callable[[], list[type[Listener]]],
+        activate: Callable[[Sequence[type[Listener]]], None],
+    ) -> None:
+        self._state = state
+        self._budget = budget
+        self._load = load
+        self._activate = activate
+        self._since = self._own_s = 0.0
+        self._until = 0  # the step after which it is over; 0: it has not begun
+        self.is_open = False
+        self._staying: frozenset[type[Listener]] = frozenset()
+
+    def has_ended_for(self, probe: type[Listener]) -> bool:
+        """True for a probe that no level or flag has, and that stays now that the inspection is over."""
+        return probe in self._staying
+
+    def begin(self, allowance_s: float) -> None:
+        """The process is about to take its first steps. allowance_s: 0 for no inspection."""
+        if allowance_s > 0.0:
+            self.resume(allowance_s)
+            self._activate(self._load())
+
+    def resume(self, allowance_s: float) -> None:
+        """In a forked child, which has its own first steps and the probes already."""
+        self._budget.allowance_s = allowance_s
+        self._until, self.is_open = OPENING_STEPS, True
+        self._state.inspected = [probe.name for probe in self._load()]
+
+    def step_ended(self) -> None:
+        """A step has ended, or a call where nothing is trained: the inspection may be over. Cost: a comparison."""
+        if not self.is_open:
+            return
+        now = time.perf_counter()
+        if not self._budget.is_allowance_open:
+            self._since, self._own_s = now, self._budget.own_s
+            self._budget.open_allowance(now, SPENDING_RATE)
+        steps = self._state.step or self._state.eval_calls
+        if steps >= self._until or self._budget.is_allowance_spent(now):
+            self.end(now)
+
+    def end(self, now: float) -> None:
+        """From now on the level's budget holds, and of the added probes those stay whose presence it pays for."""
+        self.is_open = False
+        self._budget.close_allowance(now)
+        steps = max((self._state.step or self._state.eval_calls) - 1, 1)
+        step_s = max(now - self._since - (self._budget.own_s - self._own_s), 0.0) / steps
+        earned_s = PRESENCE_SHARE * self._budget.share * step_s
+        stay = []
+        for probe in sorted(self._load(), key=lambda probe: probe.presence_s):
+            earned_s -= probe.presence_s
+            if earned_s >= 0.0:
+                stay.append(probe)
+        self._staying = frozenset(stay)
+        self._activate(stay)

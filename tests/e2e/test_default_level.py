@@ -1,0 +1,45 @@
+"""Silent bugs, each planted in a small training: the default level names them, and says nothing of the healthy twin."""
+
+import pytest
+
+from tests.e2e.conftest import Runner, program
+
+NAMED = {  # kind -> code, and a part of the first line
+    "unused": ("TD-C008", "side.weight, side.bias"),
+    "partial-load": ("TD-C010", "0 of 8 keys loaded, 8 of 8 given keys carry the prefix module."),
+    "evaluation-mode": ("TD-C012", "pass 1 after step 20"),
+    "late-evaluation": ("TD-C012", "pass 1 after step 100"),
+    "no-reset": ("TD-C013", "AdamW never resets its gradients"),
+    "thrown-away": ("TD-C014", "gradients are cleared before AdamW can use them"),
+    "constant": ("TD-D002", "input 0 is 0.5 all over"),
+    "repeated": ("TD-D003", "came again in one pass"),
+    "sampler-epoch": ("TD-D006", "the sampler's epoch is still 0"),
+    "dead": ("TD-N005", "the output of body.4 has been zero"),
+    "blocked": ("TD-G003", "body.0.weight"),
+    "leak": ("TD-M001", "host memory grew"),
+    "starved": ("TD-P002", "waiting for batches of Slow (training)"),
+    "spike": ("TD-S001", "at step 35"),
+    "zero-rate": ("TD-S002", "since step 21"),
+    "schedule-first": ("TD-S003", "StepLR steps before the optimizer"),
+    "schedule-never": ("TD-S004", "CosineAnnealingLR was built but never stepped"),
+    "schedule-unit": ("TD-S005", "CosineAnnealingLR of 3 steps was over after 5 updates"),
+    "left-out": ("TD-S006", "head.weight, head.bias"),
+    "stuck": ("TD-S007", "unchanged since step 1 (bfloat16"),
+    "group-rate": ("TD-S010", "group 1 of AdamW has had a learning rate of 0 since step 1: head.weight, head.bias"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
+    result = watched(program("planted", kind, "fault"))
+    assert result.code == 0, result.stderr
+    code, words = NAMED[kind]
+    finding = result.verdict["findings"][0]
+    assert finding["code"] == code and words in finding["title"], result.stderr
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
+    result = watched(program("planted", kind, "healthy"))
+    assert result.code == 0, result.stderr
+    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr

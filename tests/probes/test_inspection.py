@@ -1,0 +1,118 @@
+"""The opening inspection: what it adds to the default level, what it may spend, and what is left afterwards."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tdbg.core.events import Observation
+from tdbg.probes import OPENING
+from tdbg.probes.catalog import CATALOG
+from tdbg.runtime.budget import Budget
+from tdbg.runtime.inspection import OPENING_STEPS
+
+
+def train(steps: int, rest_s: float = 0.0) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.randn(steps, 4), torch.randn(steps, 1)), batch_size=1)
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        time.sleep(rest_s)
+
+
+def names(seen: Any) -> set[str]:
+    return {probe.name for probe in seen.monitor.dispatcher.probes}
+
+
+ADDED = {probe.name for probe in CATALOG.opening()}
+STAYING = {"checkpoint", "dataloader", "memory", "schedule", "validation"}
+
+
+def test_every_opening_step_is_on_record_and_the_probes_leave_a_program_of_short_steps(
+    watch: Callable[..., Any],
+) -> None:
+    seen = watch(max_overhead=0.01)
+    seen.monitor.inspection.begin(1.0)
+    assert names(seen) >= ADDED and len(ADDED) == len(OPENING)
+    train(OPENING_STEPS + 30)
+    assert [record.step for record in seen.steps][:OPENING_STEPS] == list(range(1, OPENING_STEPS + 1))
+    assert not names(seen) & ADDED
+    cost = seen.monitor.cost()
+    assert 0.0 < cost.inspection_ms < 1000.0 and cost.allowance_ms == 1000.0
+    last = max(event.step for event in seen.events if isinstance(event, Observation))
+    assert 8 <= last <= OPENING_STEPS
+
+
+def test_what_costs_little_stays_where_steps_are_long(watch: Callable[..., Any]) -> None:
+    seen = watch(max_overhead=None)
+    seen.monitor.inspection.begin(1.0)
+    train(OPENING_STEPS + 90, rest_s=0.015)
+    assert names(seen) & ADDED == STAYING
+    readings = [e.step for e in seen.events if isinstance(e, Observation) and e.probe == "memory" and not e.part]
+    late = [step for step in readings if step > OPENING_STEPS]
+    assert len(late) <= 2, late  # looks at doubling intervals
+
+
+@pytest.mark.parametrize(("allowance_s", "steps"), [(0.0, 0), (1e-6, 8)])
+def test_without_an_allowance_there_is_no_inspection(watch: Callable[..., Any], allowance_s: float, steps: int) -> None:
+    seen = watch(max_overhead=0.01)
+    seen.monitor.inspection.begin(allowance_s)
+    assert bool(names(seen) & ADDED) == bool(allowance_s)
+    train(steps + 5)
+    assert not names(seen) & ADDED
+
+
+def test_a_level_that_has_the_probes_anyway_keeps_them(watch: Callable[..., Any]) -> None:
+    seen = watch(max_overhead=None, level="advanced")
+    before = names(seen)
+    seen.monitor.inspection.begin(1.0)
+    assert names(seen) == before | ADDED
+    train(OPENING_STEPS + 5)
+    assert names(seen) == before
+
+
+def test_a_flag_keeps_its_probe_and_its_pace(watch: Callable[..., Any]) -> None:
+    seen = watch(max_overhead=50.0, flags={"MEMORY": True})
+    seen.monitor.inspection.begin(1.0)
+    train(OPENING_STEPS + 40, rest_s=0.004)
+    assert "memory" in names(seen)
+    readings = [e.step for e in seen.events if isinstance(e, Observation) and e.probe == "memory" and not e.part]
+    assert len([step for step in readings if step > OPENING_STEPS]) > 10
+
+
+def test_an_allowance_is_spent_at_half_speed_and_never_refilled() -> None:
+    budget = Budget(1.0, now=0.0)
+    budget.allowance_s = 1.0
+    assert budget.earned_s(10.0) == pytest.approx(0.1)
+    budget.open_allowance(10.0, rate=0.5)
+    assert budget.earned_s(11.0) == pytest.approx(0.11 + 0.5)
+    assert budget.earned_s(20.0) == pytest.approx(0.2 + 1.0)
+    budget.spend("step", 0.6)
+    assert not budget.is_allowance_spent(20.0)
+    budget.close_allowance(20.0)
+    assert budget.inspection_s == pytest.approx(0.4)
+    assert budget.earned_s(20.0) == pytest.approx(0.6)  # the share alone from here on
+    budget.open_allowance(20.0, rate=0.5)
+    assert budget.earned_s(30.0) == pytest.approx(0.6 + 0.1 + 0.6)
+    budget.spend("step", 5.0)
+    assert budget.is_allowance_spent(30.0)
+    budget.close_allowance(30.0)
+    assert budget.inspection_s == pytest.approx(1.0)
+    budget.open_allowance(30.0, rate=0.5)
+    assert budget.earned_s(40.0) == pytest.approx(0.6 + 0.6 + 0.2)
+
+
+def test_what_is_not_spent_does_not_add_to_the_budget() -> None:
+    budget = Budget(1.0, now=0.0)
+    budget.allowance_s = 1.0
+    budget.open_allowance(0.0, rate=0.5)
+    budget.change_share(2.0, 10.0)
+    budget.close_allowance(10.0)
+    assert budget.inspection_s == 0.0 and budget.earned_s(20.0) == pytest.approx(0.1 + 0.2)
