@@ -33,7 +33,7 @@ class Received:
 def webhook(
     answers: Sequence[int] = (), *, path: str = "/hook", delay_s: float = 0.0, drips: bool = False, location: str = ""
 ) -> Iterator[Received]:
-    """A server that gives these statuses in turn, then 200. drips: it sends its answer a byte each half second."""
+    """A server that gives these statuses in turn, then 200. drips: it sends its answer a byte each 0.2 s."""
     received, left, lock = Received(), list(answers), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -50,7 +50,7 @@ def webhook(
             for byte in b"HTTP/1.0 200 OK\r\n" if drips else b"":
                 self.wfile.write(bytes([byte]))
                 self.wfile.flush()
-                time.sleep(0.5)
+                time.sleep(0.2)
             self.send_response(status)
             if location:
                 self.send_header("Location", location)

@@ -45,12 +45,14 @@ class CommandChannel:
             running = RunningCommand(self.argv, self.environ, data)
         except OSError as error:
             return f"cannot start {self.argv[0]}: {error.strerror or error}"
-        ended = running.wait(min(time.monotonic() + LIMIT_S, until), self.cancelled)
+        allowed_s = min(LIMIT_S, until - time.monotonic())
+        ended = running.wait(time.monotonic() + allowed_s, self.cancelled)
         output = bytes(running.output).decode("utf-8", "replace").splitlines()
         if ended and not running.status and self.shows_output:
             self._show(output)
         if not ended:
-            return f"{self.argv[0]} was ended: {'interrupted' if self.cancelled.is_set() else 'it ran for too long'}"
+            is_cancelled = self.cancelled.is_set()
+            return f"{self.argv[0]} {'was interrupted' if is_cancelled else f'did not end within {allowed_s:.0f} s'}"
         last = next((line.strip() for line in reversed(output) if line.strip()), "")
         said = f": {clip(redact_text(last), SHOWN_CHARACTERS)}" if last else ""
         return f"{self.argv[0]} {_describe_status(running.status)}{said}" if running.status else ""

@@ -35,6 +35,7 @@ LOOK_S = 0.05  # between two looks whether the threads have ended, so that Ctrl-
 SPARE_S = 0.5  # of the limit at the end: what ending a command may take
 LEAST_S = 2.0  # with less time left at the end, no message is begun
 SAID_AFTER_S = 2.0  # of waiting at the end
+MAX_SAID = 5  # different errors that are said; the report counts all
 CANCEL_S = 2.0  # to end what runs after Ctrl-C
 
 
@@ -236,9 +237,8 @@ class Alerts:
         """Say an error once, and leave word in the run directory."""
         option = sender.channel.option
         with self._lock:
-            if error and f"{option}{error}" not in self._told:
-                self._told.add(f"{option}{error}")
-                say(f"{option}: {error}")
+            if error:
+                self._say_once(f"{option}: {error}")
             options = {one.channel.option: one.tally.as_dict() for one in self._senders}
             keys = list(map(list, list(self._keys)))
             about = {"host": host_name(), "pid": os.getpid(), "options": options, "findings": keys}
@@ -246,10 +246,12 @@ class Alerts:
                 run_files.make_folder(self._run.path / ALERTS)
                 write_json(self._run.path / ALERTS / f"{join.agent_name()}.json", about)
             except OSError as failure:
-                text = f"cannot write {self._run.path / ALERTS}: {failure.strerror or failure}"
-                if text not in self._told:
-                    self._told.add(text)
-                    say(text)
+                self._say_once(f"cannot write {self._run.path / ALERTS}: {failure.strerror or failure}")
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._told and len(self._told) < MAX_SAID:
+            self._told.add(text)
+            say(text)
 
 
 def _make_channels(settings: Settings, *, shows: bool) -> Iterator[Channel]:

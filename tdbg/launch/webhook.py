@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from http.client import HTTPException, RemoteDisconnected
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -98,6 +99,10 @@ def post(url: str, body: bytes, timeout_s: float) -> tuple[str, bool]:
             return _describe_status(error.code), error.code < 500 and error.code not in TRY_AGAIN
     except urllib.error.URLError as error:
         return _describe_failure(error.reason), isinstance(error.reason, ssl.SSLCertVerificationError)
+    except RemoteDisconnected:
+        return "the server closed the connection without an answer", False
+    except HTTPException:
+        return "the answer is not HTTP", False
     except OSError as error:
         return _describe_failure(error), False
 

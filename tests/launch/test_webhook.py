@@ -1,7 +1,11 @@
 """Posting to a webhook: three tries, five seconds each, the form that the URL takes, and a URL that stays secret."""
 
+import contextlib
 import json
 import socket
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -92,12 +96,35 @@ def test_no_error_names_the_url() -> None:
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_server_that_does_not_speak_http() -> None:
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"", "the server closed the connection without an answer"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "the answer is not HTTP"),
+        (None, "no answer within 0.5 s"),
+    ],
+)
+def test_a_server_that_does_not_speak_http(answer: bytes | None, why: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(0.1)
+
+        def serve() -> None:
+            while True:
+                taken, _ = server.accept()
+                if answer is None:
+                    continue
+                with taken:
+                    data = b""
+                    while not data.endswith(b"}"):
+                        data += taken.recv(1 << 16)
+                    taken.sendall(answer)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                serve()
+
+        threading.Thread(target=accept, daemon=True).start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/s3cretPath"
-        why = WebhookChannel(url).send(DOCUMENT, LINES, FAR)
-    assert why and "s3cret" not in why, "it takes the connection, and says nothing"
+        assert WebhookChannel(url).send(DOCUMENT, LINES, FAR) == why
 
 
 SLACK = "https://hooks.slack.com/services/T0/B0/x"
@@ -125,8 +152,5 @@ def test_a_message_is_short_and_holds_no_control_code() -> None:
 
 
 def test_the_module_is_loaded_where_it_is_wanted_alone(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     code = "import sys, tdbg.launch.start; sys.exit('urllib.request' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path).returncode == 0
