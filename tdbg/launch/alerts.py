@@ -21,7 +21,7 @@ from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Finding
 from tdbg.core.files import read_json
-from tdbg.core.guard import describe_error, guarded
+from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import say
 from tdbg.core.redaction import redact_argv, remember_secret
@@ -112,7 +112,7 @@ class Sender:
             if self.channel.cancelled.is_set() or time.monotonic() > self._until - LEAST_S:
                 self.tally.dropped += 1
                 continue
-            with guarded("the run must not end by it", lambda error: self._count(describe_error(error))):
+            with guarded("the run must not end by it", lambda error: self._count(type(error).__name__)):
                 self._count(self.channel.send(*message, self._until))
         if self.tally.dropped:
             self._report(self, "")

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -155,3 +156,22 @@ def test_profile_has_the_options_too(tmp_path: Path, option: str) -> None:
         text=True,
     )
     assert done.returncode == 2 and option.removeprefix("--") in done.stderr and os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_while_tdbg_waits_ends_the_command_and_keeps_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING + "\nsys.exit(5)")
+    options = ["--run-dir", str(tmp_path / "run"), "--on-finding", "sh -c 'sleep 702 & sleep 703'"]
+    command = warmed([sys.executable, "-m", "tdbg", "run", *options, "--", sys.executable, "train.py"])
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment({}), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as agent:
+        said = ""
+        for line in agent.stderr or ():
+            said += line
+            if "waiting for --on-finding" in line:
+                begun = time.monotonic()
+                agent.send_signal(signal.SIGINT)
+    assert agent.returncode == 5 and time.monotonic() - begun < 15, said
+    assert "interrupted: what was still to be sent" in said and "Traceback" not in said
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
+    assert not [line for line in left if line.strip() in ("sleep 702", "sleep 703")]
