@@ -18,8 +18,8 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
-        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
+        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
         'report') reply='--note --fail-on --json --color -h --help' ;;
         'status') reply='--watch --json --color -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --profile --clear-history --timeout --json --color -h --help' ;;
@@ -92,6 +92,8 @@ _tdbg_kind() {
         'run --capture-upload') reply='URL' ;;
         'run --stop-on') reply='CODE|SEVERITY' ;;
         'run --fail-on') reply='SEVERITY' ;;
+        'run --on-finding') reply='COMMAND' ;;
+        'run --notify') reply='URL' ;;
         'run --when') reply='CONDITION' ;;
         'run --then') reply='ACTION' ;;
         'run --run-dir') reply='DIR' ;;
@@ -134,6 +136,8 @@ _tdbg_kind() {
         'profile --capture-upload') reply='URL' ;;
         'profile --stop-on') reply='CODE|SEVERITY' ;;
         'profile --fail-on') reply='SEVERITY' ;;
+        'profile --on-finding') reply='COMMAND' ;;
+        'profile --notify') reply='URL' ;;
         'profile --when') reply='CONDITION' ;;
         'profile --then') reply='ACTION' ;;
         'profile --run-dir') reply='DIR' ;;

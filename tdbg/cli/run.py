@@ -133,6 +133,15 @@ OPTIONS: Options = {
         value=bool,
     ),
     "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 instead of 0 after a finding this severe.", group=FOUND),
+    "on_finding": Option(
+        ("--on-finding",),
+        "COMMAND",
+        "Run a command once for each finding, with the finding as JSON on its stdin.",
+        group=FOUND,
+    ),
+    "notify": Option(
+        ("--notify",), "URL", "Send each finding and the verdict to this URL, of Slack or any webhook.", group=FOUND
+    ),
     "when": Option(
         ("--when",), "CONDITION", "A condition on step records, such as 'loss > 10 or skipped'.", group=FOUND
     ),
@@ -196,6 +205,8 @@ class RunArgs(Args):
     stop_on: "Sequence[str]" = ()
     stop_before_update: bool | None = None
     fail_on: str | None = None
+    on_finding: str | None = None
+    notify: str | None = None
     when: "Sequence[str]" = ()
     then: "Sequence[str]" = ()
     run_dir: str | None = None
@@ -224,8 +235,13 @@ def carry_out(args: RunArgs, more: "Mapping[str, Any] | None" = None) -> int:
     """Run the command with what was typed; ``more`` are further settings."""
     from tdbg.launch.start import launch
 
-    if args.name == "":
-        raise TdbgError("--name is empty", "write --name NAME, or leave it out")
+    for option, value in (
+        ("--name NAME", args.name),
+        ("--on-finding COMMAND", args.on_finding),
+        ("--notify URL", args.notify),
+    ):
+        if value == "":
+            raise TdbgError(f"{option.split()[0]} is empty", f"write {option}, or leave it out")
     typed = {name: getattr(args, name) for name in OPTIONS if name not in NO_SETTINGS}
     typed["flags"] = [*args.flag, *(f"{off}=false" for off in args.no_flag)]
     typed["thresholds"] = args.threshold

@@ -16,8 +16,8 @@ from tdbg.core.config_files import Source, is_trusted, pyproject_sources, say_on
 from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.core.ranges import parse_ranges
-from tdbg.core.redaction import MARK
-from tdbg.core.urls import check_url
+from tdbg.core.redaction import MARK, redact_argv
+from tdbg.core.urls import check_url, check_webhook
 
 LEVELS = flag_table.LEVELS
 INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
@@ -110,6 +110,8 @@ class Settings:
     profile_on: list[str] = setting(
         LOCAL, "record a window after each finding with one of these codes or severities, and only then", factory=list
     )
+    on_finding: str = setting(ACT, "a command that is run once for each finding, which it reads as JSON from stdin", "")
+    notify: str = setting(ACT, "a URL that each finding and the verdict are sent to; it is kept secret", "")
     when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
     then: list[str] = setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
 
@@ -133,9 +135,17 @@ class Settings:
         """``disk_budget`` in bytes."""
         return parse_bytes(self.disk_budget)
 
+    @property
+    def on_finding_argv(self) -> list[str]:
+        """``on_finding`` split as a shell would; empty where nothing is run."""
+        return shlex.split(self.on_finding)
+
     def as_dict(self) -> dict[str, object]:
-        """Plain data, for run.json."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        """Plain data, for run.json and for people: without the secrets in it."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["on_finding"] = shlex.join(redact_argv(self.on_finding_argv))
+        values["notify"] = MARK if self.notify else ""
+        return values
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Settings":
@@ -363,6 +373,32 @@ def _url(key: str, value: object) -> str:
     return str(value)
 
 
+def _webhook(key: str, value: object) -> str:
+    if value:
+        try:
+            check_webhook(str(value))
+        except TdbgError as error:
+            raise TdbgError(f"{key}: {error}", error.hint) from None
+    return str(value)
+
+
+def _command(key: str, value: object) -> str:
+    """A command line; of a list of words the line that gives them."""
+    text = shlex.join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    try:
+        argv = shlex.split(text)
+    except ValueError as error:
+        raise TdbgError(
+            f"{key} cannot be split into words: {str(error)[:1].lower()}{str(error)[1:]}",
+            f"close the quotation, as in: --{key} 'python alert.py \"to me\"'",
+        ) from None
+    if text and (not argv or not argv[0]):
+        raise TdbgError(f"{key} names no command", f"write one, as in: --{key} 'python alert.py'")
+    if "\0" in text:
+        raise TdbgError(f"{key} holds a NUL character", "leave it out")
+    return text
+
+
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "level": _choice(LEVELS),
     "inject": _choice(INJECTS),
@@ -408,6 +444,8 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "profile_skip_first": _whole,
     "profile_window": _windows,
     "profile_on": _words,
+    "on_finding": _command,
+    "notify": _webhook,
     "when": _texts(check_condition),
     "then": _texts(check_action),
 }

@@ -55,6 +55,7 @@ _WITHIN = lazy_pattern(r"passw|passphrase|secret|credential|apikey|authkey|acces
 _MANY = frozenset(("keys", "tokens", "passwords", "cookies"))  # a number with them is a count
 _COUNTED = lazy_pattern(r"[-+]?[\d_]+(?:\.\d*)?(?:[eE][-+]?\d+)?|true|false|none", re.IGNORECASE)
 _NOT_SECRET = frozenset(("PWD", "OLDPWD"))  # of every shell: the current folder
+_SECRET = frozenset(("--notify", "TDBG_NOTIFY"))  # tdbg's own: whoever has the URL of a webhook may write to it
 _WORD = lazy_pattern(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 _NAME = r"[A-Za-z_][\w.-]*"
@@ -73,6 +74,8 @@ _HEADER = lazy_pattern(
 # Well-known shapes that are secrets by themselves.
 _SHAPES = lazy_pattern(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[opusr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|"
+    r"https?://(?:hooks\.slack(?:-gov)?\.com|[\w.-]+\.webhook\.office\.com|[\w.-]*discord(?:app)?\.com/api/webhooks|"
+    r"[\w.:-]+/hooks/(?=[\w-]{20}))/?[^\s\"'<>)\]}]+|"
     r"xox[abpr]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,1000}\.[\w-]{10,}\.[\w-]*)"
 )
 # A text without any of this holds no secret that is known: most texts are passed by one look.
@@ -126,6 +129,8 @@ def is_secret_name(name: str) -> bool:
     """True if the value that goes by this name may be a secret."""
     if name in _NOT_SECRET:
         return False
+    if name in _SECRET:
+        return True
     words = [word.lower() for word in _WORD.findall(name)]
     joined = "".join(words)
     return any(word in _WORDS or _WITHIN.search(word) for word in words) or bool(_WITHIN.search(joined))
@@ -149,6 +154,13 @@ def _remember(name: str, value: str) -> None:
     if _WORDS_AND_NUMBERS.fullmatch(value) or (_is_weak(name) and not _LONG_RANDOM.fullmatch(value)):
         return
     _remembered = tuple(sorted((*_remembered, value), key=len, reverse=True))
+
+
+def remember_secret(value: str) -> None:
+    """Have `redact_text` mask a value from now on, whatever it looks like."""
+    global _remembered
+    if value and value not in _remembered:
+        _remembered = tuple(sorted((*_remembered, value), key=len, reverse=True))
 
 
 def _is_weak(name: str) -> bool:

@@ -34,6 +34,7 @@ FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was t
 STATE_FILE = run_files.STATE_FILE
 UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
+ALERTS = "alerts"  # holds HOST-PID.json, what became of `--on-finding` and `--notify` of that agent
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
 # The only variables a run directory may hold: launchers', and no secrets.
 ENV_ALLOWED = lazy_pattern(
@@ -52,13 +53,23 @@ def allowed_env(environ: Mapping[str, str]) -> dict[str, str]:
 
 def copies_of(run: "RunDir") -> list[dict[str, Any]]:
     """What became of `--capture-upload`, host by host: url, host, files, bytes, failures, error."""
+    return _read_each(run.path / UPLOAD)
+
+
+def alerts_of(run: "RunDir") -> list[dict[str, Any]]:
+    """What became of `--on-finding` and `--notify`, agent by agent: host, pid, options, findings."""
+    return _read_each(run.path / ALERTS)
+
+
+def _read_each(folder: Path) -> list[dict[str, Any]]:
+    """The JSON objects in the files of a folder; what cannot be read is left out."""
     found = []
-    for path in sorted((run.path / UPLOAD).glob("*.json")):
+    for path in sorted(folder.glob("*.json")):
         try:
             found.append(read_json(path))
         except (OSError, ValueError):
             continue
-    return [copied for copied in found if isinstance(copied, dict)]
+    return [one for one in found if isinstance(one, dict)]
 
 
 def mark_unwritten(run: Path) -> None:

@@ -8,6 +8,9 @@ from tdbg.core.lazy_pattern import lazy_pattern
 
 _SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOCAL = ("file", "local")
+_WEBHOOK = lazy_pattern(
+    r"(?i)https?://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9._-]*[a-z0-9.])?)(?::(?P<port>[0-9]{1,5}))?(?:[/?][!-~]*)?"
+)
 
 
 class Url(PurePosixPath):
@@ -47,3 +50,19 @@ def check_url(word: str) -> None:
         )
     if not rest.strip("/") and found[1].lower() != "memory":
         raise TdbgError(f"{word!r} names no place", "write one such as s3://bucket/folder")
+
+
+def check_webhook(word: str) -> None:
+    """TdbgError unless a message can be posted to the URL. The URL is a secret, so no error repeats it."""
+    scheme, separator, rest = word.partition("://")
+    if not separator or scheme.lower() not in ("http", "https"):
+        raise TdbgError("not an http or https URL", "write one such as https://hooks.slack.com/services/...")
+    if "@" in rest.partition("/")[0].partition("?")[0]:
+        raise TdbgError("a URL with a user or a password is not accepted", "put the secret into the path of the URL")
+    found = _WEBHOOK.fullmatch(word)
+    if found is None:
+        raise TdbgError(
+            "the URL has no host, or characters that a URL cannot have", "write one such as https://example.org/hook"
+        )
+    if found["port"] is not None and not 0 < int(found["port"]) < 1 << 16:
+        raise TdbgError("the port of the URL is out of range", "write one from 1 to 65535, or leave it out")

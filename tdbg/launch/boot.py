@@ -62,6 +62,7 @@ def child_env(run: RunDir, settings: Settings, environ: Mapping[str, str]) -> di
     env["TDBG_RUN_DIR"] = str(run.path)
     env["TDBG_LAUNCHED_BY"] = str(os.getpid())
     env.pop("TDBG_FLAGS", None)
+    env.pop("TDBG_NOTIFY", None)  # the secret of this process alone
     if settings.flags:
         env["TDBG_FLAGS"] = flags_to_env(settings.flags)
     if settings.flags.get("PROFILER"):  # torch's recorder writes a line to stderr at each start and stop

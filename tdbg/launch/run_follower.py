@@ -79,6 +79,7 @@ class Follower:
 
     stop: called, from the thread, at the first finding that `--stop-on` asks for, or trigger whose `--then` does;
         with the reason, for people.
+    alert: called, from the thread, with each finding.
     speaks: False for an agent that joined another's run directory: it judges and may stop, but prints nothing
         and leaves report.json to the agent that made the directory.
     """
@@ -91,13 +92,14 @@ class Follower:
         *,
         capture: Callable[[], None] = lambda: None,
         profile: Callable[[], None] = lambda: None,
+        alert: Callable[[Finding], None] = lambda finding: None,
         speaks: bool = True,
     ) -> None:
         self.run = run
         self.settings = settings
         self.judge = RuleEngine(run)
         self.speaks = speaks
-        self._stop, self._capture, self._profile = stop, capture, profile
+        self._stop, self._capture, self._profile, self._alert = stop, capture, profile, alert
         self._stopped = False
         self._tails: dict[str, Tail] = {}
         self._lines_left = LIVE_LINES
@@ -184,6 +186,7 @@ class Follower:
             pass
 
     def _found(self, finding: Finding) -> None:
+        self._alert(finding)
         if self.speaks:
             self._keep(finding)
         if self.speaks and not self.settings.quiet:

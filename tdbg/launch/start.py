@@ -16,7 +16,7 @@ from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say, shared_terminal
 from tdbg.core.rundir import RunDir
-from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
+from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, uploading
 from tdbg.launch.orphans import Guard
 from tdbg.launch.program_rows import ProgramRows
 from tdbg.launch.run_follower import Follower
@@ -47,6 +47,7 @@ def launch(
     """
     environ = os.environ
     check(settings, words, environ, replace=replace)
+    alerts.check(settings, origin)
     if dry_run:
         print_lines(plan(settings, origin, words, environ, replace=replace))
         return 0
@@ -87,6 +88,8 @@ def _check_replace(settings: Settings) -> None:
         "--window-on": settings.profile_on,
         "--capture-upload": uploading.is_wanted(settings),
         "--fail-on": settings.fail_on != "never",
+        "--on-finding": settings.on_finding,
+        "--notify": settings.notify,
         "--then stop": any(parse_action(text).stop for text in settings.then),
     }
     for option, given in asked.items():
@@ -159,6 +162,7 @@ class Supervision:
         child = Child(words, env, tee)
         mark = {name: env[name] for name in boot.MARK}
         guard = Guard(child.pid, mark)
+        messages = alerts.Alerts(self.run, self.settings, words, leads=self.leads)
         # No thread is started before here: the command and its guard are forks.
         git = threading.Thread(target=self._note_git, name="tdbg-git", daemon=True)
         follower = Follower(
@@ -167,6 +171,7 @@ class Supervision:
             lambda why: self._stop(child, why),
             capture=self._capture,
             profile=self._profile,
+            alert=messages.add,
             speaks=self.leads,
         )
         copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
@@ -174,6 +179,7 @@ class Supervision:
         if self.leads:
             self._note_child(child.pid)
             git.start()
+        messages.start()
         follower.start()
         if copies:
             copies.start()
@@ -197,6 +203,7 @@ class Supervision:
         if self.leads:
             self._write_board()
         self._break_silence(verdict)
+        messages.finish(verdict, code)
         return self.exit_code(code, verdict)
 
     def _tee(self, rows: ProgramRows) -> Tee | None:

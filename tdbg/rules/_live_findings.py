@@ -19,7 +19,7 @@ def correct_live_findings(run: RunDir, findings: Sequence[Finding]) -> list[str]
     notes = []
     for live in _read_live_findings(run):
         same = [finding for finding in findings if finding.code == live.code]
-        placed = [finding for finding in same if _place(finding) == _place(live)]
+        placed = [finding for finding in same if get_place(finding) == get_place(live)]
         if not same:
             notes.append(f"reported during the run, but not confirmed at the end: {live.code} {live.title}")
         elif not placed:
@@ -29,7 +29,8 @@ def correct_live_findings(run: RunDir, findings: Sequence[Finding]) -> list[str]
     return list(dict.fromkeys(notes))
 
 
-def _place(finding: Finding) -> tuple[object, ...]:
+def get_place(finding: Finding) -> tuple[object, ...]:
+    """What makes two findings one, however each is worded."""
     return tuple(getattr(finding, name) for name in PLACE)
 
 

@@ -2,13 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.rule_base import Unarmed, evaluate_rules
-from tdbg.core.rundir import ProcessDir, RunDir, restart_count
+from tdbg.core.rundir import ProcessDir, RunDir, alerts_of, restart_count
 from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, Rule
 from tdbg.rules._live_findings import correct_live_findings
@@ -139,7 +139,7 @@ class RuleEngine:
             injections=view.injections.rows(),
             observations_by_flag=_observations_by_flag(view),
             triggers=_trigger_rows(view),
-            notes=[*_merge_notes(view), *corrections],
+            notes=[*_merge_notes(view), *corrections, *_describe_alerts(self.run)],
             files=_list_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
@@ -412,6 +412,18 @@ def _merge_notes(view: View) -> list[str]:
         for text in found.notes.values():
             said.setdefault(text, []).append(found.who)
     return [f"{text} ({joined(who, 4)})" for text, who in said.items()]
+
+
+def _describe_alerts(run: RunDir) -> Iterator[str]:
+    """What `--on-finding` and `--notify` could not send, in words."""
+    for agent in alerts_of(run):
+        options = agent.get("options")
+        for option, tally in options.items() if isinstance(options, dict) else ():
+            counts = [tally.get(name) if isinstance(tally, dict) else None for name in ("sent", "failed", "dropped")]
+            sent, failed, dropped = (count if isinstance(count, int) else 0 for count in counts)
+            why = f": {clip(str(tally.get('error')), 200)}" if failed and tally.get("error") else ""
+            if failed or dropped:
+                yield f"{option} on {agent.get('host')}: {failed + dropped} of {sent + failed + dropped} not sent{why}"
 
 
 def _list_files(run: RunDir) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.core.config import Settings, flags_from_env, flags_to_env, parse_bytes, read_flags, resolve
+from tdbg.core.config import Settings, check, flags_from_env, flags_to_env, parse_bytes, read_flags, resolve
 from tdbg.core.errors import TdbgError
 
 
@@ -109,3 +109,9 @@ def test_a_setting_is_known_by_the_name_of_its_option(tmp_path: Path) -> None:
     (tmp_path / "tdbg.yaml").write_text("measure_overhead: 5\n")
     assert resolve({}, cwd=tmp_path, environ={})[0].baseline == 5
     assert resolve({}, cwd=tmp_path, environ={"TDBG_MEASURE_OVERHEAD": "7"})[0].baseline == 7
+
+
+def test_a_command_may_be_a_list_of_words() -> None:
+    assert check("on_finding", ["python", "a b.py"]) == "python 'a b.py'"
+    assert Settings(on_finding="python 'a b.py'").on_finding_argv == ["python", "a b.py"]
+    assert check("on_finding", "") == check("notify", "") == "", "an empty variable switches it off"

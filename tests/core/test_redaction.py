@@ -214,3 +214,39 @@ def test_a_long_text_costs_little(piece: str) -> None:
         redact_text("token " + piece * (size // len(piece)), strict=True)
         took.append(time.process_time() - begun)
     assert took[1] < 0.2 or took[1] < 9 * took[0], took
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://hooks.slack.com/services/T000/B000/xK7sEcReT42",
+        "https://discord.com/api/webhooks/123/xK7sEcReT42",
+        "https://chat.example.org:8065/hooks/xk7secret42xk7secret42abcd",
+        "https://team.webhook.office.com/webhookb2/xK7sEcReT42",
+    ],
+)
+def test_the_url_of_a_webhook_is_a_secret_by_its_shape(url: str) -> None:
+    from tdbg.core.redaction import redact_argv, redact_text
+
+    assert redact_text(f'post to "{url}", then go on') == 'post to "***", then go on'
+    assert redact_argv(["curl", "-d", "@-", url]) == ["curl", "-d", "@-", "***"]
+    assert redact_text("see https://example.org/hooks/install and /hooks/pre-commit") == (
+        "see https://example.org/hooks/install and /hooks/pre-commit"
+    )
+
+
+def test_the_url_of_notify_is_a_secret_by_its_name() -> None:
+    from tdbg.core.redaction import redact_argv
+    from tdbg.core.rundir import allowed_env
+
+    url = "https://example.org/xK7sEcReT42"
+    assert redact_argv(["tdbg", "run", "--notify", url, f"--notify={url}", "--", "x"]) == [
+        "tdbg", "run", "--notify", "***", "--notify=***", "--", "x",
+    ]  # fmt: skip
+    assert allowed_env({"TDBG_NOTIFY": url, "TDBG_LEVEL": "basic"}) == {"TDBG_LEVEL": "basic"}
+
+
+def test_a_secret_that_is_remembered_is_masked_whatever_it_looks_like() -> None:
+    code = "from tdbg.core.redaction import *; remember_secret('plain words'); print(redact_text('say plain words'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "say ***\n"

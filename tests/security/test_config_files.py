@@ -101,7 +101,10 @@ HOSTILE = {
     "capture_upload": "s3://attacker/bucket",
     "run_dir": "/tmp/anywhere-else",
     "share": True,
+    "on_finding": "touch /tmp/anywhere-else",
+    "notify": "https://attacker.example/hook",
 }
+SHOWN = {"notify": "***"}  # where --dry-run does not show the value
 
 
 def as_toml(key: str, value: object) -> str:
@@ -135,7 +138,7 @@ def test_a_file_of_a_folder_never_acts_until_it_is_trusted(place: Place, where: 
     assert len(said.splitlines()) == 1 and key in said and name in said and f"tdbg trust {place.folder}" in said
     assert place.tdbg("trust", ".").returncode == 0
     shown, said = settings(place, *options)
-    assert f"setting: {key} = {HOSTILE[key]}" in shown and said == ""
+    assert f"setting: {key} = {SHOWN.get(key, HOSTILE[key])}" in shown and said == ""
 
 
 def test_trust_of_ids_is_no_trust_to_act(place: Place) -> None:

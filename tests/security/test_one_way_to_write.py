@@ -107,7 +107,7 @@ OTHER_READS = {
     "traces/analyze/trace_baseline.py": "a baseline, which the user names",
 }
 # What opens something else than a file by its name, or does so by `run_files`
-OTHER_OPENERS = {"run_files", "RunDir", "PageSet", "LegacyPages", "webbrowser", "_pipe", "archive", "source"}
+OTHER_OPENERS = {"run_files", "RunDir", "PageSet", "LegacyPages", "webbrowser", "_pipe", "archive", "source", "opener"}
 OPENERS = {"", "os", "io", "gzip", "bz2", "lzma", "zstandard", "tarfile", "zipfile", "mmap", "path"}
 
 
