@@ -1,5 +1,6 @@
 """TD-L020: the class weights of a batch sum to 0."""
 
+from tdbg.core.observations.loss import LossCallReport
 from tdbg.rules import RULES
 from tdbg.rules._loss import LossRule
 
@@ -28,4 +29,5 @@ class WeightsSumToZero(LossRule):
     code = "TD-L020"
     title = "the class weights of a batch sum to 0"
     severity = "error"
+    observes = (LossCallReport,)
     leads_to = ("TD-N001", "TD-N002", "TD-N003")

@@ -1,5 +1,6 @@
 """TD-L021: targets of the null class count in the loss."""
 
+from tdbg.core.observations.loss import LossCallReport
 from tdbg.rules import RULES
 from tdbg.rules._loss import LossRule
 
@@ -25,3 +26,4 @@ class NullsCounted(LossRule):
     code = "TD-L021"
     title = "targets of the null class count in the loss"
     severity = "warning"
+    observes = (LossCallReport,)

@@ -288,7 +288,7 @@ def know_as(original: object, wrapper: object) -> None:
         if id(original) in table:
             table[id(wrapper)] = table[id(original)]
     rules: Any = sys.modules.get("torch._dynamo.trace_rules")
-    known = getattr(rules, "get_torch_obj_rule_map", dict)()
+    known: dict[Any, Any] = getattr(rules, "get_torch_obj_rule_map", dict)()
     for one, other in ((original, wrapper), (wrapper, original)):
         if one in known:
             known.setdefault(other, known[one])

@@ -5,8 +5,6 @@ from typing import Self, TypedDict
 from tdbg.core.events import Event, Observation, doc
 from tdbg.core.observations import Evidence, Observed
 
-LOSS_CALLS = "loss-calls"  # the probe that observes torch's loss functions
-
 
 class LossFault(TypedDict, total=False):
     """One thing that a diagnostic found wrong."""
@@ -33,9 +31,7 @@ class LossReport(Observed):
     @classmethod
     def of(cls, event: Event) -> Self | None:
         """The report that an event carries, whatever its part: each diagnostic has its own."""
-        if not isinstance(event, Observation) or event.probe not in (cls.PROBE, LOSS_CALLS):
-            return None
-        if "faults" not in event.values:
+        if not isinstance(event, Observation) or event.probe != cls.PROBE or "faults" not in event.values:
             return None
         return cls(**cls.known_values(event.values), step=event.step)
 
@@ -44,10 +40,17 @@ class LossReport(Observed):
         return "; ".join(fault.get("title", "") for fault in self.faults)
 
 
+class LossCallReport(LossReport):
+    """What calls of torch's own loss functions show to be wrong."""
+
+    PROBE = "loss-calls"
+    EVIDENCE = Evidence.LOCATED
+
+
 class _OfLossCalls(Observed):
     """Calls of torch's loss functions in one step."""
 
-    PROBE = LOSS_CALLS
+    PROBE = LossCallReport.PROBE
     EVIDENCE = Evidence.LOCATED
 
     line: str = doc("the figures of each loss function", "")

@@ -196,6 +196,7 @@ class LossCalls(Probe):
             if new:
                 flag = MASKING if MASKING in self.flags else self.flags[0]
                 seen = self._masked([(call, figures)])
+                seen.line = f"the loss of this step is not finite; {seen.line}"
                 seen.faults, seen.training = [_as_dict(one) for one in new], True
                 self.emit(seen, flag=flag, step=step)
 
@@ -329,7 +330,8 @@ class LossCalls(Probe):
                 faults += _listed(find_whole_smoothing(call))
                 if self._is_first(SMOOTHING, (call.name, call.smoothing, call.classes)):
                     lines[_smoothing_line(call)] = None
-        if lines or faults or self._is_first(SMOOTHING, None):
+        is_first = self._is_first(SMOOTHING, None)
+        if lines or faults or is_first:
             seen.line = "; ".join(lines) or f"{_names(found.read)}: no label_smoothing, no soft targets"
             self._send(SMOOTHING, seen, found, faults)
 

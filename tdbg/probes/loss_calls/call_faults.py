@@ -48,7 +48,7 @@ def find_empty_mean(call: LossCall, figures: TargetFigures) -> Fault | None:
     left = call.count - figures.ignored
     if figures.zero_weight != left:
         return None
-    ignored = f", the other {figures.ignored} are ignore_index {call.ignore_index}" if figures.ignored else ""
+    ignored = f"; {figures.ignored} more equal ignore_index {call.ignore_index}" if figures.ignored else ""
     return Fault(
         "TD-L020",
         f"the class weights of the batch sum to 0 in {call.name}: its weighted mean divides by them",
