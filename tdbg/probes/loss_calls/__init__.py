@@ -22,6 +22,7 @@ from tdbg.probes.loss_calls.call_faults import (
     find_whole_smoothing,
 )
 from tdbg.probes.loss_calls.target_figures import Measurement, TargetFigures, measure
+from tdbg.runtime import tensors
 from tdbg.runtime.torch_compat import forget_wrapper, in_backward, in_transform, is_tracing, know_as
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class LossCalls(Probe):
         step_calls = self._measured.setdefault(key, _StepCalls(*key))
         measured = measure(call, target, self._null_index, with_classes=WEIGHTING in self.flags)
         values = measured.values
-        if values is None or values.device.type == "cpu":
+        if values is None or tensors.on_host(values):
             step_calls.read.append((call, measured.read([] if values is None else values.tolist())))
             return
         step_calls.waiting += 1
@@ -172,7 +173,8 @@ class LossCalls(Probe):
     # what is told
 
     def after_step(self, optimizer: object) -> None:
-        self._turn_over()
+        if self._step != self.monitor.step:  # not after an update of another optimizer
+            self._turn_over()
 
     def run_ends(self) -> None:
         self._emit_complete()

@@ -10,6 +10,7 @@ from tdbg.probes.loss_calls.call_arguments import LossCall
 
 MAX_CLASSES = 4096  # whose samples are counted
 MAX_TARGETS = 1 << 22  # whose classes are looked at; of more than these the masked ones alone are counted
+SUM_TOLERANCE = 0.01  # rows that were rounded to bfloat16 on their way are as near to 1
 MAX_ELEMENTS = 1 << 20  # of soft targets: of larger ones the first rows stand for all
 
 
@@ -111,7 +112,7 @@ def _measure_rows(made: Measurement, call: LossCall, target: Tensor) -> None:
         target = target[: max(MAX_ELEMENTS // max(target[0].numel(), 1), 1)]
     values = target.double() if target.device.type == "cpu" else target.float()
     values = values.exp() if call.in_logs else values
-    tolerance = sum_tolerance(target)
+    tolerance = max(SUM_TOLERANCE, sum_tolerance(target))
     first = min(1, target.ndim - 1)
     dims = {first} if call.name != "kl_div" else {first, target.ndim - 1}
     found = []
