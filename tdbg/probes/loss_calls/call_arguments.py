@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 HELD_BYTES = 1 << 22  # of the targets of one call, kept until the next step; larger ones are held weakly
-MEAN, SUM = 1, 2  # torch's numbers for reductions; 0 is none
+NONE, MEAN, SUM = 0, 1, 2  # torch's numbers for reductions
 
 
 class Layout(NamedTuple):
@@ -87,7 +87,7 @@ class LossCall:
         if not all(one is None or _is_plain(one) for one in (target, weight, pos_weight)):
             return None
         ignored = find(layout.ignore_index, "ignore_index", -100) if layout.ignore_index >= 0 else None
-        reduction, smoothing = find(layout.reduction, "reduction", MEAN), find(layout.smoothing, "label_smoothing", 0.0)
+        reduction, smoothing = find(layout.reduction, "reduction", NONE), find(layout.smoothing, "label_smoothing", 0.0)
         return cls(
             name=layout.name,
             kind=_kind_of(layout.name, given, target),
@@ -96,7 +96,7 @@ class LossCall:
             target=_hold(target),
             weight=weight if isinstance(weight, Tensor) else None,
             pos_weight=pos_weight if isinstance(pos_weight, Tensor) else None,
-            reduction=reduction if isinstance(reduction, int) else MEAN,
+            reduction=reduction if isinstance(reduction, int) else NONE,
             ignore_index=ignored if isinstance(ignored, int) else None,
             smoothing=smoothing if isinstance(smoothing, float) else 0.0,
             in_logs=kwargs.get("log_target") is True,
