@@ -170,7 +170,11 @@ FLAGS: tuple[Flag, ...] = (
         "Of torch's own losses it counts ignored and zero-weighted targets; "
         "for more, the program calls tdbg.probes.loss: null_masking.",
         probe="loss-calls",
-        thresholds=(Threshold("null_index", -1.0, "the class index that stands for 'no label'; -1: none", low=-1.0),),
+        thresholds=(
+            Threshold(
+                "null_index", -1.0, "the class index that stands for 'no label'; -1: none", low=-1.0, high=2.0**31
+            ),
+        ),
     ),
     Flag(
         "LOSS.CLASS_WEIGHTING",

@@ -62,7 +62,7 @@ def _each(kinds: Iterable[object], name: str) -> Callable[[], list[Target]]:
 # are for torch.compile, torch.jit, torch.fx, pickle, and for whoever has imported one by name.
 _LOSSES = (
     *(
-        f"torch._C._nn:{name}"
+        f"torch:_C._nn.{name}"
         for name in (
             *("cross_entropy_loss", "nll_loss_nd", "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss"),
             *("huber_loss", "multi_margin_loss", "multilabel_margin_loss", "soft_margin_loss"),

@@ -421,6 +421,8 @@ def test_functions_stay_the_programs_own(watch: Callable[..., Any]) -> None:
     assert F.cross_entropy is held and pickle.loads(pickle.dumps(F.kl_div)) is F.kl_div
     assert pickle.loads(pickle.dumps(module)).loss_of is F.binary_cross_entropy_with_logits
     assert copy.deepcopy(module).loss_of is module.loss_of
+    for owner, name in FUNCTIONS:
+        assert pickle.loads(pickle.dumps(getattr(owner, name))) is getattr(owner, name)
     running.monitor.detach()
     assert pickle.loads(pickle.dumps(module)).loss_of is F.binary_cross_entropy_with_logits
     assert F.cross_entropy is held
@@ -629,6 +631,22 @@ def test_compiled_graphs_are_the_same(watch: Callable[..., Any], backend: str, l
     running.monitor.detach()
     assert compiled_counts(backend) == before
     trace_rules.get_torch_obj_rule_map.cache_clear()
+
+
+def test_flags_that_come_in_a_live_run_compile_nothing_again(watch: Callable[..., Any]) -> None:
+    import torch._dynamo.utils as dynamo
+
+    torch._dynamo.reset()
+    dynamo.counters.clear()
+    forward = torch.compile(lambda x, y: nn.CrossEntropyLoss()(x, y) + F.mse_loss(x, x), backend="aot_eager")
+    given = torch.randn(8, CLASSES), labels()
+    before = forward(*given)
+    counts = dict(dynamo.counters["stats"]), dict(dynamo.counters["frames"])
+    running = watch(flags=dict(LOSSES))
+    assert torch.equal(forward(*given), before)
+    running.monitor.detach()
+    assert torch.equal(forward(*given), before)
+    assert (dict(dynamo.counters["stats"]), dict(dynamo.counters["frames"])) == counts
 
 
 def test_every_place_is_there_in_this_torch() -> None:

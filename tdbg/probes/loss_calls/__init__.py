@@ -98,6 +98,7 @@ class LossCalls(Probe):
         original = getattr(owner, name)
         self.patch(owner, name, after=partial(self._computed, LAYOUTS[name]))
         wrapper = getattr(owner, name)
+        wrapper.__qualname__ = name  # pickle looks there for what it is given, and must find the very same
         self._stood.append((original, wrapper))
         know_as(original, wrapper)
 
@@ -167,8 +168,11 @@ class LossCalls(Probe):
     def _null_index(self) -> int | None:
         if MASKING not in self.flags:
             return None
-        index = int(self.monitor.settings.threshold(NULL_INDEX))
-        return index if index >= 0 else None
+        index = self.monitor.settings.threshold(NULL_INDEX)
+        if index != int(index):
+            self.unavailable(f"null_index {index:g} is no class index, so no target is taken for null")
+            return None
+        return int(index) if index >= 0 else None
 
     # what is told
 

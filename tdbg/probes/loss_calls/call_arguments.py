@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tdbg.runtime import tensors
+
 HELD_BYTES = 1 << 22  # of the targets of one call, kept until the next step; larger ones are held weakly
 NONE, MEAN, SUM = 0, 1, 2  # torch's numbers for reductions
 
@@ -91,7 +93,7 @@ class LossCall:
         return cls(
             name=layout.name,
             kind=_kind_of(layout.name, given, target),
-            shape=tuple(given.shape),
+            shape=tuple(tensors.shape_of(given)),
             count=target.numel(),
             target=_hold(target),
             weight=weight if isinstance(weight, Tensor) else None,
