@@ -77,14 +77,17 @@ class LossCall:
 
     @classmethod
     def read(cls, layout: Layout, args: Sequence[object], kwargs: Mapping[str, object]) -> "LossCall | None":
-        """The call, from its arguments; None where one of them shows no values of its own (a subclass, a tracer)."""
+        """The call, from its arguments; None where one of them shows no values of its own (a subclass, a tracer).
+
+        The input may be missing: nothing but its shape is looked at.
+        """
 
         def find(place: int, name: str, default: object = None) -> object:
             return args[place] if 0 <= place < len(args) else kwargs.get(name, default)
 
         given, target = find(0, "input"), find(layout.target, "target")
         weight, pos_weight = find(layout.weight, "weight"), find(layout.pos_weight, "pos_weight")
-        if not isinstance(given, Tensor) or not isinstance(target, Tensor):
+        if not isinstance(target, Tensor):
             return None
         if not all(one is None or _is_plain(one) for one in (target, weight, pos_weight)):
             return None
@@ -92,8 +95,8 @@ class LossCall:
         reduction, smoothing = find(layout.reduction, "reduction", NONE), find(layout.smoothing, "label_smoothing", 0.0)
         return cls(
             name=layout.name,
-            kind=_kind_of(layout.name, given, target),
-            shape=tuple(tensors.shape_of(given)),
+            kind=_kind_of(layout.name, target),
+            shape=tuple(tensors.shape_of(given)) if isinstance(given, Tensor) else (),
             count=target.numel(),
             target=_hold(target),
             weight=weight if isinstance(weight, Tensor) else None,
@@ -113,7 +116,7 @@ def _is_plain(found: object) -> bool:
     return found.layout == torch.strided and not found.is_meta and not found.is_quantized
 
 
-def _kind_of(name: str, given: Tensor, target: Tensor) -> str:
+def _kind_of(name: str, target: Tensor) -> str:
     if name in OF_CLASSES:
         return "rows" if target.is_floating_point() else "classes"
     if name in OF_LABELS:
