@@ -189,6 +189,8 @@ function __tdbg_CODE
     printf '%s\n' 'TD-L017	memory stays after each GradNorm update'
     printf '%s\n' 'TD-L018	no gradient reaches the shared layer'
     printf '%s\n' 'TD-L019	values of GradNorm are not finite'
+    printf '%s\n' 'TD-L020	the class weights of a batch sum to 0'
+    printf '%s\n' 'TD-L021	targets of the null class count in the loss'
     printf '%s\n' 'TD-M001	memory creep'
     printf '%s\n' 'TD-M002	out of memory'
     printf '%s\n' 'TD-M003	host memory nearly full'

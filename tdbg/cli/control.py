@@ -110,7 +110,7 @@ def requested(settings: "Settings", args: ControlArgs) -> "Request":
 def _mention_flags_without_probe(flags: dict[str, bool | str]) -> None:
     from tdbg.core.flags import FLAGS
 
-    woken = {flag.name for flag in FLAGS if flag.works_alone}
+    woken = {flag.name for flag in FLAGS if flag.works_alone or flag.probe}
     deaf = [name for name in flags if name not in woken]
     if deaf:
         say(f"{', '.join(deaf)}: no probe of tdbg's; the program sees it only where it asks tdbg.flag()")

@@ -34,8 +34,11 @@ class Flag(NamedTuple):
 
     @property
     def works_alone(self) -> bool:
-        """True if it does something in a program that knows nothing of it."""
-        return bool(self.probe) or self.own
+        """True if it does all of its work in a program that knows nothing of it.
+
+        Flags of losses have a probe besides: they are also the program's, for the diagnostics that it calls.
+        """
+        return self.own or (bool(self.probe) and self.group != "losses")
 
     @property
     def leaf(self) -> str:
@@ -155,21 +158,32 @@ FLAGS: tuple[Flag, ...] = (
         "losses",
         "Log the label hierarchy, its distance matrix and the smoothed targets.",
         "Use it when hierarchical label smoothing puts mass on the wrong classes. "
-        "The program calls tdbg.probes.loss: the taxonomy_ functions.",
+        "Of torch's own losses it shows label_smoothing and the sums of soft targets; "
+        "for more, the program calls tdbg.probes.loss: the taxonomy_ functions.",
+        probe="loss-calls",
     ),
     Flag(
         "LOSS.NULL_MASKING",
         "losses",
         "Log how null-labelled samples are found, counted and masked out of the loss.",
         "Use it when samples without a label change the loss, or masking seems not to happen. "
-        "The program calls tdbg.probes.loss: null_masking.",
+        "Of torch's own losses it counts ignored and zero-weighted targets; "
+        "for more, the program calls tdbg.probes.loss: null_masking.",
+        probe="loss-calls",
+        thresholds=(
+            Threshold(
+                "null_index", -1.0, "the class index that stands for 'no label'; -1: none", low=-1.0, high=2.0**31
+            ),
+        ),
     ),
     Flag(
         "LOSS.CLASS_WEIGHTING",
         "losses",
         "Log class weights, effective sample numbers and each class's share of the loss.",
         "Use it when rare classes are ignored or dominate. "
-        "The program calls tdbg.probes.loss: class_weighting, class_losses.",
+        "Of torch's own losses it compares weight and pos_weight with the classes seen; "
+        "for more, the program calls tdbg.probes.loss: class_weighting, class_losses.",
+        probe="loss-calls",
     ),
     Flag(
         "LOSS.GRADNORM_MEMORY",

@@ -17,15 +17,16 @@ def is_own(code: CodeType) -> bool:
     return code.co_filename.startswith(OWN_FOLDER) or code in disguised
 
 
-def drop_own_frames(error: BaseException) -> None:
+def drop_own_frames(error: BaseException, *, native: bool = False) -> None:
     """Take tdbg's frames off the outer end of an exception's traceback; one that tdbg raises itself keeps them.
 
     To be followed by a bare ``raise``, which adds no frame to the traceback that the exception has.
+    native: a function without a frame of its own raised it, so no frame below tdbg's tells who did.
     """
     first = found = error.__traceback__
     while found is not None and is_own(found.tb_frame.f_code):
         found = found.tb_next
-    if found is not None and found is not first:
+    if (found is not None or native) and found is not first:
         error.__traceback__ = found
 
 
@@ -47,14 +48,17 @@ class own_frames_dropped:
 WITHOUT_OWN_FRAMES = own_frames_dropped()  # it has no state: one serves every call of a busy place
 
 
-def without_own_frames(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The function, of which an exception that passes through it shows nothing."""
+def without_own_frames(function: Callable[Arguments, Result], *, native: bool = False) -> Callable[Arguments, Result]:
+    """The function, of which an exception that passes through it shows nothing.
+
+    native: it stands in front of a function that is not written in Python.
+    """
 
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            drop_own_frames(error)
+            drop_own_frames(error, native=native)
             raise
 
     return call

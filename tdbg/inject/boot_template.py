@@ -138,8 +138,8 @@ class Waker:
         loader.exec_module = exec_module  # type: ignore[method-assign]
 
     def deliver(self, name: str, module: "ModuleType") -> None:
-        """Hand a module to its handlers, once."""
-        for handler in self.wanted.pop(name, ()):
+        """Hand a module to its handlers, once; also to those that come meanwhile, while Python still calls it loading."""
+        for handler in self.wanted.get(name, ()):
             try:
                 if callable(handler):
                     handler(module)
@@ -148,6 +148,7 @@ class Waker:
                     sys.modules[str(handler)].arrive(module)
             except Exception as error:  # fail open: the program has its module, tdbg does without
                 _note(str(handler), error)
+        self.wanted.pop(name, None)
 
 
 def _tdbg_spec() -> "ModuleSpec | None":

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdbg.core.events import Injection
+from tdbg.core.events import Injection, Observation
 from tdbg.core.files import read_tables
 from tdbg.core.flags import DIAGNOSTICS, FLAGS, covers, owner
 from tdbg.core.rundir import RunDir
+from tdbg.core.tables import counted
 from tdbg.logs.guards.program_files import files_below, maps_below
 from tdbg.logs.log_header import RECORDS
 
@@ -67,7 +68,13 @@ def records(run: RunDir) -> Iterator[dict[str, Any]]:
 def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:
     """Every check of a run. roots: where the program's source is; without it nothing is said of what code reads."""
     wanted = run.info().get("settings", {}).get("flags", {})
-    injected = [event for process in run.processes() for event in process.events() if isinstance(event, Injection)]
+    injected: list[Injection] = []
+    observed: Counter[str] = Counter()  # by flag: what probes saw
+    for event in (event for process in run.processes() for event in process.events()):
+        if isinstance(event, Injection):
+            injected.append(event)
+        elif isinstance(event, Observation):
+            observed[event.flag] += 1
     asked_for = [name for name, value in wanted.items() if value is not False]
     left_on = sorted({event.flag for event in injected if _is_left_on(event)})
     on = [*asked_for, *left_on]
@@ -75,7 +82,7 @@ def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:
     for record in records(run):
         tally.add(record)
     asked = _asked(roots)
-    checks = [check for flag in dict.fromkeys(on) for check in _of_flag(flag, tally, injected, asked)]
+    checks = [check for flag in dict.fromkeys(on) for check in _of_flag(flag, tally, injected, observed, asked)]
     for flag, count in tally.while_off.most_common():
         text = f"{count:,} records while the flag was off"
         checks.append(
@@ -103,14 +110,15 @@ def _asked(roots: Sequence[Path]) -> set[str] | None:
     return {flag for root in there for found in maps_below(root).values() for flag in found.asked}
 
 
-def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[str] | None) -> Iterator[Check]:
+def _of_flag(
+    flag: str, tally: Tally, injected: Sequence[Injection], observed: Counter[str], asked: set[str] | None
+) -> Iterator[Check]:
     entry = next((item for item in FLAGS if item.name == flag), None)
     about = [event for event in injected if event.flag == flag]
     called = any(event.where == DIAGNOSTICS for event in about)
     found_on = any(event.status == "own" for event in about)  # nobody asked tdbg for it
-    own = (
-        called or found_on or (entry is not None and bool(entry.works_alone or entry.group == "torch"))
-    )  # without log lines
+    works = entry is not None and bool(entry.works_alone or entry.group == "torch")
+    own = called or found_on or works or bool(observed[flag])  # without log lines
     count = tally.by_flag[flag]
     for event in about:
         if event.status == "set" and event.where != DIAGNOSTICS:
@@ -140,5 +148,7 @@ def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[
             yield Check(flag, "suppressed by a level", text, "note", f"lower the level of the logger {logger}")
     if called and not count:
         yield Check(flag, "ok", f"the program calls {DIAGNOSTICS}", "ok")
+    elif observed[flag] and not works and not count:
+        yield Check(flag, "ok", f"{counted(observed[flag], 'observation')} of torch's own losses", "ok")
     if count and not any(name == flag for name, _, _ in tally.suppressed):
         yield Check(flag, "ok", f"{count:,} records", "ok")

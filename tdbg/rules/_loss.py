@@ -2,29 +2,33 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import ClassVar
 
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation
-from tdbg.core.observations.loss import LossFault, LossReport
+from tdbg.core.observations import Observed
+from tdbg.core.observations.loss import LossCallReport, LossFault, LossReport
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules import Rule, add_grade
+from tdbg.rules import Rule, add_grade, read_observations
 
 
 class LossRule(Rule):
     """A rule that hands on the faults of its code; each task, class or part that they are about once."""
 
     listens = (Observation,)
-    observes = (LossReport,)
+    observes: ClassVar[tuple[type[Observed], ...]] = (LossReport, LossCallReport)
 
     def __init__(self) -> None:
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         """Hand on the faults that are new in this process."""
-        report = LossReport.of(event)
-        if report is None:
-            return ()
-        ours = [fault for fault in report.faults if fault.get("code") == self.code]
-        return [given for fault in ours for given in self._report_fault(process, report, fault)]
+        given: list[Finding] = []
+        for report in read_observations(event, self.observes):
+            assert isinstance(report, LossReport)
+            for fault in report.faults:
+                if fault.get("code") == self.code:
+                    given += self._report_fault(process, report, fault)
+        return given
 
     def _report_fault(self, process: ProcessDir, report: LossReport, fault: LossFault) -> list[Finding]:
         severity = fault.get("severity", "")

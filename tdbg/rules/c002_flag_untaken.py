@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Event, Finding, Injection
+from tdbg.core.events import Event, Finding, Injection, Observation
 from tdbg.core.flags import FLAGS, covers
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
@@ -22,7 +22,7 @@ class FlagUntaken(Rule):
 
     What it does: At the end compares the flags that were on with those that reached a config (yacs, OmegaConf,
     argparse, jsonargparse) or were read through `tdbg.flag()`. Flags that tdbg itself acts on need not
-    be read. Silent with `--inject none` and where no process reported at all (TD-C003).
+    be read, nor those under LOSS. once a loss of torch's was observed. Silent with `--inject none` and where no process reported at all (TD-C003).
 
     Why it matters: The program ran as if the flag were off; nothing else would tell.
 
@@ -38,14 +38,14 @@ class FlagUntaken(Rule):
     code = "TD-C002"
     title = "debug flag that was never read"
     severity = "warning"
-    listens = (Injection,)
+    listens = (Injection, Observation)
     needs = Needs()  # a process that took no flag may have written nothing at all
 
     def __init__(self) -> None:
         self._answered: set[str] = set()
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if isinstance(event, Injection):
+        if isinstance(event, Injection) or (isinstance(event, Observation) and _is_loss(event.flag)):
             self._answered.add(event.flag)
         return ()
 
@@ -56,6 +56,9 @@ class FlagUntaken(Rule):
         alone = {flag.name for flag in FLAGS if flag.works_alone}
         on = [name for name, value in settings.flags.items() if value is not False]
         untaken = [name for name in on if name not in self._answered and name not in alone]
+        losses = {flag.name for flag in FLAGS if _is_loss(flag.name)}
+        if losses <= set(on) and self._answered & losses:  # `-f LOSS`: whatever of them there is
+            untaken = [name for name in untaken if name not in losses]
         if not untaken:
             return ()
         return (

@@ -10,7 +10,8 @@ class EverythingMasked(LossRule):
 
     What it does: With the flag LOSS.NULL_MASKING it speaks when all samples of a batch are masked although
     some have a label, when exactly those with a label are, and when several batches in a row hold nothing
-    but masked nulls.
+    but masked nulls. Without a call of tdbg's in the program it looks at torch's own losses: a mean over
+    targets that are all `ignore_index`, or over no target at all, in the step whose loss is NaN.
 
     Why it matters: The task learns nothing; a mean over no sample is NaN.
 
@@ -26,3 +27,4 @@ class EverythingMasked(LossRule):
     code = "TD-L004"
     title = "everything is masked"
     severity = "error"
+    leads_to = ("TD-N001", "TD-N002", "TD-N003")

@@ -10,7 +10,7 @@ class SmoothingMass(LossRule):
 
     What it does: With the flag LOSS.TAXONOMY_SMOOTHING it speaks when another class than the true one has
     the most mass of a row, when the true class keeps less than `kept`, and, with `distances`, when a far
-    class gets more than a near one.
+    class gets more than a near one. Of torch's own losses it names a label_smoothing of 1.
 
     Why it matters: The model learns the neighbours of a class instead of it, or mistakes that are as bad as
     can be cost least.

@@ -9,7 +9,8 @@ class ExtremeWeights(LossRule):
     """Says when class weights lie far apart, are negative or not finite.
 
     What it does: With the flag LOSS.CLASS_WEIGHTING and a program that calls `class_weighting` it compares
-    the largest and smallest weight of the classes that occur.
+    the largest and smallest weight of the classes that occur. Without a call of tdbg's in the program it
+    does so with `weight` of torch's own losses and the classes they have seen.
 
     Why it matters: A few samples of one class decide the direction of a step: the loss jumps, and a single
     wrong label can undo many steps.
@@ -20,7 +21,8 @@ class ExtremeWeights(LossRule):
 
     What to do: Weigh by the effective number with beta 0.99 to 0.999, take a root, or clip the ratio.
 
-    Thresholds: 100 times, set by the argument `extreme`.
+    Thresholds: 100 times, set by the argument `extreme`. In torch's own losses 200 samples, 20 a class, and
+    counts that chance does not explain.
     """
 
     code = "TD-L011"

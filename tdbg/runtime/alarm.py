@@ -87,6 +87,7 @@ class Alarm:
 
     def bad_loss(self, value: float) -> None:
         """The loss is not finite and backward has not run: the weights are as they were in forward."""
+        self._ask_for_causes(self._state.step + 1)
         self._report("report_loss", value)
         if self._stops:
             raise StopBeforeUpdate
@@ -109,7 +110,19 @@ class Alarm:
 
     def bad_late(self, names: list[str], record: Step | None) -> None:
         """Values read one step late are not finite; the weights have been updated since."""
+        if not names:
+            self._ask_for_causes(record.step if record is not None else self._state.step)
         self._report("report_late", names, record)
+
+    def _ask_for_causes(self, step: int) -> None:
+        """Have probes say what made a loss bad, before the first-bad report tells of its consequences."""
+        if self._state.bad_seen or self._state.rerunning:
+            return
+        begun = time.perf_counter()
+        self._dispatcher.dispatch("loss_bad", step)
+        seconds = time.perf_counter() - begun
+        self._budget.report_s += seconds
+        self._budget.excuse(seconds)
 
     def _report(self, how: str, *args: object) -> None:
         if not self._state.bad_seen:

@@ -91,6 +91,9 @@ class Listener:
     def clip_ended(self, total: Any) -> None:
         """Gradients have been clipped; ``total`` is the norm before, as the program was told."""
 
+    def loss_bad(self, step: int) -> None:
+        """The loss of a step is not finite, for the first time: the first-bad report comes next."""
+
     def gradients_bad(self) -> None:
         """Gradients are not finite, and as the backward pass left them: the first-bad report comes next."""
 

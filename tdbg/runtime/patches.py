@@ -39,7 +39,9 @@ class Patches:
         wraps_in = type(held) if isinstance(held, staticmethod | classmethod) else None
         original = held.__func__ if wraps_in else getattr(owner, name)
         made = make(original)
-        wrapper = functools.wraps(original)(hide(made if drops_frames else without_own_frames(made)))
+        if not drops_frames:
+            made = without_own_frames(made, native=_is_native(original))
+        wrapper = functools.wraps(original)(hide(made))
         vars(wrapper).pop(BELOW, None)  # `wraps` copies it from a wrapper that is gone
         placed = wraps_in(wrapper) if wraps_in else wrapper
         inherited = isinstance(owner, type) and name not in vars(owner)
@@ -65,3 +67,8 @@ class Patches:
 
     def __len__(self) -> int:
         return len(self._done)
+
+
+def _is_native(function: object) -> bool:
+    """True for a function that is not written in Python, and so has no frame in a traceback."""
+    return inspect.isroutine(function) and not inspect.isfunction(function)

@@ -273,6 +273,34 @@ def script_makers() -> list[tuple[Any, str]]:
     return [(torch.jit, "script"), (torch.jit, "trace"), (torch.jit, "trace_module")]
 
 
+# Functions of torch that are known by identity
+
+_script_table = _find("jit._builtins._get_builtin_table", "torch.jit.script cannot script losses that tdbg observes")
+
+
+def know_as(original: object, wrapper: object) -> None:
+    """Have torch.jit take a wrapper for the function that it stands in front of; torch.compile too, once that is loaded.
+
+    torch.compile loads its table by name, and so may have met either of the two.
+    """
+    if _script_table is not None:
+        table = _script_table()
+        if id(original) in table:
+            table[id(wrapper)] = table[id(original)]
+    rules: Any = sys.modules.get("torch._dynamo.trace_rules")
+    known: dict[Any, Any] = getattr(rules, "get_torch_obj_rule_map", dict)()
+    for one, other in ((original, wrapper), (wrapper, original)):
+        if one in known:
+            known.setdefault(other, known[one])
+
+
+def forget_wrapper(original: object, wrapper: object) -> None:
+    """The wrapper goes: its place in memory may be another function's."""
+    know_as(original, wrapper)
+    if _script_table is not None:
+        _script_table().pop(id(wrapper), None)
+
+
 # Kinds, and what runs now
 
 is_tracing: Callable[[], bool] = _find("jit.is_tracing", "tdbg also watches calls while torch.jit traces them") or bool

@@ -58,6 +58,24 @@ def _each(kinds: Iterable[object], name: str) -> Callable[[], list[Target]]:
     return lambda: [(kind, name) for kind in kinds if kind is not None]
 
 
+# Below `torch.nn.functional`, where its functions and the criteria of torch.nn end up: its own functions stay as they
+# are for torch.compile, torch.jit, torch.fx, pickle, and for whoever has imported one by name.
+_LOSSES = (
+    *(
+        f"torch:_C._nn.{name}"
+        for name in (
+            *("cross_entropy_loss", "nll_loss_nd", "binary_cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss"),
+            *("huber_loss", "multi_margin_loss", "multilabel_margin_loss", "soft_margin_loss"),
+        )
+    ),
+    *(
+        f"torch:{name}"
+        for name in (
+            *("binary_cross_entropy_with_logits", "kl_div", "poisson_nll_loss", "margin_ranking_loss"),
+            *("hinge_embedding_loss", "cosine_embedding_loss"),
+        )
+    ),
+)
 _PROFILE, _SCALER, _DCP = "torch.autograd.profiler:profile", "torch.amp:GradScaler", "torch.distributed.checkpoint"
 
 PLACES: dict[str, Place] = {
@@ -73,6 +91,7 @@ PLACES: dict[str, Place] = {
     "fsdp-reduce": Place(
         "a rank's own gradients, before FSDP2 reduces them", (f"{FSDP_GROUP}:FSDPParamGroup.post_backward",)
     ),
+    "loss-computed": Place("targets and weights of losses that eager code computes", _LOSSES),
     # construction
     "optimizer-made": Place("the optimizers of the program", ("torch.optim:Optimizer.__init__",)),
     "module-copied": Place("root modules that were copied or loaded", ("torch.nn:Module.__setstate__",)),

@@ -87,7 +87,55 @@ def test_calls_outside_of_training_are_kept(watched: Runner) -> None:
 
 
 def test_a_program_that_never_calls_them_is_told_so(watched: Runner) -> None:
-    result = watched(program("plain"), FLAG)
+    result = watched(program("losses_of_torch", "--fault", "compiled"), FLAG)
     found = result.finding("TD-C002")
     assert result.codes == ["TD-C002"] and "tdbg.probes.loss" in found["try_next"]
     assert "torch.compile" in found["cause"]
+
+
+# programs without a line of tdbg
+
+
+BAD_STEP = 23
+NULLS = ("--threshold", "LOSS.NULL_MASKING.null_index=0")
+
+
+@pytest.mark.parametrize(
+    ("fault", "more", "code", "step", "words"),
+    [
+        ("ignored", (), "TD-L004", BAD_STEP, "every target of the batch is ignored by cross_entropy"),
+        ("weights", (), "TD-L020", BAD_STEP, "the class weights of the batch sum to 0 in cross_entropy"),
+        ("empty", (), "TD-L004", BAD_STEP, "cross_entropy was given a batch without a target"),
+        ("inverted", (), "TD-L012", None, "rare classes weigh least (weight of cross_entropy)"),
+        ("rows", (), "TD-L007", 1, "64 of 64 rows of the targets of cross_entropy do not sum to 1"),
+        ("null", NULLS, "TD-L021", 1, "targets of the null class 0 count in cross_entropy"),
+    ],
+)
+def test_a_mistake_in_a_plain_program_is_named_first(
+    watched: Runner, fault: str, more: tuple[str, ...], code: str, step: int | None, words: str
+) -> None:
+    result = watched(program("losses_of_torch", "--fault", fault), ("--flag", "LOSS", *more))
+    findings = result.verdict["findings"]
+    assert result.code == 0 and findings[0]["code"] == code, result.stderr
+    assert words in findings[0]["title"] and findings[0]["first_step"] == (step or findings[0]["first_step"])
+    others = {"TD-N001", "TD-N002"} if step == BAD_STEP else set()
+    assert set(result.codes) - {code} <= others
+
+
+@pytest.mark.parametrize("level", ["basic", "advanced"])
+def test_a_plain_program_without_a_mistake(watched: Runner, bare: Runner, level: str) -> None:
+    command = program("losses_of_torch")
+    result = watched(command, ("--flag", "LOSS", "--level", level))
+    same_output(result, bare(command))
+    nothing_found(result)
+    lines = filtered(result.folder)
+    assert {line["tag"] for line in lines} == {"[DEBUG_NULL_MASKING_TARGETS]"} and len(lines) >= 8
+    ignored = {printed["step"]: printed["ignored"] for printed in result.printed("step")}
+    for line in lines:
+        assert f"64 targets, {ignored[line['step']]} ignored (ignore_index -100" in str(line["text"])
+
+
+def test_without_a_flag_plain_losses_are_left_alone(watched: Runner) -> None:
+    result = watched(program("losses_of_torch", "--fault", "inverted"))
+    nothing_found(result)
+    assert not [event for event in result.events(Observation) if event.probe == "loss-calls"]

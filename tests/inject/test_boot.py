@@ -416,3 +416,21 @@ def test_a_program_that_wraps_the_finders(stage: Stage, name: str) -> None:
     )
     done = stage.python("s.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_whoever_asks_during_the_arrival_is_told_too(stage: Stage) -> None:
+    """For Python a module is still loading then, so that nobody takes it for complete."""
+    (stage.modules / "tdbg_test_handler.py").write_text(
+        HANDLER
+        + """
+first = arrive
+def arrive(module):
+    import sys
+    waker = next(finder for finder in sys.meta_path if getattr(finder, "tdbg_boot", False))
+    waker.wanted.setdefault(module.__name__, []).append(first)
+    first(module)
+"""
+    )
+    done = stage.python(script(stage, "import parcel\nimport parcel\n"))
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(" ")[2] for line in stage.arrivals] == ["parcel True"] * 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tdbg.cli import main
-from tdbg.core.events import Injection
+from tdbg.core.events import Injection, Observation
 from tdbg.logs.examine import Check, examine
 from tests.logs.test_records import FLAGS, folder  # noqa: F401 - the project's run
 from tests.streams import Stream
@@ -94,6 +94,15 @@ def test_a_flag_whose_diagnostics_the_program_calls(tmp_path: Path) -> None:
         ("LOSS.NULL_MASKING", "ok", "ok"),
         ("LOSS.CLASS_WEIGHTING", "nobody reads it", "problem"),
     ]
+
+
+def test_a_flag_whose_losses_are_observed(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("loss = nn.functional.cross_entropy(y, target)\n")
+    stream = written(tmp_path / "run", {"LOSS.NULL_MASKING": True}, {"message": "free"})
+    stream.emit("rank0000", Observation(probe="loss-calls", flag="LOSS.NULL_MASKING", part="TARGETS", step=1))
+    (check,) = examine(stream.run, [tmp_path / "src"])
+    assert (check.status, check.found) == ("ok", "1 observation of torch's own losses")
 
 
 def test_a_flag_that_only_the_program_has_on_is_left_on_and_not_off(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""What the diagnostics of losses (`tdbg.probes.loss`) find wrong; the figures of each are its own, see docs/loss.md."""
+"""What is wrong with losses: as `tdbg.probes.loss` finds it, and as torch's loss functions show it; see docs/loss.md."""
 
 from typing import Self, TypedDict
 
 from tdbg.core.events import Event, Observation, doc
-from tdbg.core.observations import Observed
+from tdbg.core.observations import Evidence, Observed
 
 
 class LossFault(TypedDict, total=False):
@@ -38,3 +38,68 @@ class LossReport(Observed):
     def text(self) -> str:
         """What is wrong."""
         return "; ".join(fault.get("title", "") for fault in self.faults)
+
+
+class LossCallReport(LossReport):
+    """What calls of torch's own loss functions show to be wrong."""
+
+    PROBE = "loss-calls"
+    EVIDENCE = Evidence.LOCATED
+
+
+class _OfLossCalls(Observed):
+    """Calls of torch's loss functions in one step."""
+
+    PROBE = LossCallReport.PROBE
+    EVIDENCE = Evidence.LOCATED
+
+    line: str = doc("the figures of each loss function", "")
+    calls: int = doc("calls that were looked at", 0)
+    faults: list[LossFault] | None = doc("findings that are new in this process: code, title, what, evidence, cause")
+    training: bool | None = doc("true in training, false in evaluation")
+
+    @property
+    def level(self) -> str:
+        """A warning where something is wrong."""
+        return "W" if self.faults else "D"
+
+    def text(self) -> str:
+        """The figures, and what is wrong."""
+        wrong = [f"{fault.get('code')} {fault.get('severity')}: {fault.get('title')}" for fault in self.faults or ()]
+        return "\n".join([self.line, *(f"  {line}" for line in wrong)])
+
+
+class MaskedTargets(_OfLossCalls):
+    """How many targets of a step the losses leave out: those of ignore_index, and those of weight 0."""
+
+    PART = "TARGETS"
+
+    targets: int = doc("targets", 0)
+    ignored: int = doc("of them equal to ignore_index; of soft targets rows without any mass", 0)
+    zero_weight: int = doc("of them not ignored, but weighted 0", 0)
+    share: float | None = doc("part of the targets that is left out, 0 to 1")
+    nulls: int | None = doc("targets equal to the configured null index")
+    counted_nulls: int | None = doc("of them neither ignored nor weighted 0")
+
+
+class WeightedClasses(_OfLossCalls):
+    """Class weights, or the weights of positives, against the classes seen so far."""
+
+    PART = "CLASSES"
+
+    classes: int = doc("classes or labels that have a weight", 0)
+    seen: int = doc("of them with a sample so far", 0)
+    samples: int = doc("samples that counted so far", 0)
+    ratio: float | None = doc("largest to smallest weight of the classes seen, weights of 0 left out")
+
+
+class SmoothedRows(_OfLossCalls):
+    """Label smoothing, and whether the rows of soft targets sum to 1."""
+
+    PART = "ROWS"
+
+    smoothing: float | None = doc("label_smoothing of the loss")
+    rows: int | None = doc("rows of soft targets")
+    bad_rows: int | None = doc("of them with a sum other than 1, or with negative mass")
+    least_sum: float | None = doc("smallest sum of a row that is not empty")
+    largest_sum: float | None = doc("largest sum of a row")

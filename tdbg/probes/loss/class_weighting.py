@@ -43,6 +43,20 @@ def class_weighting(
     Cost: 20 us a class: call it once. Source: Cui et al. 2019, "Class-Balanced Loss Based on Effective Number of
     Samples" (arXiv:1901.05555), eq. 3 and section 4.
     """
+    return weigh_classes(weights, counts, beta=beta, sampling=sampling, others=others, extreme=extreme, names=names)
+
+
+def weigh_classes(
+    weights: Tensor | Sequence[float],
+    counts: Tensor | Sequence[float],
+    *,
+    beta: float | None = None,
+    sampling: Tensor | Sequence[float] | None = None,
+    others: Mapping[str, Tensor | Sequence[float]] | None = None,
+    extreme: float = 100.0,
+    names: Sequence[str] | None = None,
+) -> ClassWeighting:
+    """The report of `class_weighting`, whatever its flag is; nothing is written."""
     count_C, given = vector(counts, "counts"), {"weights": vector(weights, "weights")}
     given |= {name: vector(more, name) for name, more in (others or {}).items()}
     given |= {"sampling": vector(sampling, "sampling")} if sampling is not None else {}

@@ -129,12 +129,14 @@ R = TypeVar("R", bound=Report)
 STATES: dict[tuple[str, ...], Any] = {}  # what diagnostics keep from call to call: (diagnostic, name, ...) -> state
 MAX_STATES = 1000
 _told: set[tuple[str, ...]] = set()
+called_flags: set[str] = set()  # those of diagnostics that the program calls, each while its flag is on
 
 
 def forget() -> None:
     """Forget what earlier calls left: counts, first weights, memory of earlier updates, findings told already."""
     STATES.clear()
     _told.clear()
+    called_flags.clear()
 
 
 os.register_at_fork(after_in_child=lambda: Guard("loss diagnostics").call(forget))
@@ -196,6 +198,7 @@ def made(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) 
     told = run_context.current.flags.get(flag, False) is not False
     if told:
         who.take(flag)
+        called_flags.add(flag)
         told = who.looks(any_step=once)
     if not (told or always) or _capturing():
         return None
