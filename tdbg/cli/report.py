@@ -25,9 +25,11 @@ HELP = """Show the verdict of a run: findings, evidence, cost.
     Examples:
         tdbg report
         tdbg report tdbg_runs/20261121-031500-train --json
+        tdbg report train --all
         tdbg report train --note "batch 12 holds an empty image"
     """
 OPTIONS: Options = {
+    "all": Option(("--all",), "", "Print everything that is known, not one screen of it."),
     "note": Option(("--note",), "TEXT", "Keep your own finding with the run."),
     "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
     "json": JSON,
@@ -38,6 +40,7 @@ class ReportArgs(Args):
     """What `report` can be given."""
 
     run: str | None = None
+    all: bool = False
     note: str | None = None
     fail_on: str = "never"
     json: bool = False
@@ -65,13 +68,15 @@ def run(args: ReportArgs) -> int:
     notes = kept(found)
     if args.json:
         print_json("report", {**verdict.as_dict(), "people": notes})
-    else:
+    elif args.all:
         blotted = view.read_info(found).get("blotted_out")
         print_lines([f"run: {verdict.run}", *verdict.page()])
         if isinstance(blotted, int) and blotted:
             print_lines([f"secrets: {blotted} masked in command, settings and environment in run.json"])
         if notes:
-            print_lines(["", "notes by people:", *(f"  {when(item)} {item.get('text', '')}" for item in notes)])
+            print_lines(["", "notes by people:", *note_lines(notes)])
+    else:
+        print_lines(verdict.screen(note_lines(notes)))
     return 1 if verdict.fails(floor) else 0
 
 
@@ -117,6 +122,11 @@ def kept(run: "RunDir") -> list[dict[str, Any]]:
     with contextlib.suppress(OSError):
         return list(read_tables(run.path / NOTES_FILE))
     return []
+
+
+def note_lines(notes: list[dict[str, Any]]) -> list[str]:
+    """Each note with its time."""
+    return [f"  {when(item)} {item.get('text', '')}" for item in notes]
 
 
 def when(item: dict[str, Any]) -> str:

@@ -47,6 +47,18 @@ class EvidencedParts(FindingParts, total=False):
     evidence: list[str]
 
 
+class Link(NamedTuple):
+    """How a finding can follow from another; named in `RuleInfo.leads_to` or `causes`. A bare code sets no condition.
+
+    same: fields that must agree wherever both findings fill them in. A module agrees with those inside it.
+    """
+
+    code: str
+    after: bool = False  # the consequence is first seen in the step of the cause or later
+    within: int | None = None  # and at most so many steps later
+    same: tuple[str, ...] = ()
+
+
 class RuleInfo:
     """What is known of a rule without evaluating it. The docstring of a rule is its page."""
 
@@ -54,8 +66,8 @@ class RuleInfo:
     title: ClassVar[str] = ""
     severity: ClassVar[str] = "warning"
     severities: ClassVar[tuple[str, ...]] = SEVERITIES  # the words of its family, from the least to the gravest
-    leads_to: ClassVar[tuple[str, ...]] = ()  # codes that follow from this one: they come after it
-    causes: ClassVar[tuple[str, ...]] = ()  # the other way round: codes that this one follows from
+    leads_to: ClassVar[tuple[str | Link, ...]] = ()  # codes that follow from this one: they come after it
+    causes: ClassVar[tuple[str | Link, ...]] = ()  # the other way round: codes that this one follows from
     thresholds: ClassVar[dict[str, float]] = {}  # name -> value
     needs: ClassVar[Needs] = Needs()
     name: ClassVar[str] = ""  # what the registry knows it by: its code
@@ -129,29 +141,52 @@ class Related(Protocol):
     @property
     def code(self) -> str: ...
     @property
-    def leads_to(self) -> Sequence[str]: ...
+    def leads_to(self) -> Sequence[str | Link]: ...
     @property
-    def causes(self) -> Sequence[str]: ...
+    def causes(self) -> Sequence[str | Link]: ...
+
+
+Links = Mapping[str, Mapping[str, Link]]  # cause -> consequence -> on what condition
 
 
 def following_codes(rules: Iterable[AnyRule | Related]) -> dict[str, set[str]]:
     """For each code that leads to others: the codes that follow from it, directly or through others."""
-    direct: dict[str, set[str]] = {}
+    return {code: set(links) for code, links in following_links(rules).items()}
+
+
+def following_links(rules: Iterable[AnyRule | Related]) -> dict[str, dict[str, Link]]:
+    """For each code that leads to others: on what condition each code follows from it, directly or through others."""
+    direct: dict[str, dict[str, Link]] = {}
     for rule in rules:
-        direct.setdefault(rule.code, set()).update(rule.leads_to)
-        for cause in rule.causes:
-            direct.setdefault(cause, set()).add(rule.code)
-    return {code: _reachable(code, direct) for code, codes in direct.items() if codes}
+        for link in map(as_link, rule.leads_to):
+            direct.setdefault(rule.code, {})[link.code] = link
+        for link in map(as_link, rule.causes):
+            direct.setdefault(link.code, {})[rule.code] = link._replace(code=rule.code)
+    return {code: _reachable(code, direct) for code in direct}
 
 
-def _reachable(code: str, direct: Mapping[str, set[str]]) -> set[str]:
-    found: set[str] = set()
-    waiting = [code]
-    while waiting:
-        new = direct.get(waiting.pop(), set()) - found - {code}
-        found |= new
-        waiting += new
+def as_link(entry: str | Link) -> Link:
+    """An entry of `leads_to` or `causes` with its condition."""
+    return entry if isinstance(entry, Link) else Link(entry)
+
+
+def _reachable(code: str, direct: Mapping[str, Mapping[str, Link]]) -> dict[str, Link]:
+    """Breadth first: of several ways to a code the shortest counts."""
+    found = dict(direct[code])
+    waiting = list(found.values())
+    for link in waiting:
+        for then in direct.get(link.code, {}).values():
+            if then.code != code and then.code not in found:
+                found[then.code] = _join_links(link, then)
+                waiting.append(found[then.code])
+    found.pop(code, None)
     return found
+
+
+def _join_links(first: Link, then: Link) -> Link:
+    """The condition of both, for a code that follows through another."""
+    within = None if first.within is None or then.within is None else first.within + then.within
+    return Link(then.code, first.after and then.after, within, tuple(name for name in first.same if name in then.same))
 
 
 Weight = tuple[float | str | bool, ...]  # what sorts first weighs least
@@ -164,23 +199,23 @@ def sort_causes_first(
     following: Mapping[str, set[str]],
     *,
     is_cause: Callable[[T], bool] = lambda _: True,
+    follows: Callable[[T, T], bool] = lambda cause, item: True,
 ) -> list[T]:
     """Sort by weight, with a cause in the place of the first of its consequences, however grave these are.
 
     following: as `following_codes` gives it. is_cause: false for an item that is too slight to be the cause of others.
+    follows: false for a cause and an item that have nothing to do with each other, whatever their codes.
     """
-    places: dict[str, Weight] = {}
-    for code in {code_of(item) for item in items} & following.keys():
-        after = [weigh(item) for item in items if code_of(item) in following[code]]
-        if after:
-            places[code] = min(after)
+    weighed = [(item, code_of(item), weigh(item)) for item in items]
 
-    def place(item: T) -> tuple[Weight, int, Weight]:
-        own, code = weigh(item), code_of(item)
-        first = min(own, places[code]) if code in places and is_cause(item) else own
-        return first, -len(following.get(code, ())), own  # the cause of a cause comes before it
+    def place(one: tuple[T, str, Weight]) -> tuple[Weight, int, Weight]:
+        item, code, own = one
+        codes = following.get(code, ())
+        after = [weight for other, code, weight in weighed if code in codes and follows(item, other)] if codes else []
+        first = min([own, *after]) if after and is_cause(item) else own
+        return first, -len(codes), own  # the cause of a cause comes before it
 
-    return sorted(items, key=place)
+    return [item for item, _, _ in sorted(weighed, key=place)]
 
 
 class RuleCatalog:
