@@ -50,12 +50,14 @@ class EvidencedParts(FindingParts, total=False):
 class Link(NamedTuple):
     """How a finding can follow from another; named in `RuleInfo.leads_to` or `causes`. A bare code sets no condition.
 
+    least, most: how many steps after the cause the consequence is first seen. An exception carries the last step done:
+        one that a step raises is first seen one step before it (-1).
     same: fields that must agree wherever both findings fill them in. A module agrees with those inside it.
     """
 
     code: str
-    after: bool = False  # the consequence is first seen in the step of the cause or later
-    within: int | None = None  # and at most so many steps later
+    least: int | None = None
+    most: int | None = None
     same: tuple[str, ...] = ()
 
 
@@ -146,23 +148,21 @@ class Related(Protocol):
     def causes(self) -> Sequence[str | Link]: ...
 
 
-Links = Mapping[str, Mapping[str, Link]]  # cause -> consequence -> on what condition
-
-
 def following_codes(rules: Iterable[AnyRule | Related]) -> dict[str, set[str]]:
     """For each code that leads to others: the codes that follow from it, directly or through others."""
-    return {code: set(links) for code, links in following_links(rules).items()}
+    links = following_links(rules)
+    return {code: _reachable(code, links) for code in links}
 
 
 def following_links(rules: Iterable[AnyRule | Related]) -> dict[str, dict[str, Link]]:
-    """For each code that leads to others: on what condition each code follows from it, directly or through others."""
-    direct: dict[str, dict[str, Link]] = {}
+    """For each code that leads to others: the codes that follow from it directly, and on what condition."""
+    found: dict[str, dict[str, Link]] = {}
     for rule in rules:
         for link in map(as_link, rule.leads_to):
-            direct.setdefault(rule.code, {})[link.code] = link
+            found.setdefault(rule.code, {})[link.code] = link
         for link in map(as_link, rule.causes):
-            direct.setdefault(link.code, {})[rule.code] = link._replace(code=rule.code)
-    return {code: _reachable(code, direct) for code in direct}
+            found.setdefault(link.code, {})[rule.code] = link._replace(code=rule.code)
+    return found
 
 
 def as_link(entry: str | Link) -> Link:
@@ -170,23 +170,14 @@ def as_link(entry: str | Link) -> Link:
     return entry if isinstance(entry, Link) else Link(entry)
 
 
-def _reachable(code: str, direct: Mapping[str, Mapping[str, Link]]) -> dict[str, Link]:
-    """Breadth first: of several ways to a code the shortest counts."""
-    found = dict(direct[code])
-    waiting = list(found.values())
-    for link in waiting:
-        for then in direct.get(link.code, {}).values():
-            if then.code != code and then.code not in found:
-                found[then.code] = _join_links(link, then)
-                waiting.append(found[then.code])
-    found.pop(code, None)
+def _reachable(code: str, links: Mapping[str, Mapping[str, Link]]) -> set[str]:
+    found: set[str] = set()
+    waiting = [code]
+    while waiting:
+        new = links.get(waiting.pop(), {}).keys() - found - {code}
+        found |= new
+        waiting += new
     return found
-
-
-def _join_links(first: Link, then: Link) -> Link:
-    """The condition of both, for a code that follows through another."""
-    within = None if first.within is None or then.within is None else first.within + then.within
-    return Link(then.code, first.after and then.after, within, tuple(name for name in first.same if name in then.same))
 
 
 Weight = tuple[float | str | bool, ...]  # what sorts first weighs least

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tdbg.core.events import SEVERITIES, Finding
 from tdbg.core.observations import Evidence
-from tdbg.core.rule_base import AnyRule, Link, Weight, following_links, sort_causes_first
+from tdbg.core.rule_base import AnyRule, Link, Weight, following_codes, following_links, sort_causes_first
 from tdbg.rules import at_least
 from tdbg.rules._rule_cards import RuleCard, list_rule_cards
 
@@ -32,39 +32,55 @@ def order_findings(findings: Sequence[Finding], others: Iterable[AnyRule] = ()) 
     if len(findings) < 2:
         return OrderedFindings(list(findings), [None] * len(findings))
     rules: list[AnyRule | RuleCard] = [*list_rule_cards(), *others]
+    direct = _link_findings(findings, rules)
+    reached = {place: _find_reached(place, direct) for place in direct}
+    order = sort_causes_first(
+        range(len(findings)),
+        lambda place: findings[place].code,
+        lambda place: _weigh(findings[place]),
+        following_codes(rules),
+        follows=lambda cause, place: place in reached.get(cause, ()),
+    )
+    new_places = {place: at for at, place in enumerate(order)}
+    causes = [
+        next((new_places[cause] for cause in order[:at] if place in direct.get(cause, ())), None)
+        for at, place in enumerate(order)
+    ]
+    return OrderedFindings([findings[place] for place in order], causes)
+
+
+def _link_findings(findings: Sequence[Finding], rules: Sequence[AnyRule | RuleCard]) -> dict[int, set[int]]:
+    """For each finding that others follow from directly: where those stand."""
     usual = {rule.code: rule.severity for rule in rules}
     links = following_links(rules)
-
-    def is_cause(finding: Finding) -> bool:
-        return at_least(finding.severity, usual.get(finding.code, finding.severity))
-
-    def follows(cause: Finding, finding: Finding) -> bool:
-        link = links.get(cause.code, _NO_LINKS).get(finding.code)
-        return link is not None and is_cause(cause) and meets_condition(link, cause, finding)
-
-    found = sort_causes_first(
-        findings,
-        lambda finding: finding.code,
-        _weigh,
-        {code: set(after) for code, after in links.items()},
-        is_cause=is_cause,
-        follows=follows,
-    )
-    causes = [
-        next((at for at, cause in enumerate(found[:place]) if follows(cause, finding)), None)
-        for place, finding in enumerate(found)
-    ]
-    return OrderedFindings(found, causes)
+    found: dict[int, set[int]] = {}
+    for at, cause in enumerate(findings):
+        after = links.get(cause.code)
+        if after and at_least(cause.severity, usual.get(cause.code, cause.severity)):
+            found[at] = {
+                place
+                for place, finding in enumerate(findings)
+                if finding.code in after and meets_condition(after[finding.code], cause, finding)
+            }
+    return found
 
 
-_NO_LINKS: Mapping[str, Link] = {}
+def _find_reached(place: int, direct: Mapping[int, set[int]]) -> set[int]:
+    """The findings that follow from one, directly or through others."""
+    found: set[int] = set()
+    waiting = [place]
+    while waiting:
+        new = direct.get(waiting.pop(), set()) - found - {place}
+        found |= new
+        waiting += new
+    return found
 
 
 def meets_condition(link: Link, cause: Finding, finding: Finding) -> bool:
     """True if a finding can follow from a cause. What one of them does not say speaks neither for it nor against it."""
     if cause.first_step is not None and finding.first_step is not None:
         later = finding.first_step - cause.first_step
-        if (link.after and later < 0) or (link.within is not None and later > link.within):
+        if (link.least is not None and later < link.least) or (link.most is not None and later > link.most):
             return False
     return all(_agree(name, getattr(cause, name), getattr(finding, name)) for name in link.same)
 

@@ -77,7 +77,7 @@ class ExceptionRule(Rule):
     code = "TD-R003"
     title = "exception"
     severity = "error"
-    leads_to = ("TD-R001",)
+    leads_to = ("TD-R001", "TD-R004", "TD-R006")
     listens = (Note, Traceback)
 
     def __init__(self) -> None:
