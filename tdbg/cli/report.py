@@ -30,6 +30,7 @@ HELP = """Show the verdict of a run: findings, evidence, cost.
     """
 OPTIONS: Options = {
     "all": Option(("--all",), "", "Print everything that is known, not one screen of it."),
+    "markdown": Option(("--markdown",), "", "Print it as Markdown, for an issue tracker."),
     "note": Option(("--note",), "TEXT", "Keep your own finding with the run."),
     "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
     "json": JSON,
@@ -41,6 +42,7 @@ class ReportArgs(Args):
 
     run: str | None = None
     all: bool = False
+    markdown: bool = False
     note: str | None = None
     fail_on: str = "never"
     json: bool = False
@@ -54,6 +56,7 @@ def run(args: ReportArgs) -> int:
     from tdbg.rules.rule_engine import judge_run
 
     floor = severity(args.fail_on)
+    check_forms(args)
     found = RunDir.open(args.run, writes=args.note is not None)
     if not found.processes():
         for why in found.unreadable():
@@ -68,6 +71,10 @@ def run(args: ReportArgs) -> int:
     notes = kept(found)
     if args.json:
         print_json("report", {**verdict.as_dict(), "people": notes})
+    elif args.markdown:
+        from tdbg.rules.markdown_report import write_markdown
+
+        print("\n".join(write_markdown(verdict, view.read_info(found), note_lines(notes))))
     elif args.all:
         blotted = view.read_info(found).get("blotted_out")
         print_lines([f"run: {verdict.run}", *verdict.page()])
@@ -78,6 +85,13 @@ def run(args: ReportArgs) -> int:
     else:
         print_lines(verdict.screen(note_lines(notes)))
     return 1 if verdict.fails(floor) else 0
+
+
+def check_forms(args: ReportArgs) -> None:
+    """TdbgError for two forms at once."""
+    asked = [option for option, is_asked in (("--json", args.json), ("--markdown", args.markdown)) if is_asked]
+    if len(asked) > 1:
+        raise TdbgError(f"{' and '.join(asked)} cannot both be", "choose one")
 
 
 def tell_damage(run: "RunDir") -> None:

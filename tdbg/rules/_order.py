@@ -1,6 +1,6 @@
 """The order of findings in a verdict, and their stories: the worst first, and a cause before what follows from it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tdbg.core.events import SEVERITIES, Finding
@@ -13,19 +13,19 @@ GRADES = tuple(kind.word for kind in Evidence)  # the surest first
 
 
 class OrderedFindings(NamedTuple):
-    """Findings in the order in which people read them; the first is the one to mend."""
+    """Findings in the order of reports, and for each the place of the finding that it follows from; None: it stands alone."""
 
     findings: list[Finding]
-    causes: list[int | None]  # for each finding: where the finding stands that it follows from; None: it stands alone
+    causes: list[int | None]
 
 
 def order_findings(findings: Sequence[Finding], others: Iterable[AnyRule] = ()) -> OrderedFindings:
     """Order the findings, and say which of them follow from which.
 
     A cause stands before the consequences that its rule names (`Rule.leads_to`), or that name it (`Rule.causes`),
-    however severe those are: it takes the place of the first of them. A finding below the usual severity of its rule,
-    such as an exception that the program lived on with, is no cause. Of findings of one severity and step the surer
-    comes first.
+    however severe those are: it takes the place of the first of them. Only what is critical stays first in the list;
+    a story, which is for people, puts its cause above it. A finding below the usual severity of its rule, such as an
+    exception that the program lived on with, is no cause. Of findings of one severity and step the surer comes first.
 
     others: rules of another family whose findings are among these.
     """
@@ -34,19 +34,26 @@ def order_findings(findings: Sequence[Finding], others: Iterable[AnyRule] = ()) 
     rules: list[AnyRule | RuleCard] = [*list_rule_cards(), *others]
     direct = _link_findings(findings, rules)
     reached = {place: _find_reached(place, direct) for place in direct}
-    order = sort_causes_first(
-        range(len(findings)),
-        lambda place: findings[place].code,
-        lambda place: _weigh(findings[place]),
-        following_codes(rules),
-        follows=lambda cause, place: place in reached.get(cause, ()),
+    codes = following_codes(rules)
+
+    def sort(follows: Callable[[int, int], bool]) -> list[int]:
+        places = range(len(findings))
+        weights = [_weigh(finding) for finding in findings]
+        return sort_causes_first(places, lambda at: findings[at].code, weights.__getitem__, codes, follows=follows)
+
+    def may_pass(cause: int, place: int) -> bool:
+        return findings[place].severity != SEVERITIES[-1] or findings[cause].severity == SEVERITIES[-1]
+
+    listed = sort(lambda cause, place: place in reached.get(cause, ()) and may_pass(cause, place))
+    by_cause = sort(lambda cause, place: place in reached.get(cause, ()))
+    causes = {
+        place: next((cause for cause in by_cause[:at] if place in direct.get(cause, ())), None)
+        for at, place in enumerate(by_cause)
+    }
+    return OrderedFindings(
+        [findings[place] for place in listed],
+        [None if (cause := causes[place]) is None else listed.index(cause) for place in listed],
     )
-    new_places = {place: at for at, place in enumerate(order)}
-    causes = [
-        next((new_places[cause] for cause in order[:at] if place in direct.get(cause, ())), None)
-        for at, place in enumerate(order)
-    ]
-    return OrderedFindings([findings[place] for place in order], causes)
 
 
 def _link_findings(findings: Sequence[Finding], rules: Sequence[AnyRule | RuleCard]) -> dict[int, set[int]]:

@@ -20,26 +20,30 @@ class Story(NamedTuple):
 
 
 def group_stories(findings: Sequence[Finding], causes: Sequence[int | None]) -> list[Story]:
-    """Each finding that follows from no other one with all that follow from it, directly or not.
+    """Each finding that follows from no other one with all that follow from it, directly or not, by the worst of each.
 
     causes: for each finding the place of the one that it follows from; findings without one stand alone.
     """
-    stories: dict[int, Story] = {}
+    members: dict[int, list[Finding]] = {}
     for place, finding in enumerate(findings):
         first = _find_first_cause(place, causes)
-        if first in stories:
-            stories[first].followers.append(finding)
-        else:
-            stories[place] = Story(finding, [])
-    for story in stories.values():
-        story.followers.sort(key=lambda finding: float("inf") if finding.first_step is None else finding.first_step)
-    return list(stories.values())
+        members.setdefault(first, [])
+        if first != place:
+            members[first].append(finding)
+    return [Story(findings[first], sorted(followers, key=_first_step)) for first, followers in members.items()]
 
 
 def _find_first_cause(place: int, causes: Sequence[int | None]) -> int:
-    while place < len(causes) and (cause := causes[place]) is not None and cause < place:
+    for _ in causes:
+        cause = causes[place] if place < len(causes) else None
+        if cause is None:
+            break
         place = cause
     return place
+
+
+def _first_step(finding: Finding) -> float:
+    return float("inf") if finding.first_step is None else finding.first_step
 
 
 def list_stories(stories: Sequence[Story], room: int) -> list[str]:

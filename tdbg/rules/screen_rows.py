@@ -32,6 +32,14 @@ def _count_line_rows(line: str, columns: int) -> int:
     return rows
 
 
+def cut_rows(lines: Sequence[str], rows: int, columns: int = COLUMNS) -> list[str]:
+    """The first lines that fit; the very first stays, however long it is."""
+    kept = list(lines)
+    while len(kept) > 1 and count_rows(kept, columns) > rows:
+        kept.pop()
+    return kept
+
+
 def fit_stories(stories: Sequence[Story], rows: int, columns: int = COLUMNS) -> list[str]:
     """Stories in at most ``rows`` rows: titles before consequences, and details of the first before those of others."""
     kept = _fit_titles(stories, rows, columns)

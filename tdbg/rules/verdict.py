@@ -16,7 +16,7 @@ from tdbg.rules.cost_lines import BaselineRow, CostRow, cost_text, list_baseline
 from tdbg.rules.finding_lines import Story, block, group_stories, list_grades, list_stories, title_line
 from tdbg.rules.flag_lines import InjectionRow, flag_lines
 from tdbg.rules.rank_lines import RankRow, ended_as_planned, list_processes, list_progress, loss_text
-from tdbg.rules.screen_rows import COLUMNS, ROWS, count_rows, fit_stories
+from tdbg.rules.screen_rows import COLUMNS, ROWS, count_rows, cut_rows, fit_stories
 from tdbg.rules.text import clip, figure
 from tdbg.rules.watched import NotWatched, WatchedRow, not_watched_line, watched_line
 
@@ -104,6 +104,11 @@ class Verdict:
         """The findings by what they follow from: each cause with its consequences, the earliest first."""
         return group_stories(self.findings, self.causes)
 
+    def list_causes(self) -> list[Finding | None]:
+        """For each finding the one that it follows from, if any."""
+        known = [*self.causes, *[None] * len(self.findings)]
+        return [None if at is None else self.findings[at] for at, _ in zip(known, self.findings, strict=False)]
+
     def _describe_silence(self) -> str:
         """No finding must mean that nothing was wrong, never that nothing was looked at."""
         if self.level == "off":
@@ -152,29 +157,36 @@ class Verdict:
 
     def lines(self, limit: int = VERDICT_LINES) -> list[str]:
         """The short form for the end of a run: at most ``limit`` lines and one screen; three lines of a healthy run."""
+        columns = COLUMNS - PREFIX_COLUMNS
+        rows = ROWS - count_rows(self._trouble_lines()[:1], columns)  # the supervisor adds it
         if not self.findings:
-            return self._healthy_lines()[:limit]
-        more = f"more: `{self._report_command()}`, `tdbg explain {self.findings[0].code}`"
-        tail = [*self._rank_lines(), *self._extra_lines(), more]
+            return cut_rows(self._healthy_lines()[:limit], rows, columns)
+        more = f"more: `{self._report_command()}`, `tdbg explain {self.stories()[0].first.code}`"
+        tail = [more, *self._rank_lines(), *self._extra_lines()]
         room = min(max(limit - 1 - len(tail), 1), SHOWN_FINDINGS)
         while True:
-            lines = [self.headline(), *list_stories(self.stories(), room), *tail][:limit]
+            lines = [self.headline(), *list_stories(self.stories(), room), *tail]
             room -= 1
-            if not room or count_rows(lines, COLUMNS - PREFIX_COLUMNS) <= ROWS:
-                return lines
+            if not room or count_rows(lines, columns) <= rows:
+                break
+        lines = cut_rows(lines[:limit], rows, columns)
+        if more in lines:
+            lines.remove(more)
+            lines.append(more)
+        return lines
 
     def screen(self, notes: Sequence[str] = ()) -> list[str]:
         """The form of `tdbg report`: one screen of 24 rows, whose last line says how much more there is.
 
         notes: what people left with the run; the last ones are shown.
         """
-        noted = [clip(f"note: {text.strip()}", 150) for text in notes[-SHOWN_NOTES:]]
+        added = [*self._trouble_lines()[:1], *(clip(f"note: {text.strip()}", 150) for text in notes[-SHOWN_NOTES:])]
         if not self.findings:
-            return [*self._healthy_lines(), *noted, *self._trouble_lines()[:1]]
-        tail = [*self._rank_lines(), *self._extra_lines(), *noted, *self._coverage_lines(), *self._trouble_lines()]
-        while len(tail) > 1 and ROWS - count_rows([self.headline(), *tail, self._more_text(999)]) < STORY_ROWS:
-            tail.pop()
-        rows = ROWS - count_rows([self.headline(), *tail, self._more_text(999)])
+            return cut_rows([*self._healthy_lines(), *added], ROWS)
+        ends = [self.headline(), self._more_text(999)]
+        tail = [*self._rank_lines(), *self._extra_lines(), *added, *self._coverage_lines()]
+        tail = cut_rows(tail, ROWS - STORY_ROWS - count_rows(ends))
+        rows = ROWS - count_rows([*ends, *tail])
         lines = [self.headline(), *fit_stories(self.stories(), rows), *tail]
         left = sum(map(bool, self.page())) - len(lines)
         return [*lines, self._more_text(max(left, 0))]
@@ -267,7 +279,7 @@ class Verdict:
 
     def _more_text(self, count: int) -> str:
         lines = f"{counted(count, 'more line')}" if count else "machine-readable"
-        return f"{lines}: `{self._report_command()} --all`; what a code means: `tdbg explain {self.findings[0].code}`"
+        return f"{lines}: `{self._report_command()} --all`; what a code means: `tdbg explain {self.stories()[0].first.code}`"
 
     def _report_command(self) -> str:
         """``tdbg report 20261121-031500-train``: what to type in this folder."""

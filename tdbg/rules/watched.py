@@ -74,7 +74,7 @@ def count_watched(view: View, level: str, rules: int, rules_armed: int) -> Watch
         "eval_calls": least(lambda found: found.evals),
         "batches": least(lambda found: found.batches),
         "checkpoints": sum(found.checkpoints for found in ranks),
-        "hooked_pct": min(map(_hooked_pct, ranks), default=0.0),
+        "hooked_pct": min(map(_hooked_pct, ranks), default=100.0),
         "rules": rules,
         "rules_armed": rules_armed,
     }
@@ -93,24 +93,27 @@ def watched_line(row: WatchedRow | None, level: str) -> str:
     if row is None or level == "off":
         return f"watched: nothing{f' (--level {level})' if level else ''}"
     parts = []
+    least = "at least " if row["steps_recorded"] < row["steps"] else ""  # what has no record is not counted
     if row["steps"]:
         parts.append(f"{row['steps_recorded']:,} of {counted(row['steps'], 'step')} on record")
         parts.append(f"gradients read in {counted(row['gradient_reads'], 'step')}")
     if row["eval_passes"] and row["steps"]:
-        parts.append(counted(row["eval_passes"], "evaluation pass"))
+        parts.append(f"{least}{counted(row['eval_passes'], 'evaluation pass')}")
     elif row["eval_calls"]:
         parts.append(counted(row["eval_calls"], "evaluation call"))
     if row["batches"]:
-        parts.append(f"{row['batches']:,} {'batch' if row['batches'] == 1 else 'batches'}")
+        parts.append(f"{least}{row['batches']:,} {'batch' if row['batches'] == 1 else 'batches'}")
     if row["checkpoints"]:
         parts.append(counted(row["checkpoints"], "checkpoint"))
     seen = ", ".join(parts) or "no step and no evaluation"
     seen += f", on each of {row['ranks']} ranks" if row["ranks"] > 1 and parts else ""
     hooked = (
-        f"; hooks on modules for {row['hooked_pct']:.0f} % of the time (short calls)" if row["hooked_pct"] < 99 else ""
+        f"; hooks on modules for {row['hooked_pct']:.0f} % of the time (short calls)"
+        if round(row["hooked_pct"]) < 99
+        else ""
     )
     higher = f", at times {row['level']}" if row["level"] != level else ""
-    armed = f"; {row['rules_armed']} of {counted(row['rules'], 'check')} armed" if row["rules"] else ""
+    armed = f"; {row['rules_armed']} of {counted(row['rules'], 'check')} active" if row["rules"] else ""
     return f"watched (--level {level}{higher}): {seen}{hooked}{armed}"
 
 
