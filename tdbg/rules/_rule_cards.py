@@ -41,7 +41,7 @@ class RuleCard:
 
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
-        self.leads_to, self.causes = (_read_links(values.get(name, ())) for name in ("leads_to", "causes"))
+        self.leads_to, self.causes = _read_links(self.leads_to), _read_links(self.causes)
 
     def load(self) -> Rule:
         """An instance of the rule."""

@@ -46,7 +46,7 @@ class BaselineRow(TypedDict):
 
 
 def cost_text(cost: CostRow) -> str:
-    """``cost 0.40 % (budget 1 %)``, and why a run that was over in a moment cost more; empty where nothing is known."""
+    """``cost of tdbg 0.40 % (budget 1 %)``, and why a run that was over in a moment cost more; empty where nothing is known."""
     pct = cost.get("pct")
     if pct is None:
         return ""

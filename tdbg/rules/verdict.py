@@ -194,8 +194,10 @@ class Verdict:
     def page(self) -> list[str]:
         """The long form for `tdbg report --all`."""
         lines = [self.headline(), *self._coverage_lines()]
-        for place, finding in enumerate(self.findings):
-            lines += ["", *block(finding, limit=40), *list_grades(finding), *self._origin_lines(place)]
+        for story in self.stories():
+            lines += self._whole_lines(story.first)
+            for finding in story.followers:
+                lines += self._whole_lines(finding)
         observed = [f"{flag}: {row['text']}" for flag, row in self.observations_by_flag.items()]
         for heading, rows in (
             ("triggers", [_trigger_line(row) for row in self.triggers]),
@@ -247,9 +249,11 @@ class Verdict:
         at = self.causes[place] if place < len(self.causes) else None
         return None if at is None else {"finding": at, "code": self.findings[at].code}
 
-    def _origin_lines(self, place: int) -> list[str]:
-        origin = self._origin(place)
-        return [f"  follows from: {title_line(self.findings[origin['finding']])}"] if origin else []
+    def _whole_lines(self, finding: Finding) -> list[str]:
+        """All that is known of a finding, and what it follows from."""
+        origin = self._origin(next(place for place, one in enumerate(self.findings) if one is finding))
+        follows = [f"  follows from: {title_line(self.findings[origin['finding']])}"] if origin else []
+        return ["", *block(finding, limit=40), *list_grades(finding), *follows]
 
     def _healthy_lines(self) -> list[str]:
         """What was watched and what was not; of ranks only what the headline does not say."""
