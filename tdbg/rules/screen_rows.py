@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from tdbg.core.escapes import escape_controls
 from tdbg.core.tables import counted, width
 from tdbg.core.terminal import DEFAULT_COLUMNS, DEFAULT_ROWS, HANG
 from tdbg.rules.finding_lines import Story, follower_line, list_advice, list_evidence, title_line
@@ -10,8 +11,8 @@ ROWS, COLUMNS = DEFAULT_ROWS, DEFAULT_COLUMNS
 
 
 def count_rows(lines: Iterable[str], columns: int = COLUMNS) -> int:
-    """How many rows lines take: they wrap between words, and the rest of a line is indented."""
-    return sum(_count_line_rows(line, columns) for line in lines)
+    """How many rows lines take as they are shown: they wrap between words, and the rest of a line is indented."""
+    return sum(_count_line_rows(escape_controls(line), columns) for line in lines)
 
 
 def _count_line_rows(line: str, columns: int) -> int:

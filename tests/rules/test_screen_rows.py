@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from streams import Stream, bad
 
+from tdbg.core.escapes import escape_controls
 from tdbg.core.events import Cost, Finding, Step, Trigger
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.terminal import format_lines
@@ -22,6 +23,7 @@ WORDS = (
     "x" * 90,
     "gradient",
     "日本語",
+    "\x1b]0;title\x07",
     "/a/very/long/path/of/a/checkpoint.safetensors",
     "-",
 )
@@ -33,7 +35,7 @@ def test_rows_are_counted_as_the_terminal_wraps_them(columns: int) -> None:
     for _ in range(300):
         words = " ".join(drawn.choices(WORDS, k=drawn.randrange(1, 30)))
         line = " " * drawn.choice([0, 2, 4]) + words
-        shown = format_lines([line], columns, color=False)
+        shown = format_lines([escape_controls(line)], columns, color=False)
         assert count_rows([line], columns) >= shown.count("\n")
         if "x" * 90 not in words and "日" not in words:
             assert count_rows([line], columns) == shown.count("\n"), line
@@ -58,7 +60,7 @@ def make_finding(number: int, words: int) -> Finding:
     return Finding(
         code=f"TD-T{number:03d}",
         severity="error",
-        title="word " * words + str(number),
+        title="word " * words + str(number) + "\x1b" * (words // 4),
         first_step=number,
         evidence=["evidence " * words] * 12,
         cause="because " * words,
@@ -83,7 +85,7 @@ def test_the_verdict_fits_on_one_screen_and_counts_the_rest(
     notes = ["2026-11-24 10:00 " + "a note " * 40] * 5
     printed = [*verdict.lines(), f"trouble: {verdict.trouble[0]}"]  # as the supervisor does
     for lines, columns in ((verdict.screen(notes), COLUMNS), (printed, COLUMNS - PREFIX_COLUMNS)):
-        assert format_lines(lines, columns, color=False).count("\n") <= ROWS
+        assert format_lines(map(escape_controls, lines), columns, color=False).count("\n") <= ROWS
     shown = verdict.screen(notes)
     assert shown[0] == verdict.headline()
     if not count:
