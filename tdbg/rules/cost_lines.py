@@ -46,12 +46,12 @@ class BaselineRow(TypedDict):
 
 
 def cost_text(cost: CostRow) -> str:
-    """``cost of tdbg 0.40 % (budget 1 %)``, and why a run that was over in a moment cost more; empty where nothing is known."""
+    """``cost of tdbg 0.40 % (budget 1 %)``, and what the budget does not hold; empty where nothing is known."""
     pct = cost.get("pct")
     if pct is None:
         return ""
     short = ", short run" if _is_short(cost) else ""
-    return f"cost of tdbg {pct:.2f} % (budget {cost['budget_pct']:g} %{short})"
+    return f"cost of tdbg {pct:.2f} % (budget {cost['budget_pct']:g} %{short}){_unbudgeted_text(cost)}"
 
 
 def list_costs(cost: CostRow, costliest: str) -> list[str]:

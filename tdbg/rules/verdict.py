@@ -75,7 +75,7 @@ class Verdict:
     """What is known of a run. `lines` is its short form; `page` and `as_dict` hold everything."""
 
     run: str
-    findings: list[Finding] = field(default_factory=list)  # worst first, then by step; a cause before what follows
+    findings: list[Finding] = field(default_factory=list)  # in the order of `order_findings`
     causes: list[int | None] = field(default_factory=list)  # of each finding: the place of the one that it follows from
     ranks: list[RankRow] = field(default_factory=list)
     others: list[RankRow] = field(default_factory=list)  # processes that stepped beside their rank
@@ -120,7 +120,7 @@ class Verdict:
 
     @property
     def worst_severity(self) -> str | None:
-        """The severity of the worst finding, if there is one; it need not be the first: see `sort_findings`."""
+        """The severity of the worst finding, if there is one; it need not be the first: see `order_findings`."""
         return max((finding.severity for finding in self.findings), key=SEVERITIES.index, default=None)
 
     def fails(self, floor: str) -> bool:
@@ -282,7 +282,7 @@ class Verdict:
         return [f"trouble: {text}" for text in self.trouble]
 
     def _more_text(self, count: int) -> str:
-        lines = f"{counted(count, 'more line')}" if count else "machine-readable"
+        lines = f"{counted(count, 'more line')}" if count else "all of it"
         return f"{lines}: `{self._report_command()} --all`; what a code means: `tdbg explain {self.stories()[0].first.code}`"
 
     def _report_command(self) -> str:

@@ -101,6 +101,8 @@ def watched_line(row: WatchedRow | None, level: str) -> str:
         parts.append(f"{least}{counted(row['eval_passes'], 'evaluation pass')}")
     elif row["eval_calls"]:
         parts.append(counted(row["eval_calls"], "evaluation call"))
+    elif row["steps"]:
+        parts.append("no evaluation on record")
     if row["batches"]:
         parts.append(f"{least}{row['batches']:,} {'batch' if row['batches'] == 1 else 'batches'}")
     if row["checkpoints"]:

@@ -52,7 +52,7 @@ def test_what_has_no_record_is_not_counted_as_watched(one: tuple[Stream, str]) -
     run.end(rank, 1000)
     watched, _ = coverage(run)
     assert watched.startswith(
-        "watched (--level basic): 2 of 1,000 steps on record, gradients read in 7 steps, at least 500 batches;"
+        "watched (--level basic): 2 of 1,000 steps on record, gradients read in 7 steps, no evaluation on record, at least 500 batches;"
         " hooks on modules for 60 % of the time (short calls); "
     )
 
@@ -65,7 +65,9 @@ def test_of_several_ranks_the_least_watched_one_counts(stream: Callable[..., Str
         run.end(folder, 9)
     headline, watched, unwatched = run.judge().lines()
     assert headline == "verdict: no problem found in what was watched; 2 ranks, 9 steps; exit 0"
-    assert ": 4 of 9 steps on record, gradients read in 4 steps, on each of 2 ranks; " in watched
+    assert (
+        ": 4 of 9 steps on record, gradients read in 4 steps, no evaluation on record, on each of 2 ranks; " in watched
+    )
     assert unwatched.startswith("not watched: ")
 
 
