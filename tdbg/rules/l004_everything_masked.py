@@ -1,5 +1,6 @@
 """TD-L004: everything is masked."""
 
+from tdbg.core.rule_base import Link
 from tdbg.rules import RULES
 from tdbg.rules._loss import LossRule
 
@@ -27,4 +28,4 @@ class EverythingMasked(LossRule):
     code = "TD-L004"
     title = "everything is masked"
     severity = "error"
-    leads_to = ("TD-N001", "TD-N002", "TD-N003")
+    leads_to = (Link("TD-N001", least=0, most=1, same=("rank",)), Link("TD-N002", least=0), Link("TD-N003", least=0))

@@ -1,6 +1,7 @@
 """TD-L020: the class weights of a batch sum to 0."""
 
 from tdbg.core.observations.loss import LossCallReport
+from tdbg.core.rule_base import Link
 from tdbg.rules import RULES
 from tdbg.rules._loss import LossRule
 
@@ -30,4 +31,4 @@ class WeightsSumToZero(LossRule):
     title = "the class weights of a batch sum to 0"
     severity = "error"
     observes = (LossCallReport,)
-    leads_to = ("TD-N001", "TD-N002", "TD-N003")
+    leads_to = (Link("TD-N001", least=0, most=1, same=("rank",)), Link("TD-N002", least=0), Link("TD-N003", least=0))
