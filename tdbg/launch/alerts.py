@@ -29,7 +29,8 @@ from tdbg.core.rundir import ALERTS, RunDir, alerts_of, rank_folder, write_json
 from tdbg.launch import join
 from tdbg.launch.alert_command import CommandChannel
 from tdbg.rules._live_findings import get_place
-from tdbg.rules.verdict import Verdict, block
+from tdbg.rules.finding_lines import block
+from tdbg.rules.verdict import Verdict
 
 LOOK_S = 0.05  # between two looks whether the threads have ended, so that Ctrl-C is heard
 SPARE_S = 0.5  # of the limit at the end: what ending a command may take

@@ -22,7 +22,8 @@ class FlagUntaken(Rule):
 
     What it does: At the end compares the flags that were on with those that reached a config (yacs, OmegaConf,
     argparse, jsonargparse) or were read through `tdbg.flag()`. Flags that tdbg itself acts on need not
-    be read, nor those under LOSS. once a loss of torch's was observed. Silent with `--inject none` and where no process reported at all (TD-C003).
+    be read, nor those under LOSS once a loss of torch's was observed. Silent with `--inject none` and where no
+    process reported at all (TD-C003).
 
     Why it matters: The program ran as if the flag were off; nothing else would tell.
 

@@ -26,15 +26,17 @@ class _State:
 class GroupRateZero(ObservingRule[_State]):
     """Says when one parameter group never learns because its learning rate is zero from the start.
 
-    What it does: With the flag OPTIMIZER, or in the opening inspection, it reads the groups of the optimizer. A group
-    is followed if its rate is 0, if no scheduler has another initial rate for it, and if it holds parameters that
-    want a gradient. It speaks at the 40th step in which that rate is still 0 while another group learns.
+    What it does: With the flag OPTIMIZER, or in the opening inspection, it reads the groups of the optimizer. A
+    group is followed if its rate is 0, if no scheduler has another initial rate for it, and if it holds
+    parameters that want a gradient. It speaks at the 40th step in which that rate is still 0 while another group
+    learns.
 
     Why it matters: A multiplier of 0 in a configuration, or a rate that was rounded to 0, leaves a layer at its
     initial values. The loss still falls as far as the other layers can bring it, and nothing fails.
 
     Example:
-        TD-S010 warning: group 1 of AdamW has had a learning rate of 0 since step 1: head.weight, head.bias, rank 0
+        TD-S010 warning: group 1 of AdamW has had a learning rate of 0 since step 1: head.weight, head.bias,
+        rank 0
 
     What to do: Give the group a rate. What is not to be trained should say so: `requires_grad_(False)` saves its
     share of backward.

@@ -128,8 +128,9 @@ def not_watched_line(level: str, rows: Sequence[NotWatched]) -> str:
         subjects = _count_subjects([row for row in rows if row["level"] == higher])
         if subjects:
             parts.append(f"{joined(subjects, SHOWN_SUBJECTS)} (--level {higher})")
+    named = {row["flag"] for row in rows if row["flag"] and not row["level"]} - ON_REQUEST
     for row in rows:
-        if row["flag"] and not row["level"] and row["flag"] not in ON_REQUEST:
+        if row["flag"] in named and not any(row["flag"].startswith(f"{flag}.") for flag in named):
             parts.append(f"{_name_subject(row['flag'])} (-f {row['flag']})")
     return f"not watched: {'; '.join(parts) or 'nothing that a flag or a higher level would add'}"
 
