@@ -99,10 +99,11 @@ def check_page(args: ReportArgs, run: "RunDir") -> "Path":
     """The file that --html names; TdbgError for one that is there, without --force, and for a file of the run."""
     from tdbg.core.output_file import check_output_file
     from tdbg.core.run_files import STATE_FILE
+    from tdbg.core.tables import safe
 
     path = check_output_file("--html", args.html, [(run.path / STATE_FILE, "the run's own")], force=args.force)
     if path.suffix.lower() not in PAGES and path.resolve().is_relative_to(run.path.resolve()):
-        raise TdbgError(f"{args.html} may be a file of the run", "in a run directory name one that ends in .html")
+        raise TdbgError(f"{safe(args.html)} may be a file of the run", "there name a file that ends in .html")
     return path
 
 

@@ -47,20 +47,21 @@ class CurvePoints:
         self.count = 0
         self._most = max(buckets, 2) & ~1
         self._size = 1  # values of a whole bucket
-        self._held = 0  # values of the last one
+        self._held = 1  # values of the last one
         self._low_steps, self._high_steps = array("q"), array("q")
         self._lows, self._highs = array("d"), array("d")
-        self._marked = sorted(set(marked))
-        self._next_marked = 0
-        self._kept: list[tuple[int, float]] = []  # first, last and marked ones
-        self._last: tuple[int, float] | None = None
+        self._marked = sorted(set(marked), reverse=True)
+        self._kept_from = -MAX_STEP  # the next value from this step on is kept: the first one, and marked ones
+        self._kept: list[tuple[int, float]] = []
+        self._last_step: int | None = None
+        self._last_value = 0.0
         self._usual = 0.0  # distance between records, of late
         self._gaps: list[int] = []  # steps before which records are missing
         self._non_finite: list[tuple[int, int, int, str]] = []
         self._last_is_finite = True
 
     def add(self, step: int, value: Number | None) -> None:
-        """The next value; None for a record without one. What is no number is passed over."""
+        """The next value; None for a record without one. What is no number is passed over. Cost: about 1 us."""
         if type(step) is not int or not -MAX_STEP < step < MAX_STEP:
             return
         if type(value) is float or type(value) is int:
@@ -72,16 +73,17 @@ class CurvePoints:
             self._add_non_finite(step, value)
 
     def _add_finite(self, step: int, value: float) -> None:
-        self._find_gap(step)
-        self._last_is_finite = True
+        if self._last_step is not None and step - self._last_step != self._usual:
+            self._find_gap(step, step - self._last_step)
+        if step >= self._kept_from:
+            self._keep_value(step, value)
+        self._last_step, self._last_value, self._last_is_finite = step, value, True
         self.count += 1
-        self._keep_marked(step, value)
-        self._last = (step, value)
-        if 0 < self._held < self._size:
+        if self._held < self._size:
             self._held += 1
             if value < self._lows[-1]:
                 self._lows[-1], self._low_steps[-1] = value, step
-            if value > self._highs[-1]:
+            elif value > self._highs[-1]:
                 self._highs[-1], self._high_steps[-1] = value, step
             return
         if len(self._lows) >= self._most:
@@ -92,21 +94,16 @@ class CurvePoints:
         self._low_steps.append(step)
         self._high_steps.append(step)
 
-    def _find_gap(self, step: int) -> None:
-        if self._last is None:
-            return
-        distance = step - self._last[0]
+    def _find_gap(self, step: int, distance: int) -> None:
         if self._usual and distance > max(GAP_RATIO * self._usual, LEAST_GAP) and len(self._gaps) < MAX_GAPS:
             self._gaps.append(step)
         self._usual = max(float(distance), 0.9 * self._usual)
 
-    def _keep_marked(self, step: int, value: float) -> None:
-        is_marked = self._last is None
-        while self._next_marked < len(self._marked) and self._marked[self._next_marked] <= step:
-            self._next_marked += 1
-            is_marked = True
-        if is_marked:
-            self._kept.append((step, value))
+    def _keep_value(self, step: int, value: float) -> None:
+        self._kept.append((step, value))
+        while self._marked and self._marked[-1] <= step:
+            self._marked.pop()
+        self._kept_from = self._marked[-1] if self._marked else MAX_STEP
 
     def _add_non_finite(self, step: int, kind: str) -> None:
         if self._non_finite and not self._last_is_finite:
@@ -140,8 +137,8 @@ class CurvePoints:
             *zip(self._high_steps, self._highs, strict=True),
             *self._kept,
         }
-        if self._last is not None:
-            points.add(self._last)
+        if self._last_step is not None:
+            points.add((self._last_step, self._last_value))
         ordered: list[tuple[int, int, float | None]] = [(step, 1, value) for step, value in points]
         ordered += [(step, 0, None) for step in self._gaps]
         ordered += [(first, 0, None) for first, *_ in self._non_finite]

@@ -34,6 +34,7 @@ class TimeLane:
     def __init__(self, kinds: int, bins: int = 400, width_s: float = 0.001) -> None:
         self._kinds, self._bins, self._width_s = kinds, max(bins, 2) & ~1, width_s
         self._start: float | None = None
+        self._end = 0.0
         self._times = [array("d") for _ in range(kinds)]
         self._first_steps, self._last_steps = array("q"), array("q")  # -1: none
 
@@ -46,6 +47,7 @@ class TimeLane:
         start = max(start, self._start)
         if end < start:
             return
+        self._end = max(self._end, end)
         while end - self._start >= self._bins * self._width_s:
             self._join_bins()
         first, last = self._place(start), self._place(end)
@@ -101,7 +103,8 @@ class TimeLane:
     def _bars_of(self, at: int) -> list[LaneBar]:
         assert self._start is not None
         begin = self._start + at * self._width_s
-        shares = [min(times[at] / self._width_s, 1.0) for times in self._times]
+        width_s = min(self._width_s, self._end - begin) or self._width_s  # the last one ends with what was done
+        shares = [min(times[at] / width_s, 1.0) for times in self._times]
         if max(shares) >= FULL_SHARE:
             shares = [float(share == max(shares)) for share in shares]
         bars: list[LaneBar] = []
@@ -114,7 +117,7 @@ class TimeLane:
                 LaneBar(
                     kind=kind,
                     start=begin,
-                    end=begin + self._width_s,
+                    end=begin + width_s,
                     low=round(low, 2),
                     high=round(low + share, 2),
                     first_step=None if self._first_steps[at] < 0 else self._first_steps[at],

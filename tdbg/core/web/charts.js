@@ -37,14 +37,16 @@ function chartLayout(more) {
   };
 }
 
+const worstSeverity = found => ["critical", "error", "warning"].find(one => found.includes(one)) || "info";
+
 // Findings of one step share a line: [{step, numbers, severity}], the worst severity speaks.
 function groupMarks(findings) {
-  const order = ["info", "warning", "error", "critical"], groups = new Map();
+  const groups = new Map();
   findings.forEach((finding, number) => {
     if (finding.step === null) return;
     const group = groups.get(finding.step) || {step: finding.step, numbers: [], severity: "info"};
     group.numbers.push(number);
-    if (order.indexOf(finding.severity) > order.indexOf(group.severity)) group.severity = finding.severity;
+    group.severity = worstSeverity([finding.severity, group.severity]);
     groups.set(finding.step, group);
   });
   return [...groups.values()].sort((a, b) => a.step - b.step);
@@ -68,7 +70,7 @@ function drawCurves(place, chart, curves, findings, options) {
     const name = escapeMarkup(curve.name);
     traces.push({
       type: "scatter", mode: curve.x.length > 60 ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x, y: curve.y, connectgaps: false,
-      line: {color, width: 1.5, dash}, marker: {color, size: 4}, hovertemplate: chart.x + " %{x}: %{y:.5g} " + chart.unit + "<extra>" + name + "</extra>",
+      opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: chart.x + " %{x}: %{y:.5g} " + chart.unit + "<extra>" + name + "</extra>",
     });
     if (!curve.non_finite.length) return;
     const bad = {type: "scatter", mode: "lines+markers", name: name + " not finite", legendgroup: String(number), showlegend: false, yaxis: "y2", x: [], y: [], text: [], connectgaps: false,
@@ -95,7 +97,7 @@ function drawCurves(place, chart, curves, findings, options) {
     height: 250 + 20 * legendRows, shapes, annotations, showlegend: legendRows > 0,
     legend: {orientation: "h", x: 0, y: -0.18, yanchor: "top", yref: "paper", font: {size: 11}},
     margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10},
-    yaxis: {type: options.logarithmic ? "log" : "linear", exponentformat: "power", ticksuffix: chart.unit ? " " + chart.unit : ""},
+    yaxis: {type: options.logarithmic ? "log" : "linear", exponentformat: "e", ticksuffix: chart.unit ? " " + chart.unit : ""},
     ...(hasNonFinite ? {yaxis2: {overlaying: "y", range: [0, 1], visible: false, fixedrange: true}} : {}),
   }), CHART_CONFIG);
   if (!wasDrawn && options.onFinding) place.on("plotly_clickannotation", event => options.onFinding(groups[event.index].numbers[0]));
@@ -104,12 +106,15 @@ function drawCurves(place, chart, curves, findings, options) {
 // One row a rank: its bars over time, its findings, its end.
 function drawLanes(place, lanes, findings, options) {
   const rows = lanes.rows, height = rows.length > 24 ? 15 : 26, is_small = place.clientWidth < 500;
+  const latest = Math.max(0, ...rows.map(row => Math.max(...row.ends.map(end => end.t), ...row.bars.map(bar => bar[2]))));
+  const earliest = Math.min(latest, ...rows.map(row => row.bars.length ? row.bars[0][1] : latest));
+  const [unit, unitName] = latest - earliest > 7200 ? [3600, "hours"] : latest - earliest > 300 ? [60, "minutes"] : [1, "seconds"];
   const traces = lanes.kinds.map((kind, number) => {
     const found = {type: "bar", name: escapeMarkup(kind), x: [], y: [], width: [], base: [], customdata: [], marker: {color: LANE_COLORS[number], line: {width: 0}}};
     rows.forEach((row, at) => {
       for (const [what, start, end, low, high, first, last] of row.bars) {
         if (what !== number) continue;
-        found.x.push((start + end) / 2), found.width.push(end - start);
+        found.x.push((start + end) / 2 / unit), found.width.push((end - start) / unit);
         found.base.push(at + .4 - .8 * low), found.y.push(-.8 * (high - low));
         const steps = first === null ? "" : first === last ? ", step " + first : ", steps " + first + " to " + last;
         found.customdata.push(`${escapeMarkup(row.name)}${steps}<br>${formatNumber(start)} s to ${formatNumber(end)} s: ${kind} ${Math.round(100 * (high - low))} %`);
@@ -120,18 +125,16 @@ function drawLanes(place, lanes, findings, options) {
   const ends = {x: [], y: [], text: [], hover: [], color: []}, marks = {x: [], y: [], text: [], customdata: [], color: []};
   rows.forEach((row, at) => {
     for (const end of row.ends) {
-      ends.x.push(end.t), ends.y.push(at), ends.hover.push(escapeMarkup(`${row.name}: ${end.text} after ${formatNumber(end.t)} s`));
+      ends.x.push(end.t / unit), ends.y.push(at), ends.hover.push(escapeMarkup(`${row.name}: ${end.text} after ${formatNumber(end.t)} s`));
       ends.text.push(end.bad && !is_small ? escapeMarkup(" " + cutText(end.text, 24)) : ""), ends.color.push(end.bad ? readColor("error") : readColor("soft"));
     }
     for (const mark of row.marks) {
-      const finding = findings[mark.finding];
-      marks.x.push(mark.t), marks.y.push(at), marks.customdata.push(mark.finding), marks.color.push(readColor(finding.severity));
-      marks.text.push(escapeMarkup(`${row.name}${mark.step === null ? "" : ", step " + mark.step}: ${finding.code} ${cutText(finding.title, 90)}`));
+      marks.x.push(mark.t / unit), marks.y.push(at), marks.customdata.push(mark.findings[0]), marks.color.push(readColor(worstSeverity(mark.findings.map(one => findings[one].severity))));
+      const titles = mark.findings.slice(0, 4).map(one => escapeMarkup(findings[one].code + " " + cutText(findings[one].title, 90)));
+      marks.text.push([escapeMarkup(row.name) + (mark.step === null ? "" : ", step " + mark.step), ...titles].join("<br>"));
     }
   });
-  const latest = Math.max(0, ...rows.flatMap(row => [...row.ends.map(end => end.t), ...row.bars.map(bar => bar[2])]));
-  const earliest = Math.min(latest, ...rows.flatMap(row => row.bars.length ? [row.bars[0][1]] : []));
-  const span = Math.max(latest - earliest, 1e-6);
+  const from = earliest / unit, until = latest / unit, span = Math.max(until - from, 1e-6);
   traces.push({type: "scatter", mode: "markers+text", name: "ended", x: ends.x, y: ends.y, text: ends.text, textposition: "middle right", textfont: {size: 10, color: ends.color},
     marker: {symbol: "line-ns", size: height - 6, line: {width: 2.5, color: ends.color}}, customdata: ends.hover, hovertemplate: "%{customdata}<extra></extra>", showlegend: false});
   if (marks.x.length) traces.push({type: "scatter", mode: "markers", name: "finding", x: marks.x, y: marks.y, text: marks.text, customdata: marks.customdata,
@@ -139,9 +142,9 @@ function drawLanes(place, lanes, findings, options) {
   const each = Math.ceil(rows.length / 64), shown = rows.map((_, at) => at).filter(at => at % each === 0);
   const wasDrawn = Boolean(place.data);
   Plotly.react(place, traces, chartLayout({
-    barmode: "overlay", height: 96 + height * rows.length, showlegend: true, hovermode: "closest",
+    barmode: "overlay", bargap: 0, height: 96 + height * rows.length, showlegend: true, hovermode: "closest",
     legend: {orientation: "h", x: 0, y: 1, yanchor: "bottom", font: {size: 11}, traceorder: "normal"}, margin: {l: 10, r: 10, t: is_small ? 60 : 30, b: 40},
-    xaxis: {title: {text: "seconds since the start of the run", standoff: 4}, range: [earliest - .02 * span, latest + (is_small ? .04 : .14) * span], zeroline: false, nticks: is_small ? 5 : 10},
+    xaxis: {title: {text: unitName + " since the start of the run", standoff: 4}, range: [from - .02 * span, until + (is_small ? .04 : .14) * span], zeroline: false, nticks: is_small ? 5 : 10},
     yaxis: {range: [rows.length - .4, -.6], tickvals: shown, ticktext: shown.map(at => escapeMarkup(cutText(rows[at].name, is_small ? 14 : 40))), showgrid: false, zeroline: false, tickfont: {size: height > 20 ? 12 : 10}, fixedrange: true},
   }), CHART_CONFIG);
   if (!wasDrawn && options.onFinding) place.on("plotly_click", event => {

@@ -61,7 +61,7 @@ def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, Any
     start_t = float(start) if isinstance(start, int | float) and first_t and 0 < first_t - start < 1e8 else first_t or 0
     return {
         "headline": _clean(verdict.headline().removeprefix("verdict: "), TITLE_LETTERS),
-        "severity": verdict.worst_severity or "none",
+        "severity": verdict.worst_severity or ("info" if verdict.level == "off" else "none"),
         "facts": [_clean(fact) for fact in _facts(verdict, info)],
         "findings": [describe_finding(finding) for finding in verdict.findings],
         "lanes": {
@@ -111,7 +111,7 @@ def _facts(verdict: Verdict, info: Mapping[str, Any]) -> Iterable[str]:
     if isinstance(start, int | float):
         yield f"started {format_time(start)}"
     if isinstance(start, int | float) and isinstance(end, int | float) and end >= start:
-        yield f"took {end - start:,.1f} s"
+        yield f"took {_describe_length(end - start)}"
     if verdict.level:
         yield f"level {verdict.level}"
     if verdict.cost.get("pct") is not None:
@@ -122,6 +122,14 @@ def _facts(verdict: Verdict, info: Mapping[str, Any]) -> Iterable[str]:
         yield verdict.capture_line
     if verdict.profile_line:
         yield verdict.profile_line
+
+
+def _describe_length(seconds: float) -> str:
+    """``14.1 s``, ``3 min 20 s``, ``26 h 5 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    return f"{minutes} min {left} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
 def _clean(text: str, limit: int = LINE_LETTERS) -> str:

@@ -22,11 +22,11 @@ LETTERS = 120
 
 
 class Mark(TypedDict):
-    """A finding on a lane."""
+    """Findings on a lane: their numbers, the worst first."""
 
     t: float
     step: int | None
-    finding: int
+    findings: list[int]
 
 
 class Ending(TypedDict):
@@ -106,8 +106,10 @@ class ProcessLane:
             waited = min(rest_ms / step_ms, 1.0 - data)
         after_wait = start + waited * length_s
         after_data = after_wait + data * length_s
-        self.lane.add(WAITED, start, after_wait)
-        self.lane.add(DATA, after_wait, after_data)
+        if after_wait > start:
+            self.lane.add(WAITED, start, after_wait)
+        if after_data > after_wait:
+            self.lane.add(DATA, after_wait, after_data)
         self.lane.add(TRAINED, after_data, event.t, event.step)
 
 
@@ -116,6 +118,7 @@ class RunLanes:
 
     def __init__(self, verdict: Verdict, processes: Sequence[ProcessDir]) -> None:
         self._verdict = verdict
+        self._rows = rows_by_folder(verdict)
         chosen = sort_by_interest(verdict, processes)
         self._left_out = max(len(chosen) - MAX_LANES, 0)
         labels = {process.label for process in chosen[:MAX_LANES]}
@@ -169,7 +172,7 @@ class RunLanes:
         return f"{counted(self._left_out, 'process')} without a finding left out." if self._left_out else ""
 
     def _ending(self, found: ProcessLane, start_t: float) -> Ending:
-        row = rows_by_folder(self._verdict).get(found.process.label)
+        row = self._rows.get(found.process.label)
         if row is not None:
             text = row["ended"]
         else:
@@ -183,15 +186,16 @@ class RunLanes:
     def _marks(self, found: ProcessLane, start_t: float) -> list[Mark]:
         """The findings of the process; one whose step has no record stands at its end."""
         rank = found.process.rank
-        is_last = found.process.label in rows_by_folder(self._verdict)
-        marks: list[Mark] = []
+        is_last = found.process.label in self._rows
+        marks: dict[int | None, Mark] = {}
         for number, finding in enumerate(self._verdict.findings):
             if finding.rank != rank or rank is None or not (is_last or _is_reached(found, finding)):
                 continue
             step = finding.first_step
             t = found.times_by_step.get(step, found.last_t) if step is not None else found.last_t
-            marks.append({"t": _seconds(t, start_t), "step": step, "finding": number})
-        return marks
+            mark: Mark = {"t": _seconds(t, start_t), "step": step, "findings": []}
+            marks.setdefault(step, mark)["findings"].append(number)
+        return list(marks.values())
 
 
 def _is_reached(found: ProcessLane, finding: Finding) -> bool:

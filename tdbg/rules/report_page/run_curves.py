@@ -11,6 +11,7 @@ from tdbg.core.events import Event, Step
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted, joined, short
 from tdbg.rules.report_page.processes import name_process, sort_by_interest
+from tdbg.rules.text import ranges
 from tdbg.rules.verdict import Verdict
 
 MAX_LINES = 8  # processes with lines of their own
@@ -107,7 +108,8 @@ class RunCurves:
 
     def __init__(self, verdict: Verdict, processes: Sequence[ProcessDir]) -> None:
         marked = [finding.first_step for finding in verdict.findings if finding.first_step is not None]
-        chosen = sort_by_interest(verdict, processes)[:MAX_LINES]
+        candidates = sort_by_interest(verdict, processes)
+        chosen = candidates[:MAX_LINES]
         buckets = BUCKETS if len(chosen) <= 2 else BUCKETS_OF_MANY
         labels = {process.label for process in chosen}
         self._lines = {
@@ -117,7 +119,7 @@ class RunCurves:
         }
         self._stepped: set[str] = set()
         last_step = max((row["steps"] for row in (*verdict.ranks, *verdict.others)), default=0)
-        has_more = len(sort_by_interest(verdict, processes)) > len(chosen)
+        has_more = len(candidates) > len(chosen)
         self._bands = {chart: ValueBand(last_step) for chart in BANDED} if has_more else {}
 
     def add_event(self, process: ProcessDir, event: Event) -> None:
@@ -178,9 +180,15 @@ def _merge_processes(named: Sequence[tuple[str, str, CurveData]], *, is_alone: b
     merged: list[CurveData] = []
     for what in dict.fromkeys(name for _, name, _ in named):
         for names, curve in merge_equal([(who, curve) for who, name, curve in named if name == what]):
-            who = "" if is_alone else joined(names, MAX_NAMES)
+            who = "" if is_alone else _join_names(names)
             merged.append({**curve, "name": short(", ".join(filter(None, (who, what))) or "all", NAME_LETTERS)})
     return merged
+
+
+def _join_names(names: Sequence[str]) -> str:
+    """``ranks 0-3, 7``; several other processes by their names."""
+    numbers = [name.removeprefix("rank ") for name in names]
+    return ranges(map(int, numbers)) if all(map(str.isdecimal, numbers)) else joined(names, MAX_NAMES)
 
 
 def _describe_points(curves: Iterable[CurvePoints]) -> str:
