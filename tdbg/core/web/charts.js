@@ -56,6 +56,15 @@ function labelMark(group, findings) {
   return findings[group.numbers[0]].code + (group.numbers.length > 1 ? " +" + (group.numbers.length - 1) : "");
 }
 
+// The range of an axis whose values are all the same; else it is plotly's to find.
+function constantRange(curves, bands) {
+  let low = Infinity, high = -Infinity;
+  for (const values of [...curves.map(curve => curve.y), ...bands.flatMap(band => [band.low, band.high])]) {
+    for (const value of values) if (value !== null) low = Math.min(low, value), high = Math.max(high, value);
+  }
+  return low === high && low !== 0 ? {range: low > 0 ? [0, 2 * low] : [2 * low, 0]} : {};
+}
+
 // Curves with findings on them. onFinding: called with the number of a finding that is clicked.
 function drawCurves(place, chart, curves, findings, options) {
   const traces = [], is_small = place.clientWidth < 500;
@@ -97,7 +106,7 @@ function drawCurves(place, chart, curves, findings, options) {
     height: 250 + 20 * legendRows, shapes, annotations, showlegend: legendRows > 0,
     legend: {orientation: "h", x: 0, y: -0.18, yanchor: "top", yref: "paper", font: {size: 11}},
     margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10},
-    yaxis: {type: options.logarithmic ? "log" : "linear", exponentformat: "e", ticksuffix: chart.unit ? " " + chart.unit : ""},
+    yaxis: {type: options.logarithmic ? "log" : "linear", ...(options.logarithmic ? {} : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: chart.unit ? " " + chart.unit : ""},
     ...(hasNonFinite ? {yaxis2: {overlaying: "y", range: [0, 1], visible: false, fixedrange: true}} : {}),
   }), CHART_CONFIG);
   if (!wasDrawn && options.onFinding) place.on("plotly_clickannotation", event => options.onFinding(groups[event.index].numbers[0]));

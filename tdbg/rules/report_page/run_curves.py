@@ -162,7 +162,7 @@ class RunCurves:
             return made
         is_alone = len(self._stepped) == 1
         named = [(process.name, name, curve.as_data("")) for process, curves in lines for name, curve in curves]
-        made["curves"] = _merge_processes(named, is_alone=is_alone)
+        made["curves"] = _merge_processes(named, title.lower(), is_alone=is_alone)
         made["note"] = _describe_points(curve for process, curves in lines for _, curve in curves)
         if self._bands and chart in self._bands:
             band = self._bands[chart].as_data(f"{BAND}, least to most")
@@ -175,13 +175,13 @@ class RunCurves:
         return [(name, curve) for (of, name), curve in process.curves.items() if of == chart and not curve.is_empty()]
 
 
-def _merge_processes(named: Sequence[tuple[str, str, CurveData]], *, is_alone: bool) -> list[CurveData]:
+def _merge_processes(named: Sequence[tuple[str, str, CurveData]], title: str, *, is_alone: bool) -> list[CurveData]:
     """Name the curves after their processes; where several have the same one, once for all of them."""
     merged: list[CurveData] = []
     for what in dict.fromkeys(name for _, name, _ in named):
         for names, curve in merge_equal([(who, curve) for who, name, curve in named if name == what]):
             who = "" if is_alone else _join_names(names)
-            merged.append({**curve, "name": short(", ".join(filter(None, (who, what))) or "all", NAME_LETTERS)})
+            merged.append({**curve, "name": short(", ".join(filter(None, (who, what))) or title, NAME_LETTERS)})
     return merged
 
 

@@ -17,7 +17,7 @@ function fillStory() {
     head.append(" " + finding.title);
     if (finding.where.length) appendElement("p", finding.where.join(", "), card, "note");
     const told = appendElement("dl", undefined, card);
-    for (const [name, text] of [["likely cause", finding.cause], ["try", finding.try_next]]) {
+    for (const [name, text] of [["cause", finding.cause], ["try", finding.try_next]]) {
       if (text) appendElement("dt", name, told), appendElement("dd", text, told);
     }
     if (!told.children.length) told.remove();
@@ -57,11 +57,11 @@ function drawChart(chart) {
 }
 
 function fillTable(found) {
-  const section = appendElement("section", undefined, at("tables"));
+  const section = appendElement("section", undefined, found.id === "ranks" && data.lanes.rows.length ? at("lanes-section") : at("tables"));
   section.id = "table-" + found.id;
-  appendElement("h2", found.title, section);
+  appendElement(section.parentElement.id === "tables" ? "h2" : "h3", found.title, section);
   if (found.note) appendElement("p", found.note, section, "note");
-  const whole = appendElement("table", undefined, appendElement("div", undefined, section, "scroll"));
+  const whole = appendElement("table", undefined, appendElement("div", undefined, section, "scroll"), found.columns.length > 4 ? "wide" : "");
   const line = appendElement("tr", undefined, appendElement("thead", undefined, whole)), body = appendElement("tbody", undefined, whole);
   const numeric = found.columns.map((_, place) => found.rows.every(row => typeof row[place] !== "string") && found.rows.some(row => row[place] !== null));
   found.columns.forEach((name, place) => appendElement("th", name, line, numeric[place] ? "number" : ""));
