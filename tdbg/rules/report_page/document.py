@@ -4,7 +4,7 @@ Every text of the program is JSON in which no ``<`` stands, and reaches the page
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any, TypedDict
+from typing import IO, TypedDict
 
 from tdbg.core.events import Event, Finding
 from tdbg.core.observations import Evidence
@@ -41,13 +41,13 @@ class FindingData(TypedDict):
     try_next: str
 
 
-def write_page(file: IO[bytes], run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, Any]] = ()) -> None:
+def write_page(file: IO[bytes], run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = ()) -> None:
     """Write the page of a run. notes: what people kept with it. Raises TdbgError without plotly, OSError."""
     title = f"{short(run.path.resolve().name, 100)} - tdbg report"
     write_graphs(file, PACKAGE, title, finite(describe_run(run, verdict, notes)), shared=("charts",))
 
 
-def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
     """All that the page shows, as plain data; the events are read once more, and streamed."""
     info = read_info(run)
     processes = run.processes()
@@ -106,7 +106,7 @@ def _where(finding: Finding) -> Iterable[str]:
         yield f"module {finding.module}"
 
 
-def _facts(verdict: Verdict, info: Mapping[str, Any]) -> Iterable[str]:
+def _facts(verdict: Verdict, info: Mapping[str, object]) -> Iterable[str]:
     start, end = info.get("start"), info.get("end")
     if isinstance(start, int | float):
         yield f"started {format_time(start)}"

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from tdbg.core.redaction import redact_argv, redact_env, redact_text, redact_value
 from tdbg.core.rundir import allowed_env
@@ -22,10 +22,12 @@ class Table(TypedDict):
     title: str
     note: str
     columns: list[str]
-    rows: list[list[Any]]
+    rows: list[list[object]]
 
 
-def make_table(name: str, title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], note: str = "") -> Table:
+def make_table(
+    name: str, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], note: str = ""
+) -> Table:
     """A table whose texts are cut and free of secrets, and whose rows are not too many."""
     cells = [[_as_cell(value) for value in row] for row in rows]
     if len(cells) > MAX_ROWS:
@@ -33,13 +35,13 @@ def make_table(name: str, title: str, columns: Sequence[str], rows: Iterable[Seq
     return {"id": name, "title": title, "note": note, "columns": list(columns), "rows": cells[:MAX_ROWS]}
 
 
-def _as_cell(value: object) -> Any:
+def _as_cell(value: object) -> object:
     if value is None or type(value) in (int, float):
         return value
     return short(redact_text(value if isinstance(value, str) else cell(value)), LETTERS)
 
 
-def list_tables(verdict: Verdict, info: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> list[Table]:
+def list_tables(verdict: Verdict, info: Mapping[str, object], notes: Sequence[Mapping[str, object]]) -> list[Table]:
     """Every table that has a row, in the order of the page."""
     found = [
         make_table("ranks", "How each rank ended", RANK_COLUMNS, map(_rank_cells, (*verdict.ranks, *verdict.others))),
@@ -63,7 +65,7 @@ def list_tables(verdict: Verdict, info: Mapping[str, Any], notes: Sequence[Mappi
 RANK_COLUMNS = ("rank", "host", "pid", "steps", "of", "evaluation calls", "skipped", "last loss", "ended", "code")
 
 
-def _rank_cells(row: RankRow) -> list[Any]:
+def _rank_cells(row: RankRow) -> list[object]:
     restarts = f", after {row['attempts'] - 1} restarts" if row["attempts"] > 1 else ""
     name = row["rank"] if row["rank"] is not None else row["folder"]
     return [
@@ -84,11 +86,11 @@ def _lines(lines: Iterable[str]) -> list[list[str]]:
     return [[line] for line in lines]
 
 
-def _triggers(verdict: Verdict) -> list[list[Any]]:
+def _triggers(verdict: Verdict) -> list[list[object]]:
     return [[row["step"], row["rank"], row["condition"], row["action"] or "noted"] for row in verdict.triggers]
 
 
-def _flags(verdict: Verdict) -> list[list[Any]]:
+def _flags(verdict: Verdict) -> list[list[object]]:
     names = dict.fromkeys((*verdict.flags, *verdict.observations_by_flag))
     return [
         [
@@ -100,15 +102,15 @@ def _flags(verdict: Verdict) -> list[list[Any]]:
     ]
 
 
-def _not_watched(verdict: Verdict) -> list[list[Any]]:
+def _not_watched(verdict: Verdict) -> list[list[object]]:
     return [[joined(row["codes"], 12), row["reason"]] for row in verdict.not_watched]
 
 
-def _cost(verdict: Verdict) -> list[list[Any]]:
+def _cost(verdict: Verdict) -> list[list[object]]:
     cost = verdict.cost
     if cost.get("pct") is None:
         return []
-    rows: list[list[Any]] = [
+    rows: list[list[object]] = [
         ["share of the wall time", f"{cost['pct']:.2f} %"],
         ["budget", f"{cost['budget_pct']:g} %"],
         ["start-up", f"{cost['startup_ms']:.0f} ms"],
@@ -130,14 +132,14 @@ def _cost(verdict: Verdict) -> list[list[Any]]:
     return rows
 
 
-def _cost_ranks(verdict: Verdict) -> list[list[Any]]:
+def _cost_ranks(verdict: Verdict) -> list[list[object]]:
     rows = verdict.cost.get("ranks", [])
     return [[row["rank"], row["own_ms"], row["wall_ms"], row["pct"]] for row in rows] if len(rows) > 1 else []
 
 
-def _environment(info: Mapping[str, Any]) -> list[list[Any]]:
+def _environment(info: Mapping[str, object]) -> list[list[object]]:
     command = info.get("command")
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     if isinstance(command, list):
         rows.append(["command", " ".join(redact_argv([str(word) for word in command]))])
     for name in ("cwd", "host"):
@@ -156,7 +158,7 @@ def _environment(info: Mapping[str, Any]) -> list[list[Any]]:
     return rows
 
 
-def _devices(info: Mapping[str, Any]) -> dict[str, list[str]]:
+def _devices(info: Mapping[str, object]) -> dict[str, list[str]]:
     """Python, torch and device of the ranks, each once."""
     found: dict[str, dict[str, None]] = {}
     ranks = info.get("ranks")
@@ -172,7 +174,7 @@ def _devices(info: Mapping[str, Any]) -> dict[str, list[str]]:
     return {name: list(values)[:8] for name, values in found.items()}
 
 
-def _settings(info: Mapping[str, Any]) -> list[list[Any]]:
+def _settings(info: Mapping[str, object]) -> list[list[object]]:
     settings, origin = info.get("settings"), info.get("origin")
     if not isinstance(settings, dict) or not isinstance(origin, dict):
         return []
