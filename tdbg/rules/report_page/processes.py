@@ -2,18 +2,22 @@
 
 from collections.abc import Sequence
 
+from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import short
 from tdbg.rules.verdict import RankRow, Verdict
 
 GOOD_ENDS = ("ended", "running")
 NAME_LETTERS = 60
+PID_FOLDER = lazy_pattern(r"pid(\d{1,10})-.*")  # of a process beside the one that is the rank
 
 
 def name_process(process: ProcessDir) -> str:
-    """``rank 3``, ``rank 3 attempt 1``, or the folder of a process beside the ranks."""
+    """``rank 3``, ``rank 3 attempt 1``, ``rank 3 pid 77``, or the folder of any other process."""
     if not process.is_rank:
-        return short(process.label, NAME_LETTERS)
+        beside = PID_FOLDER.fullmatch(process.path.name)
+        name = f"rank {process.rank} pid {beside[1]}" if beside and process.rank is not None else process.label
+        return short(name, NAME_LETTERS)
     return f"rank {process.rank}" + (f" attempt {process.attempt}" if process.attempt else "")
 
 

@@ -198,6 +198,14 @@ def test_attempts_share_a_row_and_have_curves_of_their_own(run):
     assert any(fact.startswith("restarts: ") for fact in found["facts"])
 
 
+def test_a_process_beside_its_rank_has_a_row_of_its_own(run):
+    train(run, run.rank(), 5)
+    train(run, "rank0000/pid77-host", 5)
+    found = describe(run)
+    assert [row["name"] for row in found["lanes"]["rows"]] == ["rank 0", "rank 0 pid 77"]
+    assert [one["name"] for one in chart(found, "loss")["curves"]] == ["rank 0, rank 0 pid 77"]
+
+
 def test_what_a_rank_did_is_told_by_its_records(run):
     rank = run.rank()
     train(run, rank, 100)  # 5 s, a fifth of it waiting for data

@@ -115,11 +115,15 @@ def test_hostile_names_are_text(browser, tmp_path):
     run.train(rank, [1.0, 2.0], loader_ms=1.0, step_ms=5.0)
     run.emit(rank, bad(module=EVIL, module_class="A" * 100_000, note=EVIL))
     run.emit(rank, Traceback(step=3, exception=EVIL, message="\x1b]8;;http://evil.invalid/\x07" + EVIL, lines=[EVIL]))
-    run.emit("rank0000/pid7-<img src=http:__evil.invalid onerror=alert(1)>", Step(step=1, loss=1.0, step_ms=1.0))
+    run.emit("rank0000/pid-<a href='mailto:evil'>x<img src=x onerror=alert(1)>", Step(step=1, loss=1.0, step_ms=1.0))
     target = page(run.run.path, tmp_path / "r.html")
     assert EVIL not in target.read_text() and target.read_text().count("</script>") == 3
     browser.open(target, DRAWN)
     check_clean(browser, target)
+    browser.hover("#lanes .scatterlayer .trace:last-child .point")
+    browser.until("document.querySelector('#lanes .hoverlayer').textContent.includes('evil')")
+    assert "<a href='mailto:evil'>" in text(browser, "#chart-loss")
+    assert "rank0000/pi" in text(browser, "#lanes .yaxislayer-above")
     assert count(browser, "main img, main script, main iframe, main object, header img") == 0
     assert count(browser, "[*|href]:not([href^='#'])") == 0
     assert "<img src=http://evil.invalid/a" in text(browser, "#story")
