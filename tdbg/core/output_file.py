@@ -16,17 +16,31 @@ def check_output_file(option: str, name: str, read: Iterable[tuple[Path, str]], 
 
     read: each file that the command reads, with what it is called.
     """
-    path, other = Path(name), f"name another file with {option}"
     if name == "-":
         raise TdbgError(f"{option} writes a file, and never to stdout", "name a file; ./- for one of this name")
-    for one, what in read:
-        if path.exists() and path.samefile(one):
-            raise TdbgError(f"{safe(name)} is {what}", other)
-    if path.is_dir():
-        raise TdbgError(f"{safe(name)} is a folder", "name a file in it")
-    if os.path.lexists(path) and not force:
-        raise TdbgError(f"{safe(name)} is there already", f"{other}, or write --force")
+    try:
+        path = Path(name)
+        why, hint = _find_obstacle(path, read, force=force)
+    except OSError as error:  # a folder that is closed, a name that is too long
+        raise TdbgError(f"{safe(name[:200])}: {error.strerror or error}", "name a file that can be written") from None
+    if why:
+        raise TdbgError(f"{safe(name)} {why}", f"name {hint.format(option=option)}")
     return path
+
+
+def _find_obstacle(path: Path, read: Iterable[tuple[Path, str]], *, force: bool) -> tuple[str, str]:
+    """Why the file may not be written, and what to name; empty where it may."""
+    if path.exists():
+        for one, what in read:
+            if path.samefile(one):
+                return f"is {what}", "another file with {option}"
+        if path.is_dir():
+            return "is a folder", "a file in it"
+        if not path.is_file():
+            return "is a device or a pipe", "another file with {option}"
+    if os.path.lexists(path) and not force:
+        return "is there already", "another file with {option}, or write --force"
+    return "", ""
 
 
 @contextmanager

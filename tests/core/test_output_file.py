@@ -37,6 +37,13 @@ def test_what_is_read_a_folder_and_stdout_are_refused_with_force_too(tmp_path):
         check_output_file("--html", "-", [], force=True)
 
 
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in (os.devnull, str(tmp_path / "pipe")):
+        with pytest.raises(TdbgError, match="is a device or a pipe"):
+            check_output_file("--html", name, [], force=True)
+
+
 def test_a_file_appears_when_it_is_whole_and_a_link_is_replaced(tmp_path):
     target, path = tmp_path / "target", tmp_path / "x.html"
     target.write_text("of somebody else")
@@ -58,7 +65,9 @@ def test_what_fails_leaves_nothing(tmp_path, error):
 
 
 def test_what_cannot_be_written_is_an_error_of_the_user(tmp_path):
-    for path in (tmp_path / "none" / "x.html", tmp_path / ("x" * 300)):
+    with pytest.raises(TdbgError, match="name too long"):
+        check_output_file("--html", "x" * 300, [], force=True)
+    for path in (tmp_path / "none" / "x.html", tmp_path / ("x" * 250)):
         with pytest.raises(TdbgError) as found, replace_file(path):
             pass
         assert found.value.hint == "name a file that can be written"
