@@ -54,6 +54,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "webpage",
             "curve_points",
             "time_lanes",
+            "heat_grid",
             "output_file",
             "frames",
             "source_tree",

@@ -112,6 +112,41 @@ function drawCurves(place, chart, curves, findings, options) {
   if (!wasDrawn && options.onFinding) place.on("plotly_clickannotation", event => options.onFinding(groups[event.index].numbers[0]));
 }
 
+// From 0 to 1, dark to bright.
+function scaleColor(share) {
+  const stops = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+  const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1), low = Math.min(Math.floor(at), stops.length - 2);
+  return `rgb(${stops[low].map((value, part) => Math.round(value + (at - low) * (stops[low + 1][part] - value))).join(",")})`;
+}
+
+// A row a parameter, by step, in colours of the logarithm; what is not finite is red. Bars with colours of their own:
+// heat maps and colour bars of plotly have inline styles, which the policy of the page refuses. Returns what the colours mean.
+function drawHeat(place, heat) {
+  const found = heat.values.flat().filter(value => value > 0).map(Math.log10), least = Math.min(...found), most = Math.max(...found);
+  const is_small = place.clientWidth < 500, height = heat.rows.length > 30 ? 11 : 18;
+  const cells = {x: [], y: [], base: [], text: [], color: []}, red = {x: [], y: [], base: [], text: []};
+  function addCell(cells, row, column, told) {
+    cells.x.push(column), cells.y.push(-1), cells.base.push(row + .5);
+    cells.text.push(`${escapeMarkup(heat.rows[row])}<br>step ${heat.x[column]}: ${told}`);
+  }
+  heat.values.forEach((values, row) => values.forEach((value, column) => {
+    if (value !== null) addCell(cells, row, column, formatNumber(value)), cells.color.push(scaleColor(value > 0 ? (Math.log10(value) - least) / (most - least || 1) : 0));
+  }));
+  for (const [row, column] of heat.not_finite) addCell(red, row, column, "not finite");
+  const bar = {type: "bar", width: 1, hovertemplate: "%{text}<extra></extra>", textposition: "none", showlegend: false};
+  const traces = [{...bar, ...cells, marker: {color: cells.color, line: {width: 0}}}];
+  if (red.x.length) traces.push({...bar, ...red, marker: {color: "#d1242f", line: {width: 0}}});
+  const rows = heat.rows.map((_, at) => at), columns = heat.x.map((_, at) => at);
+  const ticks = columns.filter(at => at % Math.ceil(columns.length / (is_small ? 4 : 8)) === 0);
+  Plotly.react(place, traces, chartLayout({
+    barmode: "overlay", bargap: 0, hovermode: "closest", height: 50 + Math.max(rows.length * height, 90), margin: {l: 10, r: 10, t: 8, b: 34},
+    xaxis: {title: {text: "step", standoff: 4}, tickvals: ticks, ticktext: ticks.map(at => String(heat.x[at])), range: [-.5, columns.length - .5], showgrid: false, zeroline: false},
+    yaxis: {tickvals: rows, ticktext: heat.rows.map(name => escapeMarkup(cutText(name, is_small ? 16 : 40))), range: [rows.length - .5, -.5], showgrid: false, zeroline: false, tickfont: {size: height > 15 ? 11 : 9}},
+  }), CHART_CONFIG);
+  const range = found.length ? `Dark is ${formatNumber(10 ** least)}, bright is ${formatNumber(10 ** most)}, on a logarithmic scale` : "No value";
+  return range + (red.x.length ? "; red is not finite." : ".");
+}
+
 // One row a rank: its bars over time, its findings, its end.
 function drawLanes(place, lanes, findings, options) {
   const rows = lanes.rows, height = rows.length > 24 ? 15 : 26, is_small = place.clientWidth < 500;

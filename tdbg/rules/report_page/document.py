@@ -63,6 +63,7 @@ def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, obj
         "headline": _clean(verdict.headline().removeprefix("verdict: "), TITLE_LETTERS),
         "severity": verdict.worst_severity or ("info" if verdict.level == "off" else "none"),
         "facts": [_clean(fact) for fact in _facts(verdict, info)],
+        "lines": [] if verdict.findings else [_clean(line) for line in verdict.lines()[1:]],
         "findings": [describe_finding(finding) for finding in verdict.findings],
         "lanes": {
             "kinds": KINDS,
@@ -70,6 +71,7 @@ def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, obj
             "note": lanes.note(),
         },
         "charts": curves.charts(),
+        "heats": curves.heats(),
         "tables": list_tables(verdict, info, notes),
     }
 

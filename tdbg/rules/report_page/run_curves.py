@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
 from tdbg.core.curve_points import BandData, CurveData, CurvePoints, ValueBand, merge_equal
-from tdbg.core.events import Event, Step
+from tdbg.core.events import Event, Params, Step
+from tdbg.core.heat_grid import HeatData, HeatGrid
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted, joined, short
 from tdbg.rules.report_page.processes import name_process, sort_by_interest
@@ -16,6 +17,7 @@ from tdbg.rules.verdict import Verdict
 
 MAX_LINES = 8  # processes with lines of their own
 MAX_GROUPS = 16  # parameter groups of a process
+MAX_GRIDS = 3  # of gradient norms: one for each set of parameters
 MAX_NAMES = 4  # of processes whose curve is the same
 NAME_LETTERS = 80
 BUCKETS = 1000  # of a curve; of many processes fewer
@@ -103,6 +105,38 @@ class ProcessCurves:
         return self.curves[key]
 
 
+class HeatChart(HeatData):
+    """A grid with its title."""
+
+    title: str
+    note: str
+
+
+class GradientNorms:
+    """The gradient norms of the parameters of one process; a change of the set of parameters begins another grid."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.grids: list[HeatGrid] = []
+
+    def add_event(self, event: Params | Step) -> None:
+        """Take the names, or a record that has the norms."""
+        if isinstance(event, Params):
+            if len(self.grids) < MAX_GRIDS and event.names:
+                self.grids.append(HeatGrid([short(name, NAME_LETTERS) for name in event.names]))
+        elif event.grad_norms and self.grids:
+            self.grids[-1].add(event.step, event.grad_norms)
+
+    def as_data(self) -> Iterable[HeatChart]:
+        """Each grid that has a value."""
+        for grid in self.grids:
+            data = grid.as_data()
+            if data["x"]:
+                left_out = f" {counted(grid.left_out, 'parameter')} left out, evenly." if grid.left_out else ""
+                note = f"{self.name}. A cell is the largest norm of its steps.{left_out}"
+                yield {**data, "title": "Gradient norm by parameter", "note": note}
+
+
 class RunCurves:
     """Collects the curves of a run from its events, in constant memory."""
 
@@ -117,13 +151,16 @@ class RunCurves:
             for process in processes
             if process.label in labels
         }
+        self._norms = {process.label: GradientNorms(name_process(process)) for process in chosen[:1]}
         self._stepped: set[str] = set()
         last_step = max((row["steps"] for row in (*verdict.ranks, *verdict.others)), default=0)
         has_more = len(candidates) > len(chosen)
         self._bands = {chart: ValueBand(last_step) for chart in BANDED} if has_more else {}
 
     def add_event(self, process: ProcessDir, event: Event) -> None:
-        """Take an event; only step records count."""
+        """Take an event; only step records and names of parameters count."""
+        if process.label in self._norms and isinstance(event, Params | Step):
+            self._norms[process.label].add_event(event)
         if not isinstance(event, Step):
             return
         self._stepped.add(process.label)
@@ -137,6 +174,10 @@ class RunCurves:
         """The charts that have something to show."""
         found = [self._chart(*about) for about in CHARTS]
         return [chart for chart in found if chart["curves"] or chart["choices"]]
+
+    def heats(self) -> list[HeatChart]:
+        """The gradient norms of the parameters of the process that comes first."""
+        return [heat for norms in self._norms.values() for heat in norms.as_data()]
 
     def _chart(self, chart: str, title: str, unit: str, x: str) -> Chart:
         lines = [(process, self._curves_of(process, chart)) for process in self._lines.values()]

@@ -9,7 +9,7 @@ import pytest
 from streams import HOST, Stream, bad
 
 from tdbg.cli import main
-from tdbg.core.events import Cost, Finding, Step, Traceback
+from tdbg.core.events import Cost, Finding, Params, Step, Traceback
 from tdbg.rules.report_page import document
 from tdbg.rules.report_page.rank_lanes import DATA, EVALUATED, KINDS, TRAINED, WAITED, ProcessLane, RunLanes
 from tdbg.rules.rule_engine import judge_run
@@ -103,6 +103,24 @@ def test_learning_rates_of_each_group_phases_and_memory(run):
     assert [one["name"] for one in chart(found, "memory")["curves"]] == ["host", "device", "device, peak"]
     assert chart(found, "scale")["curves"][0]["y"] == [1024.0] * 5
     assert not any(one["id"] == "step_ms" for one in found["charts"])  # of several ranks alone
+
+
+def test_gradient_norms_of_each_parameter_of_the_first_process(run):
+    for rank in range(2):
+        folder = run.rank(rank, 2)
+        run.emit(folder, Params(names=["w", EVIL], numel=[4, 4], optimizers=["SGD"]))
+        train(run, folder, 3, grad_norms=[1.0, -1])
+        run.emit(folder, Step(step=4, loss=1.0, grad_norms=["nan", 0.5]))
+    (heat,) = describe(run)["heats"]
+    assert heat["x"] == [1, 2, 3, 4] and heat["values"] == [[1.0, 1.0, 1.0, None], [None, None, None, 0.5]]
+    assert heat["not_finite"] == [(0, 3)] and heat["note"].startswith("rank 0.")
+    assert heat["rows"][0] == "w" and heat["rows"][1].isprintable()
+
+
+def test_without_a_finding_the_page_says_what_was_watched(run):
+    train(run, run.rank(), 3)
+    found = describe(run)
+    assert found["lines"] == judge_run(run.run).lines()[1:] and any("not watched" in line for line in found["lines"])
 
 
 def test_ranks_with_the_same_curve_share_it(run):

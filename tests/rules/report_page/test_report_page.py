@@ -76,6 +76,9 @@ def test_findings_are_marked_on_curves_and_lanes_and_a_click_leads_to_them(brows
     lines = browser.value("data.charts[0].place.layout.shapes.map(shape => shape.x0)")
     assert lines == [13, 20]
     assert browser.value("data.charts[0].place.data.filter(trace => trace.yaxis === 'y2').length") == 2
+    cells = browser.value("data.heats[0].place.data.map(trace => trace.x.length)")
+    assert len(cells) == 2 and count(browser, "#heats .barlayer .point path") >= sum(cells)  # the second is red
+    assert "red is not finite" in text(browser, "#heats .note")
     marks = browser.value("at('lanes').data.at(-1).customdata")
     assert sorted(marks) == [0, 3]
     browser.click("#chart-loss .annotation")

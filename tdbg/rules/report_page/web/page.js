@@ -51,6 +51,15 @@ function fillCharts() {
   }
 }
 
+function fillHeats() {
+  for (const heat of data.heats) {
+    const box = appendElement("div", undefined, at("heats"));
+    appendElement("h3", heat.title, box);
+    heat.line = appendElement("p", heat.note, box, "note");
+    heat.place = appendElement("div", undefined, box, "chart");
+  }
+}
+
 function drawChart(chart) {
   const curves = chart.choices.length ? chart.choices[chart.select ? Number(chart.select.value) : 0].curves : chart.curves;
   drawCurves(chart.place, chart, curves, data.findings, {logarithmic: at("logarithmic").checked, onFinding: showFinding});
@@ -74,15 +83,18 @@ function fillTable(found) {
 function draw() {
   if (data.lanes.rows.length) drawLanes(at("lanes"), data.lanes, data.findings, {onFinding: showFinding});
   data.charts.forEach(drawChart);
+  data.heats.forEach(heat => { heat.line.textContent = heat.note + " " + drawHeat(heat.place, heat); });
 }
 
 at("headline").textContent = data.headline;
 at("headline").className = data.severity;
+for (const line of data.lines) appendElement("li", line, at("lines"));
 for (const fact of data.facts) appendElement("li", fact, at("facts"));
 at("lanes-section").hidden = !data.lanes.rows.length;
 at("lanes-note").textContent = data.lanes.note;
 fillStory();
 fillCharts();
+fillHeats();
 data.tables.forEach(fillTable);
 draw();
 at("logarithmic").addEventListener("change", () => data.charts.forEach(drawChart));
