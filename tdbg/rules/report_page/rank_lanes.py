@@ -130,6 +130,11 @@ class RunLanes:
                 steps.setdefault(finding.rank, []).append(finding.first_step)
         self._lanes = {process.label: ProcessLane(process, steps.get(process.rank, ()), bins) for process in shown}
 
+        self._lanes_by_rank: dict[int | None, list[ProcessLane]] = {}
+        for lane in self._lanes.values():
+            if lane.process.rank is not None:
+                self._lanes_by_rank.setdefault(lane.process.rank, []).append(lane)
+
     def add_event(self, process: ProcessDir, event: Event) -> None:
         """Take an event of any process."""
         found = self._lanes.get(process.label)
@@ -185,11 +190,9 @@ class RunLanes:
 
     def _marks(self, found: ProcessLane, start_t: float) -> list[Mark]:
         """The findings of the process; one whose step has no record stands at its end."""
-        rank = found.process.rank
-        is_last = found.process.label in self._rows
         marks: dict[int | None, Mark] = {}
         for number, finding in enumerate(self._verdict.findings):
-            if finding.rank != rank or rank is None or not (is_last or _is_reached(found, finding)):
+            if self._find_owner(finding) is not found:
                 continue
             step = finding.first_step
             t = found.times_by_step.get(step, found.last_t) if step is not None else found.last_t
@@ -197,9 +200,12 @@ class RunLanes:
             marks.setdefault(step, mark)["findings"].append(number)
         return list(marks.values())
 
-
-def _is_reached(found: ProcessLane, finding: Finding) -> bool:
-    return finding.first_step in found.times_by_step
+    def _find_owner(self, finding: Finding) -> ProcessLane | None:
+        """Of the processes of its rank the first that came as far, which a restart does once more; else the last attempt."""
+        of_rank = self._lanes_by_rank.get(finding.rank, [])
+        reached = (lane for lane in of_rank if finding.first_step in lane.times_by_step)
+        last = (lane for lane in reversed(of_rank) if lane.process.is_rank)
+        return next(reached, None) or next(last, None)
 
 
 def _seconds(t: float, start_t: float) -> float:

@@ -6,7 +6,7 @@ from typing import TypedDict
 
 from tdbg.core.redaction import redact_argv, redact_env, redact_text, redact_value
 from tdbg.core.rundir import allowed_env
-from tdbg.core.tables import cell, joined, short
+from tdbg.core.tables import cell, counted, joined, short
 from tdbg.rules.flag_lines import flag_lines
 from tdbg.rules.verdict import RankRow, Verdict
 
@@ -44,7 +44,7 @@ def _as_cell(value: object) -> object:
 def list_tables(verdict: Verdict, info: Mapping[str, object], notes: Sequence[Mapping[str, object]]) -> list[Table]:
     """Every table that has a row, in the order of the page."""
     found = [
-        make_table("ranks", "How each rank ended", RANK_COLUMNS, map(_rank_cells, (*verdict.ranks, *verdict.others))),
+        make_table("ranks", "How each rank ended", RANK_COLUMNS, _ranks(verdict)),
         make_table("triggers", "Conditions that came true", ("step", "rank", "condition", "done"), _triggers(verdict)),
         make_table("flags", "Flags", ("flag", "value", "observations"), _flags(verdict)),
         make_table(
@@ -65,9 +65,16 @@ def list_tables(verdict: Verdict, info: Mapping[str, object], notes: Sequence[Ma
 RANK_COLUMNS = ("rank", "host", "pid", "steps", "of", "evaluation calls", "skipped", "last loss", "ended", "code")
 
 
-def _rank_cells(row: RankRow) -> list[object]:
-    restarts = f", after {row['attempts'] - 1} restarts" if row["attempts"] > 1 else ""
-    name = row["rank"] if row["rank"] is not None else row["folder"]
+def _ranks(verdict: Verdict) -> list[list[object]]:
+    beside = [_rank_cells(row["folder"], row) for row in verdict.others]
+    return [
+        *(_rank_cells(row["folder"] if row["rank"] is None else row["rank"], row) for row in verdict.ranks),
+        *beside,
+    ]
+
+
+def _rank_cells(name: object, row: RankRow) -> list[object]:
+    restarts = f", after {counted(row['attempts'] - 1, 'restart')}" if row["attempts"] > 1 else ""
     return [
         name,
         row["host"],

@@ -214,6 +214,8 @@ def test_attempts_share_a_row_and_have_curves_of_their_own(run):
     (lane,) = found["lanes"]["rows"]
     assert [end["text"] for end in lane["ends"]] == ["ValueError", "ended"]
     assert any(fact.startswith("restarts: ") for fact in found["facts"])
+    assert len(lane["marks"]) == 1
+    assert lane["marks"][0]["t"] < lane["ends"][0]["t"] + 0.001  # the exception is of the first attempt
 
 
 def test_a_process_beside_its_rank_has_a_row_of_its_own(run):
@@ -222,6 +224,7 @@ def test_a_process_beside_its_rank_has_a_row_of_its_own(run):
     found = describe(run)
     assert [row["name"] for row in found["lanes"]["rows"]] == ["rank 0", "rank 0 pid 77"]
     assert [one["name"] for one in chart(found, "loss")["curves"]] == ["rank 0, rank 0 pid 77"]
+    assert [row[0] for row in table(found, "ranks")] == [0, "rank0000/pid77-host"]
 
 
 def test_what_a_rank_did_is_told_by_its_records(run):
