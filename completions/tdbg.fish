@@ -416,6 +416,8 @@ complete -c tdbg -n '__tdbg_at \'profile\'' -a '(__tdbg_wrapped)'
 complete -c tdbg -n '__tdbg_at \'profile --\'' -a '(__tdbg_wrapped)'
 
 # tdbg report
+complete -c tdbg -n '__tdbg_at \'report\'' -l all -d 'Print everything that is known, not one screen of it.'
+complete -c tdbg -n '__tdbg_at \'report\'' -l markdown -d 'Print it as Markdown, for an issue tracker.'
 complete -c tdbg -n '__tdbg_at \'report\'' -l note -x -d 'Keep your own finding with the run.'
 complete -c tdbg -n '__tdbg_at \'report\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 if there is a finding this severe. [default: never]'
 complete -c tdbg -n '__tdbg_at \'report\'' -l html -r -F -d 'Write it as one HTML file, with charts, that opens without a network.'

@@ -29,10 +29,13 @@ HELP = """Show the verdict of a run: findings, evidence, cost.
     Examples:
         tdbg report
         tdbg report tdbg_runs/20261121-031500-train --json
+        tdbg report train --all
         tdbg report train --note "batch 12 holds an empty image"
         tdbg report --html report.html
     """
 OPTIONS: Options = {
+    "all": Option(("--all",), "", "Print everything that is known, not one screen of it."),
+    "markdown": Option(("--markdown",), "", "Print it as Markdown, for an issue tracker."),
     "note": Option(("--note",), "TEXT", "Keep your own finding with the run."),
     "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
     "html": Option(("--html",), "FILE", "Write it as one HTML file, with charts, that opens without a network."),
@@ -45,6 +48,8 @@ class ReportArgs(Args):
     """What `report` can be given."""
 
     run: str | None = None
+    all: bool = False
+    markdown: bool = False
     note: str | None = None
     fail_on: str = "never"
     html: str = ""
@@ -60,6 +65,7 @@ def run(args: ReportArgs) -> int:
     from tdbg.rules.rule_engine import judge_run
 
     floor = severity(args.fail_on)
+    check_forms(args)
     found = RunDir.open(args.run, writes=args.note is not None)
     if not found.processes():
         for why in found.unreadable():
@@ -77,14 +83,27 @@ def run(args: ReportArgs) -> int:
         write_page(page, found, verdict, notes)
     if args.json:
         print_json("report", {**verdict.as_dict(), "people": notes})
-    elif page is None:
+    elif args.markdown:
+        from tdbg.rules.markdown_report import write_markdown
+
+        print("\n".join(write_markdown(verdict, view.read_info(found), note_lines(notes))))
+    elif args.all:
         blotted = view.read_info(found).get("blotted_out")
         print_lines([f"run: {verdict.run}", *verdict.page()])
         if isinstance(blotted, int) and blotted:
             print_lines([f"secrets: {blotted} masked in command, settings and environment in run.json"])
         if notes:
-            print_lines(["", "notes by people:", *(f"  {when(item)} {item.get('text', '')}" for item in notes)])
+            print_lines(["", "notes by people:", *note_lines(notes)])
+    elif page is None:
+        print_lines(verdict.screen(note_lines(notes)))
     return 1 if verdict.fails(floor) else 0
+
+
+def check_forms(args: ReportArgs) -> None:
+    """TdbgError for two forms at once."""
+    asked = [option for option, is_asked in (("--json", args.json), ("--markdown", args.markdown)) if is_asked]
+    if len(asked) > 1:
+        raise TdbgError(f"{' and '.join(asked)} cannot both be", "choose one")
 
 
 def tell_damage(run: "RunDir") -> None:
@@ -152,6 +171,11 @@ def kept(run: "RunDir") -> list[dict[str, Any]]:
     with contextlib.suppress(OSError):
         return list(read_tables(run.path / NOTES_FILE))
     return []
+
+
+def note_lines(notes: list[dict[str, Any]]) -> list[str]:
+    """Each note with its time."""
+    return [f"  {when(item)} {item.get('text', '')}" for item in notes]
 
 
 def when(item: dict[str, Any]) -> str:

@@ -47,6 +47,20 @@ class EvidencedParts(FindingParts, total=False):
     evidence: list[str]
 
 
+class Link(NamedTuple):
+    """How a finding can follow from another; named in `RuleInfo.leads_to` or `causes`. A bare code sets no condition.
+
+    least, most: how many steps after the cause the consequence is first seen. An exception carries the last step done:
+        one that a step raises is first seen one step before it (-1).
+    same: fields that must agree wherever both findings fill them in. A module agrees with those inside it.
+    """
+
+    code: str
+    least: int | None = None
+    most: int | None = None
+    same: tuple[str, ...] = ()
+
+
 class RuleInfo:
     """What is known of a rule without evaluating it. The docstring of a rule is its page."""
 
@@ -54,8 +68,8 @@ class RuleInfo:
     title: ClassVar[str] = ""
     severity: ClassVar[str] = "warning"
     severities: ClassVar[tuple[str, ...]] = SEVERITIES  # the words of its family, from the least to the gravest
-    leads_to: ClassVar[tuple[str, ...]] = ()  # codes that follow from this one: they come after it
-    causes: ClassVar[tuple[str, ...]] = ()  # the other way round: codes that this one follows from
+    leads_to: ClassVar[tuple[str | Link, ...]] = ()  # codes that follow from this one: they come after it
+    causes: ClassVar[tuple[str | Link, ...]] = ()  # the other way round: codes that this one follows from
     thresholds: ClassVar[dict[str, float]] = {}  # name -> value
     needs: ClassVar[Needs] = Needs()
     name: ClassVar[str] = ""  # what the registry knows it by: its code
@@ -129,26 +143,38 @@ class Related(Protocol):
     @property
     def code(self) -> str: ...
     @property
-    def leads_to(self) -> Sequence[str]: ...
+    def leads_to(self) -> Sequence[str | Link]: ...
     @property
-    def causes(self) -> Sequence[str]: ...
+    def causes(self) -> Sequence[str | Link]: ...
 
 
 def following_codes(rules: Iterable[AnyRule | Related]) -> dict[str, set[str]]:
     """For each code that leads to others: the codes that follow from it, directly or through others."""
-    direct: dict[str, set[str]] = {}
+    links = following_links(rules)
+    return {code: _reachable(code, links) for code in links}
+
+
+def following_links(rules: Iterable[AnyRule | Related]) -> dict[str, dict[str, Link]]:
+    """For each code that leads to others: the codes that follow from it directly, and on what condition."""
+    found: dict[str, dict[str, Link]] = {}
     for rule in rules:
-        direct.setdefault(rule.code, set()).update(rule.leads_to)
-        for cause in rule.causes:
-            direct.setdefault(cause, set()).add(rule.code)
-    return {code: _reachable(code, direct) for code, codes in direct.items() if codes}
+        for link in map(as_link, rule.leads_to):
+            found.setdefault(rule.code, {})[link.code] = link
+        for link in map(as_link, rule.causes):
+            found.setdefault(link.code, {})[rule.code] = link._replace(code=rule.code)
+    return found
 
 
-def _reachable(code: str, direct: Mapping[str, set[str]]) -> set[str]:
+def as_link(entry: str | Link) -> Link:
+    """An entry of `leads_to` or `causes` with its condition."""
+    return entry if isinstance(entry, Link) else Link(entry)
+
+
+def _reachable(code: str, links: Mapping[str, Mapping[str, Link]]) -> set[str]:
     found: set[str] = set()
     waiting = [code]
     while waiting:
-        new = direct.get(waiting.pop(), set()) - found - {code}
+        new = links.get(waiting.pop(), {}).keys() - found - {code}
         found |= new
         waiting += new
     return found
@@ -164,23 +190,23 @@ def sort_causes_first(
     following: Mapping[str, set[str]],
     *,
     is_cause: Callable[[T], bool] = lambda _: True,
+    follows: Callable[[T, T], bool] = lambda cause, item: True,
 ) -> list[T]:
     """Sort by weight, with a cause in the place of the first of its consequences, however grave these are.
 
     following: as `following_codes` gives it. is_cause: false for an item that is too slight to be the cause of others.
+    follows: false for a cause and an item that have nothing to do with each other, whatever their codes.
     """
-    places: dict[str, Weight] = {}
-    for code in {code_of(item) for item in items} & following.keys():
-        after = [weigh(item) for item in items if code_of(item) in following[code]]
-        if after:
-            places[code] = min(after)
+    weighed = [(item, code_of(item), weigh(item)) for item in items]
 
-    def place(item: T) -> tuple[Weight, int, Weight]:
-        own, code = weigh(item), code_of(item)
-        first = min(own, places[code]) if code in places and is_cause(item) else own
-        return first, -len(following.get(code, ())), own  # the cause of a cause comes before it
+    def place(one: tuple[T, str, Weight]) -> tuple[Weight, int, Weight]:
+        item, code, own = one
+        codes = following.get(code, ())
+        after = [weight for other, code, weight in weighed if code in codes and follows(item, other)] if codes else []
+        first = min([own, *after]) if after and is_cause(item) else own
+        return first, -len(codes), own  # the cause of a cause comes before it
 
-    return sorted(items, key=place)
+    return [item for item, _, _ in sorted(weighed, key=place)]
 
 
 class RuleCatalog:

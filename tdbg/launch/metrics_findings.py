@@ -3,7 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.guard import guarded
 from tdbg.core.rundir import RunDir
-from tdbg.rules._order import sort_findings
+from tdbg.rules._order import order_findings
 from tdbg.rules.verdict import Verdict
 
 FILE_BYTES = 200_000_000  # more rows are not read for a verdict: `tdbg metrics sanity` does
@@ -33,7 +33,10 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     verdict.trouble += trouble
     if any(one.code.startswith(ORIGIN) for one in verdict.findings):
         found = [one for one in found if one.code != NOT_FINITE]
-    verdict.findings = sort_findings([*verdict.findings, *found])
+    if found:
+        from tdbg.metrics.sanity import RULES
+
+        verdict.findings, verdict.causes = order_findings([*verdict.findings, *found], RULES)
     return verdict
 
 

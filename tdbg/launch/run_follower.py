@@ -16,8 +16,9 @@ from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
 from tdbg.launch import metrics_findings
 from tdbg.launch.progress import Progress
 from tdbg.rules import matches_words
+from tdbg.rules.finding_lines import BLOCK_LINES, block, title_line
 from tdbg.rules.rule_engine import RuleEngine, judge_run
-from tdbg.rules.verdict import BLOCK_LINES, Verdict, block, title_line
+from tdbg.rules.verdict import Verdict
 
 PART_OFF = "TD-C005"
 POLL_S = 0.25

@@ -15,6 +15,7 @@ from typing import Any
 
 from tdbg.core import observations, run_files
 from tdbg.core.events import EVENT_TYPES, Event, Observation, Step
+from tdbg.core.rule_base import Link, as_link
 from tdbg.rules import RULES, Rule
 
 CARDS_FILE = "rule_cards.json"
@@ -27,8 +28,8 @@ class RuleCard:
     module: str  # the file of `tdbg.rules` that holds it
     code: str
     severity: str
-    leads_to: list[str]
-    causes: list[str]
+    leads_to: list[Link]
+    causes: list[Link]
     event_types: list[str]  # what `feed` is called for
     probes: list[str]  # of observations those of these probes; none: of all
     needed_probes: list[str]
@@ -40,6 +41,7 @@ class RuleCard:
 
     def __init__(self, **values: Any) -> None:
         vars(self).update(values)
+        self.leads_to, self.causes = _read_links(self.leads_to), _read_links(self.causes)
 
     def load(self) -> Rule:
         """An instance of the rule."""
@@ -69,14 +71,19 @@ class LoadedCard(RuleCard):
         return self.rule()
 
 
+def _read_links(rows: Iterable[Iterable[Any]]) -> list[Link]:
+    """Links as they are, or as JSON keeps them."""
+    return [Link(code, least, most, tuple(same)) for code, least, most, same in rows]
+
+
 def describe_rule(rule: type[Rule]) -> dict[str, object]:
     """What is on the card of a rule."""
     return {
         "module": rule.__module__.rpartition(".")[2],
         "code": rule.code,
         "severity": rule.severity,
-        "leads_to": list(rule.leads_to),
-        "causes": list(rule.causes),
+        "leads_to": [as_link(entry) for entry in rule.leads_to],
+        "causes": [as_link(entry) for entry in rule.causes],
         "event_types": [event.TYPE for event in rule.listens],
         "probes": list(dict.fromkeys(kind.PROBE for kind in rule.observes)),
         "needed_probes": list(dict.fromkeys(kind.PROBE for kind in rule.needs.observations)),

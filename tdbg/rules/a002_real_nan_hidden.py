@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.amp import SkipExplained, UpdateSkipped
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule, Reported
@@ -33,6 +34,7 @@ class RealNanHidden(ObservingRule[Reported]):
     code = "TD-A002"
     title = "GradScaler hides a real NaN or Inf"
     severity = "warning"
+    leads_to = ("TD-A001", Link("TD-N002", least=0))
     observes = (UpdateSkipped, SkipExplained)
     kept = Reported
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.model_build import InitialWeights, ShapeMismatch
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import joined
 from tdbg.rules import RULES
@@ -38,6 +39,7 @@ class BadStart(KindsRule):
     code = "TD-C009"
     title = "bad initial weights, or shapes that do not fit"
     severity = "warning"
+    leads_to = (Link("TD-N001", least=0), Link("TD-R003", least=-1, most=1))
     observes = (InitialWeights, ShapeMismatch)
 
     def evaluate(self, process: ProcessDir, seen: InitialWeights | ShapeMismatch) -> Iterable[tuple[str, Finding]]:

@@ -34,6 +34,7 @@ class GradientsNotReset(KindsRule):
     code = "TD-C013"
     title = "gradients not reset"
     severity = "error"
+    leads_to = ("TD-G001", "TD-G004", "TD-N004")
     observes = (LoopFault,)
 
     def evaluate(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:

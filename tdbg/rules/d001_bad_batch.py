@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.dataloader import BadValues
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, ObservingRule
@@ -32,6 +33,7 @@ class BadBatch(ObservingRule[set[str]]):
     code = "TD-D001"
     title = "bad values in a batch"
     severity = "error"
+    leads_to = (Link("TD-N001", least=0, most=1, same=("rank",)),)
     observes = (BadValues,)
     kept = set
 

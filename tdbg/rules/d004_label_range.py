@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from tdbg.core.events import Event, Finding, Observation, Traceback
 from tdbg.core.observations.dataloader import LabelsOutside
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
@@ -43,6 +44,7 @@ class LabelRange(Rule):
     code = "TD-D004"
     title = "labels out of range"
     severity = "error"
+    leads_to = (Link("TD-R003", least=-1, most=1), Link("TD-R002", least=-1, most=1))
     listens = (Observation, Traceback)
     observes = (LabelsOutside,)
 

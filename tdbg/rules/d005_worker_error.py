@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.dataloader import LoaderFailed
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -40,6 +41,7 @@ class WorkerError(ObservingRule[set[str]]):
     code = "TD-D005"
     title = "data loader failed"
     severity = "error"
+    leads_to = (Link("TD-R003", least=-1, most=1),)
     observes = (LoaderFailed,)
     kept = set
 

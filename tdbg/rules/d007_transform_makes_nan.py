@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.augmentation import TransformMadeNan
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
@@ -30,6 +31,7 @@ class TransformMakesNan(ObservingRule[set[str]]):
     code = "TD-D007"
     title = "a transform makes NaN"
     severity = "error"
+    leads_to = (Link("TD-D001", least=0, most=50), Link("TD-N001", least=0, most=50))
     observes = (TransformMadeNan,)
     kept = set
 

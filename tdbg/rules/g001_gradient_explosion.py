@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding, Step
 from tdbg.core.observations import Evidence
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
@@ -51,6 +52,7 @@ class GradientExplosion(PerProcessRule[_State]):
     code = "TD-G001"
     title = "gradient explosion"
     severity = "warning"
+    leads_to = (Link("TD-N004", least=0, most=50),)
     kept = _State
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:

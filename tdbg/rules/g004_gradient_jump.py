@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.gradient_report import GradientNorms
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, ObservingRule, Reported
@@ -32,6 +33,7 @@ class GradientJump(ObservingRule[Reported]):
     code = "TD-G004"
     title = "one parameter's gradient explodes"
     severity = "warning"
+    leads_to = (Link("TD-G001", least=0, most=50), Link("TD-N004", least=0, most=50))
     observes = (GradientNorms,)
     kept = Reported
 

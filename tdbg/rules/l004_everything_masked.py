@@ -1,5 +1,6 @@
 """TD-L004: everything is masked."""
 
+from tdbg.core.rule_base import Link
 from tdbg.rules import RULES
 from tdbg.rules._loss import LossRule
 
@@ -26,3 +27,4 @@ class EverythingMasked(LossRule):
     code = "TD-L004"
     title = "everything is masked"
     severity = "error"
+    leads_to = (Link("TD-N001", least=0, most=1, same=("rank",)),)

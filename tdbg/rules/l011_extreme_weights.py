@@ -1,5 +1,6 @@
 """TD-L011: class weights are extreme."""
 
+from tdbg.core.rule_base import Link
 from tdbg.rules import RULES
 from tdbg.rules._loss import LossRule
 
@@ -26,3 +27,4 @@ class ExtremeWeights(LossRule):
     code = "TD-L011"
     title = "class weights are extreme"
     severity = "warning"
+    leads_to = (Link("TD-N001", least=0, most=1, same=("rank",)),)

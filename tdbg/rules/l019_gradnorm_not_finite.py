@@ -1,5 +1,6 @@
 """TD-L019: values of GradNorm are not finite."""
 
+from tdbg.core.rule_base import Link
 from tdbg.rules import RULES
 from tdbg.rules._loss import LossRule
 
@@ -25,3 +26,4 @@ class GradNormNotFinite(LossRule):
     code = "TD-L019"
     title = "values of GradNorm are not finite"
     severity = "error"
+    leads_to = (Link("TD-N001", least=0, most=1, same=("rank",)),)

@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.memory import MemoryGrowth
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
@@ -36,6 +37,7 @@ class MemoryCreep(ObservingRule[None]):
     code = "TD-M001"
     title = "memory creep"
     severity = "warning"
+    leads_to = (Link("TD-M002", least=0), Link("TD-M003", least=0))
     observes = (MemoryGrowth,)
 
     def evaluate(self, process: ProcessDir, state: None, seen: MemoryGrowth) -> Finding | None:

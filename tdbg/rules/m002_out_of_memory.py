@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.memory import AllocationFailed
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
@@ -32,6 +33,7 @@ class OutOfMemory(ObservingRule[None]):
     code = "TD-M002"
     title = "out of memory"
     severity = "error"
+    leads_to = (Link("TD-R003", least=-1, most=1),)
     observes = (AllocationFailed,)
 
     def evaluate(self, process: ProcessDir, state: None, seen: AllocationFailed) -> Finding | None:

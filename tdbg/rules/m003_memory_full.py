@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.memory import MachineMemory
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
@@ -30,6 +31,7 @@ class MemoryFull(ObservingRule[None]):
     code = "TD-M003"
     title = "host memory nearly full"
     severity = "warning"
+    leads_to = (Link("TD-M002", least=0), Link("TD-R002", least=0))
     observes = (MachineMemory,)
 
     def evaluate(self, process: ProcessDir, state: None, seen: MachineMemory) -> Finding | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import MOMENT, Event, Finding, NonFinite, Start, Step
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted, joined
 from tdbg.core.window import middle
@@ -110,7 +111,12 @@ class FirstNonFinite(Rule):
     code = "TD-N001"
     title = "first NaN or Inf"
     severity = "critical"
-    leads_to = ("TD-N002", "TD-N003")
+    leads_to = (
+        Link("TD-N002", least=0),
+        Link("TD-N003", least=0),
+        Link("TD-R003", least=-1, most=1),
+        Link("TD-R002", least=-1, most=1),
+    )
     listens = (Start, Step, NonFinite)
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Params, Step
 from tdbg.core.observations import Evidence
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
@@ -55,6 +56,7 @@ class LossJump(PerProcessRule[_State]):
     code = "TD-N004"
     title = "loss jump"
     severity = "warning"
+    leads_to = (Link("TD-G001", least=0, most=50),)
     kept = _State
     listens = (Step, Params)
 

@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.forward import ModuleOutputs
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import joined
 from tdbg.rules import RULES, ObservingRule, Reported
@@ -40,6 +41,7 @@ class DeadModule(ObservingRule[_State]):
     code = "TD-N005"
     title = "a module's output is zero"
     severity = "warning"
+    leads_to = (Link("TD-G002", same=("module",)), Link("TD-G003", same=("module",)), Link("TD-G005", same=("module",)))
     observes = (ModuleOutputs,)
     kept = _State
 

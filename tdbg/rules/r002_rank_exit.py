@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from tdbg.core.events import ChildExit, Finding
 from tdbg.core.host import host_name
+from tdbg.core.rule_base import Link
 from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
 from tdbg.rules.view import View, signal_name
@@ -56,7 +57,7 @@ class RankExit(Rule):
     code = "TD-R002"
     title = "rank ended by its own exit code or signal"
     severity = "error"
-    leads_to = ("TD-R001",)
+    leads_to = ("TD-R001", Link("TD-R003", least=-1), "TD-R004", "TD-R006")
     listens = (ChildExit,)
 
     def finish(self, view: View) -> Iterable[Finding]:

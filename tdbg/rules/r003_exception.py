@@ -68,7 +68,7 @@ class ExceptionRule(Rule):
     Example:
         TD-R003 error: rank 1: ValueError: bad label 17, uncaught, after step 3 (data.py:88)
 
-    What to do: `tdbg report RUN` shows the traceback. A swallowed exception in the loop: let it through, or
+    What to do: `tdbg report RUN --all` shows the traceback. A swallowed exception in the loop: let it through, or
     count what it skips.
 
     Thresholds: None. At most 5 kinds of swallowed exceptions are told.
@@ -77,7 +77,7 @@ class ExceptionRule(Rule):
     code = "TD-R003"
     title = "exception"
     severity = "error"
-    leads_to = ("TD-R001",)
+    leads_to = ("TD-R001", "TD-R004", "TD-R006")
     listens = (Note, Traceback)
 
     def __init__(self) -> None:
@@ -180,7 +180,9 @@ class ExceptionRule(Rule):
                 finding, process, event, f"{how}, and the program ended{ended} without one optimizer step"
             )
             finding.cause = "the program catches what its training raises, and ends as though all were well"
-            finding.try_next = "let the exception through, or end with sys.exit(1); `tdbg report` shows the traceback"
+            finding.try_next = (
+                "let the exception through, or end with sys.exit(1); `tdbg report --all` shows the traceback"
+            )
             return
         finding.severity = "warning"
 
@@ -192,7 +194,7 @@ class ExceptionRule(Rule):
         finding.rank = process.rank if process.rank is not None else event.rank
         lines = [_escape_line(line) for line in event.lines if set(line.strip()) - set("^~")]
         finding.evidence = [*_own_lines(lines, event), *([TRACEBACK, *lines[-SHOWN_LINES:]] if len(lines) > 3 else [])]
-        finding.try_next = "`tdbg report` shows the traceback"
+        finding.try_next = "`tdbg report --all` shows the traceback"
 
 
 def _went_on(found: ProcessView, kept: _Swallowed) -> bool:

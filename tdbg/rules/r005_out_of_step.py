@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import CallOrder, GroupOrder
-from tdbg.core.rule_base import Needs
+from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import joined
 from tdbg.rules import RULES, Rule
@@ -69,6 +69,7 @@ class OutOfStep(Rule):
     code = "TD-R005"
     title = "ranks out of step"
     severity = "error"
+    leads_to = ("TD-R001", Link("TD-R002", least=-1), Link("TD-R003", least=-1), "TD-R006")
     listens = (Start, Observation)
     observes = (CallOrder,)
     needs = Needs(observations=(CallOrder,), ranks=2)

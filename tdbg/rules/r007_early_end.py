@@ -52,7 +52,7 @@ class EarlyEnd(Rule):
     code = "TD-R007"
     title = "a rank ended before others that needed it"
     severity = "error"
-    leads_to = ("TD-R001", "TD-R002", "TD-R003", "TD-R006")
+    leads_to = ("TD-R001", "TD-R002", "TD-R003", "TD-R004", "TD-R006")
     listens = (Start,)
     needs = Needs(ranks=2)
 

@@ -12,25 +12,17 @@ from tdbg.core.rundir import ProcessDir, RunDir, restart_count
 from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, Rule
 from tdbg.rules._live_findings import correct_live_findings
-from tdbg.rules._order import sort_findings
+from tdbg.rules._order import order_findings
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
 from tdbg.rules.captured import describe_capture
+from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare
 from tdbg.rules.profiled import Recorded, has_profile, merge_profiles
+from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.text import clip, kept_in
-from tdbg.rules.verdict import (
-    REPORT_FILE,
-    BaselineRow,
-    CostRow,
-    CostShare,
-    ExitRow,
-    NotWatched,
-    ObservationsRow,
-    RankRow,
-    TriggerRow,
-    Verdict,
-)
+from tdbg.rules.verdict import REPORT_FILE, ExitRow, ObservationsRow, TriggerRow, Verdict
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
+from tdbg.rules.watched import NotWatched, count_watched
 
 MAX_FINDINGS = 200
 MAX_FILES = 60
@@ -118,15 +110,17 @@ class RuleEngine:
 
     def _draw_verdict(self) -> Verdict:
         view = self.view
-        order = sort_findings(self.findings)
-        corrections = correct_live_findings(self.run, order)
+        order = order_findings(self.findings)
+        corrections = correct_live_findings(self.run, order.findings)
         checks = [
             (card, partial(self._check_card, card)) for card in self._cards if card.code not in self._failed_codes
         ]
-        unarmed = evaluate_rules(checks, self._switch_off, _read_signals(view))
+        signals = _read_signals(view)
+        unarmed = evaluate_rules(checks, self._switch_off, signals)
         return Verdict(
             run=str(self.run.path),
-            findings=order,
+            findings=order.findings,
+            causes=order.causes,
             ranks=[_rank_row(view, found) for found in view.ranks()],
             others=[_rank_row(view, found) for found in view.beside()],
             trainings=len(view.trainings()),
@@ -143,6 +137,7 @@ class RuleEngine:
             files=_list_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
+            watched=count_watched(view, signals.level, len(checks), len(checks) - len(unarmed)),
             not_watched=_group_unarmed(unarmed),
             capture_line=_capture_line(view),
             profile_line=_profile_line(view),

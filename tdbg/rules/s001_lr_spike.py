@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from tdbg.core.events import Finding, Step
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Window
@@ -74,6 +75,12 @@ class LearningRateSpike(PerProcessRule[_State]):
     code = "TD-S001"
     title = "learning-rate spike"
     severity = "error"
+    leads_to = (
+        Link("TD-N001", least=0, most=50),
+        Link("TD-N004", least=0, most=50),
+        Link("TD-G001", least=0, most=50),
+        Link("TD-G004", least=0, most=50),
+    )
     kept = _State
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:

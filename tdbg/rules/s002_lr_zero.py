@@ -44,6 +44,7 @@ class LearningRateZero(PerProcessRule[_State]):
     code = "TD-S002"
     title = "learning rate zero or negative"
     severity = "warning"
+    leads_to = ("TD-S007", "TD-K001")
     kept = _State
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:

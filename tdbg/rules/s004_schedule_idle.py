@@ -57,6 +57,7 @@ class ScheduleIdle(Rule):
     code = "TD-S004"
     title = "schedule without effect"
     severity = "warning"
+    leads_to = ("TD-S002",)
     listens = (Observation, Switch, ProbeOff)
     observes = (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged, SchedulerIdle)
 

@@ -53,7 +53,7 @@ class ScheduleMisfit(ObservingRule[_State]):
     code = "TD-S005"
     title = "schedule does not fit the run"
     severity = "warning"
-    leads_to = ("TD-G003", "TD-G005", "TD-S007")
+    leads_to = ("TD-G003", "TD-G005", "TD-S002", "TD-S007")
     observes = (SchedulerStepped, ScheduleOver)
     kept = _State
     listens: ClassVar[tuple[type[Event], ...]] = (Observation, Plan)

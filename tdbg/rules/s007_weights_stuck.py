@@ -37,6 +37,7 @@ class WeightsStuck(ObservingRule[Reported]):
     code = "TD-S007"
     title = "weights do not change"
     severity = "warning"
+    leads_to = ("TD-K001",)
     observes = (UpdateSizes,)
     kept = Reported
 

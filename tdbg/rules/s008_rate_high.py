@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.schedule import RateAboveBound
+from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule, Reported
 from tdbg.rules.text import figure
@@ -31,7 +32,7 @@ class RateHigh(ObservingRule[Reported]):
     code = "TD-S008"
     title = "learning rate above 1 with Adam"
     severity = "warning"
-    leads_to = ("TD-G001", "TD-G004", "TD-N004")  # weights thrown away
+    leads_to = ("TD-G001", "TD-G004", "TD-N004", Link("TD-N001", least=0))  # weights thrown away
     observes = (RateAboveBound,)
     kept = Reported
 

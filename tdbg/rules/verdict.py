@@ -1,51 +1,35 @@
 """The verdict: every finding of a run, how each rank ended, and what tdbg cost: as data, and in the words for people."""
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypedDict
 
 from tdbg.core.events import SEVERITIES, Finding, Number
-from tdbg.core.flags import LEVELS, Value
-from tdbg.core.observations import Evidence
-from tdbg.core.rundir import RunDir, write_json
+from tdbg.core.flags import Value
+from tdbg.core.rundir import RUNS, RunDir, write_json
 from tdbg.core.tables import counted, joined
 from tdbg.rules import at_least
+from tdbg.rules.cost_lines import BaselineRow, CostRow, cost_text, list_baseline, list_costs
+from tdbg.rules.finding_lines import Story, block, group_stories, list_grades, list_stories, title_line
 from tdbg.rules.flag_lines import InjectionRow, flag_lines
-from tdbg.rules.text import TRACEBACK, clip, figure, ranges
+from tdbg.rules.rank_lines import RankRow, ended_as_planned, list_processes, list_progress, loss_text
+from tdbg.rules.screen_rows import COLUMNS, ROWS, count_rows, cut_rows, fit_stories
+from tdbg.rules.text import clip, figure
+from tdbg.rules.watched import NotWatched, WatchedRow, not_watched_line, watched_line
 
 REPORT_FILE = "report.json"
 VERSION = 1
-BLOCK_LINES = 6
 VERDICT_LINES = 10
-SHOWN_FINDINGS = 4
+SHOWN_FINDINGS = 5  # lines at the end of a run
 SHOWN_ENDINGS = 3
 SHOWN_TRAININGS = 5
-SHOWN_FLAGS = 3  # of a level, in the short form
-TOLD_PCT = 0.05
-SHORT_RUN_S = 10.0
-UNSURE = (Evidence.AFTER_REDUCTION, Evidence.FROM_WEIGHTS, Evidence.STATISTICAL)
+SHOWN_NOTES = 2
+STORY_ROWS = 6  # of a screen these are for findings, whatever else there is
+PREFIX_COLUMNS = 6  # of the ``tdbg: `` before each line on stderr
 JUMPED = "non-finite"  # the trigger of which a finding speaks anyway
-
-
-class RankRow(TypedDict):
-    """How far one process came, and how it ended."""
-
-    rank: int | None
-    folder: str
-    host: str
-    pid: int | None
-    attempts: int
-    steps: int
-    evals: int
-    evals_at_least: bool
-    skipped: int
-    planned: int | None
-    loss: Number | None
-    loss_step: int | None
-    ended: str
-    code: int | None
-    last_t: float
 
 
 class ExitRow(TypedDict):
@@ -53,42 +37,6 @@ class ExitRow(TypedDict):
 
     code: int | None
     text: str
-
-
-class CostShare(TypedDict):
-    """tdbg's own time in one process."""
-
-    rank: int | None
-    own_ms: float
-    wall_ms: float
-    pct: float
-
-
-class CostRow(TypedDict, total=False):
-    """tdbg's own time in all processes; without a cost ``pct`` is None, and only ``ranks`` is there beside it."""
-
-    pct: float | None
-    budget_pct: float
-    startup_ms: float
-    checks_pct: float
-    capture_pct: float
-    diagnostics_pct: float
-    away_pct: float
-    records_pct: float
-    worst: CostShare
-    errors: int
-    dropped: int
-    ranks: list[CostShare]
-
-
-class BaselineRow(TypedDict):
-    """The paired ratio of blocks of steps with tdbg on and off."""
-
-    ratio: float | None
-    low: float | None
-    high: float | None
-    pairs: int
-    block: int
 
 
 class ObservationsRow(TypedDict, total=False):
@@ -115,13 +63,11 @@ class TriggerRow(TypedDict):
     batch: str
 
 
-class NotWatched(TypedDict):
-    """Rules that could not see what they are there for. flag, level: what would arm them, where that is known."""
+class Origin(TypedDict):
+    """The finding that another one follows from: its place in the list, and its code."""
 
-    codes: list[str]
-    reason: str
-    flag: str
-    level: str
+    finding: int
+    code: str
 
 
 @dataclass(slots=True, kw_only=True, repr=False, eq=False)
@@ -129,7 +75,8 @@ class Verdict:
     """What is known of a run. `lines` is its short form; `page` and `as_dict` hold everything."""
 
     run: str
-    findings: list[Finding] = field(default_factory=list)  # worst first, then by step; a cause before what follows
+    findings: list[Finding] = field(default_factory=list)  # in the order of `order_findings`
+    causes: list[int | None] = field(default_factory=list)  # of each finding: the place of the one that it follows from
     ranks: list[RankRow] = field(default_factory=list)
     others: list[RankRow] = field(default_factory=list)  # processes that stepped beside their rank
     trainings: int = 0  # processes of one rank that trained each on its own, without a process group
@@ -147,21 +94,33 @@ class Verdict:
     trouble: list[str] = field(default_factory=list)
 
     level: str = ""
+    watched: WatchedRow | None = None
     not_watched: list[NotWatched] = field(default_factory=list)
     capture_line: str = ""  # what was captured, in the short form
     profile_line: str = ""  # what was profiled
     has_unseen_losses: bool = False  # a rank made its gradients without a backward pass
 
+    def stories(self) -> list[Story]:
+        """The findings by what they follow from: each cause with its consequences, the earliest first."""
+        return group_stories(self.findings, self.causes)
+
+    def list_causes(self) -> list[Finding | None]:
+        """For each finding the one that it follows from, if any."""
+        known = [*self.causes, *[None] * len(self.findings)]
+        return [None if at is None else self.findings[at] for at, _ in zip(known, self.findings, strict=False)]
+
     def _describe_silence(self) -> str:
         """No finding must mean that nothing was wrong, never that nothing was looked at."""
         if self.level == "off":
             return "level off: nothing was looked at"
+        if not any(row["steps"] or row["evals"] for row in (*self.ranks, *self.others)):
+            return "no step and no evaluation was seen"
         unseen = " (some losses were not checked: updates without a backward pass)" if self.has_unseen_losses else ""
         return f"no problem found in what was watched{unseen}"
 
     @property
     def worst_severity(self) -> str | None:
-        """The severity of the worst finding, if there is one; it need not be the first: see `sort_findings`."""
+        """The severity of the worst finding, if there is one; it need not be the first: see `order_findings`."""
         return max((finding.severity for finding in self.findings), key=SEVERITIES.index, default=None)
 
     def fails(self, floor: str) -> bool:
@@ -183,12 +142,13 @@ class Verdict:
             steps = max(steps, *(row["steps"] for row in self.others)) if who else steps
             least = unit != "step" and any(row["evals_at_least"] for row in self.ranks)
             done = f"{'at least ' if least else ''}{counted(steps, unit)}"
-            parts.append(f"{who or counted(len(self.ranks), 'rank')}, {done}")
+            loss = loss_text(self.ranks[0]) if len(self.ranks) == 1 and not who else ""
+            parts.append(f"{who or counted(len(self.ranks), 'rank')}, {done}{loss}")
         if self._ended_by_exception():
             parts.append(clip(self.findings[0].title, 240))
         if self.exit.get("text"):
             parts.append(self.exit["text"])
-        return "; ".join(parts)
+        return "; ".join(filter(None, [*parts, cost_text(self.cost)]))
 
     def _ended_by_exception(self) -> bool:
         """True if an exception kept all ranks from their first step: then the one line has to say it."""
@@ -196,33 +156,53 @@ class Verdict:
         return not stepped and bool(self.findings) and self.findings[0].code == "TD-R003"
 
     def lines(self, limit: int = VERDICT_LINES) -> list[str]:
-        """The short form for the end of a run, at most ``limit`` lines."""
-        tail = [
-            *([] if self.findings else self._unwatched_lines()),
-            *self._rank_lines(),
-            *self._trigger_lines(),
-            *filter(None, (self.capture_line, self.profile_line)),
-            *self._cost_lines(),
-        ]
-        if self.findings:
-            tail.append(f"more: `tdbg report {self.run}`, `tdbg explain {self.findings[0].code}`")
-        room = max(limit - 1 - len(tail), 1)
-        shown = min(room, SHOWN_FINDINGS)
-        titles = [f"  {title_line(finding)}" for finding in self.findings[:shown]]
-        if len(self.findings) > shown:
-            titles[-1] = f"  ... and {counted(len(self.findings) - shown + 1, 'more finding')}"
-        return [self.headline(), *titles, *tail][:limit]
+        """The short form for the end of a run: at most ``limit`` lines and one screen; three lines of a healthy run."""
+        columns = COLUMNS - PREFIX_COLUMNS
+        rows = ROWS - count_rows(self._trouble_lines()[:1], columns)  # the supervisor adds it
+        if not self.findings:
+            return cut_rows(self._healthy_lines()[:limit], rows, columns)
+        more = f"more: `{self._report_command()}`, `tdbg explain {self.stories()[0].first.code}`"
+        tail = [more, *self._rank_lines(), *self._extra_lines()]
+        room = min(max(limit - 1 - len(tail), 1), SHOWN_FINDINGS)
+        while True:
+            lines = [self.headline(), *list_stories(self.stories(), room), *tail]
+            room -= 1
+            if not room or count_rows(lines, columns) <= rows:
+                break
+        lines = cut_rows(lines[:limit], rows, columns)
+        if more in lines:
+            lines.remove(more)
+            lines.append(more)
+        return lines
+
+    def screen(self, notes: Sequence[str] = ()) -> list[str]:
+        """The form of `tdbg report`: one screen of 24 rows, whose last line says how much more there is.
+
+        notes: what people left with the run; the last ones are shown.
+        """
+        added = [*self._trouble_lines()[:1], *(clip(f"note: {text.strip()}", 150) for text in notes[-SHOWN_NOTES:])]
+        if not self.findings:
+            return cut_rows([*self._healthy_lines(), *added], ROWS)
+        ends = [self.headline(), self._more_text(999)]
+        tail = [*self._rank_lines(), *self._extra_lines(), *added, *self._coverage_lines()]
+        tail = cut_rows(tail, ROWS - STORY_ROWS - count_rows(ends))
+        rows = ROWS - count_rows([*ends, *tail])
+        lines = [self.headline(), *fit_stories(self.stories(), rows), *tail]
+        left = sum(map(bool, self.page())) - len(lines)
+        return [*lines, self._more_text(max(left, 0))]
 
     def page(self) -> list[str]:
-        """The long form for `tdbg report`."""
-        lines = [self.headline()]
-        for finding in self.findings:
-            lines += ["", *block(finding, limit=40), *_grade_lines(finding)]
-        told = [f"{flag}: {row['text']}" for flag, row in self.observations_by_flag.items()]
+        """The long form for `tdbg report --all`."""
+        lines = [self.headline(), *self._coverage_lines()]
+        for story in self.stories():
+            lines += self._whole_lines(story.first)
+            for finding in story.followers:
+                lines += self._whole_lines(finding)
+        observed = [f"{flag}: {row['text']}" for flag, row in self.observations_by_flag.items()]
         for heading, rows in (
             ("triggers", [_trigger_line(row) for row in self.triggers]),
             ("flags", flag_lines(self.injections)),
-            ("observations by flag", told),
+            ("observations by flag", observed),
             ("not watched", [_unwatched_line(row) for row in self.not_watched]),
             ("ranks", self._rank_lines(limit=1000)),
             ("notes", self.notes),
@@ -230,8 +210,8 @@ class Verdict:
         ):
             if rows:
                 lines += ["", f"{heading}:", *(f"  {row}" for row in rows)]
-        lines += ["", *self._cost_lines()]
-        return [*lines, *(f"trouble: {text}" for text in self.trouble)]
+        lines += ["", *list_costs(self.cost, self.costliest), *list_baseline(self.baseline)]
+        return [*lines, *self._trouble_lines()]
 
     def as_dict(self) -> dict[str, object]:
         """Plain data: the content of report.json and of `tdbg report --json`."""
@@ -240,7 +220,10 @@ class Verdict:
             "run": self.run,
             "headline": self.headline(),
             "worst_severity": self.worst_severity,
-            "findings": [finding.as_dict() for finding in self.findings],
+            "findings": [
+                {**finding.as_dict(), "follows_from": self._origin(place)}
+                for place, finding in enumerate(self.findings)
+            ],
             "ranks": self.ranks,
             "others": self.others,
             "exit": self.exit,
@@ -250,6 +233,7 @@ class Verdict:
             "injections": self.injections,
             "looks": self.observations_by_flag,
             "triggers": self.triggers,
+            "watched": self.watched or {},
             "not_watched": self.not_watched,
             "notes": self.notes,
             "files": self.files,
@@ -260,112 +244,77 @@ class Verdict:
         """Leave report.json in the run directory (the supervisor's last act)."""
         write_json(run.path / REPORT_FILE, self.as_dict())
 
+    def _origin(self, place: int) -> Origin | None:
+        """What the finding at this place follows from, if anything."""
+        at = self.causes[place] if place < len(self.causes) else None
+        return None if at is None else {"finding": at, "code": self.findings[at].code}
+
+    def _whole_lines(self, finding: Finding) -> list[str]:
+        """All that is known of a finding, and what it follows from."""
+        origin = self._origin(next(place for place, one in enumerate(self.findings) if one is finding))
+        follows = [f"  follows from: {title_line(self.findings[origin['finding']])}"] if origin else []
+        return ["", *block(finding, limit=40), *list_grades(finding), *follows]
+
+    def _healthy_lines(self) -> list[str]:
+        """What was watched and what was not; of ranks only what the headline does not say."""
+        watched, unwatched = self._coverage_lines()
+        ranks = [] if self._ended_well() else self._rank_lines()
+        return [
+            self.headline(),
+            watched,
+            f"{unwatched}; more: `{self._report_command()} --all`",
+            *ranks,
+            *self._extra_lines(),
+        ]
+
+    def _ended_well(self) -> bool:
+        return not self.trainings and not self.others and not self.restarts and ended_as_planned(self.ranks)
+
+    def _coverage_lines(self) -> tuple[str, str]:
+        return watched_line(self.watched, self.level), not_watched_line(self.level, self.not_watched)
+
+    def _extra_lines(self) -> list[str]:
+        """What an option asked for."""
+        made = filter(None, (self.capture_line, self.profile_line))
+        return [*self._trigger_lines(), *made, *list_baseline(self.baseline)]
+
+    def _trouble_lines(self) -> list[str]:
+        return [f"trouble: {text}" for text in self.trouble]
+
+    def _more_text(self, count: int) -> str:
+        lines = f"{counted(count, 'more line')}" if count else "all of it"
+        return f"{lines}: `{self._report_command()} --all`; what a code means: `tdbg explain {self.stories()[0].first.code}`"
+
+    def _report_command(self) -> str:
+        """``tdbg report 20261121-031500-train``: what to type in this folder."""
+        path = Path(self.run)
+        if path.absolute().parent == Path(RUNS).absolute() and not Path(path.name).exists():
+            return f"tdbg report {shlex.quote(path.name)}"
+        return f"tdbg report {shlex.quote(self.run)}"
+
     def _rank_lines(self, limit: int = SHOWN_ENDINGS) -> list[str]:
-        """``ranks 0-3: step 60 of 100, ended``: ranks that ended alike share a line; processes beside them have their own."""
-        groups: dict[str, list[RankRow]] = {}
+        """A line for ranks that ended alike; processes beside them have their own."""
         apart = [*self.ranks, *self.others] if self.trainings else self.others
-        for row in () if self.trainings else self.ranks:
-            groups.setdefault(_progress_text(row), []).append(row)
-        shown = [(_group_line(how, rows), len(rows)) for how, rows in groups.items()]
-        shown += [(f"process {row['pid']}: {_progress_text(row)}{_loss_text(row)}", 1) for row in apart]
+        shown = [*list_progress([] if self.trainings else self.ranks), *list_processes(apart)]
         limit = max(limit, SHOWN_TRAININGS) if self.trainings else limit
         if len(shown) > limit:
             left = sum(count for _, count in shown[limit - 1 :])
             what = "further process" if apart else "further rank"
-            shown[limit - 1 :] = [(f"{counted(left, what)}: see `tdbg report {self.run}`", left)]
+            shown[limit - 1 :] = [(f"{counted(left, what)}: see `{self._report_command()} --all`", left)]
         return [*(text for text, _ in shown), *([f"restarts: {clip(self.restarts, 300)}"] if self.restarts else [])]
 
     def _trigger_lines(self) -> list[str]:
         """One line for the short form: the first trigger no finding speaks of anyway."""
-        told = [row for row in self.triggers if row["condition"] != JUMPED]
-        if not told:
+        shown = [row for row in self.triggers if row["condition"] != JUMPED]
+        if not shown:
             return []
-        more = f" and {len(told) - 1} more: see `tdbg report {self.run}`" if len(told) > 1 else ""
-        return [f"trigger: {_trigger_line(told[0])}{more}"]
-
-    def _unwatched_lines(self) -> list[str]:
-        """What a higher level or a flag would have watched, in one line."""
-        parts = []
-        for level in LEVELS:
-            rows = [row for row in self.not_watched if row["level"] == level and row["flag"]]
-            flags = Counter({row["flag"]: len(row["codes"]) for row in rows})
-            if flags:  # those of most rules first
-                parts.append(f"{joined([flag for flag, _ in flags.most_common()], SHOWN_FLAGS)} (--level {level})")
-        return [f"not watched: {'; '.join(parts)}"] if parts else []
-
-    def _unbudgeted_text(self) -> str:
-        """What was asked for and the budget does not hold, where it is worth a word."""
-        parts = (
-            ("checks of each rank's gradients", self.cost["checks_pct"]),
-            ("capturing", self.cost["capture_pct"]),
-            ("diagnostics", self.cost["diagnostics_pct"]),
-            ("log records", self.cost["records_pct"]),
-        )
-        return "".join(f", {what} {pct:.2f} %" for what, pct in parts if pct >= TOLD_PCT)
-
-    def _unhooked_text(self) -> str:
-        """How long the hooks of modules were away, which is what short calls need to stay cheap."""
-        share = self.cost.get("away_pct", 0.0)
-        return (
-            f"; without module hooks for {share:.0f} % of the time, as calls are too short for them"
-            if share >= 1
-            else ""
-        )
-
-    def _short_run_text(self) -> str:
-        """Why a run that was over in a moment cost more than its budget."""
-        wall_s = max(row["wall_ms"] for row in self.cost["ranks"]) / 1000
-        if wall_s > SHORT_RUN_S or (self.cost["pct"] or 0.0) <= self.cost["budget_pct"]:
-            return ""
-        return f"; above the budget because the run took only {wall_s:.1f} s: the first steps are always watched"
-
-    def _cost_lines(self) -> list[str]:
-        lines = []
-        if self.cost.get("pct") is not None:
-            several = len(self.cost["ranks"]) > 1
-            at = f", {self.costliest} {self.cost['worst']['pct']:.2f} %" if several else ""
-            lines.append(
-                f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
-                f", start-up {self.cost['startup_ms']:.0f} ms{self._unbudgeted_text()}{self._short_run_text()}{self._unhooked_text()}"
-            )
-        if self.baseline and self.baseline["low"] is None:
-            lines.append(
-                f"baseline: {counted(self.baseline['pairs'], 'pair')} of blocks are too few to tell; 6 are needed"
-            )
-        elif self.baseline:
-            lines.append(
-                f"baseline: x{self.baseline['ratio']:.4f} with tdbg on"
-                f" (95 %: {figure(self.baseline['low'])} to {figure(self.baseline['high'])})"
-                f" over {self.baseline['pairs']} pairs of {self.baseline['block']} steps"
-            )
-        return lines
+        more = f" and {len(shown) - 1} more: see `{self._report_command()} --all`" if len(shown) > 1 else ""
+        return [f"trigger: {_trigger_line(shown[0])}{more}"]
 
 
 def _count_text(count: int, severity: str) -> str:
     """``2 errors``, but ``2 critical`` and ``2 info``."""
     return counted(count, severity) if severity in ("error", "warning") else f"{count} {severity}"
-
-
-def _group_line(how: str, rows: Sequence[RankRow]) -> str:
-    return f"{ranges(row['rank'] or 0 for row in rows)}: {how}{_loss_text(rows[0]) if len(rows) == 1 else ''}"
-
-
-def _progress_text(row: RankRow) -> str:
-    """``step 60 of 100, ended``."""
-    least = "at least " if row["evals_at_least"] else ""
-    calls = f"{least}{counted(row['evals'], 'evaluation call')}"
-    done = f"step {row['steps']}" if row["steps"] or not row["evals"] else calls
-    planned = f" of {row['planned']}" if row["planned"] else ""
-    again = f", after {counted(row['attempts'] - 1, 'restart')}" if row["attempts"] > 1 else ""
-    return f"{done}{planned}, {row['ended']}{again}"
-
-
-def _loss_text(row: RankRow) -> str:
-    """``, loss 2.31 at step 9``: of the last step whose loss is known, which need not be the last done."""
-    if row["loss"] is None:
-        return ""
-    at = f" at step {row['loss_step']}" if row["steps"] and row["loss_step"] != row["steps"] else ""
-    return f", loss {figure(row['loss'])}{at}"
 
 
 def _trigger_line(row: TriggerRow) -> str:
@@ -379,24 +328,3 @@ def _trigger_line(row: TriggerRow) -> str:
 def _unwatched_line(row: NotWatched) -> str:
     """``TD-D001, TD-D002: needs --flag DATALOADER or --level advanced``."""
     return clip(f"{joined(row['codes'], 8)}: {row['reason']}", 200)
-
-
-def title_line(finding: Finding) -> str:
-    """``TD-N001 critical: first NaN at step 3, rank 1, ...``."""
-    return clip(f"{finding.code} {finding.severity}: {finding.title}", 200)
-
-
-def _grade_lines(finding: Finding) -> list[str]:
-    """How the evidence knows what it says, where that leaves a doubt."""
-    return [f"  evidence is {kind.value}" for kind in UNSURE if kind.word == finding.grade]
-
-
-def block(finding: Finding, limit: int = BLOCK_LINES) -> list[str]:
-    """A finding with its evidence, its cause and what to try, at most ``limit`` lines."""
-    tail = [f"  cause: {finding.cause}"] if finding.cause else []
-    tail += [f"  try: {finding.try_next}"] if finding.try_next else []
-    room = max(limit - 1 - len(tail), 0)
-    shown = finding.evidence[:room]
-    if len(shown) < len(finding.evidence) and TRACEBACK in shown:
-        shown = shown[: shown.index(TRACEBACK)]  # the head of one says nothing
-    return [title_line(finding), *(clip(f"  {line}", 200) for line in shown), *tail][:limit]

@@ -28,9 +28,11 @@ from tdbg.core.events import (
     Trigger,
 )
 from tdbg.core.host import host_name
+from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved
 from tdbg.core.rundir import ProcessDir, RunDir, lives, restart_count
 from tdbg.rules.flag_lines import Injections
 
+CHECKPOINTS = (CheckpointSaved.PART, CheckpointRead.PART)
 MAX_NOTES = 50
 MAX_TRIGGERS = 50
 MAX_EXITS = 10_000
@@ -90,6 +92,11 @@ class ProcessView:
     step: int = 0
     evals: int = 0
     records: int = 0
+    steps_recorded: int = 0  # those of the training
+    gradient_reads: int = 0  # steps on record whose gradients were all read
+    eval_passes: int = 0  # those with a record
+    batches: int = 0  # taken from the training loader, as far as steps on record say
+    checkpoints: int = 0  # saved or read, where a probe looks
     skipped: int = 0
     gap: int = 1  # most steps between two records: the budget may leave records out
     last: Step | None = None  # the last training record
@@ -108,6 +115,7 @@ class ProcessView:
     failed_probes: set[str] = field(default_factory=set)  # parts of tdbg that switched themselves off
     switch: Switch | None = None  # the last change of level and flags; None: as the run began
     triggers: list[Trigger] = field(default_factory=list)  # the first ones
+    _epoch: tuple[int | None, int] = (None, 0)  # of the training loader: which one, and the batches before it
 
     @property
     def rank(self) -> int | None:
@@ -157,6 +165,7 @@ class ProcessView:
 
     def _add_observation(self, event: Observation) -> None:
         self.probes.add(event.probe)
+        self.checkpoints += event.probe == CheckpointSaved.PROBE and event.part in CHECKPOINTS
         name = event.flag or event.probe
         found = self.observations_by_flag.get(name)
         if found is None:
@@ -169,12 +178,30 @@ class ProcessView:
         self.records += 1
         if event.phase == "eval":
             self.evals = max(self.evals + 1, event.call or 0)
+            self._count_pass(event)
             self.last_eval = event
             return
+        self._count_batches(event)
+        self.steps_recorded += 1
+        self.gradient_reads += event.checked == "all"
         self.gap = max(self.gap, event.step - self.last.step if self.last else 1)
         self.step = max(self.step, event.step)
         self.skipped += event.skipped
         self.last = event
+
+    def _count_pass(self, event: Step) -> None:
+        """Evaluation after the same training step is one pass; so is all of it, where nothing was trained before."""
+        before = self.last_eval
+        self.eval_passes += before is None or (bool(self.step) and before.step != event.step)
+
+    def _count_batches(self, event: Step) -> None:
+        if event.batch is None:
+            return
+        epoch, before = self._epoch
+        if event.epoch != epoch:
+            before = self.batches
+            self._epoch = event.epoch, before
+        self.batches = max(self.batches, before + event.batch)
 
 
 _KEPT: dict[type[Event], str] = {

@@ -124,3 +124,65 @@ def test_a_run_of_which_nothing_can_be_read_is_no_verdict(tmp_path: Path) -> Non
     assert done.returncode == 2
     assert done.stdout == ""
     assert [line[:5] for line in done.stderr.splitlines()] == ["tdbg:", "tdbg:"]
+
+
+def test_one_screen_unless_all_is_asked_for(run, capsys):
+    main(["report", str(run.run.path)])
+    screen = capsys.readouterr().out.splitlines()
+    assert screen[0].startswith("verdict: ") and screen[-1].endswith("`tdbg explain TD-N001`")
+    count = int(screen[-1].split()[0])
+    assert screen[-1].startswith(f"{count} more lines: `tdbg report {run.run.path} --all`")
+    main(["report", str(run.run.path), "--all"])
+    whole = capsys.readouterr().out.splitlines()
+    assert whole[0] == f"run: {run.run.path}" and whole[1] == screen[0] and "files:" in whole
+    assert len([line for line in whole[1:] if line]) == len(screen) - 1 + count
+
+
+def test_a_healthy_run_in_three_lines(tmp_path, capsys):
+    made = Stream(tmp_path / "run")
+    rank = made.rank()
+    made.train(rank, [2.5, 2.25])
+    made.end(rank, 2)
+    made.done(0)
+    assert main(["report", str(made.run.path)]) == 0
+    verdict, watched, unwatched = capsys.readouterr().out.splitlines()
+    assert verdict == "verdict: no problem found in what was watched; 1 rank, 2 steps, loss 2.25; exit 0"
+    assert watched.startswith("watched (--level basic): 2 of 2 steps on record")
+    assert unwatched.startswith("not watched: ") and unwatched.endswith(f"more: `tdbg report {made.run.path} --all`")
+
+
+def test_a_run_of_this_folder_is_named_without_its_path(run, capsys, monkeypatch):
+    monkeypatch.chdir(run.run.path.parent.parent)
+    main(["report"])
+    assert "`tdbg report run --all`" in capsys.readouterr().out
+    Path("run").mkdir()  # then the name alone would mean another folder
+    main(["report"])
+    assert "`tdbg report tdbg_runs/run --all`" in capsys.readouterr().out
+
+
+def test_markdown_holds_findings_and_environment(run, capsys):
+    main(["report", str(run.run.path), "--note", "a | note"])
+    capsys.readouterr()
+    assert main(["report", str(run.run.path), "--markdown", "--fail-on", "critical"]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith("### tdbg report of `run`\n\n`verdict: 1 finding (1 critical)")
+    assert "| `TD-N001` | `critical` | 3 | 0 |" in text and "command: python x.py" in text and "a | note" in text
+
+
+def test_markdown_of_a_run_whose_state_file_is_damaged(run, capsys):
+    (run.run.path / "run.json").write_text('{"schema')
+    assert main(["report", str(run.run.path / "notes.txt"), "--markdown"]) == 0
+    said = capsys.readouterr()
+    assert "`TD-N001`" in said.out and "command:" not in said.out and "run.json" in said.err
+
+
+def test_json_and_markdown_cannot_both_be(run, capsys):
+    before = listing(run.run.path)
+    assert main(["report", str(run.run.path), "--json", "--markdown"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.splitlines() == [
+        "tdbg: --json and --markdown cannot both be",
+        "tdbg: choose one",
+    ]
+    assert main(["report", str(run.run.path), "--markdown", "--json", "--note", "x"]) == 2
+    assert listing(run.run.path) == before

@@ -172,7 +172,7 @@ def test_no_file_of_a_run_holds_a_secret(tmp_path: Path) -> None:
     assert {"run.json", "events.jsonl", "records.jsonl", "report.json"} <= {path.name for path in files}
     assert [path.name for path in files if SECRET.encode() in path.read_bytes()] == []
     report = subprocess.run(
-        [sys.executable, "-m", "tdbg", "report", "run"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-m", "tdbg", "report", "run", "--all"], cwd=tmp_path, capture_output=True, text=True
     )
     assert SECRET not in report.stdout and "secrets: 4 masked" in report.stdout, report.stdout
 

@@ -733,7 +733,7 @@ def test_the_name_as_typed_is_tried_first(tmp_path: Path, typed: str, options: l
     words = [sys.executable, "-m", "tdbg", "run", "--run-dir", "r", "-f", typed, "--", sys.executable, "x.py"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == f"{[then.strip('-').replace('-', '_')]}\n"
-    report = subprocess.run([*words[:3], "report", "r"], cwd=tmp_path, capture_output=True, text=True).stdout
+    report = subprocess.run([*words[:3], "report", "r", "--all"], cwd=tmp_path, capture_output=True, text=True).stdout
     assert f"set argparse {then}: False became True" in report
 
 

@@ -1,5 +1,6 @@
 """What a terminal shows of `tdbg run` and a program: the program's rows are what they are without tdbg, and none is mixed."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,7 +114,8 @@ def split_rows(shown: Shown) -> tuple[list[str], list[str]]:
 def check_words(ours: list[str], folder: Path) -> None:
     """The verdict stands there with its words whole, but for a path that is wider than a row."""
     run = RunDir(max((folder / "tdbg_runs").iterdir(), key=lambda path: path.stat().st_mtime_ns))
-    lines = judge_run(run, 0).lines()
+    with contextlib.chdir(folder):  # the run is named as it is typed there
+        lines = judge_run(run, 0).lines()
     begin = max(at for at, row in enumerate(ours) if row.startswith(f"{OURS}verdict: "))
     shown = [word for row in ours[begin:] for word in row.removeprefix(OURS).split()]
     wanted = " ".join(lines).split()

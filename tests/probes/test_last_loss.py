@@ -147,5 +147,6 @@ def test_the_verdict_tells_it(tmp_path: Any, loss_step: int, told: str) -> None:
     rank = run.rank()
     run.emit(rank, Step(step=40, loss=2.0, lr=[0.1], grad_norm=1.0, finite=True))
     run.emit(rank, End(step=100, loss=0.25 if loss_step else None, loss_step=loss_step))
-    (line,) = [line for line in run.judge().lines() if line.startswith("rank 0")]
-    assert line == f"rank 0: step 100, ended, {told}"
+    (line,) = [line for line in run.judge().page() if line.startswith("  rank 0")]
+    assert line == f"  rank 0: step 100, ended, {told}"
+    assert f"1 rank, 100 steps, {told}; exit 0" in run.judge().lines()[0]

@@ -33,10 +33,13 @@ def test_a_ruined_run_in_few_lines(stream):
     ruined(run)
     lines = run.judge(1).lines()
     assert len(lines) <= VERDICT_LINES
-    assert lines[0] == "verdict: 3 findings (2 critical, 1 error); 2 ranks, 60 steps; exit 1"
+    assert lines[0] == (
+        "verdict: 3 findings (2 critical, 1 error); 2 ranks, 60 steps; exit 1; cost of tdbg 0.40 % (budget 1 %)"
+    )
     assert lines[1] == '  TD-N001 critical: first NaN at step 3 on rank 1, in backward of module "blocks.2.act" (Act)'
     assert any("rank 1: step 59, SIGKILL" in line for line in lines)
-    assert any(line.startswith("cost of tdbg: 0.40 % of the wall time (budget 1 %)") for line in lines)
+    page = run.judge(1).page()
+    assert any(line.startswith("cost of tdbg: 0.40 % of the wall time (budget 1 %)") for line in page)
 
 
 def test_severities_are_counted_as_people_do(one):
@@ -44,7 +47,7 @@ def test_severities_are_counted_as_people_do(one):
     run.train(rank, [2.0])
     for name in "ab":
         run.emit(rank, ProbeOff(probe=name, error="TypeError: x"))
-    assert run.judge(7).headline().startswith("verdict: 3 findings (1 error, 2 warnings); 1 rank, 1 step;")
+    assert run.judge(7).headline().startswith("verdict: 3 findings (1 error, 2 warnings); 1 rank, 1 step, loss 2;")
     assert counted(0, "process") == "0 processes" and counted(1, "process") == "1 process"
 
 
@@ -61,10 +64,11 @@ def test_healthy_lines(one):
     run.train(rank, [2.5, 2.25])
     run.end(rank, 2)
     assert run.judge().lines() == [
-        "verdict: no problem found in what was watched; 1 rank, 2 steps; exit 0",
-        "not watched: DATALOADER, SCHEDULING, CHECKPOINT and 8 more (--level advanced);"
-        " TRAINING_LOOP, WANDB_METRICS, AUGMENTATION and 2 more (--level extreme)",
-        "rank 0: step 2, ended, loss 2.25",
+        "verdict: no problem found in what was watched; 1 rank, 2 steps, loss 2.25; exit 0",
+        "watched (--level basic): 2 of 2 steps on record, gradients read in 0 steps, no evaluation on record; 18 of 84 checks active",
+        "not watched: batches and their loader, schedules, checkpoints and 8 more (--level advanced);"
+        " the order of calls, calls of wandb, image transforms and 2 more (--level extreme);"
+        f" arguments of loss functions (-f LOSS); more: `tdbg report {run.run.path} --all`",
     ]
 
 
@@ -84,7 +88,10 @@ def test_why_a_short_run_costs_more_than_its_budget(one, own_ms, wall_ms, said):
     run, rank = one
     run.train(rank, [2.5])
     run.emit(rank, Cost(step=1, own_ms=own_ms, wall_ms=wall_ms, budget_pct=1.0, startup_ms=80.0))
-    (line,) = (line for line in run.judge().lines() if line.startswith("cost"))
+    verdict = run.judge()
+    (line,) = (line for line in verdict.page() if line.startswith("cost"))
+    short = ", short run" if "only" in said else ""
+    assert verdict.headline().endswith(f"; cost of tdbg {100 * own_ms / wall_ms:.2f} % (budget 1 %{short})")
     assert line == f"cost of tdbg: {100 * own_ms / wall_ms:.2f} % of the wall time (budget 1 %){said}"
 
 
@@ -297,7 +304,7 @@ def test_triggers_without_end_stay_few(one):
     verdict = run.judge()
     assert len(verdict.triggers) == 50
     assert [line for line in verdict.lines() if line.startswith("trigger: ")] == [
-        f"trigger: loss > 1 at step 1, rank 0: dump and 49 more: see `tdbg report {verdict.run}`"
+        f"trigger: loss > 1 at step 1, rank 0: dump and 49 more: see `tdbg report {verdict.run} --all`"
     ]
 
 

@@ -33,6 +33,7 @@ class FindingData(TypedDict):
     severity: str
     title: str
     step: int | None
+    follows: bool
     where: list[str]
     evidence: list[str]
     traceback: list[str]
@@ -51,7 +52,10 @@ def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, obj
     """All that the page shows, as plain data; the events are read once more, and streamed."""
     info = read_info(run)
     processes = run.processes()
-    curves, lanes = RunCurves(verdict, processes), RunLanes(verdict, processes)
+    stories = verdict.stories()
+    findings = [finding for story in stories for finding in (story.first, *story.followers)]
+    followers = {id(finding) for story in stories for finding in story.followers}
+    curves, lanes = RunCurves(verdict, processes), RunLanes(verdict, processes, findings)
     for process in processes:
         for event in _read_events(process):
             curves.add_event(process, event)
@@ -64,7 +68,7 @@ def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, obj
         "severity": verdict.worst_severity or ("info" if verdict.level == "off" else "none"),
         "facts": [_clean(fact) for fact in _facts(verdict, info)],
         "lines": [] if verdict.findings else [_clean(line) for line in verdict.lines()[1:]],
-        "findings": [describe_finding(finding) for finding in verdict.findings],
+        "findings": [describe_finding(finding, follows=id(finding) in followers) for finding in findings],
         "lanes": {
             "kinds": KINDS,
             "rows": lanes.lanes(start_t),
@@ -76,8 +80,8 @@ def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, obj
     }
 
 
-def describe_finding(finding: Finding) -> FindingData:
-    """A finding with its texts cut."""
+def describe_finding(finding: Finding, *, follows: bool = False) -> FindingData:
+    """A finding with its texts cut. follows: from the one above it, or from what that follows from."""
     evidence, traceback = list(finding.evidence), []
     if TRACEBACK in evidence:
         at = evidence.index(TRACEBACK)
@@ -88,6 +92,7 @@ def describe_finding(finding: Finding) -> FindingData:
         "severity": finding.severity,
         "title": _clean(finding.title, TITLE_LETTERS),
         "step": finding.first_step,
+        "follows": follows,
         "where": [_clean(part, 200) for part in _where(finding)],
         "evidence": [_clean(line) for line in evidence[:MAX_EVIDENCE]],
         "traceback": [_clean(line) for line in traceback[:MAX_TRACEBACK]],
@@ -116,8 +121,6 @@ def _facts(verdict: Verdict, info: Mapping[str, object]) -> Iterable[str]:
         yield f"took {_describe_length(end - start)}"
     if verdict.level:
         yield f"level {verdict.level}"
-    if verdict.cost.get("pct") is not None:
-        yield f"cost of tdbg {verdict.cost['pct']:.2f} % of the wall time"
     if verdict.restarts:
         yield f"restarts: {verdict.restarts}"
     if verdict.capture_line:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import short
-from tdbg.rules.verdict import RankRow, Verdict
+from tdbg.rules.rank_lines import RankRow
+from tdbg.rules.verdict import Verdict
 
 GOOD_ENDS = ("ended", "running")
 NAME_LETTERS = 60

@@ -114,10 +114,10 @@ class ProcessLane:
 
 
 class RunLanes:
-    """Collects the lanes of a run from its events, in constant memory."""
+    """Collects the lanes of a run from its events, in constant memory. findings: in the order of the page."""
 
-    def __init__(self, verdict: Verdict, processes: Sequence[ProcessDir]) -> None:
-        self._verdict = verdict
+    def __init__(self, verdict: Verdict, processes: Sequence[ProcessDir], findings: Sequence[Finding]) -> None:
+        self._findings = findings
         self._rows = rows_by_folder(verdict)
         chosen = sort_by_interest(verdict, processes)
         self._left_out = max(len(chosen) - MAX_LANES, 0)
@@ -125,7 +125,7 @@ class RunLanes:
         shown = [process for process in processes if process.label in labels]
         bins = min(max(ALL_BINS // max(len(shown), 1), 30), MAX_BINS)
         steps: dict[int | None, list[int]] = {}
-        for finding in verdict.findings:
+        for finding in findings:
             if finding.first_step is not None:
                 steps.setdefault(finding.rank, []).append(finding.first_step)
         self._lanes = {process.label: ProcessLane(process, steps.get(process.rank, ()), bins) for process in shown}
@@ -191,7 +191,7 @@ class RunLanes:
     def _marks(self, found: ProcessLane, start_t: float) -> list[Mark]:
         """The findings of the process; one whose step has no record stands at its end."""
         marks: dict[int | None, Mark] = {}
-        for number, finding in enumerate(self._verdict.findings):
+        for number, finding in enumerate(self._findings):
             if self._find_owner(finding) is not found:
                 continue
             step = finding.first_step

@@ -8,7 +8,8 @@ from tdbg.core.redaction import redact_argv, redact_env, redact_text, redact_val
 from tdbg.core.rundir import allowed_env
 from tdbg.core.tables import cell, counted, joined, short
 from tdbg.rules.flag_lines import flag_lines
-from tdbg.rules.verdict import RankRow, Verdict
+from tdbg.rules.rank_lines import RankRow
+from tdbg.rules.verdict import Verdict
 
 MAX_ROWS = 400  # of a table
 LETTERS = 400  # of a cell

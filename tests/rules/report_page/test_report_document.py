@@ -65,7 +65,7 @@ def test_a_run_with_a_finding(run):
     run.end(rank, 3)
     run.done(0)
     found = describe(run)
-    assert found["headline"].startswith("1 finding (1 critical); 1 rank, 3 steps; exit 0")
+    assert found["headline"].startswith("1 finding (1 critical); 1 rank, 3 steps")
     (finding,) = found["findings"]
     assert (finding["code"], finding["step"], found["severity"]) == ("TD-N001", 3, "critical")
     assert "rank 0" in finding["where"] and finding["evidence"] and finding["cause"] and finding["try_next"]
@@ -75,16 +75,19 @@ def test_a_run_with_a_finding(run):
     assert lane["marks"][0]["findings"] == [0] and lane["ends"][0]["text"] == "ended" and not lane["ends"][0]["bad"]
 
 
-def test_findings_stand_in_the_order_of_the_verdict(run):
+def test_a_cause_stands_before_what_followed_from_it(run):
     for rank in range(2):
         folder = run.rank(rank, 2)
-        run.train(folder, [1.0, "nan"])
-        run.emit(folder, bad(2), Traceback(step=2, exception="ValueError", message="x", lines=["  a", "  b"]))
+        run.train(folder, [1.0, *["nan"] * 25])
+        run.emit(folder, bad(2), Traceback(step=26, exception="ValueError", message="x"))
     run.done(1)
-    verdict = judge_run(run.run)
-    assert len(verdict.findings) > 1
-    found = document.describe_run(run.run, verdict)
-    assert [one["title"] for one in found["findings"]] == [one.title for one in verdict.findings]
+    found = describe(run)["findings"]
+    stories = judge_run(run.run).stories()
+    assert [one["title"] for one in found] == [
+        finding.title for story in stories for finding in (story.first, *story.followers)
+    ]
+    followers = {one["code"] for one in found if one["follows"]}
+    assert "TD-N002" in followers and not found[0]["follows"] and found[0]["code"] == "TD-N001"
 
 
 def test_a_traceback_is_apart_from_the_evidence():
@@ -260,7 +263,7 @@ def test_a_finding_without_a_record_of_its_step_stands_at_the_end(run):
     train(run, rank, 5)
     verdict = judge_run(run.run)
     verdict.findings = [Finding(code="TD-N001", severity="critical", title="x", first_step=50, rank=0)]
-    lanes = RunLanes(verdict, run.run.processes())
+    lanes = RunLanes(verdict, run.run.processes(), verdict.findings)
     for event in run.run.processes()[0].events():
         lanes.add_event(run.run.processes()[0], event)
     (lane,) = lanes.lanes(0.0)

@@ -71,8 +71,9 @@ def test_recorded_runs(browser, tmp_path, name, scheme):
 def test_findings_are_marked_on_curves_and_lanes_and_a_click_leads_to_them(browser, tmp_path):
     target = page(recorded("two_ranks", tmp_path), tmp_path / "r.html")
     browser.open(target, DRAWN)
-    assert "first NaN at step 13 on rank 1" in text(browser, "#story .finding")
-    assert text(browser, "#chart-loss .annotation-text") == "TD-N001 +2"
+    assert "TD-D001 error NaN in tensor 0 of batch 13" in text(browser, "#story .finding")
+    assert text(browser, "#story .follower").startswith("followed by: TD-N001 critical first NaN at step 13 on rank 1")
+    assert text(browser, "#chart-loss .annotation-text") == "TD-D001 +2"
     lines = browser.value("data.charts[0].place.layout.shapes.map(shape => shape.x0)")
     assert lines == [13, 20]
     assert browser.value("data.charts[0].place.data.filter(trace => trace.yaxis === 'y2').length") == 2
@@ -82,7 +83,7 @@ def test_findings_are_marked_on_curves_and_lanes_and_a_click_leads_to_them(brows
     marks = browser.value("at('lanes').data.at(-1).customdata")
     assert sorted(marks) == [0, 3]
     browser.click("#chart-loss .annotation")
-    browser.until("document.querySelector('.finding.shown')?.textContent.includes('TD-N001')")
+    browser.until("document.querySelector('.finding.shown')?.textContent.includes('TD-D001')")
     assert browser.errors == []
 
 

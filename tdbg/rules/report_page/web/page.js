@@ -11,8 +11,9 @@ function showFinding(number) {
 function fillStory() {
   at("story-section").hidden = !data.findings.length;
   for (const finding of data.findings) {
-    const card = appendElement("li", undefined, at("story"), "finding " + finding.severity);
+    const card = appendElement("li", undefined, at("story"), "finding " + finding.severity + (finding.follows ? " follower" : ""));
     const head = appendElement("h3", undefined, card);
+    if (finding.follows) appendElement("span", "followed by: ", head, "note");
     appendElement("span", finding.code + " " + finding.severity, head, "badge");
     head.append(" " + finding.title);
     if (finding.where.length) appendElement("p", finding.where.join(", "), card, "note");

@@ -1,0 +1,141 @@
+"""What was watched and how often, and what was not."""
+
+from collections.abc import Callable
+
+import pytest
+from streams import Stream
+
+from tdbg.core.events import Cost, Note, Observation, Switch
+from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved, SaveFailed
+from tdbg.rules.watched import NotWatched, not_watched_line
+
+NOTHING_MORE = "not watched: nothing that a flag or a higher level would add"
+
+
+def coverage(run: Stream) -> tuple[str, str]:
+    headline, watched, unwatched, *_ = run.judge().lines()
+    assert headline.startswith("verdict: ")
+    return watched, unwatched.partition("; more: ")[0]
+
+
+def test_a_run_says_how_often_each_thing_was_watched(stream: Callable[..., Stream]) -> None:
+    run = stream(level="advanced")
+    rank = run.rank()
+    for epoch in range(2):
+        for batch in (1, 2, 3):
+            step = 3 * epoch + batch
+            run.train(rank, [2.0], first=step, epoch=epoch, batch=batch, checked="all" if batch < 3 else "some")
+        for call in (1, 2):
+            run.train(rank, [2.0], first=3 * epoch + 3, phase="eval", call=2 * epoch + call)
+    for kind in (CheckpointSaved, CheckpointRead, SaveFailed):
+        run.emit(rank, Observation(probe="checkpoint", flag="CHECKPOINT", part=kind.PART, values={}))
+    run.end(rank, 6)
+    verdict = run.judge()
+    line = next(line for line in verdict.page() if line.startswith("watched"))
+    assert line.startswith(
+        "watched (--level advanced): 6 of 6 steps on record, gradients read in 4 steps, 2 evaluation passes,"
+        " 6 batches, 2 checkpoints; "
+    )
+    assert verdict.watched is not None and verdict.as_dict()["watched"] == verdict.watched
+    assert (verdict.watched["eval_calls"], verdict.watched["gradient_reads"]) == (4, 4)
+    assert (
+        verdict.watched["rules_armed"] + sum(len(row["codes"]) for row in verdict.not_watched)
+        == verdict.watched["rules"]
+    )
+
+
+def test_what_has_no_record_is_not_counted_as_watched(one: tuple[Stream, str]) -> None:
+    run, rank = one
+    run.train(rank, [2.0], batch=1, checked="all")
+    run.train(rank, [2.0], first=500, batch=500)
+    run.emit(rank, Cost(step=1000, own_ms=1.0, wall_ms=1000.0, budget_pct=1.0, sampled=7, away_ms=400.0))
+    run.end(rank, 1000)
+    watched, _ = coverage(run)
+    assert watched.startswith(
+        "watched (--level basic): 2 of 1,000 steps on record, gradients read in 7 steps, no evaluation on record, at least 500 batches;"
+        " hooks on modules for 60 % of the time (short calls); "
+    )
+
+
+def test_of_several_ranks_the_least_watched_one_counts(stream: Callable[..., Stream]) -> None:
+    run = stream()
+    for rank, records in enumerate((9, 4)):
+        folder = run.rank(rank, world=2)
+        run.train(folder, [2.0] * records, checked="all")
+        run.end(folder, 9)
+    headline, watched, unwatched = run.judge().lines()
+    assert headline == "verdict: no problem found in what was watched; 2 ranks, 9 steps; exit 0"
+    assert (
+        ": 4 of 9 steps on record, gradients read in 4 steps, no evaluation on record, on each of 2 ranks; " in watched
+    )
+    assert unwatched.startswith("not watched: ")
+
+
+def test_an_evaluation_alone(one: tuple[Stream, str]) -> None:
+    run, rank = one
+    for call in (1, 2, 3):
+        run.train(rank, [2.0], first=call, phase="eval", call=call)
+    run.end(rank)
+    watched, _ = coverage(run)
+    assert watched.startswith("watched (--level basic): 3 evaluation calls; ")
+    verdict = run.judge()
+    assert verdict.watched is not None and verdict.watched["eval_passes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"level": "off"}, "not watched: everything (--level basic)"),
+        ({"level": "extreme"}, "not watched: arguments of loss functions (-f LOSS)"),
+        (
+            {"level": "advanced"},
+            "not watched: the order of calls, calls of wandb, image transforms and 2 more (--level extreme);"
+            " arguments of loss functions (-f LOSS)",
+        ),
+    ],
+)
+def test_what_was_not_watched_names_the_option(
+    stream: Callable[..., Stream], settings: dict[str, object], says: str
+) -> None:
+    run = stream(**settings)
+    rank = run.rank()
+    run.train(rank, [2.0, 2.0])
+    run.end(rank, 2)
+    assert coverage(run)[1] == says
+    if settings["level"] == "off":
+        assert coverage(run)[0] == "watched: nothing (--level off)"
+        assert run.judge().headline().startswith("verdict: level off: nothing was looked at")
+
+
+def test_where_an_option_would_add_nothing_none_is_named() -> None:
+    other = NotWatched(codes=["TD-R001"], reason="needs 2 ranks", flag="", level="")
+    profile = NotWatched(codes=["TD-P004"], reason="needs --flag PROFILER", flag="PROFILER", level="")
+    for rows in ([], [other], [profile]):
+        assert not_watched_line("extreme", rows) == NOTHING_MORE
+
+
+def test_a_higher_level_for_some_steps_is_told(one: tuple[Stream, str]) -> None:
+    run, rank = one
+    run.train(rank, [2.0, 2.0])
+    run.emit(rank, Switch(level="advanced", flags={}))
+    run.end(rank, 2)
+    assert coverage(run)[0].startswith("watched (--level basic, at times advanced): 2 of 2 steps")
+
+
+def test_where_no_step_came_nothing_is_said_to_be_in_order(stream: Callable[..., Stream]) -> None:
+    run = stream()
+    run.emit(run.rank(), Note(code="x", text="y"))
+    headline, watched, *_ = run.judge().lines()
+    assert headline.startswith("verdict: no step and no evaluation was seen")
+    assert watched.startswith("watched (--level basic): no step and no evaluation; ") and "hooks on" not in watched
+
+
+def test_a_rank_that_did_not_end_as_the_others_has_its_line(stream: Callable[..., Stream]) -> None:
+    run = stream()
+    for rank, steps in enumerate((9, 9)):
+        folder = run.rank(rank, world=2)
+        run.train(folder, [2.0] * steps)
+        if rank == 0:
+            run.end(folder, steps)
+    lines = run.judge().lines()
+    assert "rank 0: step 9, ended, loss 2" in lines and len(lines) > 3
