@@ -12,9 +12,13 @@ from tdbg.core.files import read_tables
 from tdbg.core.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tdbg.core.rundir import RunDir
+    from tdbg.rules.verdict import Verdict
 
 NOTES_FILE = "notes.jsonl"
+PAGES = (".html", ".htm")  # what --html may write in a run directory
 
 
 HELP = """Show the verdict of a run: findings, evidence, cost.
@@ -27,12 +31,15 @@ HELP = """Show the verdict of a run: findings, evidence, cost.
         tdbg report tdbg_runs/20261121-031500-train --json
         tdbg report train --all
         tdbg report train --note "batch 12 holds an empty image"
+        tdbg report --html report.html
     """
 OPTIONS: Options = {
     "all": Option(("--all",), "", "Print everything that is known, not one screen of it."),
     "markdown": Option(("--markdown",), "", "Print it as Markdown, for an issue tracker."),
     "note": Option(("--note",), "TEXT", "Keep your own finding with the run."),
     "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
+    "html": Option(("--html",), "FILE", "Write it as one HTML file, with charts, that opens without a network."),
+    "force": Option(("--force",), "", "With --html: overwrite a file that is there."),
     "json": JSON,
 }
 
@@ -45,6 +52,8 @@ class ReportArgs(Args):
     markdown: bool = False
     note: str | None = None
     fail_on: str = "never"
+    html: str = ""
+    force: bool = False
     json: bool = False
 
 
@@ -64,11 +73,14 @@ def run(args: ReportArgs) -> int:
         found.info()  # with no events and an unreadable run.json there is nothing to judge: say so
     else:
         tell_damage(found)
+    page = check_page(args, found) if args.html else None
     if args.note is not None:
         keep(found, args.note)
     say(*found.unreadable())
     verdict = metrics_findings.join(judge_run(found), found)
     notes = kept(found)
+    if page is not None:
+        write_page(page, found, verdict, notes)
     if args.json:
         print_json("report", {**verdict.as_dict(), "people": notes})
     elif args.markdown:
@@ -82,7 +94,7 @@ def run(args: ReportArgs) -> int:
             print_lines([f"secrets: {blotted} masked in command, settings and environment in run.json"])
         if notes:
             print_lines(["", "notes by people:", *note_lines(notes)])
-    else:
+    elif page is None:
         print_lines(verdict.screen(note_lines(notes)))
     return 1 if verdict.fails(floor) else 0
 
@@ -100,6 +112,29 @@ def tell_damage(run: "RunDir") -> None:
         run.info()
     except TdbgError as error:
         say(str(error), "command, settings and exit code are unknown; the verdict uses the ranks' events only")
+
+
+def check_page(args: ReportArgs, run: "RunDir") -> "Path":
+    """The file that --html names; TdbgError for one that is there, without --force, and for a file of the run."""
+    from tdbg.core.output_file import check_output_file
+    from tdbg.core.run_files import STATE_FILE
+    from tdbg.core.tables import safe
+
+    path = check_output_file("--html", args.html, [(run.path / STATE_FILE, "the run's own")], force=args.force)
+    if path.suffix.lower() not in PAGES and path.resolve().is_relative_to(run.path.resolve()):
+        raise TdbgError(f"{safe(args.html)} may be a file of the run", "there name a file that ends in .html")
+    return path
+
+
+def write_page(path: "Path", run: "RunDir", verdict: "Verdict", notes: list[dict[str, Any]]) -> None:
+    """Write the report as one HTML file."""
+    from tdbg.core.output_file import replace_file
+    from tdbg.core.tables import safe, size
+    from tdbg.rules.report_page import document
+
+    with replace_file(path) as file:
+        document.write_page(file, run, verdict, notes)
+    say(safe(f"wrote {size(path.stat().st_size)} to {path}: open it in a browser"))
 
 
 def severity(word: str) -> str:

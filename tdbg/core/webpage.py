@@ -8,6 +8,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Sequence
 from importlib import resources
 from typing import IO
 
@@ -34,14 +35,17 @@ def filled(text: str, names: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 
 
-def write_graphs(file: IO[bytes], package: str, title: str, data: object) -> None:
+def write_graphs(file: IO[bytes], package: str, title: str, data: object, *, shared: Sequence[str] = ()) -> None:
     """Write the page with graphs whose body, style and script lie in the folder ``web`` of a package.
 
-    data: plain and finite; the script finds it as JSON. The page may load nothing and run only the two scripts whose
-    hashes it names. Raises TdbgError without plotly, OSError.
+    data: plain and finite; the script finds it as JSON. shared: names of styles and scripts in tdbg/core/web that come
+    before the page's own. The page may load nothing and run only the two scripts whose hashes it names. Raises TdbgError
+    without plotly, OSError.
     """
     plotly = _plotly()
-    style, script, body = (_part(package, name) for name in ("web/page.css", "web/page.js", "web/body.html"))
+    body = _part(package, "web/body.html")
+    style = "".join([*(_part("tdbg.core", f"web/{name}.css") for name in shared), _part(package, "web/page.css")])
+    script = "".join([*(_part("tdbg.core", f"web/{name}.js") for name in shared), _part(package, "web/page.js")])
     page = _part("tdbg.core", "webpage.html").replace("{body}", body)
     names = {
         "title": html.escape(title),

@@ -1,11 +1,11 @@
 """The options that all commands of traces share (path, ranks, windows), and how the traces they name are read."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tdbg.core.command_spec import Args, Argument, Option, Options
 from tdbg.core.errors import TdbgError
+from tdbg.core.output_file import check_output_file
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 
@@ -70,18 +70,7 @@ def check_top(top: int) -> None:
 
 def check_output_path(option: str, name: str, found: Sequence[TraceFile], *, force: bool) -> Path:
     """The file that is to be written. TdbgError for one that is there, without force, and always for a trace that is read."""
-    from tdbg.core.tables import safe
-
-    path, other = Path(name), f"name another file with {option}"
-    if name == "-":
-        raise TdbgError(f"{option} writes a file, and never to stdout", "name a file; ./- for one of this name")
-    if any(path.exists() and path.samefile(one.path) for one in found):
-        raise TdbgError(f"{safe(name)} is the trace itself", other)
-    if path.is_dir():
-        raise TdbgError(f"{safe(name)} is a folder", "name a file in it")
-    if os.path.lexists(path) and not force:
-        raise TdbgError(f"{safe(name)} is there already", f"{other}, or write --force")
-    return path
+    return check_output_file(option, name, [(one.path, "the trace itself") for one in found], force=force)
 
 
 def parse_share(option: str, text: str) -> float:

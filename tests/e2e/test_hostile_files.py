@@ -107,16 +107,17 @@ def bad(path: Path, kind: str, make: Any, good: bytes) -> None:
 
 
 LOGS = (["filter-logs", "-f", "FORWARD"], ["filter-logs", "--silent"], ["filter-logs", "--errors"])
+PAGE = ["report", "--force", "--html", "report.html"]
 # files of a run -> the commands that read them
 RUN_FILES: dict[str, tuple[list[str], ...]] = {
-    "run.json": (["report"], ["status"], ["flags", "doctor"], ["metrics", "show"], LOGS[1]),
-    "rank0000/events.jsonl": (["report"], ["status"], ["flags", "doctor"]),
+    "run.json": (["report"], PAGE, ["status"], ["flags", "doctor"], ["metrics", "show"], LOGS[1]),
+    "rank0000/events.jsonl": (["report"], PAGE, ["status"], ["flags", "doctor"]),
     "rank0000/metrics.jsonl": (["metrics", "show"], ["metrics", "sanity"], ["report"]),
     "rank0000/records.jsonl": (["flags", "doctor"], *LOGS),
     "rank0000/debug_log_rank0.txt": LOGS,
     "rank0000/owner.json": (["status"],),
     "findings.jsonl": (["status"], ["report"]),
-    "notes.jsonl": (["report"],),
+    "notes.jsonl": (["report"], PAGE),
     "hello/x.json": (["report"], ["status"]),
 }
 

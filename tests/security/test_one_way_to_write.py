@@ -25,7 +25,7 @@ OTHER_WAYS = {
     "metrics/rows/table_files.py": "--out, which the user names",
     "pages/export/exporter.py": "--out, which the user names",
     "pages/read/remote_store.py": "a store, or the folder that stands for one",
-    "cli/trace/show.py": "--html, which the user names",
+    "core/output_file.py": "--html, which the user names",
     "traces/render/slice_file.py": "--out, which the user names",
     "debuggers/sequential.py": "a folder of pages, which the user names",
     "inject/boot_template.py": "files of boot/, relative to its folder: it cannot import tdbg",

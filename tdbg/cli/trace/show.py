@@ -75,20 +75,13 @@ def run(args: ShowArgs) -> int:
 
 
 def _write_html(every: "Sequence[tuple[TraceFile, Summary]]", target: "Path") -> None:
-    import os
-
-    from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
+    from tdbg.core.output_file import replace_file
     from tdbg.core.tables import safe, size
     from tdbg.traces.render.trace_page import write_page
 
-    ready = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with open(ready, "xb") as file:
-            write_page(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
-        os.replace(ready, target)
-    except OSError as error:
-        raise TdbgError(f"{safe(str(target))}: {error.strerror or error}", "name a file that can be written") from None
+    with replace_file(target) as file:
+        write_page(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
     say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
 
 

@@ -19,7 +19,8 @@ def write_page(file: IO[bytes], curves: Sequence[dict[str, Any]], name: str) -> 
     notes = [counted(len(graphs), "key")]
     if len(graphs) > GRAPHS:
         notes.append(f"the first {GRAPHS:,} are drawn")
-    write_graphs(file, "tdbg.metrics", name, finite({"graphs": graphs[:GRAPHS], "note": "; ".join(notes)}))
+    data = finite({"graphs": graphs[:GRAPHS], "note": "; ".join(notes)})
+    write_graphs(file, "tdbg.metrics", name, data, shared=("charts",))
 
 
 def _curve(one: dict[str, Any]) -> dict[str, object]:

@@ -30,7 +30,7 @@ Pairs = Sequence[tuple[TraceFile, Summary]]
 
 def write_page(file: IO[bytes], every: Pairs, title: str) -> None:
     """Write the page. Raises TdbgError without plotly, OSError."""
-    write_graphs(file, "tdbg.traces", title, finite(_document(every)))
+    write_graphs(file, "tdbg.traces", title, finite(_document(every)), shared=("charts",))
 
 
 def _document(every: Pairs) -> dict[str, Any]:

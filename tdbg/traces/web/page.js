@@ -1,21 +1,9 @@
-// Draws a summary of traces. Texts of the trace become text nodes, and in graphs are escaped: never markup.
-"use strict";
+// Draws a summary of traces, with what charts.js has for every page.
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = id => document.getElementById(id);
 const COLORS = {input: "#e07b39", h2d: "#c9a227", forward: "#5b9bd5", backward: "#2f6db5", optimizer: "#59a14f", communication: "#b07aa1", copy: "#9c755f", idle: "#c8ccd2", other: "#8c9199"};
 const KINDS = {f: "#7fb069", m: "#5b9bd5", o: "#e6a157", s: "#c38fc9", t: "#a9b0b8", "": "#c8ccd2"};
 const KIND_NAMES = {f: "line of the program", m: "module", o: "operator", s: "span", t: "thread", "": ""};
-const CONFIG = {displayModeBar: false, responsive: true};
-
-const escaped = text => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-const cut = (text, most) => text.length > most ? text.slice(0, most - 3) + "..." : text;
-
-function made(tag, text, parent) {
-  const found = document.createElement(tag);
-  if (text !== undefined) found.textContent = text;
-  if (parent) parent.appendChild(found);
-  return found;
-}
 
 function number(value) {
   if (value === null || value === undefined) return "-";
@@ -31,18 +19,8 @@ function bytes(value) {
   return number(value) + " TB";
 }
 
-function layout(more) {
-  const style = getComputedStyle(document.documentElement);
-  const front = style.getPropertyValue("--front").trim(), line = style.getPropertyValue("--line").trim();
-  const axis = {gridcolor: line, zerolinecolor: line, automargin: true, fixedrange: false};
-  return {
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: front, size: 12},
-    margin: {l: 10, r: 10, t: 8, b: 30}, ...more, xaxis: {...axis, ...more.xaxis}, yaxis: {...axis, ...more.yaxis},
-  };
-}
-
 function bars() {
-  const labels = data.lanes.map(lane => escaped(lane.label));
+  const labels = data.lanes.map(lane => escapeMarkup(lane.label));
   const traces = data.parts.filter(part => data.lanes.some(lane => lane.mean_ms[part])).map(part => ({
     type: "bar", orientation: "h", name: part, y: labels, x: data.lanes.map(lane => lane.mean_ms[part] || 0),
     marker: {color: COLORS[part]}, hovertemplate: "%{y}: " + part + " %{x:.4g} ms<extra></extra>",
@@ -50,15 +28,15 @@ function bars() {
     textposition: "inside", insidetextanchor: "middle", textangle: 0, constraintext: "none",
   }));
   const height = 90 + 34 * labels.length;
-  Plotly.newPlot("bar", traces, layout({
+  Plotly.newPlot("bar", traces, chartLayout({
     barmode: "stack", height, legend: {orientation: "h", y: 1, yanchor: "bottom", traceorder: "normal"}, margin: {l: 10, r: 10, t: 30, b: 40},
     uniformtext: {minsize: 10, mode: "hide"}, xaxis: {title: {text: "ms of a step"}}, yaxis: {type: "category", autorange: "reversed"},
-  }), CONFIG);
+  }), CHART_CONFIG);
   at("bar-note").textContent = data.bar_note;
 }
 
 function lanes() {
-  const labels = data.lanes.map(lane => escaped(lane.label));
+  const labels = data.lanes.map(lane => escapeMarkup(lane.label));
   const traces = data.parts.map(part => {
     const found = {type: "bar", orientation: "h", name: part, x: [], y: [], base: [], customdata: [], marker: {color: COLORS[part]}};
     data.lanes.forEach((lane, row) => {
@@ -77,15 +55,15 @@ function lanes() {
     return {...found, hovertemplate: "%{y}, %{customdata}: " + part + " %{x:.4g} ms<extra></extra>"};
   }).filter(found => found.x.length);
   const marks = data.lanes.flatMap((lane, row) => lane.steps.map(step => ({
-    type: "line", x0: step.start_ms, x1: step.start_ms, y0: row - 0.46, y1: row + 0.46, line: {color: layout({}).font.color, width: 1.5},
+    type: "line", x0: step.start_ms, x1: step.start_ms, y0: row - 0.46, y1: row + 0.46, line: {color: readColor("front"), width: 1.5},
   })));
   const names = data.lanes.flatMap((lane, row) => lane.steps.length > 24 ? [] : lane.steps.filter(step => step.number !== null).map(step => ({
     x: step.start_ms, y: row - 0.46, text: String(step.number), showarrow: false, xanchor: "left", yanchor: "bottom", font: {size: 10},
   })));
-  Plotly.newPlot("lanes", traces, layout({
+  Plotly.newPlot("lanes", traces, chartLayout({
     barmode: "overlay", bargap: 0.35, height: 70 + 44 * labels.length, showlegend: false, shapes: marks, annotations: names,
     margin: {l: 10, r: 10, t: 14, b: 40}, xaxis: {title: {text: "ms"}}, yaxis: {type: "category", autorange: "reversed"},
-  }), CONFIG);
+  }), CHART_CONFIG);
   at("lanes-note").textContent = data.lanes_note;
 }
 
@@ -95,15 +73,15 @@ function flame(trace, way) {
   at("flame-note").textContent = found.note;
   const {rows, names, steps} = found;
   const per = ns => number(ns / 1e6 / steps);
-  const label = rows.map(row => escaped(row[0] < 0 ? "all" : names[row[0]]));
+  const label = rows.map(row => escapeMarkup(row[0] < 0 ? "all" : names[row[0]]));
   // Nothing bold: plotly would write that as a style of its own, which the policy of the page refuses.
-  const share = rows.map(row => `${escaped(cut(row[0] < 0 ? "all" : names[row[0]], 120))}<br>${KIND_NAMES[row[2]]}<br>total ${per(row[4])} ms of a step, ${(100 * row[4] / (rows[0][4] || 1)).toFixed(1)} %<br>own ${per(row[5])} ms, ${number(row[3] / steps)} calls a step`);
+  const share = rows.map(row => `${escapeMarkup(cutText(row[0] < 0 ? "all" : names[row[0]], 120))}<br>${KIND_NAMES[row[2]]}<br>total ${per(row[4])} ms of a step, ${(100 * row[4] / (rows[0][4] || 1)).toFixed(1)} %<br>own ${per(row[5])} ms, ${number(row[3] / steps)} calls a step`);
   Plotly.newPlot("flame", [{
     type: "icicle", ids: rows.map((_, place) => String(place)), labels: label, parents: rows.map(row => row[1] < 0 ? "" : String(row[1])),
     values: rows.map(row => row[4]), branchvalues: "total", hovertext: share, hoverinfo: "text", textinfo: "label", sort: true,
-    marker: {colors: rows.map(row => KINDS[row[2]]), line: {width: 1, color: getComputedStyle(document.documentElement).getPropertyValue("--back").trim()}},
+    marker: {colors: rows.map(row => KINDS[row[2]]), line: {width: 1, color: readColor("back")}},
     tiling: {orientation: "v", flip: "", pad: 0}, pathbar: {visible: false}, textposition: "middle left", outsidetextfont: {color: "#1c1e21"}, insidetextfont: {color: "#1c1e21"}, leaf: {opacity: 1},
-  }], layout({height: 30 + 21 * Math.min(found.depth + 1, 45), margin: {l: 0, r: 0, t: 4, b: 4}, uniformtext: {minsize: 11, mode: "hide"}}), CONFIG);
+  }], chartLayout({height: 30 + 21 * Math.min(found.depth + 1, 45), margin: {l: 0, r: 0, t: 4, b: 4}, uniformtext: {minsize: 11, mode: "hide"}}), CHART_CONFIG);
 }
 
 function flames(trace) {
@@ -111,7 +89,7 @@ function flames(trace) {
   at("flame-section").hidden = !ways.length;
   at("ways").replaceChildren();
   for (const way of ways) {
-    const button = made("button", "by " + way, at("ways"));
+    const button = appendElement("button", "by " + way, at("ways"));
     button.type = "button", button.value = way;
     button.addEventListener("click", () => flame(trace, way));
   }
@@ -122,42 +100,42 @@ function memory(trace) {
   at("memory-section").hidden = !trace.memory.length;
   at("memory").replaceChildren();
   for (const one of trace.memory) {
-    made("h3", one.device, at("memory"));
-    made("p", one.note, at("memory")).className = "note";
-    const graph = made("div", undefined, at("memory"));
+    appendElement("h3", one.device, at("memory"));
+    appendElement("p", one.note, at("memory")).className = "note";
+    const graph = appendElement("div", undefined, at("memory"));
     graph.className = "graph";
     const x = one.line.map(point => point[0]);
     const curve = {type: "scatter", mode: "lines", x, line: {shape: "hv", color: "#5b9bd5", width: 1.5}, hovertemplate: "%{x:.4g} ms: %{y:.4s}B<extra></extra>"};
     Plotly.newPlot(graph, [
       {...curve, y: one.line.map(point => point[2]), line: {...curve.line, width: 0}, hoverinfo: "skip", hovertemplate: undefined},
       {...curve, y: one.line.map(point => point[1]), fill: "tonexty", fillcolor: "rgba(91,155,213,.35)"},
-    ], layout({
+    ], chartLayout({
       height: 240, showlegend: false, margin: {l: 10, r: 10, t: 24, b: 40},
       xaxis: {title: {text: "ms"}}, yaxis: {rangemode: "tozero", tickformat: "~s", ticksuffix: "B"},
       shapes: trace.begins.map(ms => ({type: "line", x0: ms, x1: ms, yref: "paper", y0: 0, y1: 1, line: {color: "#8c9199", width: 1, dash: "dot"}})),
       annotations: [{x: one.peak_ms, y: one.peak, text: "peak " + bytes(one.peak), showarrow: true, arrowhead: 2, ax: 0, ay: -18}],
-    }), CONFIG);
+    }), CHART_CONFIG);
     if (one.holders.length) table(at("memory"), {title: "At the peak, of what was allocated in the trace", columns: ["bytes", "share %", "allocated by"], rows: one.holders, note: ""});
   }
 }
 
 function table(parent, found) {
-  made("h3", found.title, parent);
-  if (found.note) made("p", found.note, parent).className = "note";
+  appendElement("h3", found.title, parent);
+  if (found.note) appendElement("p", found.note, parent).className = "note";
   const rows = found.rows.slice();
   let wanted = "";
   if (rows.length > 15) {
-    const search = made("input", undefined, made("div", undefined, parent));
+    const search = appendElement("input", undefined, appendElement("div", undefined, parent));
     search.type = "search", search.placeholder = "search";
     search.setAttribute("aria-label", "search " + found.title);
     search.addEventListener("input", () => { wanted = search.value.toLowerCase(); fill(); });
   }
-  const scroll = made("div", undefined, parent);
+  const scroll = appendElement("div", undefined, parent);
   scroll.className = "scroll";
-  const whole = made("table", undefined, scroll), line = made("tr", undefined, made("thead", undefined, whole)), body = made("tbody", undefined, whole);
+  const whole = appendElement("table", undefined, scroll), line = appendElement("tr", undefined, appendElement("thead", undefined, whole)), body = appendElement("tbody", undefined, whole);
   const numeric = found.columns.map((_, place) => rows.every(row => typeof row[place] !== "string"));
   const heads = found.columns.map((name, place) => {
-    const head = made("th", undefined, line), button = made("button", name, head);
+    const head = appendElement("th", undefined, line), button = appendElement("button", name, head);
     button.type = "button";
     if (numeric[place]) head.className = "number";
     button.addEventListener("click", () => sort(place));
@@ -176,9 +154,9 @@ function table(parent, found) {
     body.replaceChildren();
     for (const row of rows) {
       if (wanted && !row.some(value => typeof value === "string" && value.toLowerCase().includes(wanted))) continue;
-      const cells = made("tr", undefined, body);
+      const cells = appendElement("tr", undefined, body);
       row.forEach((value, place) => {
-        const cell = made("td", numeric[place] ? number(value) : value, cells);
+        const cell = appendElement("td", numeric[place] ? number(value) : value, cells);
         if (numeric[place]) cell.className = "number";
       });
     }
@@ -189,7 +167,7 @@ function table(parent, found) {
 function show(trace) {
   at("verdict").textContent = trace.verdict;
   at("facts").replaceChildren();
-  for (const fact of trace.facts) made("li", fact, at("facts"));
+  for (const fact of trace.facts) appendElement("li", fact, at("facts"));
   flames(trace);
   memory(trace);
   at("tables").replaceChildren();
@@ -202,7 +180,7 @@ function draw() {
   show(data.traces[Number(at("trace").value) || 0]);
 }
 
-data.traces.forEach((trace, place) => { made("option", trace.label, at("trace")).value = String(place); });
+data.traces.forEach((trace, place) => { appendElement("option", trace.label, at("trace")).value = String(place); });
 at("choice").hidden = data.traces.length < 2;
 at("trace").addEventListener("change", () => show(data.traces[Number(at("trace").value)]));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

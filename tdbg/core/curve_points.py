@@ -1,0 +1,205 @@
+"""Curves of a run in constant memory: thinned so that extremes, gaps, non-finite values and marked steps stay.
+
+What comes out is plain data, which ``web/charts.js`` draws.
+"""
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
+
+from tdbg.core.events import Number
+
+MAX_STEP = 1 << 53  # a browser's numbers are exact up to here
+MAX_GAPS = 500  # of a curve, of each kind: missing records, non-finite values
+GAP_RATIO = 8  # a gap is this many times the distance between the records before it ...
+LEAST_GAP = 20  # ... and this many steps
+NON_FINITE = ("nan", "inf", "-inf")
+
+
+class CurveData(TypedDict):
+    """A curve for ``drawCurves``. y: None breaks the line. non_finite: first step, last step, values, kind."""
+
+    name: str
+    x: list[int]
+    y: list[float | None]
+    count: int
+    non_finite: list[tuple[int, int, int, str]]
+
+
+class BandData(TypedDict):
+    """The least and the most of many curves, by step."""
+
+    name: str
+    x: list[int]
+    low: list[float]
+    high: list[float]
+
+
+class CurvePoints:
+    """One curve: of each bucket of equally many values the least and the most, and every marked step.
+
+    marked: steps whose value stays (or, where a step has no record, that of the next one).
+    buckets: how many at most; two neighbours become one when there are more.
+    """
+
+    def __init__(self, marked: Iterable[int] = (), buckets: int = 1000) -> None:
+        self.count = 0
+        self._most = max(buckets, 2) & ~1
+        self._size = 1  # values of a whole bucket
+        self._held = 1  # values of the last one
+        self._low_steps, self._high_steps = array("q"), array("q")
+        self._lows, self._highs = array("d"), array("d")
+        self._marked = sorted(set(marked), reverse=True)
+        self._kept_from = -MAX_STEP  # the next value from this step on is kept: the first one, and marked ones
+        self._kept: list[tuple[int, float]] = []
+        self._last_step: int | None = None
+        self._last_value = 0.0
+        self._usual = 0.0  # distance between records, of late
+        self._gaps: list[int] = []  # steps before which records are missing
+        self._non_finite: list[tuple[int, int, int, str]] = []
+        self._last_is_finite = True
+
+    def add(self, step: int, value: Number | None) -> None:
+        """The next value; None for a record without one. What is no number is passed over. Cost: about 1 us."""
+        if type(step) is not int or not -MAX_STEP < step < MAX_STEP:
+            return
+        if type(value) is float or type(value) is int:
+            if math.isfinite(value):
+                self._add_finite(step, float(value))
+            else:
+                self._add_non_finite(step, "nan" if value != value else "inf" if value > 0 else "-inf")
+        elif isinstance(value, str) and value in NON_FINITE:
+            self._add_non_finite(step, value)
+
+    def _add_finite(self, step: int, value: float) -> None:
+        if self._last_step is not None and step - self._last_step != self._usual:
+            self._find_gap(step, step - self._last_step)
+        if step >= self._kept_from:
+            self._keep_value(step, value)
+        self._last_step, self._last_value, self._last_is_finite = step, value, True
+        self.count += 1
+        if self._held < self._size:
+            self._held += 1
+            if value < self._lows[-1]:
+                self._lows[-1], self._low_steps[-1] = value, step
+            elif value > self._highs[-1]:
+                self._highs[-1], self._high_steps[-1] = value, step
+            return
+        if len(self._lows) >= self._most:
+            self._join_buckets()
+        self._held = 1
+        self._lows.append(value)
+        self._highs.append(value)
+        self._low_steps.append(step)
+        self._high_steps.append(step)
+
+    def _find_gap(self, step: int, distance: int) -> None:
+        if self._usual and distance > max(GAP_RATIO * self._usual, LEAST_GAP) and len(self._gaps) < MAX_GAPS:
+            self._gaps.append(step)
+        self._usual = max(float(distance), 0.9 * self._usual)
+
+    def _keep_value(self, step: int, value: float) -> None:
+        self._kept.append((step, value))
+        while self._marked and self._marked[-1] <= step:
+            self._marked.pop()
+        self._kept_from = self._marked[-1] if self._marked else MAX_STEP
+
+    def _add_non_finite(self, step: int, kind: str) -> None:
+        if self._non_finite and not self._last_is_finite:
+            first, _, count, kinds = self._non_finite[-1]
+            known = kinds.split("+")
+            kinds = kinds if kind in known else "+".join([*known, kind])
+            self._non_finite[-1] = (first, step, count + 1, kinds)
+        else:
+            if len(self._non_finite) >= MAX_GAPS:
+                self._non_finite = _join_spans(self._non_finite)
+            self._non_finite.append((step, step, 1, kind))
+        self._last_is_finite = False
+
+    def _join_buckets(self) -> None:
+        for values, steps, better in (
+            (self._lows, self._low_steps, min),
+            (self._highs, self._high_steps, max),
+        ):
+            kept = [better((at, at + 1), key=values.__getitem__) for at in range(0, len(values) - 1, 2)]
+            values[:], steps[:] = array("d", [values[at] for at in kept]), array("q", [steps[at] for at in kept])
+        self._size *= 2
+
+    def is_empty(self) -> bool:
+        """True if there was neither a number nor a NaN or Inf."""
+        return not self.count and not self._non_finite
+
+    def as_data(self, name: str) -> CurveData:
+        """The curve as plain data, in the order of steps."""
+        points: set[tuple[int, float]] = {
+            *zip(self._low_steps, self._lows, strict=True),
+            *zip(self._high_steps, self._highs, strict=True),
+            *self._kept,
+        }
+        if self._last_step is not None:
+            points.add((self._last_step, self._last_value))
+        ordered: list[tuple[int, int, float | None]] = [(step, 1, value) for step, value in points]
+        ordered += [(step, 0, None) for step in self._gaps]
+        ordered += [(first, 0, None) for first, *_ in self._non_finite]
+        ordered.sort(key=lambda point: point[:2])
+        return {
+            "name": name,
+            "x": [step for step, _, _ in ordered],
+            "y": [round_value(value) for _, _, value in ordered],
+            "count": self.count,
+            "non_finite": list(self._non_finite),
+        }
+
+
+def _join_spans(spans: Sequence[tuple[int, int, int, str]]) -> list[tuple[int, int, int, str]]:
+    """Make one span of each two neighbours."""
+    joined = []
+    for at in range(0, len(spans), 2):
+        pair = spans[at : at + 2]
+        kinds = "+".join(dict.fromkeys(kind for *_, kinds in pair for kind in kinds.split("+")))
+        joined.append((pair[0][0], pair[-1][1], sum(count for _, _, count, _ in pair), kinds))
+    return joined
+
+
+class ValueBand:
+    """The least and the most of many curves, in buckets of equally many steps: for more ranks than lines can show.
+
+    last_step: the last one there will be; later ones count for the last bucket.
+    """
+
+    def __init__(self, last_step: int, buckets: int = 400) -> None:
+        self._steps_each = max(-(-(max(last_step, 0) + 1) // buckets), 1)
+        most = max(last_step, 0) // self._steps_each + 1
+        self._lows, self._highs = array("d", [math.inf]) * most, array("d", [-math.inf]) * most
+
+    def add(self, step: int, value: Number | None) -> None:
+        """A value of any of the curves; what is no finite number is passed over."""
+        if (type(value) is float or type(value) is int) and math.isfinite(value) and type(step) is int:
+            at = min(max(step, 0) // self._steps_each, len(self._lows) - 1)
+            self._lows[at] = min(self._lows[at], float(value))
+            self._highs[at] = max(self._highs[at], float(value))
+
+    def as_data(self, name: str) -> BandData:
+        """The band as plain data; steps without a value are left out."""
+        found = [at for at, low in enumerate(self._lows) if low < math.inf]
+        return {
+            "name": name,
+            "x": [at * self._steps_each for at in found],
+            "low": [round_value(self._lows[at]) or 0.0 for at in found],
+            "high": [round_value(self._highs[at]) or 0.0 for at in found],
+        }
+
+
+def round_value(value: float | None) -> float | None:
+    """Seven digits, which no picture shows; None stays."""
+    return value if value is None else float(f"{value:.7g}")
+
+
+def merge_equal(curves: Sequence[tuple[str, CurveData]]) -> list[tuple[list[str], CurveData]]:
+    """Curves by what they show: those of equal points are one, with the names of all."""
+    found: dict[tuple[object, ...], tuple[list[str], CurveData]] = {}
+    for name, curve in curves:
+        key = (tuple(curve["x"]), tuple(curve["y"]), tuple(curve["non_finite"]))
+        found.setdefault(key, ([], curve))[0].append(name)
+    return list(found.values())

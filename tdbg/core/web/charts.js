@@ -1,0 +1,198 @@
+// Charts of runs, for every page of tdbg: curves with findings on them, and lanes of what ranks did over time.
+// Texts of the program become text nodes, and in charts are escaped: never markup.
+"use strict";
+const LINE_COLORS = ["#3b82c4", "#e07b39", "#3f9d5a", "#b05fb8", "#c9a227", "#2aa5a0", "#d1495b", "#8c6d4f"];
+const LANE_COLORS = ["#3b82c4", "#e07b39", "#3f9d5a", "#9a9fa8", "#b05fb8", "#c9a227"];
+const CHART_CONFIG = {displayModeBar: false, responsive: true};
+const MAX_LABELS = 14;  // findings with a label on a chart; each has its line
+
+const escapeMarkup = text => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const cutText = (text, most) => text.length > most ? text.slice(0, most - 3) + "..." : text;
+
+function appendElement(tag, text, parent, name) {
+  const element = document.createElement(tag);
+  if (text !== undefined && text !== null) element.textContent = text;
+  if (name) element.className = name;
+  if (parent) parent.appendChild(element);
+  return element;
+}
+
+function formatNumber(value) {
+  if (value === null || value === undefined) return "-";
+  if (typeof value !== "number") return String(value);
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 && value !== 0 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+}
+
+function readColor(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+}
+
+function chartLayout(more) {
+  const axis = {gridcolor: readColor("line"), zerolinecolor: readColor("line"), automargin: true};
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: {color: readColor("front"), size: 12},
+    hoverlabel: {namelength: 40}, margin: {l: 10, r: 10, t: 26, b: 34}, ...more,
+    xaxis: {...axis, ...more.xaxis}, yaxis: {...axis, ...more.yaxis},
+  };
+}
+
+const worstSeverity = found => ["critical", "error", "warning"].find(one => found.includes(one)) || "info";
+
+// Findings of one step share a line: [{step, numbers, severity}], the worst severity speaks.
+function groupMarks(findings) {
+  const groups = new Map();
+  findings.forEach((finding, number) => {
+    if (finding.step === null) return;
+    const group = groups.get(finding.step) || {step: finding.step, numbers: [], severity: "info"};
+    group.numbers.push(number);
+    group.severity = worstSeverity([finding.severity, group.severity]);
+    groups.set(finding.step, group);
+  });
+  return [...groups.values()].sort((a, b) => a.step - b.step);
+}
+
+function labelMark(group, findings) {
+  return findings[group.numbers[0]].code + (group.numbers.length > 1 ? " +" + (group.numbers.length - 1) : "");
+}
+
+// The range of an axis whose values are all the same; else it is plotly's to find.
+function constantRange(curves, bands) {
+  let low = Infinity, high = -Infinity;
+  for (const values of [...curves.map(curve => curve.y), ...bands.flatMap(band => [band.low, band.high])]) {
+    for (const value of values) if (value !== null) low = Math.min(low, value), high = Math.max(high, value);
+  }
+  return low === high && low !== 0 ? {range: low > 0 ? [0, 2 * low] : [2 * low, 0]} : {};
+}
+
+// Curves with findings on them. onFinding: called with the number of a finding that is clicked.
+function drawCurves(place, chart, curves, findings, options) {
+  const traces = [], is_small = place.clientWidth < 500;
+  for (const band of chart.bands) {
+    const edge = {type: "scatter", mode: "lines", x: band.x, line: {width: 0, color: "#8c9199"}, hoverinfo: "skip", legendgroup: "band"};
+    traces.push({...edge, y: band.low, showlegend: false});
+    traces.push({...edge, y: band.high, name: escapeMarkup(band.name), fill: "tonexty", fillcolor: "rgba(140,145,153,.3)"});
+  }
+  const hasNonFinite = curves.some(curve => curve.non_finite.length);
+  curves.forEach((curve, number) => {
+    const color = LINE_COLORS[number % LINE_COLORS.length], dash = ["solid", "dot", "dash"][Math.floor(number / LINE_COLORS.length) % 3];
+    const name = escapeMarkup(curve.name);
+    traces.push({
+      type: "scatter", mode: curve.x.length > 60 ? "lines" : "lines+markers", name, legendgroup: String(number), x: curve.x, y: curve.y, connectgaps: false,
+      opacity: curves.length > 6 ? .8 : 1, line: {color, width: curves.length > 6 ? 1.1 : 1.5, dash}, marker: {color, size: 4}, hovertemplate: chart.x + " %{x}: %{y:.5g} " + chart.unit + "<extra>" + name + "</extra>",
+    });
+    if (!curve.non_finite.length) return;
+    const bad = {type: "scatter", mode: "lines+markers", name: name + " not finite", legendgroup: String(number), showlegend: false, yaxis: "y2", x: [], y: [], text: [], connectgaps: false,
+      line: {color: readColor("critical"), width: 2}, marker: {color: readColor("critical"), symbol: "x", size: 7}, hovertemplate: "%{text}<extra>" + name + "</extra>"};
+    for (const [first, last, count, kind] of curve.non_finite) {
+      const words = kind.split("+").map(word => ({nan: "NaN", inf: "Inf", "-inf": "-Inf"}[word] || word)).join(", ");
+      const text = escapeMarkup(`${words}: ${first === last ? chart.x + " " + first : chart.x + "s " + first + " to " + last + ", " + count + " values"}`);
+      bad.x.push(first, last, null), bad.y.push(.03, .03, null), bad.text.push(text, text, "");
+    }
+    traces.push(bad);
+  });
+  const groups = chart.marked ? groupMarks(findings) : [];
+  const shapes = groups.map(group => ({
+    type: "line", x0: group.step, x1: group.step, yref: "paper", y0: 0, y1: 1, line: {color: readColor(group.severity), width: 1.3, dash: "dash"},
+  }));
+  const annotations = groups.slice(0, MAX_LABELS).map((group, number) => ({
+    x: group.step, yref: "paper", y: 1 - .08 * (number % 5), yanchor: "top", xanchor: "left", showarrow: false, captureevents: true,
+    text: escapeMarkup(labelMark(group, findings)), font: {size: 10, color: readColor(group.severity)}, bgcolor: readColor("back"), opacity: .9,
+    hovertext: group.numbers.slice(0, 4).map(at => escapeMarkup(cutText(findings[at].title, 90))).join("<br>"),
+  }));
+  const legendRows = curves.length + chart.bands.length > 1 ? Math.ceil((curves.length + chart.bands.length) / (is_small ? 2 : 4)) : 0;
+  const wasDrawn = Boolean(place.data);
+  Plotly.react(place, traces, chartLayout({
+    height: 250 + 20 * legendRows, shapes, annotations, showlegend: legendRows > 0,
+    legend: {orientation: "h", x: 0, y: -0.18, yanchor: "top", yref: "paper", font: {size: 11}},
+    margin: {l: 10, r: 14, t: 10, b: 34}, xaxis: {title: {text: chart.x, standoff: 4}, nticks: is_small ? 5 : 10},
+    yaxis: {type: options.logarithmic ? "log" : "linear", ...(options.logarithmic ? {} : constantRange(curves, chart.bands)), exponentformat: "e", ticksuffix: chart.unit ? " " + chart.unit : ""},
+    ...(hasNonFinite ? {yaxis2: {overlaying: "y", range: [0, 1], visible: false, fixedrange: true}} : {}),
+  }), CHART_CONFIG);
+  if (!wasDrawn && options.onFinding) place.on("plotly_clickannotation", event => options.onFinding(groups[event.index].numbers[0]));
+}
+
+// From 0 to 1, dark to bright.
+function scaleColor(share) {
+  const stops = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+  const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1), low = Math.min(Math.floor(at), stops.length - 2);
+  return `rgb(${stops[low].map((value, part) => Math.round(value + (at - low) * (stops[low + 1][part] - value))).join(",")})`;
+}
+
+// A row a parameter, by step, in colours of the logarithm; what is not finite is red. Bars with colours of their own:
+// heat maps and colour bars of plotly have inline styles, which the policy of the page refuses. Returns what the colours mean.
+function drawHeat(place, heat) {
+  const found = heat.values.flat().filter(value => value > 0).map(Math.log10), least = Math.min(...found), most = Math.max(...found);
+  const is_small = place.clientWidth < 500, height = heat.rows.length > 30 ? 11 : 18;
+  const cells = {x: [], y: [], base: [], text: [], color: []}, red = {x: [], y: [], base: [], text: []};
+  function addCell(cells, row, column, told) {
+    cells.x.push(column), cells.y.push(-1), cells.base.push(row + .5);
+    cells.text.push(`${escapeMarkup(heat.rows[row])}<br>step ${heat.x[column]}: ${told}`);
+  }
+  heat.values.forEach((values, row) => values.forEach((value, column) => {
+    if (value !== null) addCell(cells, row, column, formatNumber(value)), cells.color.push(scaleColor(value > 0 ? (Math.log10(value) - least) / (most - least || 1) : 0));
+  }));
+  for (const [row, column] of heat.not_finite) addCell(red, row, column, "not finite");
+  const bar = {type: "bar", width: 1, hovertemplate: "%{text}<extra></extra>", textposition: "none", showlegend: false};
+  const traces = [{...bar, ...cells, marker: {color: cells.color, line: {width: 0}}}];
+  if (red.x.length) traces.push({...bar, ...red, marker: {color: "#d1242f", line: {width: 0}}});
+  const rows = heat.rows.map((_, at) => at), columns = heat.x.map((_, at) => at);
+  const ticks = columns.filter(at => at % Math.ceil(columns.length / (is_small ? 4 : 8)) === 0);
+  Plotly.react(place, traces, chartLayout({
+    barmode: "overlay", bargap: 0, hovermode: "closest", height: 50 + Math.max(rows.length * height, 90), margin: {l: 10, r: 10, t: 8, b: 34},
+    xaxis: {title: {text: "step", standoff: 4}, tickvals: ticks, ticktext: ticks.map(at => String(heat.x[at])), range: [-.5, columns.length - .5], showgrid: false, zeroline: false},
+    yaxis: {tickvals: rows, ticktext: heat.rows.map(name => escapeMarkup(cutText(name, is_small ? 16 : 40))), range: [rows.length - .5, -.5], showgrid: false, zeroline: false, tickfont: {size: height > 15 ? 11 : 9}},
+  }), CHART_CONFIG);
+  const range = found.length ? `Dark is ${formatNumber(10 ** least)}, bright is ${formatNumber(10 ** most)}, on a logarithmic scale` : "No value";
+  return range + (red.x.length ? "; red is not finite." : ".");
+}
+
+// One row a rank: its bars over time, its findings, its end.
+function drawLanes(place, lanes, findings, options) {
+  const rows = lanes.rows, height = rows.length > 24 ? 15 : 26, is_small = place.clientWidth < 500;
+  const latest = Math.max(0, ...rows.map(row => Math.max(...row.ends.map(end => end.t), ...row.bars.map(bar => bar[2]))));
+  const earliest = Math.min(latest, ...rows.map(row => row.bars.length ? row.bars[0][1] : latest));
+  const [unit, unitName] = latest - earliest > 7200 ? [3600, "hours"] : latest - earliest > 300 ? [60, "minutes"] : [1, "seconds"];
+  const traces = lanes.kinds.map((kind, number) => {
+    const found = {type: "bar", name: escapeMarkup(kind), x: [], y: [], width: [], base: [], customdata: [], marker: {color: LANE_COLORS[number], line: {width: 0}}};
+    rows.forEach((row, at) => {
+      for (const [what, start, end, low, high, first, last] of row.bars) {
+        if (what !== number) continue;
+        found.x.push((start + end) / 2 / unit), found.width.push((end - start) / unit);
+        found.base.push(at + .4 - .8 * low), found.y.push(-.8 * (high - low));
+        const steps = first === null ? "" : first === last ? ", step " + first : ", steps " + first + " to " + last;
+        found.customdata.push(`${escapeMarkup(row.name)}${steps}<br>${formatNumber(start)} s to ${formatNumber(end)} s: ${kind} ${Math.round(100 * (high - low))} %`);
+      }
+    });
+    return {...found, hovertemplate: "%{customdata}<extra></extra>"};
+  }).filter(found => found.x.length);
+  const ends = {x: [], y: [], text: [], hover: [], color: []}, marks = {x: [], y: [], text: [], customdata: [], color: []};
+  rows.forEach((row, at) => {
+    for (const end of row.ends) {
+      ends.x.push(end.t / unit), ends.y.push(at), ends.hover.push(escapeMarkup(`${row.name}: ${end.text} after ${formatNumber(end.t)} s`));
+      ends.text.push(end.bad && !is_small ? escapeMarkup(" " + cutText(end.text, 24)) : ""), ends.color.push(end.bad ? readColor("error") : readColor("soft"));
+    }
+    for (const mark of row.marks) {
+      marks.x.push(mark.t / unit), marks.y.push(at), marks.customdata.push(mark.findings[0]), marks.color.push(readColor(worstSeverity(mark.findings.map(one => findings[one].severity))));
+      const titles = mark.findings.slice(0, 4).map(one => escapeMarkup(findings[one].code + " " + cutText(findings[one].title, 90)));
+      marks.text.push([escapeMarkup(row.name) + (mark.step === null ? "" : ", step " + mark.step), ...titles].join("<br>"));
+    }
+  });
+  const from = earliest / unit, until = latest / unit, span = Math.max(until - from, 1e-6);
+  traces.push({type: "scatter", mode: "markers+text", name: "ended", x: ends.x, y: ends.y, text: ends.text, textposition: "middle right", textfont: {size: 10, color: ends.color},
+    marker: {symbol: "line-ns", size: height - 6, line: {width: 2.5, color: ends.color}}, customdata: ends.hover, hovertemplate: "%{customdata}<extra></extra>", showlegend: false});
+  if (marks.x.length) traces.push({type: "scatter", mode: "markers", name: "finding", x: marks.x, y: marks.y, text: marks.text, customdata: marks.customdata,
+    marker: {symbol: "diamond", size: height > 20 ? 11 : 8, color: marks.color, line: {width: 1, color: readColor("back")}}, hovertemplate: "%{text}<extra></extra>"});
+  const each = Math.ceil(rows.length / 64), shown = rows.map((_, at) => at).filter(at => at % each === 0);
+  const wasDrawn = Boolean(place.data);
+  Plotly.react(place, traces, chartLayout({
+    barmode: "overlay", bargap: 0, height: 96 + height * rows.length, showlegend: true, hovermode: "closest",
+    legend: {orientation: "h", x: 0, y: 1, yanchor: "bottom", font: {size: 11}, traceorder: "normal"}, margin: {l: 10, r: 10, t: is_small ? 60 : 30, b: 40},
+    xaxis: {title: {text: unitName + " since the start of the run", standoff: 4}, range: [from - .02 * span, until + (is_small ? .04 : .14) * span], zeroline: false, nticks: is_small ? 5 : 10},
+    yaxis: {range: [rows.length - .4, -.6], tickvals: shown, ticktext: shown.map(at => escapeMarkup(cutText(rows[at].name, is_small ? 14 : 40))), showgrid: false, zeroline: false, tickfont: {size: height > 20 ? 12 : 10}, fixedrange: true},
+  }), CHART_CONFIG);
+  if (!wasDrawn && options.onFinding) place.on("plotly_click", event => {
+    const point = event.points.find(one => typeof one.customdata === "number");
+    if (point) options.onFinding(point.customdata);
+  });
+}

@@ -1,0 +1,1 @@
+"""The report of a run as one HTML file: verdict, findings, lanes of ranks, curves, environment, cost."""

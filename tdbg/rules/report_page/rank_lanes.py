@@ -1,0 +1,212 @@
+"""Lanes of ranks: what each did over time, when its findings were made, and how it ended."""
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from tdbg.core.events import End, Event, Finding, Start, Step, Traceback
+from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted, short
+from tdbg.core.time_lanes import LATEST_T, TimeLane
+from tdbg.rules.report_page.processes import GOOD_ENDS, name_process, rows_by_folder, sort_by_interest
+from tdbg.rules.verdict import Verdict
+
+TRAINED, DATA, EVALUATED, WAITED = range(4)
+KINDS = ("trained", "waited for data", "evaluated", "waited, or did something else")
+MAX_LANES = 256
+MAX_BINS = 400  # of a lane
+ALL_BINS = 8_000
+PAUSE_MS = 1000.0  # of a step outside of all phases, from which on it counts as waiting ...
+PAUSE_RATIO = 2.0  # ... and so many times the phases
+UNEXPLAINED_S = 1.0  # between records, from which on the time is left open
+LETTERS = 120
+
+
+class Mark(TypedDict):
+    """Findings on a lane: their numbers, the worst first."""
+
+    t: float
+    step: int | None
+    findings: list[int]
+
+
+class Ending(TypedDict):
+    """The end of a process on a lane."""
+
+    t: float
+    text: str
+    bad: bool
+
+
+class Lane(TypedDict):
+    """A row for ``drawLanes``; bars: kind, start, end, low, high, first step, last step. Times in seconds of the run."""
+
+    name: str
+    bars: list[tuple[int, float, float, float, float, int | None, int | None]]
+    marks: list[Mark]
+    ends: list[Ending]
+
+
+class ProcessLane:
+    """Follows one process through its events."""
+
+    def __init__(self, process: ProcessDir, wanted: Sequence[int], bins: int) -> None:
+        self.process = process
+        self.lane = TimeLane(len(KINDS), bins)
+        self.times_by_step: dict[int, float] = {}  # of the steps at which something was found
+        self.last_t = 0.0
+        self.crash = self.reason = ""
+        self._wanted = sorted(set(wanted))
+        self._before: Step | None = None
+
+    def add_event(self, event: Event) -> None:
+        """Take an event."""
+        if not 0 < event.t < LATEST_T:
+            return
+        if isinstance(event, Step):
+            self._add_step(event)
+        elif isinstance(event, Traceback) and event.how == "uncaught":
+            self.crash = event.exception or "exception"
+        elif isinstance(event, End):
+            self.reason = event.reason
+        if not isinstance(event, Start):
+            self.last_t = max(self.last_t, event.t)
+
+    def _add_step(self, event: Step) -> None:
+        before, self._before = self._before, event
+        while self._wanted and self._wanted[0] <= event.step:
+            self.times_by_step[self._wanted.pop(0)] = event.t
+        if event.phase == "eval":
+            self._add_evaluation(event, before)
+        else:
+            self._add_training(event, before)
+
+    def _add_evaluation(self, event: Step, before: Step | None) -> None:
+        length_s = (event.forward_ms or 0.0) / 1000
+        start = event.t - length_s
+        if before is not None:
+            goes_on = before.phase == "eval" and event.t - before.t < UNEXPLAINED_S + 20 * length_s
+            start = before.t if goes_on else max(start, before.t)
+        self.lane.add(EVALUATED, start, event.t, event.step)
+
+    def _add_training(self, event: Step, before: Step | None) -> None:
+        phases_ms = sum(
+            value or 0.0 for value in (event.loader_ms, event.forward_ms, event.backward_ms, event.optimizer_ms)
+        )
+        step_ms = event.step_ms if event.step_ms and event.step_ms > 0 else phases_ms
+        start = event.t - step_ms / 1000
+        follows_step = before is not None and before.phase != "eval"
+        if before is not None:
+            steps = event.step - before.step if follows_step else 0
+            goes_on = event.t - before.t <= UNEXPLAINED_S + 2 * steps * step_ms / 1000
+            start = before.t if goes_on and follows_step else max(start, before.t)
+        length_s = event.t - start
+        waited, data = 0.0, min((event.loader_ms or 0.0) / step_ms, 1.0) if step_ms else 0.0
+        rest_ms = step_ms - phases_ms
+        if follows_step and rest_ms > max(PAUSE_MS, PAUSE_RATIO * phases_ms):
+            waited = min(rest_ms / step_ms, 1.0 - data)
+        after_wait = start + waited * length_s
+        after_data = after_wait + data * length_s
+        if after_wait > start:
+            self.lane.add(WAITED, start, after_wait)
+        if after_data > after_wait:
+            self.lane.add(DATA, after_wait, after_data)
+        self.lane.add(TRAINED, after_data, event.t, event.step)
+
+
+class RunLanes:
+    """Collects the lanes of a run from its events, in constant memory. findings: in the order of the page."""
+
+    def __init__(self, verdict: Verdict, processes: Sequence[ProcessDir], findings: Sequence[Finding]) -> None:
+        self._findings = findings
+        self._rows = rows_by_folder(verdict)
+        chosen = sort_by_interest(verdict, processes)
+        self._left_out = max(len(chosen) - MAX_LANES, 0)
+        labels = {process.label for process in chosen[:MAX_LANES]}
+        shown = [process for process in processes if process.label in labels]
+        bins = min(max(ALL_BINS // max(len(shown), 1), 30), MAX_BINS)
+        steps: dict[int | None, list[int]] = {}
+        for finding in findings:
+            if finding.first_step is not None:
+                steps.setdefault(finding.rank, []).append(finding.first_step)
+        self._lanes = {process.label: ProcessLane(process, steps.get(process.rank, ()), bins) for process in shown}
+
+        self._lanes_by_rank: dict[int | None, list[ProcessLane]] = {}
+        for lane in self._lanes.values():
+            if lane.process.rank is not None:
+                self._lanes_by_rank.setdefault(lane.process.rank, []).append(lane)
+
+    def add_event(self, process: ProcessDir, event: Event) -> None:
+        """Take an event of any process."""
+        found = self._lanes.get(process.label)
+        if found is not None:
+            found.add_event(event)
+
+    def lanes(self, start_t: float) -> list[Lane]:
+        """A row for each rank, with its attempts behind each other, and one for each process beside the ranks."""
+        rows: dict[str, Lane] = {}
+        for found in self._lanes.values():
+            bars = found.lane.bars()
+            if not bars:
+                continue
+            process = found.process
+            name = f"rank {process.rank}" if process.is_rank else name_process(process)
+            lane = rows.setdefault(name, {"name": name, "bars": [], "marks": [], "ends": []})
+            lane["bars"] += [
+                (
+                    bar["kind"],
+                    _seconds(bar["start"], start_t),
+                    _seconds(bar["end"], start_t),
+                    bar["low"],
+                    bar["high"],
+                    bar["first_step"],
+                    bar["last_step"],
+                )
+                for bar in bars
+            ]
+            lane["ends"].append(self._ending(found, start_t))
+            lane["marks"] += self._marks(found, start_t)
+        return list(rows.values())
+
+    def first_t(self) -> float | None:
+        """When the first bar begins; None without any."""
+        starts = [bars[0]["start"] for found in self._lanes.values() if (bars := found.lane.bars())]
+        return min(starts, default=None)
+
+    def note(self) -> str:
+        """What is left out."""
+        return f"{counted(self._left_out, 'process')} without a finding left out." if self._left_out else ""
+
+    def _ending(self, found: ProcessLane, start_t: float) -> Ending:
+        row = self._rows.get(found.process.label)
+        if row is not None:
+            text = row["ended"]
+        else:
+            text = found.crash or {"": "cut off", "exit": "ended"}.get(found.reason, found.reason)
+        return {
+            "t": _seconds(found.last_t, start_t),
+            "text": short(text, LETTERS),
+            "bad": text not in GOOD_ENDS,
+        }
+
+    def _marks(self, found: ProcessLane, start_t: float) -> list[Mark]:
+        """The findings of the process; one whose step has no record stands at its end."""
+        marks: dict[int | None, Mark] = {}
+        for number, finding in enumerate(self._findings):
+            if self._find_owner(finding) is not found:
+                continue
+            step = finding.first_step
+            t = found.times_by_step.get(step, found.last_t) if step is not None else found.last_t
+            mark: Mark = {"t": _seconds(t, start_t), "step": step, "findings": []}
+            marks.setdefault(step, mark)["findings"].append(number)
+        return list(marks.values())
+
+    def _find_owner(self, finding: Finding) -> ProcessLane | None:
+        """Of the processes of its rank the first that came as far, which a restart does once more; else the last attempt."""
+        of_rank = self._lanes_by_rank.get(finding.rank, [])
+        reached = (lane for lane in of_rank if finding.first_step in lane.times_by_step)
+        last = (lane for lane in reversed(of_rank) if lane.process.is_rank)
+        return next(reached, None) or next(last, None)
+
+
+def _seconds(t: float, start_t: float) -> float:
+    return round(t - start_t, 4)
