@@ -87,6 +87,7 @@ class Ledger:
         """No place for the flag so far: a rejection if that is still so at the first step, or at exit."""
         if flag not in self.taken:
             if not self._pending:
+                self._exit_guard = guard_of("inject")
                 atexit.register(self._settle_at_exit)
             self._pending.setdefault(flag, (where, hint))
 
@@ -105,7 +106,7 @@ class Ledger:
 
     def _settle_at_exit(self) -> None:
         with contextlib.suppress(SystemExit):  # too late to end the rank with another code
-            guard_of("inject").call(self.settle)
+            self._exit_guard.call(self.settle)
 
     def _emit(self, flag: str, status: str, where: str, old: object, new: object, hint: str) -> None:
         if (flag, status, where) in self._said:

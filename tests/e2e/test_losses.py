@@ -139,3 +139,16 @@ def test_without_a_flag_plain_losses_are_left_alone(watched: Runner) -> None:
     result = watched(program("losses_of_torch", "--fault", "inverted"))
     nothing_found(result)
     assert not [event for event in result.events(Observation) if event.probe == "loss-calls"]
+
+
+def test_each_rank_counts_its_own_targets(watched: Runner) -> None:
+    result = watched(torchrun("losses_of_torch", "--fault", "ignored"), ("--flag", "LOSS.NULL_MASKING"))
+    first = result.verdict["findings"][0]
+    assert (first["code"], first["rank"], first["first_step"]) == ("TD-L004", 1, BAD_STEP), result.stderr
+    assert {finding["rank"] for finding in result.verdict["findings"]} == {1}
+    for rank in (0, 1):
+        ignored = {printed["step"]: printed["ignored"] for printed in result.printed("step", rank)}
+        lines = filtered(result.folder, "--ranks", str(rank))
+        assert len(lines) >= 8
+        for line in lines:
+            assert f"64 targets, {ignored[line['step']]} ignored" in str(line["text"])

@@ -4,6 +4,7 @@ import copy
 import pickle
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -545,6 +546,45 @@ def test_transforms_compute_the_same(watch: Callable[..., Any], transform: str) 
     before = calls[transform]()
     watch(flags=dict(LOSSES))
     assert torch.equal(calls[transform](), before)
+
+
+@pytest.mark.parametrize("max_overhead", [50.0, 1e-6])
+def test_a_mode_of_the_program_sees_its_own_calls_alone(training: Callable[..., Training], max_overhead: float) -> None:
+    class Noting(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    def call() -> list[object]:
+        seen.clear()
+        with Noting():
+            F.cross_entropy(*given)
+        return list(seen)
+
+    seen: list[object] = []
+    given = torch.randn(8, CLASSES), labels()
+    before = call()
+    run = training(max_overhead=max_overhead)
+    for _ in range(12):
+        run.step(lambda y: F.cross_entropy(y, labels()))
+    assert call() == before and F.cross_entropy in before
+
+
+def test_large_targets_are_not_kept_alive(training: Callable[..., Training]) -> None:
+    run = training(max_overhead=1e-6)
+    model = nn.Linear(1, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run.optimizer = optimizer
+    for step in range(1, 12):
+        target = torch.full((600_000,), -100 if step == 11 else 1)
+        alive = weakref.ref(target)
+        loss = F.cross_entropy(model(torch.ones(600_000, 1)), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        del target, loss
+        assert alive() is None
+    assert run.codes == [("TD-L004", 11)], "it is still there when its loss is sent backward"
 
 
 class Marked(Tensor):
