@@ -92,7 +92,7 @@ def hostile(stream: Callable[..., Stream]) -> Verdict:
     run.train(rank, ["nan"] * 30, first=3)
     run.emit(rank, Cost(step=33, own_ms=4.0, wall_ms=1000.0, budget_pct=1.0, startup_ms=80.0))
     run.run.update(
-        command=["python", "x.py", "<script>", "`a`|b", "--api-key", "sk-abcdefghijklmnopqrstuvwx"],
+        command=["python", "x.py", "<script>", "`a`|b", "--api-key", "sk-abcdefghijklmnopqrstuvwx", "-k", "hunter2xyz"],
         versions={"tdbg": "1.2", "python": "3.11", "<b>": "|"},
         git={"commit": "abcdef0123", "branch": "main", "dirty": True},
         ranks={"0": {"torch": "2.13.0", "device": {"type": "cuda", "name": "`H100` <b>"}}, "x": {}, "1": 7},
@@ -126,7 +126,7 @@ def test_the_report_is_complete_and_without_secrets(hostile: Verdict) -> None:
     assert "| `TD-N001` | `critical` | 3 | 0 |" in text
     assert re.search(r"^\| `TD-N002` .*\| `TD-N001` \|$", text, re.MULTILINE)
     assert "  followed by: TD-N002 critical: " in text
-    assert "sk-abcdefghijklmnopqrstuvwx" not in text and "--api-key" in text
+    assert "sk-abcdefghijklmnopqrstuvwx" not in text and "--api-key" in text and "hunter2xyz" not in text
     assert "secret-host" not in text and "/home/someone" not in text and hostile.run not in text
     assert "commit: abcdef0123, with changes" in text and "rank 0: torch 2.13.0, cuda `H100` <b>" in text
     assert "tdbg: --level basic, flags LR" in text and "cost of tdbg: 0.40 % of the wall time" in text
