@@ -62,7 +62,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(watched: Runner, bare: Runner) -> None:
     """The run's own files are on it too: whatever of them is missing, the rank has said why capturing ended."""
     words = program("layers", "--epochs", "8")
-    result = watched(words, CONV)
+    result = watched(words, [*CONV, "--allowance", "0"])  # what the opening inspection writes would fill it first
     assert result.stdout == bare(words).stdout
     assert result.code == 1 and "TD-C020 error: capturing ended at step" in result.stderr, result.stderr
     assert "No space left on device" in result.stderr and "Traceback" not in result.stderr
