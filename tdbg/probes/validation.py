@@ -91,6 +91,7 @@ class Validation(EveryUpdate):
         self._last_step = -APART_STEPS  # the step after which the last pass came
         self._in_a_row = 0
         self._evaluated = self.monitor.eval_calls
+        self._counts_all = False
         self._said: set[str] = set()
         self._feed: Source = None  # the dataset of the last batch
         self._trained_feed: Source = None
@@ -192,6 +193,7 @@ class Validation(EveryUpdate):
         self._miss_evaluation()
 
     def run_ends(self) -> None:
+        self._counts_all = self._is_alone()  # the monitor has counted the calls with gradients on by now
         self._end_pass()
         for one in self._ended:
             if not one.used and not one.told:
@@ -220,7 +222,8 @@ class Validation(EveryUpdate):
 
     def _tell_pass(self, ended: Pass) -> None:
         self._number += 1
-        calls = max(self.monitor.eval_calls - ended.evaluated + ended.graded, ended.seen)
+        graded = 0 if self._counts_all else ended.graded
+        calls = max(self.monitor.eval_calls - ended.evaluated + graded, ended.seen)
         host_mb, device_mb = host_memory_mb(), _device_mb()
         told = EvaluationPass(
             number=self._number,
