@@ -77,6 +77,7 @@ class Validation(EveryUpdate):
     name = "validation"
     levels = ("advanced", "extreme")
     presence_s = 10e-6
+    inspects_evaluation = True
     observations = (EvaluationPass, CallsEachStep, NoEvaluation)
 
     def __init__(self, monitor: "Monitor") -> None:

@@ -41,7 +41,7 @@ class DeadModule(ObservingRule[_State]):
     code = "TD-N005"
     title = "a module's output is zero"
     severity = "warning"
-    leads_to = (Link("TD-G002", same=("module",)), Link("TD-G003", same=("module",)), Link("TD-G005", same=("module",)))
+    leads_to = tuple(Link(code, same=("rank",)) for code in ("TD-G002", "TD-G003", "TD-G005"))  # of layers before it
     observes = (ModuleOutputs,)
     kept = _State
 

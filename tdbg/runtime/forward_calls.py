@@ -99,7 +99,7 @@ class Evaluations:
     """Calls without gradients: each is a step of evaluation.
 
     due: brings changes into force that were asked for. first: called before the first one of a process that has not
-    trained.
+    trained. first_after_training: of one that has.
     """
 
     def __init__(
@@ -111,9 +111,11 @@ class Evaluations:
         emit: Callable[[Event], None],
         due: Callable[[], None],
         first: Callable[[], None],
+        first_after_training: Callable[[], None],
     ) -> None:
         self._state = state
         self._first = first
+        self._first_after_training = first_after_training
         self._budget = budget
         self._costs = costs
         self._event_buffer = event_buffer
@@ -123,7 +125,11 @@ class Evaluations:
     def begins(self) -> None:
         """A call begins, watched or not."""
         state = self._state
-        if not (state.eval_calls or state.updates or _is_loader_worker()):
+        if state.eval_calls or _is_loader_worker():
+            return
+        if state.updates:
+            self._first_after_training()
+        else:
             self._first()
 
     def watched(self, call: Call, seconds: float) -> None:

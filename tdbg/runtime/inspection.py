@@ -1,7 +1,7 @@
 """The opening inspection: the first steps are looked at fully, whatever the level, paid from an allowance of their own."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.listener import Listener
@@ -9,6 +9,7 @@ from tdbg.runtime.state import State
 
 OPENING_STEPS = 50
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
+SETTLING_STEPS = 2  # after a pass, until it has been judged
 SPENDING_RATE = 0.5  # of the time since the first step: no step more than doubles
 
 
@@ -23,7 +24,7 @@ class Inspection:
         state: State,
         budget: Budget,
         load: Callable[[], list[type[Listener]]],
-        activate: Callable[[Sequence[type[Listener]]], None],
+        activate: Callable[[Iterable[type[Listener]]], None],
     ) -> None:
         self._state = state
         self._budget = budget
@@ -33,6 +34,7 @@ class Inspection:
         self._until = 0  # the step after which it is over; 0: it has not begun
         self.is_open = False
         self._staying: frozenset[type[Listener]] = frozenset()
+        self._pass_at = 0  # the step after which the first evaluation pass began, if it came after the opening steps
 
     def has_ended_for(self, probe: type[Listener]) -> bool:
         """True for a probe that no level or flag has, and that stays now that the inspection is over."""
@@ -53,6 +55,9 @@ class Inspection:
     def step_ended(self) -> None:
         """A step has ended, or a call where nothing is trained: the inspection may be over. Cost: a comparison."""
         if not self.is_open:
+            if self._pass_at and self._state.step >= self._pass_at + SETTLING_STEPS:
+                self._pass_at = 0
+                self._activate(self._staying)
             return
         now = time.perf_counter()
         if not self._budget.is_allowance_open:
@@ -61,6 +66,13 @@ class Inspection:
         steps = self._state.step or self._state.eval_calls
         if steps >= self._until or self._budget.is_allowance_spent(now):
             self.end(now)
+
+    def evaluation_begins(self) -> None:
+        """The first call without gradients of a process that has trained: its pass is looked at as the first steps were."""
+        added = {probe for probe in self._load() if probe.inspects_evaluation} - self._staying
+        if self._budget.allowance_s and added and not self.is_open:
+            self._pass_at = self._state.step
+            self._activate([*self._staying, *added])
 
     def end(self, now: float) -> None:
         """From now on the level's budget holds, and of the added probes those stay whose presence it pays for."""

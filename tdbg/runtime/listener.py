@@ -30,6 +30,7 @@ class Listener:
     presence_s: ClassVar[float] = (
         math.inf
     )  # a step, without its looks: what its hooks cost once the opening inspection is over
+    inspects_evaluation: ClassVar[bool] = False  # looks at the first evaluation pass, however late in the run it comes
     rests: ClassVar[bool] = pause_while_profiling
     _renamed: ClassVar[dict[str, str]] = {"ignores": "muted", "rests": "pause_while_profiling"}
 

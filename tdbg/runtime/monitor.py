@@ -144,7 +144,14 @@ class Monitor(State):
         self.search = RootSearch(self.roots, self.optimizers, self.note)
         self.calls = KeptCalls()
         evaluations = Evaluations(
-            self, self.budget, self._costs, self.event_buffer, self.emit, self._between_steps, self._first_update
+            self,
+            self.budget,
+            self._costs,
+            self.event_buffer,
+            self.emit,
+            self._between_steps,
+            self._first_update,
+            self.inspection.evaluation_begins,
         )
         shared = self, self.plan, self.budget, self.recorder, self.dispatcher
         self.root_calls = RootCalls(

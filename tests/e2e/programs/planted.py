@@ -86,7 +86,7 @@ class Training:
     keep: Callable[[Tensor], object] = lambda loss: None
     dtype: torch.dtype = torch.float32
     before_step: Callable[[int, torch.optim.Optimizer], None] = lambda step, optimizer: None
-    step_s: float = 0.002
+    step_s: float = 0.005
 
     def run(self) -> None:
         model = self.model.to(self.dtype)
@@ -186,7 +186,7 @@ def training(kind: str) -> Training:
             return Training(evaluates=True, evaluates_in_training_mode=FAULTY)
         case "late-evaluation":
             many = DataLoader(samples(1600), batch_size=16, shuffle=True)
-            return Training(evaluates=True, evaluates_in_training_mode=FAULTY, loader=many, epochs=2)
+            return Training(evaluates=True, evaluates_in_training_mode=FAULTY, loader=many, epochs=2, step_s=0.001)
         case "no-reset":
             return Training(zeroes="never" if FAULTY else "before")
         case "thrown-away":
@@ -230,6 +230,7 @@ def training(kind: str) -> Training:
                 make_optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=rate),
                 dtype=torch.bfloat16,
                 epochs=4,
+                step_s=0.01,
             )
     raise SystemExit(f"no kind {kind!r}")
 
