@@ -144,16 +144,18 @@ class Verdict:
             done = f"{'at least ' if least else ''}{counted(steps, unit)}"
             loss = loss_text(self.ranks[0]) if len(self.ranks) == 1 and not who else ""
             parts.append(f"{who or counted(len(self.ranks), 'rank')}, {done}{loss}")
-        if self._ended_by_exception():
-            parts.append(clip(self.findings[0].title, 240))
+        if exception := self._exception_at_start():
+            parts.append(clip(exception.title, 240))
         if self.exit.get("text"):
             parts.append(self.exit["text"])
         return "; ".join(filter(None, [*parts, cost_text(self.cost)]))
 
-    def _ended_by_exception(self) -> bool:
-        """True if an exception kept all ranks from their first step: then the one line has to say it."""
-        stepped = any(row["steps"] or row["evals"] for row in self.ranks)
-        return not stepped and bool(self.findings) and self.findings[0].code == "TD-R003"
+    def _exception_at_start(self) -> Finding | None:
+        """The exception that kept all ranks from their first step: then the one line has to say it."""
+        if not self.findings or any(row["steps"] or row["evals"] for row in self.ranks):
+            return None
+        story = self.stories()[0]
+        return next((finding for finding in (story.first, *story.followers) if finding.code == "TD-R003"), None)
 
     def lines(self, limit: int = VERDICT_LINES) -> list[str]:
         """The short form for the end of a run: at most ``limit`` lines and one screen; three lines of a healthy run."""
