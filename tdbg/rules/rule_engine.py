@@ -326,7 +326,7 @@ def _observations_by_flag(view: View) -> dict[str, ObservationsRow]:
         found[PROFILER]["last"] = merge_profiles(_last_profiles(view))
     wanted = view.settings.flags
     for flag in FLAGS:
-        if flag.probe and wanted.get(flag.name) and flag.name not in found:
+        if flag.probe and flag.works_alone and wanted.get(flag.name) and flag.name not in found:
             found[flag.name] = ObservationsRow(count=0, last_step=None, last="")
     for row in found.values():
         row["text"] = (
