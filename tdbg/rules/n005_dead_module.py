@@ -48,7 +48,7 @@ class DeadModule(ObservingRule[_State]):
     def evaluate(self, process: ProcessDir, state: _State, seen: ModuleOutputs) -> Finding | None:
         if seen.step <= FIRST_STEPS or seen.zero_share is None:
             return None
-        dead = seen.dead or []
+        dead = [path for path in seen.dead or () if path]  # what a whole model puts out may well be zero
         state.dead.add(seen, dead)
         lasting = state.dead.find_lasting(LOOKS, dead)
         if not lasting or state.said:

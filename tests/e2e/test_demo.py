@@ -41,7 +41,7 @@ def test_without_a_fault_nothing_is_found(tmp_path: Path) -> None:
     assert result.code == 0, result.stderr
     assert result.codes == []
     assert result.stdout.splitlines()[-1].startswith("step  200/200  loss ")
-    assert any("step 200" in line for line in result.said), "progress was shown"
+    assert any("1 rank, 200 steps" in line for line in result.said)
     assert result.said[-1] == "tdbg: next: `tdbg demo --fault backward-nan` plants a fault; see what the verdict says"
 
 
