@@ -278,7 +278,7 @@ def script_makers() -> list[tuple[Any, str]]:
 _script_table = _find("jit._builtins._get_builtin_table", "torch.jit.script cannot script losses that tdbg observes")
 
 
-def know_as(original: object, wrapper: object) -> None:
+def register_wrapper(original: object, wrapper: object) -> None:
     """Have torch.jit take a wrapper for the function that it stands in front of; torch.compile too, once that is loaded.
 
     torch.compile loads its table by name, and so may have met either of the two.
@@ -294,9 +294,9 @@ def know_as(original: object, wrapper: object) -> None:
             known.setdefault(other, known[one])
 
 
-def forget_wrapper(original: object, wrapper: object) -> None:
+def unregister_wrapper(original: object, wrapper: object) -> None:
     """The wrapper goes: its place in memory may be another function's."""
-    know_as(original, wrapper)
+    register_wrapper(original, wrapper)
     if _script_table is not None:
         _script_table().pop(id(wrapper), None)
 

@@ -152,3 +152,9 @@ def test_each_rank_counts_its_own_targets(watched: Runner) -> None:
         assert len(lines) >= 8
         for line in lines:
             assert f"64 targets, {ignored[line['step']]} ignored" in str(line["text"])
+
+
+def test_a_flag_that_torch_does_not_serve_is_still_told(watched: Runner) -> None:
+    result = watched(program("losses_of_torch"), (*FLAG, "--flag", "LOSS.GRADNORM_METRICS"))
+    title = result.finding("TD-C002")["title"]
+    assert result.codes == ["TD-C002"] and "LOSS.GRADNORM_METRICS" in title and "NULL_MASKING" not in title

@@ -25,17 +25,17 @@ from tdbg.probes.loss_calls.call_faults import (
     find_misfit,
     find_whole_smoothing,
 )
-from tdbg.probes.loss_calls.target_figures import Measurement, TargetFigures, measure
+from tdbg.probes.loss_calls.target_figures import Measurement, TargetFigures, measure_targets
 from tdbg.runtime import tensors
 from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.torch_compat import (
     count_dispatch_modes,
     count_function_modes,
-    forget_wrapper,
     in_backward,
     in_transform,
     is_tracing,
-    know_as,
+    register_wrapper,
+    unregister_wrapper,
 )
 
 is_compiling = torch.compiler.is_compiling
@@ -99,10 +99,10 @@ class LossCalls(Probe):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._stood: list[tuple[Any, Any]] = []  # originals, and the wrappers in front of them
-        self._begin()
+        self._wrapped: list[tuple[Any, Any]] = []  # originals, and the wrappers in front of them
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._step = self.monitor.step
         self._resting = False  # the budget refused a sample: the next steps are not asked for one
         self._held_calls = 0
@@ -111,24 +111,24 @@ class LossCalls(Probe):
         self._measured: dict[tuple[int, bool], _StepCalls] = {}
         self._classes: dict[tuple[str, int], _ClassCounts] = {}
         self._ignored_in_a_row: dict[tuple[str, int], tuple[int, int]] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._described: set[tuple[str, object]] = set()
 
     def attach(self) -> None:
-        self.at("loss-computed", self._stand)
+        self.at("loss-computed", self._wrap_loss)
 
-    def _stand(self, owner: Any, name: str) -> None:
+    def _wrap_loss(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
         self.patches.wrap(owner, name, partial(self._around_loss, LAYOUTS[name]), drops_frames=True)
         wrapper = getattr(owner, name)
         wrapper.__qualname__ = name  # pickle looks there for what it is given, and must find the very same
-        self._stood.append((original, wrapper))
-        know_as(original, wrapper)
+        self._wrapped.append((original, wrapper))
+        register_wrapper(original, wrapper)
 
     def detach(self) -> None:
-        for original, wrapper in self._stood:
-            forget_wrapper(original, wrapper)
-        self._stood = []
+        for original, wrapper in self._wrapped:
+            unregister_wrapper(original, wrapper)
+        self._wrapped = []
         super().detach()
 
     # calls
@@ -188,7 +188,7 @@ class LossCalls(Probe):
         self.monitor.budget.book(self.name, held * HELD_S)
         if in_transform() or is_tracing() or in_backward() or _is_capturing():
             return
-        call = LossCall.read(layout, args, kwargs)
+        call = LossCall.from_arguments(layout, args, kwargs)
         if call is None:
             return
         if self._step != self.monitor.step:
@@ -220,10 +220,10 @@ class LossCalls(Probe):
         if key not in self._measured and len(self._measured) >= MAX_KINDS:
             return
         step_calls = self._measured.setdefault(key, _StepCalls(*key))
-        measured = measure(call, target, self._null_index, with_classes=WEIGHTING in self.flags)
+        measured = measure_targets(call, target, self._null_index, with_classes=WEIGHTING in self.flags)
         values = measured.values
         if values is None or tensors.on_host(values):
-            step_calls.read.append((call, measured.read([] if values is None else values.tolist())))
+            step_calls.read.append((call, measured.name_figures([] if values is None else values.tolist())))
             return
         step_calls.waiting += 1
         self.monitor.read_late(values, partial(self._arrived, step_calls, call, measured))
@@ -237,7 +237,7 @@ class LossCalls(Probe):
         record: Step | None,
     ) -> None:
         step_calls.waiting -= 1
-        step_calls.read.append((call, measured.read(values)))
+        step_calls.read.append((call, measured.name_figures(values)))
 
     @property
     def _null_index(self) -> int | None:
@@ -259,7 +259,7 @@ class LossCalls(Probe):
         self._emit_complete()
 
     def forked(self) -> None:
-        self._begin()
+        self._reset()
 
     def loss_bad(self, step: int) -> None:
         """The loss of a step is not finite: say so if one of its means is over nothing."""
@@ -268,13 +268,13 @@ class LossCalls(Probe):
             target = call.target() if call is not None and call.step == step else None
             if call is None or target is None:
                 continue
-            measured = measure(call, target, None, with_classes=False)
+            measured = measure_targets(call, target, None, with_classes=False)
             values = measured.values
-            figures = measured.read([] if values is None else values.tolist())
+            figures = measured.name_figures([] if values is None else values.tolist())
             fault = find_empty_mean(call, figures)
             if fault is None:
                 continue
-            new = self._new([fault])
+            new = self._drop_reported([fault])
             if new:
                 flag = MASKING if MASKING in self.flags else self.flags[0]
                 seen = self._masked([(call, figures)])
@@ -286,44 +286,44 @@ class LossCalls(Probe):
         """Tell of every step whose figures are all there."""
         for key in [key for key, found in self._measured.items() if not found.waiting]:
             found = self._measured.pop(key)
-            for flag, tell in (
-                (MASKING, self._tell_masking),
-                (WEIGHTING, self._tell_weighting),
-                (SMOOTHING, self._tell_smoothing),
+            for flag, report in (
+                (MASKING, self._report_masking),
+                (WEIGHTING, self._report_weighting),
+                (SMOOTHING, self._report_smoothing),
             ):
                 if flag in self.flags and found.read:
-                    tell(found)
+                    report(found)
 
-    def _send(
+    def _emit_record(
         self, flag: str, seen: MaskedTargets | WeightedClasses | SmoothedRows, found: _StepCalls, faults: list[Fault]
     ) -> None:
-        new = self._new(faults)
+        new = self._drop_reported(faults)
         seen.faults = [_as_dict(fault) for fault in new] or None
         seen.training = found.graded
         seen.calls = len(found.read)
         if new or flag not in called_flags:  # a program that calls the diagnostics has records of its own
             self.emit(seen, flag=flag, step=found.step)
 
-    def _new(self, faults: list[Fault]) -> list[Fault]:
+    def _drop_reported(self, faults: list[Fault]) -> list[Fault]:
         """Those that were not told in this process."""
         new = []
         for fault in faults:
-            if (fault.code, fault.what) not in self._told:
-                self._told.add((fault.code, fault.what))
+            if (fault.code, fault.what) not in self._reported:
+                self._reported.add((fault.code, fault.what))
                 new.append(fault)
         return new
 
-    def _tell_masking(self, found: _StepCalls) -> None:
+    def _report_masking(self, found: _StepCalls) -> None:
         faults: list[Fault] = []
         for call, figures in found.read:
             index = self._null_index
             if index is not None and call.kind == "classes":
-                faults += _listed(find_counted_nulls(call, figures, index))
+                faults += _as_list(find_counted_nulls(call, figures, index))
             if not call.graded:  # in training `loss_bad` knows whether the mean reached backward
-                faults += _listed(_as_warning(find_empty_mean(call, figures)))
-            faults += _listed(self._find_lasting(call, figures))
+                faults += _as_list(_as_warning(find_empty_mean(call, figures)))
+            faults += _as_list(self._find_lasting(call, figures))
         if faults or any(call.can_mask for call, _ in found.read) or self._is_first(MASKING, None):
-            self._send(MASKING, self._masked(found.read), found, faults)
+            self._emit_record(MASKING, self._masked(found.read), found, faults)
 
     def _masked(self, read: list[tuple[LossCall, TargetFigures]]) -> MaskedTargets:
         targets = sum(_units(call, figures) for call, figures in read)
@@ -364,7 +364,7 @@ class LossCalls(Probe):
             try_next="count the labels in a batch as it leaves the data loader, and again where the loss gets it",
         )
 
-    def _tell_weighting(self, found: _StepCalls) -> None:
+    def _report_weighting(self, found: _StepCalls) -> None:
         faults: list[Fault] = []
         weighted = [(call, figures) for call, figures in found.read if figures.weights]
         seen = WeightedClasses()
@@ -376,7 +376,7 @@ class LossCalls(Probe):
                 if known is None and len(self._classes) >= MAX_KINDS:
                     continue
                 known = self._classes[key] = _ClassCounts(figures.weights, [0.0] * len(figures.weights))
-                faults += _listed(find_bad_weights(call, figures.weights))
+                faults += _as_list(find_bad_weights(call, figures.weights))
             if call.graded:  # validation data may have other shares
                 known.counts = [a + b for a, b in zip(known.counts, figures.counts, strict=True)]
                 each = call.count / len(figures.counts) if call.kind == "labels" else sum(figures.counts)
@@ -391,15 +391,15 @@ class LossCalls(Probe):
             lines.append(_weighted_line(call, known))
         if weighted or faults or self._is_first(WEIGHTING, None):
             seen.line = "; ".join(dict.fromkeys(lines)) or f"{_names(found.read)}: no class weights"
-            self._send(WEIGHTING, seen, found, faults)
+            self._emit_record(WEIGHTING, seen, found, faults)
 
-    def _tell_smoothing(self, found: _StepCalls) -> None:
+    def _report_smoothing(self, found: _StepCalls) -> None:
         faults: list[Fault] = []
         lines: dict[str, None] = {}
         seen = SmoothedRows()
         for call, figures in found.read:
             if call.kind == "rows":
-                faults += _listed(find_bad_rows(call, figures))
+                faults += _as_list(find_bad_rows(call, figures))
                 seen.rows = (seen.rows or 0) + figures.rows
                 seen.bad_rows = (seen.bad_rows or 0) + figures.bad_rows
                 seen.least_sum = min(figures.least_sum, figures.least_sum if seen.least_sum is None else seen.least_sum)
@@ -409,13 +409,13 @@ class LossCalls(Probe):
                 lines[_rows_line(call, figures)] = None
             elif call.smoothing:
                 seen.smoothing = call.smoothing
-                faults += _listed(find_whole_smoothing(call))
+                faults += _as_list(find_whole_smoothing(call))
                 if self._is_first(SMOOTHING, (call.name, call.smoothing, call.classes)):
                     lines[_smoothing_line(call)] = None
         is_first = self._is_first(SMOOTHING, None)
         if lines or faults or is_first:
             seen.line = "; ".join(lines) or f"{_names(found.read)}: no label_smoothing, no soft targets"
-            self._send(SMOOTHING, seen, found, faults)
+            self._emit_record(SMOOTHING, seen, found, faults)
 
     def _is_first(self, flag: str, what: object) -> bool:
         """True the first time that this is asked."""
@@ -428,13 +428,13 @@ class LossCalls(Probe):
 
 def _read_held(held: _HeldCall) -> LossCall | None:
     layout, args, kwargs, step = held
-    call = LossCall.read(layout, (None, *args), kwargs)
+    call = LossCall.from_arguments(layout, (None, *args), kwargs)
     if call is not None:
         call.step = step
     return call
 
 
-def _listed(fault: Fault | None) -> list[Fault]:
+def _as_list(fault: Fault | None) -> list[Fault]:
     return [] if fault is None else [fault]
 
 

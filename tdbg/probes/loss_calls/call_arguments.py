@@ -76,29 +76,32 @@ class LossCall:
         return self.kind in ("classes", "rows") or self.weight is not None
 
     @classmethod
-    def read(cls, layout: Layout, args: Sequence[object], kwargs: Mapping[str, object]) -> "LossCall | None":
+    def from_arguments(cls, layout: Layout, args: Sequence[object], kwargs: Mapping[str, object]) -> "LossCall | None":
         """The call, from its arguments; None where one of them shows no values of its own (a subclass, a tracer).
 
         The input may be missing: nothing but its shape is looked at.
         """
 
-        def find(place: int, name: str, default: object = None) -> object:
+        def find_argument(place: int, name: str, default: object = None) -> object:
             return args[place] if 0 <= place < len(args) else kwargs.get(name, default)
 
-        given, target = find(0, "input"), find(layout.target, "target")
-        weight, pos_weight = find(layout.weight, "weight"), find(layout.pos_weight, "pos_weight")
+        given, target = find_argument(0, "input"), find_argument(layout.target, "target")
+        weight, pos_weight = find_argument(layout.weight, "weight"), find_argument(layout.pos_weight, "pos_weight")
         if not isinstance(target, Tensor):
             return None
         if not all(one is None or _is_plain(one) for one in (target, weight, pos_weight)):
             return None
-        ignored = find(layout.ignore_index, "ignore_index", -100) if layout.ignore_index >= 0 else None
-        reduction, smoothing = find(layout.reduction, "reduction", NONE), find(layout.smoothing, "label_smoothing", 0.0)
+        ignored = find_argument(layout.ignore_index, "ignore_index", -100) if layout.ignore_index >= 0 else None
+        reduction, smoothing = (
+            find_argument(layout.reduction, "reduction", NONE),
+            find_argument(layout.smoothing, "label_smoothing", 0.0),
+        )
         return cls(
             name=layout.name,
             kind=_kind_of(layout.name, target),
             shape=tuple(tensors.shape_of(given)) if isinstance(given, Tensor) else (),
             count=target.numel(),
-            target=_hold(target),
+            target=_hold_target(target),
             weight=weight if isinstance(weight, Tensor) else None,
             pos_weight=pos_weight if isinstance(pos_weight, Tensor) else None,
             reduction=reduction if isinstance(reduction, int) else NONE,
@@ -124,7 +127,7 @@ def _kind_of(name: str, target: Tensor) -> str:
     return "rows" if name == "kl_div" else "numbers"
 
 
-def _hold(target: Tensor) -> Callable[[], Tensor | None]:
+def _hold_target(target: Tensor) -> Callable[[], Tensor | None]:
     """What gives the targets back as long as they are there; no gradient hangs on them."""
     if target.numel() * target.element_size() > HELD_BYTES:
         return weakref.ref(target)

@@ -32,13 +32,13 @@ class TargetFigures:
 
 
 class Measurement:
-    """Figures on their way: ``values`` is to be read, and `read` makes `TargetFigures` of what was read."""
+    """Figures on their way: ``values`` is to be read, and `name_figures` makes `TargetFigures` of what was read."""
 
     def __init__(self) -> None:
         self._names: list[tuple[str, int]] = []
         self._parts: list[Tensor] = []
 
-    def add(self, name: str, values: Tensor) -> None:
+    def add_figure(self, name: str, values: Tensor) -> None:
         """One figure (0-D) or one for each class (1-D)."""
         flat = values.detach().reshape(-1)
         self._names.append((name, flat.numel()))
@@ -49,7 +49,7 @@ class Measurement:
         """All figures in a row; None if there are none."""
         return torch.cat(self._parts) if self._parts else None
 
-    def read(self, values: list[float]) -> TargetFigures:
+    def name_figures(self, values: list[float]) -> TargetFigures:
         """Name the figures again."""
         found, place = TargetFigures(), 0
         for name, count in self._names:
@@ -61,7 +61,7 @@ class Measurement:
         return found
 
 
-def measure(call: LossCall, target: Tensor, null_index: int | None, *, with_classes: bool) -> Measurement:
+def measure_targets(call: LossCall, target: Tensor, null_index: int | None, *, with_classes: bool) -> Measurement:
     """Look at the targets of a call. Cost: some 10 operations over them; nothing waits for a device.
 
     null_index: the class that stands for "no label", if one is configured. with_classes: count samples by class.
@@ -85,7 +85,7 @@ def _measure_classes(
     counts_N = torch.ones_like(target_N, dtype=torch.bool)
     if call.ignore_index is not None:
         counts_N = target_N != call.ignore_index
-        made.add("ignored", (~counts_N).sum())
+        made.add_figure("ignored", (~counts_N).sum())
     weight_C = call.weight if target_N.numel() <= MAX_TARGETS else None
     if weight_C is not None and weight_C.ndim == 1:
         classes = weight_C.numel()
@@ -93,15 +93,15 @@ def _measure_classes(
         class_N = torch.where(counts_N, target_N, 0)
         if with_classes and classes <= MAX_CLASSES:
             ones_N = counts_N.to(torch.float32)
-            made.add("counts", torch.zeros(classes, device=target_N.device).scatter_add_(0, class_N, ones_N))
-            made.add("weights", weight_C)
+            made.add_figure("counts", torch.zeros(classes, device=target_N.device).scatter_add_(0, class_N, ones_N))
+            made.add_figure("weights", weight_C)
         zero_N = counts_N & (weight_C.detach()[class_N] == 0)
-        made.add("zero_weight", zero_N.sum())
+        made.add_figure("zero_weight", zero_N.sum())
         counts_N = counts_N & ~zero_N
     if null_index is not None:
         null_N = target_N == null_index
-        made.add("nulls", null_N.sum())
-        made.add("counted_nulls", (null_N & counts_N).sum())
+        made.add_figure("nulls", null_N.sum())
+        made.add_figure("counted_nulls", (null_N & counts_N).sum())
 
 
 def _measure_rows(made: Measurement, call: LossCall, target: Tensor) -> None:
@@ -125,14 +125,14 @@ def _measure_rows(made: Measurement, call: LossCall, target: Tensor) -> None:
         found.append(torch.stack([bad_N.sum(), empty_N.sum(), filled_N.amin(), filled_N.amax(), size]))
     best = found[0] if len(found) == 1 else torch.where(found[1][0] < found[0][0], found[1], found[0])
     for name, value in zip(("bad_rows", "ignored", "least_sum", "largest_sum", "rows"), best, strict=True):
-        made.add(name, value)
+        made.add_figure(name, value)
 
 
 def _measure_labels(made: Measurement, call: LossCall, target: Tensor, with_classes: bool) -> None:
     if call.weight is not None:
         zero = (call.weight.detach() == 0).float().mean()  # it may be broadcast
-        made.add("zero_weight", (zero * target.numel()).round())
+        made.add_figure("zero_weight", (zero * target.numel()).round())
     weight = call.pos_weight
     if with_classes and weight is not None and weight.ndim <= target.ndim and weight.numel() <= MAX_CLASSES:
-        made.add("counts", target.float().sum_to_size(weight.shape))
-        made.add("weights", weight)
+        made.add_figure("counts", target.float().sum_to_size(weight.shape))
+        made.add_figure("weights", weight)
