@@ -36,6 +36,7 @@ from tdbg.debuggers.waiting import Ended, Waiting
 from tdbg.pages.format.page_writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
 from tdbg.probes.dataloader.feeds import Feeds, in_whole, padded_rows
+from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.root_modules import unwrapped
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Capture(Probe):
         self.tap = Tap(self.pool, self._failed)
         self.waiting = Waiting(self.tap, self._hand_over)
         self.pool.relieve = self.waiting.make_room  # what waits for gradients must not be waited for
-        self._targets: weakref.WeakKeyDictionary[nn.Module, list[Target]] = weakref.WeakKeyDictionary()
+        self._targets: IdentityKeys[nn.Module, list[Target]] = IdentityKeys()
         self._recording: Recording | None = None
         self._totals = Totals()
         self._epoch: int | None = None  # whose pages are being written, where epochs have folders of their own

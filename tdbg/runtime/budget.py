@@ -82,6 +82,7 @@ class Budget:
         spent = self._spent_s[EXTRAS]
         self._spent_s[EXTRAS] = min(spent, EXTRAS_SHARE * self.earned_by_share_s(now))  # what follows is not held back
         self._extras_before_s -= spent - self._spent_s[EXTRAS]
+        self._extras_step_s = 0.0  # nor spaced by what the steps of an inspection cost
 
     def spent_of_allowance_s(self, now: float) -> float:
         """What the inspection has used so far."""

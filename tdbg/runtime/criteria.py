@@ -1,16 +1,16 @@
 """Loss criteria: modules that judge a model's output. They are called beside the model, and are no root."""
 
 import re
-import weakref
 from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
+from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.torch_compat import LOSSES
 
 NAMED = re.compile(r"(loss|criterion)(es|s|a)?$", re.IGNORECASE)
 DEEPEST = 4
-_known: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
+_known: IdentityKeys[nn.Module, bool] = IdentityKeys()
 
 
 def is_criterion(module: nn.Module, args: Iterable[object], kwargs: Mapping[str, object]) -> bool:

@@ -20,6 +20,7 @@ from tdbg.core.guard import Guard
 from tdbg.runtime import tensors
 from tdbg.runtime.budget import ALWAYS_STEPS
 from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
 from tdbg.runtime.root_modules import clean_path, unwrapped
 from tdbg.runtime.sampling import SAMPLE, samples, spread_of
@@ -211,8 +212,8 @@ class ModuleSampler:
         self.step = 0
         self.turn = self.turns = 0
         self.seen: list[Seen] = []
-        self._tours: weakref.WeakKeyDictionary[nn.Module, Tour] = weakref.WeakKeyDictionary()
-        self._known: weakref.WeakKeyDictionary[nn.Module, Tour] = weakref.WeakKeyDictionary()  # every module of a root
+        self._tours: IdentityKeys[nn.Module, Tour] = IdentityKeys()
+        self._known: IdentityKeys[nn.Module, Tour] = IdentityKeys()  # every module of a root
         self._last_root: weakref.ref[nn.Module] | None = None
         self._wishes: dict[str, SampleRequest] = {}
         self._hooked: list[nn.Module] = []

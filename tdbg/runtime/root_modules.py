@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.own_hooks import HookHandle, add_post_hook, add_pre_hook, can_hook, reserve_key
 from tdbg.runtime.torch_hooks import hook_all
 from tdbg.runtime.unhooked import repair_traceback
@@ -95,14 +96,14 @@ class Roots:
         self._guard, forward = Guard("roots", failed), Guard("forward", failed)
         self._before = CallHook(forward)
         self._after = CallHook(forward, after=True)
-        self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[HookHandle, ...]] = weakref.WeakKeyDictionary()
-        self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
-        self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # by module.compile()
+        self._hooked: IdentityKeys[nn.Module, tuple[HookHandle, ...]] = IdentityKeys()
+        self._children: IdentityKeys[nn.Module, None] = IdentityKeys()
+        self._tops: IdentityKeys[nn.Module, None] = IdentityKeys()
+        self._compiled: IdentityKeys[nn.Module, None] = IdentityKeys()  # by module.compile()
         self._watches: list[HookHandle | RemovableHandle] = []
         self._aimed: tuple[Target, Target, Raised | None] | None = None
         self._is_paused = False
-        self._paused: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
+        self._paused: IdentityKeys[nn.Module, None] = IdentityKeys()
 
     def attach(self, before: Target, after: Target, raised: Raised | None = None) -> None:
         """Start watching modules being built.
@@ -136,8 +137,8 @@ class Roots:
             handle.remove()
         self._watches = []
         self._is_paused = False
-        self._paused = weakref.WeakKeyDictionary()
-        for module in alive(self._hooked):
+        self._paused = IdentityKeys()
+        for module in list(self._hooked):
             self._unhook(module)
         self._before.target = self._after.target = self._after.raised = None
 
@@ -154,7 +155,7 @@ class Roots:
         if module not in self._children:
             self._hook(module)
         if child is not None and child is not module and _can_be_kept(child):
-            self._children.add(child)
+            self._children[child] = None
             self._tops.pop(child, None)
             self._unhook(child)
 
@@ -204,7 +205,7 @@ class Roots:
             return output
 
         module._compiled_call_impl = hide(call)
-        self._compiled.add(module)
+        self._compiled[module] = None
 
     def _unhook(self, module: nn.Module) -> None:
         self._paused.pop(module, None)
@@ -213,7 +214,7 @@ class Roots:
 
     def tops(self) -> list[nn.Module]:
         """The root modules that are alive and hold parameters."""
-        return [module for module in alive(self._tops) if next(module.parameters(), None) is not None]
+        return [module for module in list(self._tops) if next(module.parameters(), None) is not None]
 
     def adopt(self, module: nn.Module) -> None:
         """Take in a module that was not built here (unpickled, say)."""
@@ -247,7 +248,7 @@ class Roots:
         if off == self._is_paused:
             return
         if off:
-            hooked = alive(self._hooked)
+            hooked = list(self._hooked)
             for module in hooked:
                 self._unhook(module)
             self._is_paused = True
@@ -255,7 +256,7 @@ class Roots:
                 self._paused[module] = None
         else:
             self._is_paused = False
-            paused, self._paused = alive(self._paused), weakref.WeakKeyDictionary()
+            paused, self._paused = list(self._paused), IdentityKeys()
             for module in paused:
                 self._hook_instance(module)
 

@@ -6,7 +6,6 @@ import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -38,7 +37,7 @@ from tdbg.probes.distributed.collectives import (
     signature,
 )
 from tdbg.probes.distributed.watchdog import Watchdog
-from tdbg.runtime.root_modules import alive
+from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.torch_compat import backend_timeout, flight_dumps
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class Distributed(Probe):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._models: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()
+        self._models: IdentityKeys[nn.Module, None] = IdentityKeys()
         self._reset()
 
     def _reset(self) -> None:
@@ -376,7 +375,7 @@ class Distributed(Probe):
 
     def _reducers(self) -> dict[str, Any]:
         """The reducers' own figures; nothing without a DistributedDataParallel model. Cost: 40 us a model."""
-        rows = [model._get_ddp_logging_data() for model in alive(self._models)]  # type: ignore[operator]
+        rows = [model._get_ddp_logging_data() for model in self._models]  # type: ignore[operator]
         if not rows:
             return {}
         found: dict[str, Any] = {

@@ -28,6 +28,7 @@ from tdbg.probes.memory.live_tensors import is_out_of_memory
 from tdbg.probes.model_build import module_tree
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame, short_path
+from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.root_modules import clean_path, unwrapped
 from tdbg.runtime.sampling import samples
 from tdbg.runtime.tensors import checkable, local, walk
@@ -134,14 +135,14 @@ class ModelBuild(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._handles: list[Any] = []
-        self._built: weakref.WeakKeyDictionary[nn.Module, Built] = weakref.WeakKeyDictionary()
+        self._built: IdentityKeys[nn.Module, Built] = IdentityKeys()
         self._forget()
 
     def _forget(self) -> None:
         self._trouble: BaseException | None = None
         self._building = Guard(self.name, self._postpone)
-        self._told: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        self._examined: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._told: IdentityKeys[nn.Module, str] = IdentityKeys()
+        self._examined: IdentityKeys[nn.Module, None] = IdentityKeys()
         self._roots = 0
         self._updates = 0
         self._settled = False
@@ -219,13 +220,13 @@ class ModelBuild(Probe):
                 self._told[root] = f"_{self._roots}" if self._roots > 1 else ""
                 self._tell_tree(unwrapped(root), self._told[root])
             if fresh:
-                self._examined.add(root)
+                self._examined[root] = None
                 self._look_at_weights(unwrapped(root), self._told[root])
 
     def _tell_tree(self, root: nn.Module, suffix: str) -> None:
         found = module_tree.size(root)
-        known = {module: self._built[module] for module in root.modules() if module in self._built}
-        lines = {id(module): _text(built.place) for module, built in known.items() if module is not root}
+        known = {id(module): self._built[module] for module in root.modules() if module in self._built}
+        lines = {module: _text(built.place) for module, built in known.items() if module != id(root)}
         children = [(clean_path(name), child) for name, child in root.named_children()][:MAX_NAMES]
         tree = ModuleTree(
             suffix=suffix,
@@ -237,7 +238,7 @@ class ModelBuild(Probe):
             buffers=sum(buffer.numel() for buffer in root.buffers()),
             children=[name for name, _ in children],
             child_parameters=[module_tree.size(child).parameters for _, child in children],
-            built_at=_text(known[root].place) if root in known else "",
+            built_at=_text(known[id(root)].place) if id(root) in known else "",
             build_ms=_build_ms(list(known.values())),
             shared=_shared(root)[:MAX_NAMES],
             lazy=[name for name, p in root.named_parameters() if is_lazy(p)][:MAX_NAMES],
