@@ -109,6 +109,7 @@ class Budget:
         """
         spent = max(self.own_s, self._spent_s[EXTRAS] / EXTRAS_SHARE)
         self._banked_s += max(spent - self.earned_s(now), 0.0) + REQUEST_S
+        self._extras_step_s = 0.0  # nor does what other looks cost before space out those that are asked for
 
     def rest(self, seconds: float) -> None:
         """Time in which tdbg was off: it earns nothing."""

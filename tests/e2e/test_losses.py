@@ -4,11 +4,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tdbg.core.events import Injection, Observation
-from tests.e2e.conftest import Runner, nothing_found, program, same_output, torchrun
+from tests.e2e.conftest import Result, Runner, nothing_found, program, same_output, torchrun
 
 FLAG = ("--flag", "LOSS.NULL_MASKING")
 TAGS = [f"[DEBUG_NULL_MASKING_{part}]" for part in ("INPUT", "INTERNAL", "SUMMARY")]
@@ -100,6 +101,12 @@ BAD_STEP = 23
 NULLS = ("--threshold", "LOSS.NULL_MASKING.null_index=0")
 
 
+def named_first(result: Result) -> dict[str, Any]:
+    """The finding that the verdict prints first, the cause of those that follow from it."""
+    line = next(line for line in result.said if line.startswith("tdbg:   TD-"))
+    return result.finding(line.split()[1])
+
+
 @pytest.mark.parametrize(
     ("fault", "more", "code", "step", "words"),
     [
@@ -115,9 +122,9 @@ def test_a_mistake_in_a_plain_program_is_named_first(
     watched: Runner, fault: str, more: tuple[str, ...], code: str, step: int | None, words: str
 ) -> None:
     result = watched(program("losses_of_torch", "--fault", fault), ("--flag", "LOSS", *more))
-    findings = result.verdict["findings"]
-    assert result.code == 0 and findings[0]["code"] == code, result.stderr
-    assert words in findings[0]["title"] and findings[0]["first_step"] == (step or findings[0]["first_step"])
+    finding = named_first(result)
+    assert result.code == 0 and finding["code"] == code, result.stderr
+    assert words in finding["title"] and finding["first_step"] == (step or finding["first_step"])
     others = {"TD-N001", "TD-N002"} if step == BAD_STEP else set()
     assert set(result.codes) - {code} <= others
 
@@ -143,7 +150,7 @@ def test_without_a_flag_plain_losses_are_left_alone(watched: Runner) -> None:
 
 def test_each_rank_counts_its_own_targets(watched: Runner) -> None:
     result = watched(torchrun("losses_of_torch", "--fault", "ignored"), ("--flag", "LOSS.NULL_MASKING"))
-    first = result.verdict["findings"][0]
+    first = named_first(result)
     assert (first["code"], first["rank"], first["first_step"]) == ("TD-L004", 1, BAD_STEP), result.stderr
     assert {finding["rank"] for finding in result.verdict["findings"]} == {1}
     for rank in (0, 1):

@@ -172,7 +172,7 @@ def test_a_process_killed_in_a_window_has_its_step(profiled: Runner) -> None:
     result = profiled([sys.executable, "-c", ENDS.format(how="os.kill(os.getpid(), signal.SIGTERM)")])
     finding = result.finding("TD-P004")
     assert finding["title"] == "nothing was profiled on rank 0: SIGTERM while profiling steps 3 to 5"
-    assert "1 rank, 3 steps; SIGTERM" in result.stderr
+    assert "1 rank, 3 steps, loss " in result.stderr
 
 
 EVALUATES = """
