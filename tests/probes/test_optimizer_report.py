@@ -165,14 +165,14 @@ def test_bfloat16_rounds_the_update_away(watch: Any, tmp_path: Path) -> None:
     assert seen(watched, "optimizer")[-1].values["unmoved_share"] > 0.5
 
 
-def test_a_rate_of_zero_is_meant(watch: Any, tmp_path: Path) -> None:
+def test_weights_of_a_group_without_a_rate_are_not_called_stuck(watch: Any, tmp_path: Path) -> None:
     watched = watch(**EVERY_STEP)
     net = model()
     groups = [{"params": net[0].parameters(), "lr": 0.0}, {"params": net[2].parameters()}]
     optimizer = torch.optim.SGD(groups, lr=0.01)
     for _ in range(60):
         step(net, optimizer)
-    assert codes(watched, tmp_path) == []
+    assert codes(watched, tmp_path) == ["TD-S010"]  # and no TD-S007
 
 
 def test_what_is_gathered_aside_and_added_later_is_healthy(watch: Any, tmp_path: Path) -> None:

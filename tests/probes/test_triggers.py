@@ -280,8 +280,8 @@ def seldom(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
         seen = watch(max_overhead=1e5, **settings)
         planner, plan_next = seen.monitor._planner, seen.monitor._planner.next
 
-        def sparse(step: int, *, focus: bool) -> None:
-            plan_next(step, focus=focus)
+        def sparse(step: int, *, focus: bool, **more: bool) -> None:
+            plan_next(step, focus=focus, **more)
             rest = step >= 8 and (step + 1) % 10 and not focus
             if rest:
                 planner.plan.watch = planner.plan.record = planner.plan.full = planner.plan.small = False
