@@ -25,7 +25,8 @@ class ProbeCatalog:
         if level == "basic":  # a flag's probe stands in the file of its name
             ours = PROBES.some([*BASIC, *sorted(name.replace("-", "_") for name in woken)])
             # Others read what these have put into a step's record, whichever of them was loaded first.
-            ours.sort(key=lambda probe: probe.__module__.rpartition(".")[2] not in BASIC)
+            places = {name: place for place, name in enumerate(BASIC)}
+            ours.sort(key=lambda probe: places.get(probe.__module__.rpartition(".")[2], len(places)))
             return [*ours, *(probe for probe in PROBES.strangers() if level in probe.levels)]
         strangers = PROBES.strangers()
         ours = [probe for probe in PROBES if probe not in strangers and (level in probe.levels or probe.name in woken)]
