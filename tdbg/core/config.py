@@ -1,6 +1,7 @@
 """What was asked of tdbg: the settings of a run, and where each value came from."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -256,8 +257,14 @@ def _seconds(key: str, value: Any) -> float:
     return found
 
 
-def _seconds_or_none(key: str, value: Any) -> float:
-    return 0.0 if str(value).strip() in ("0", "0.0") else _seconds(key, value)
+def _allowance(key: str, value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not 0.0 <= found < math.inf:
+        raise TdbgError(f"{key} is a number of seconds from 0 on, not {value!r}", "write a number such as 1")
+    return found
 
 
 def _words(key: str, value: object) -> list[str]:
@@ -403,7 +410,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "level": _choice(LEVELS),
     "inject": _choice(INJECTS),
     "max_overhead": _share,
-    "allowance": _seconds_or_none,
+    "allowance": _allowance,
     "run_dir": lambda key, value: str(value),
     "name": lambda key, value: str(value),
     "share": _boolean,

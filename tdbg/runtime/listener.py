@@ -27,9 +27,8 @@ class Listener:
     muted: frozenset[str] = frozenset()  # points it is not called at for the time being: `Monitor.ignore`
     pause_while_profiling: ClassVar[bool] = True  # one that does not pause is called after all others
     ignores: frozenset[str] = muted  # the old names of the two, which other packages may set
-    presence_s: ClassVar[float] = (
-        math.inf
-    )  # a step, without its looks: what its hooks cost once the opening inspection is over
+    # Seconds a step that its hooks cost without any look; one of the opening inspection stays where these can be paid.
+    presence_s: ClassVar[float] = math.inf
     inspects_evaluation: ClassVar[bool] = False  # looks at the first evaluation pass, however late in the run it comes
     rests: ClassVar[bool] = pause_while_profiling
     _renamed: ClassVar[dict[str, str]] = {"ignores": "muted", "rests": "pause_while_profiling"}
