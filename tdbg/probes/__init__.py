@@ -62,9 +62,13 @@ class Probe(Listener):
         if not self.on or not self._is_due():
             return False
         kind = kind or self.name
-        if self.by_level_alone and self.monitor.inspection.has_ended_for(type(self)):
+        if not self._is_requested() and self.monitor.inspection.has_ended_for(type(self)):
             return self._may_look_again(kind)
         return self.monitor.may(kind)
+
+    def _is_requested(self) -> bool:
+        """True if the level has it, or somebody asked for it by a flag or chose the steps."""
+        return self.monitor.settings.level in self.levels or not self.by_level_alone
 
     def _may_look_again(self, kind: str) -> bool:
         """True at doubling intervals: this probe belongs to no level, and stays after the opening inspection."""

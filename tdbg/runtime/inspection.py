@@ -37,7 +37,7 @@ class Inspection:
         self._pass_at = 0  # the step after which the first evaluation pass began, if it came after the opening steps
 
     def has_ended_for(self, probe: type[Listener]) -> bool:
-        """True for a probe that no level or flag has, and that stays now that the inspection is over."""
+        """True for a probe that the inspection added and that stays now that it is over."""
         return probe in self._staying
 
     def begin(self, allowance_s: float) -> None:

@@ -78,6 +78,14 @@ def test_a_level_that_has_the_probes_anyway_keeps_them(watch: Callable[..., Any]
     assert names(seen) == before
 
 
+def test_a_level_that_has_the_probes_keeps_their_pace(watch: Callable[..., Any]) -> None:
+    seen = watch(max_overhead=1e5, level="advanced")
+    seen.monitor.inspection.begin(1.0)
+    train(OPENING_STEPS + 40)
+    readings = [e.step for e in seen.events if isinstance(e, Observation) and e.probe == "memory" and not e.part]
+    assert [step for step in readings if step > OPENING_STEPS] == list(range(52, OPENING_STEPS + 41, 4))
+
+
 def test_a_flag_keeps_its_probe_and_its_pace(watch: Callable[..., Any]) -> None:
     seen = watch(max_overhead=50.0, flags={"MEMORY": True})
     seen.monitor.inspection.begin(1.0)
