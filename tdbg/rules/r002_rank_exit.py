@@ -93,12 +93,23 @@ def _find_cause(view: View, code: int) -> str:
 
 
 def _find_first(exits: list[_Exit]) -> _Exit | None:
-    """The exit to name: the first, or a signal nobody explains at the same time; None where a traceback says it."""
-    if not exits or not exits[0].explained:
-        return exits[0] if exits else None
+    """The exit to name of those in order of their time; None where a traceback says it.
+
+    Exits within a few seconds are noted in an order of chance, so what they are decides: a signal that no launcher
+    sends comes before a plain code, and both before an abort, which is how a rank ends that another one left alone in
+    a collective.
+    """
+    if not exits:
+        return None
     until = exits[0].t + AT_ONCE_S
-    causes = CAUSES.keys() - {-SIGABRT}  # a collective that another rank left aborts: that follows from the traceback
-    return next((found for found in exits if not found.explained and found.code in causes and found.t <= until), None)
+    at_once = [found for found in exits if not found.explained and found.t <= until]
+    sure = CAUSES.keys() - {-SIGABRT}
+    signalled = next((found for found in at_once if found.code in sure), None)
+    if signalled is not None:
+        return signalled
+    if exits[0].explained:
+        return None
+    return next((found for found in at_once if found.code not in (-SIGABRT, *ASKED_TO_END)), exits[0])
 
 
 def _bad_exits(view: View) -> Iterable[_Exit]:
@@ -113,7 +124,7 @@ def _bad_exits(view: View) -> Iterable[_Exit]:
         if code:
             host, pid = (found.start.host, found.start.pid) if found.start else (host_name(), 0)
             t = view.child_exits.get((host, pid), (found.t, 0))[0]
-            explained = found.crash is not None and code > 0
+            explained = found.crash is not None and (code > 0 or code == -SIGABRT)  # torch aborts now and then at exit
             yield _Exit(t, code, found.rank or 0, found.step, host, explained, unsaid=found.end is None)
     yield from _never_stepped(view, {found.rank for found in stepped}, known)
 

@@ -275,6 +275,28 @@ def test_a_signal_is_not_hidden_by_an_exit_that_followed_from_it(stream, code: i
     assert [finding.rank for finding in findings] == [1] * told
 
 
+@pytest.mark.parametrize("first_noted", [0, 1])
+@pytest.mark.parametrize("traceback", [True, False])
+@pytest.mark.parametrize("killed", [-9, -11, -7, 3])
+def test_an_abort_does_not_hide_the_exit_it_followed_from(stream, killed: int, traceback: bool, first_noted: int):
+    """A launcher looks at its children every tenth of a second: the rank left alone in a collective may come first."""
+    run = stream()
+    zero, _ = pair(run, (3, 3), well=False)
+    if traceback:
+        run.emit(zero, crash(exception="RuntimeError", message="Connection reset by peer"))
+    for rank in (first_noted, 1 - first_noted):
+        run.child_exit(rank, killed if rank == 1 else -6)
+    findings = [finding for finding in run.judge(1).findings if finding.code == "TD-R002"]
+    assert [finding.rank for finding in findings] == [1] * (killed < 0 or not traceback or first_noted == 1)
+
+
+def test_an_abort_after_a_traceback_is_told_by_the_traceback(one):
+    run, rank = one
+    run.train(rank, [2.0] * 3)
+    run.emit(rank, crash())
+    assert run.codes(-6) == ["TD-R003"]
+
+
 def test_a_swallowed_exception_is_a_warning_once(one):
     run, rank = one
     run.train(rank, [2.0] * 9)
