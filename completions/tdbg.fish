@@ -234,6 +234,7 @@ function __tdbg_ADVICE
     printf '%s\n' 'TD-K009	more epochs or steps than planned'
     printf '%s\n' 'TD-K010	an operation that is never due'
     printf '%s\n' 'TD-K011	a metric that is not finite'
+    printf '%s\n' 'TD-K012	an evaluation score that stays near chance'
     printf '%s\n' 'TD-P101	waits for input'
     printf '%s\n' 'TD-P102	no workers'
     printf '%s\n' 'TD-P103	copies to the device'

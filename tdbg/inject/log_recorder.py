@@ -42,6 +42,7 @@ MAX_CHARS = 4_000_000  # of one message
 MAX_PARTIAL = 20_000  # of a printed line that does not end
 SHARE = 0.25  # of the disk budget
 PATIENCE_S = 2.0
+MIN_RESULT = 4  # characters of a text that holds a name and a number
 CLIMB = 4  # functions that pass a message on, one to the next
 
 Place = tuple[str, int]  # a file as its code objects name it, and a line
@@ -75,6 +76,7 @@ class Records:
         self._log = TextLog(lambda: agent.folder / RECORDS if agent.folder else None, part_bytes)
         self._aside = TextLog(lambda: agent.folder_aside / RECORDS, part_bytes)  # until it is a rank
         self._written_bytes = 0
+        self.text_reader: Callable[[str, int, str], None] | None = None  # given each text, its step and its phase
         self.forget()
 
     def forget(self) -> None:
@@ -229,6 +231,8 @@ class Records:
         step, phase = self.now()
         t = record.created if isinstance(record.created, float) else time.time()
         raised = bool(record.exc_info)
+        if self.text_reader is not None and not raised:
+            self.text_reader(text, step, phase)
         self.take(Spoken(t, str(record.levelname), str(record.name), step, phase, text, places, raised=raised), begun)
 
     def _may_pass_on(self, file: str, line: int) -> bool:
@@ -283,8 +287,16 @@ class Records:
         local.partial = rest.rpartition("\r")[2][-MAX_PARTIAL:]  # a progress bar overwrites itself
         if newline and done.strip():
             step, phase = self.now()
+            if self.text_reader is not None:
+                self.text_reader(done, step, phase)
             self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), local.places), begun)
         return str(local.partial)
+
+    def read_stderr(self, text: str) -> None:
+        """Give the reader what the program writes to stderr, such as a progress bar; it makes no record."""
+        if self.text_reader is None or getattr(self.local, "record", None) is not None or len(text) < MIN_RESULT:
+            return
+        self.text_reader(text, *self.now())
 
     def failed(self, error: Traceback) -> None:
         """An exception that no logger was told of: printed, the end of a thread or of the process."""
@@ -387,6 +399,12 @@ def finish() -> None:
     """The process leaves in good order."""
     if _records is not None:
         _records.finish()
+
+
+def read_texts(reader: Callable[[str, int, str], None]) -> None:
+    """Have ``reader`` given what the program prints and logs from now on: the text, its step and its phase."""
+    if _records is not None:
+        _records.text_reader = reader
 
 
 def keep_traceback(error: Traceback) -> None:
@@ -503,21 +521,25 @@ def _hear_warnings(records: Records) -> None:
 
 
 def _hear_prints(records: Records) -> None:
-    """stdout stays the object it is: ``print`` asks it for its ``write``, and finds one that listens."""
-    stream = sys.stdout
-    real = getattr(stream, "write", None)
-    if real is None:
-        return
+    """stdout and stderr stay the objects they are: ``print`` asks for their ``write``, and finds one that listens."""
     guard = records.guard
+    _listen_to(sys.stdout, lambda text: guard.call(records.printed, text, sys._getframe(2)))
+    _listen_to(sys.stderr, lambda text: guard.call(records.read_stderr, text))
+
+
+def _listen_to(stream: Any, listen: Callable[[str], object]) -> None:
+    real = getattr(stream, "write", None)
+    if real is None or (stream is sys.stderr and stream is sys.stdout):
+        return
 
     @functools.wraps(real)
     def write(text: str) -> object:
         with WITHOUT_OWN_FRAMES:  # of a closed pipe's error, or of a character that the console does not know
             done = real(text)
-        guard.call(records.printed, text, sys._getframe(1))
+        listen(text)
         return done
 
     try:
-        stream.write = write  # type: ignore[method-assign]
+        stream.write = write
     except AttributeError:  # a stream of another kind that takes no attributes
         pass

@@ -189,6 +189,18 @@ CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], st
         lambda: [*epochs(5, val__loss=falling), Row(1.0, 600, 5, "val", values={"val/loss": 0.1})],
         "val/loss had samples that were not finite, first at step 600",
     ),
+    "accuracy near chance while the loss falls": (
+        "TD-K012",
+        lambda: epochs(val__acc1=lambda e: 0.07 + e % 3 / 100, train__loss=falling),
+        lambda: epochs(val__acc1=lambda e: 0.05 + 0.02 * e, train__loss=falling),
+        "val/acc1 stays between 0.07 and 0.09 in 12 evaluations while train/loss falls from 2 to 0.167",
+    ),
+    "accuracy near chance is no news before the loss falls": (
+        "TD-K012",
+        lambda: epochs(val__acc1=lambda e: 10.0 - e / 2, train__loss=falling),
+        lambda: epochs(val__acc1=lambda e: 7.0 + e % 2, train__loss=lambda e: 2.3 - 0.05 * e),
+        "val/acc1 stays between 4.5 and 10 in 12 evaluations",
+    ),
     "a gradient that overflows, without a loss scale": (
         "TD-K011",
         lambda: epochs(source="tdbg", train__grad_norm=overflows),
@@ -340,3 +352,18 @@ def test_explain_knows_them(capsys: pytest.CaptureFixture[str]) -> None:
     for code in RULES.names():
         page = describe(RULE_CATALOG.find(code.lower().replace("td-", "")))
         assert page["code"] == code and "What to do:" in page["page"] and "Thresholds:" in page["page"]
+
+
+@pytest.mark.parametrize("source", ["tracker", "text"])
+def test_what_is_read_from_text_is_a_note_and_no_more(tmp_path: Path, source: str) -> None:
+    rows = epochs(source=source, val_acc=lambda e: 0.07, train_loss=falling)
+    (finding,) = [one for one in judged(tmp_path, rows) if one.code == "TD-K012"]
+    assert finding.severity == ("info" if source == "text" else "warning")
+    assert ("read from what the program printed" in finding.evidence[0]) == (source == "text")
+
+
+def test_other_rules_do_not_look_at_what_is_read_from_text(tmp_path: Path) -> None:
+    """A constant, a NaN and a best of 0: each is told of what a tracker logs, and may be a misread word in a text."""
+    faults = {"train_acc": lambda e: 0.0, "val_loss": lambda e: float("nan"), "best_loss": lambda e: 0.0}
+    assert {one.code for one in judged(tmp_path / "logged", epochs(**faults))} >= {"TD-K001", "TD-K011"}
+    assert judged(tmp_path / "text", epochs(source="text", **faults)) == []

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
             epoch: float | None = None,
             phase: str | None = None,
             gather: bool = False,
+            step: int | None = None,
         ) -> None:
             """Take what the program logged."""
 

@@ -10,9 +10,10 @@ from tdbg.core.events import Event, Metric, Plan, Step
 from tdbg.core.guard import Guard
 from tdbg.inject.metrics import steps
 from tdbg.inject.metrics.dumps import Dumps
+from tdbg.inject.metrics.printed_numbers import PrintedNumbers
 from tdbg.inject.metrics.taps import Tap
 from tdbg.inject.metrics.value_sorting import sort
-from tdbg.metrics.rows.row import FILE, Row
+from tdbg.metrics.rows.row import FILE, READ_FROM_TEXT, Row
 from tdbg.metrics.sinks.fan_out import SENDING
 from tdbg.metrics.sinks.jsonl import RowFile
 from tdbg.metrics.step_logger import default_dir
@@ -42,7 +43,7 @@ class Feed:
         self.guard = Guard(PART, self._switch_off)
         self.rehearses = False  # Lightning tries out the validation: nothing of it counts
         self._file: RowFile | None = None
-        self.taps, self.dumps = Tap(self), Dumps(self)
+        self.taps, self.dumps, self.printed = Tap(self), Dumps(self), PrintedNumbers(self)
         self._reset()
         me.at_fork(self._reset)
         default_dir.FOLDER.append(self._home)
@@ -59,6 +60,7 @@ class Feed:
         self._left_out: dict[str, int] = {}  # why -> rows that no row of the file has told of yet
         self._last_step = 0
         self.dumps.forked()
+        self.printed.forget()
 
     def _home(self) -> Path:
         """The rank's folder: loggers of the program write there too."""
@@ -138,12 +140,16 @@ class Feed:
         epoch: float | None = None,
         phase: str | None = None,
         gather: bool = False,
+        step: int | None = None,
     ) -> None:
-        """Take what the program logged. own_step: the step it gave. gather: one scalar of several in a row of calls."""
+        """Take what the program logged. own_step: the step it gave. gather: one scalar of several in a row of calls.
+
+        step: the step when it was logged, if that is not now.
+        """
         if not data or SENDING or not self._is_affordable():
             return
         found = sort(data)
-        step = self.monitor.spoken_step
+        step = self.monitor.spoken_step if step is None else step
         row = Row(time.time(), step, self.monitor.epoch if epoch is None else epoch, phase, source=source)
         row.values, row.text, row.own_step = found.values, found.text, own_step
         if found.late:
@@ -208,7 +214,8 @@ class Feed:
             self._gather(row)
         else:
             self._write(row)
-        self.dumps.take(row)
+        if row.source != READ_FROM_TEXT:  # a dump's state is exact
+            self.dumps.take(row)
 
     def _gather(self, row: Row) -> None:
         with self._lock:
@@ -276,6 +283,7 @@ class Feed:
         """The process leaves in good order."""
         if self.is_off or self.me.rank is None:
             return
+        self.guard.call(self.printed.parse_waiting)
         over = self._passes.over(self.monitor.eval_calls)
         if over is not None:
             self._write_pass(over, time.time())

@@ -43,6 +43,8 @@ def arrive(module: ModuleType) -> None:
     me.guard("monitor").call(Rank, me, begun)
     if me.settings.records:
         me.guard("records").call(log_recorder.install, me)
+        if me.feed is not None:
+            log_recorder.read_texts(me.feed.printed.add_text)
 
 
 def _give_host(me: Agent) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 SCHEMA = 1
 FILE = "metrics.jsonl"
+READ_FROM_TEXT = "text"  # the source of numbers that the program printed
 COUNT_0 = "count_0_str"  # the text of a phase that names its metrics without a sample
 MOST_NAMED = 12  # of them
 LEFT_OUT = {  # why rows are not written
@@ -19,7 +20,7 @@ class Row:
 
     t: seconds since 1970. step: the program's global step. phase: ``train``, ``val``, ...; None for none. values: key ->
     number. text: key -> words. units: key -> ``pct``, ``frac``, ``ms``, ..., the first time that it is known. source: who
-    said so (``tracker``, ``tdbg``, ``wandb``, ``tensorboard``, ``hf``, ``lightning``, ``torchmetrics``, ``metric``).
+    said so (``tracker``, ``tdbg``, ``wandb``, ``tensorboard``, ``hf``, ``lightning``, ``torchmetrics``, ``metric``, ``text``).
     own_step: the step that the source itself gave or counts, where it has one of its own.
     left_out: why -> how many rows were not written since the row before (see `LEFT_OUT`).
     """

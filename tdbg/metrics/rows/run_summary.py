@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.files import read_json
-from tdbg.metrics.rows.row import COUNT_0
+from tdbg.metrics.rows.row import COUNT_0, READ_FROM_TEXT
 from tdbg.metrics.rows.series import Tally
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class RunSummary:
 
     def __init__(self, name: str = "") -> None:
         self.name, self.tally = name, Tally()
+        self.printed = Tally()  # read from text: apart, because no rule may be certain of it
         self.orders: dict[tuple[str, int], RowOrder] = {}  # by source and rank
         self.units: dict[str, set[str]] = {}  # key -> what it was said to be measured in
         self.said: list[tuple[int, int, str, str]] = []  # rank, step, key, and metrics without a sample
@@ -53,8 +54,15 @@ class RunSummary:
 
     def add(self, batch: "Batch") -> None:
         """Take rows of one rank. Cost: about 1 us a row more than a tally."""
+        lines = [line for line in batch.lines if line.source != READ_FROM_TEXT]
+        if len(lines) < len(batch.lines):
+            printed = [line for line in batch.lines if line.source == READ_FROM_TEXT]
+            self.printed.add(batch._replace(lines=printed))
+            batch = batch._replace(lines=lines)
+        if not lines:
+            return
         self.tally.add(batch)
-        for line in batch.lines:
+        for line in lines:
             self._follow(batch.rank, line)
 
     def _follow(self, rank: int, line: "Line") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise, zip_longest
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Tally:
         for source in sources:
             lines = batch.lines if len(sources) == 1 else [line for line in batch.lines if line.source == source]
             self._add_of(source, batch.rank, lines)
-        end = batch.lines[-1]
+        end = max(reversed(batch.lines), key=attrgetter("step"))  # an evaluation pass is written once training went on
         self.last[batch.rank] = Point(end.t, end.step, end.epoch)
         self._rare(batch)
 

@@ -1,0 +1,113 @@
+"""Numbers that the program prints or logs as text (``val_acc 0.43``, ``loss=0.2``, a progress bar's postfix), as rows.
+
+The thread that prints puts its text into a queue, at less than a microsecond a line. What waits is parsed with the first
+text after `PAUSE_S`, and so seldom that parsing takes less than a 500th of the time.
+"""
+
+import re
+import time
+from collections import deque
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tdbg.core.directions import TIMES, direction_of, words_of
+from tdbg.metrics.rows.row import READ_FROM_TEXT
+
+if TYPE_CHECKING:
+    from tdbg.inject.metrics import RowFeed
+
+MAX_CHARS = 2000  # of a line; a longer one is a dump
+MAX_WAITING = 64
+PAUSE_S = 0.2
+SHARE = 500  # the pause is so many times as long as the last parsing
+TRAINING = {"train", "training"}
+EVALUATION = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev"}
+NAME = r"[A-Za-z][\w@/.\-]*+"  # possessive: a text without a number costs what its length costs, not the square
+# One or two words, a sign or a space, and a number: a plain one, a percentage or a fraction, not a time or a version.
+PAIR = re.compile(
+    rf"(?<![\w.])(?P<key>(?:{NAME} )?{NAME})[\"']?(?:[ \t]*[:=][ \t]*|[ \t]+)"
+    r"(?P<number>[-+]?(?:(?:\d++\.?\d*+|\.\d++)(?:[eE][-+]?\d++)?|(?i:nan|inf)))(?:/(?P<of>\d++))?(?![\w:/]|\.\d)"
+)
+
+
+class PrintedNumbers:
+    """Finds results (losses, scores, errors) in lines of text and gives them to the feed, marked as read from text."""
+
+    def __init__(self, feed: "RowFeed") -> None:
+        self._feed = feed
+        self._waiting: deque[tuple[str, int, str]] = deque(maxlen=MAX_WAITING)
+        self._due = 0.0
+        self._last: tuple[int, dict[str, float]] = (-1, {})
+
+    def add_text(self, text: str, step: int, phase: str) -> None:
+        """Queue a text of one or more lines, printed in ``phase`` (train, eval or nothing) after ``step`` steps."""
+        waiting = self._waiting
+        if text.startswith("\r") and waiting and waiting[-1][0].startswith("\r"):
+            waiting.pop()  # a progress bar that is redrawn
+        waiting.append((text[:MAX_CHARS], step, phase))
+        now = time.perf_counter()
+        if now >= self._due and self._feed.hears:
+            self.parse_waiting(now)
+
+    def forget(self) -> None:
+        """In a forked child: what waits is the parent's."""
+        self._waiting.clear()
+
+    def parse_waiting(self, begun: float | None = None) -> None:
+        """Parse what waits, and book the time."""
+        begun = time.perf_counter() if begun is None else begun
+        while self._waiting:
+            text, step, phase = self._waiting.popleft()
+            for line in text.splitlines():
+                self._write(find_results(line), step, phase)
+        spent = time.perf_counter() - begun
+        self._due = begun + max(PAUSE_S, SHARE * spent)
+        self._feed.book(spent)
+
+    def _write(self, found: dict[str, float], step: int, phase: str) -> None:
+        """Give the results of a line to the feed, unless they are those of the line before (a bar that is redrawn)."""
+        if not found or (step, found) == self._last:
+            return
+        self._last = step, found
+        for name in ("train", "val"):
+            values = {key: value for key, value in found.items() if (_phase_of(key) or _ROW_PHASES[phase]) == name}
+            if values:
+                self._feed.logged(READ_FROM_TEXT, values, step=step, phase=name)
+
+
+_ROW_PHASES = {"train": "train", "eval": "val", "": "train"}
+
+
+def find_results(line: str) -> dict[str, float]:
+    """The losses, scores and errors in a line, by name; a name without a phase gets that of the line ("Test set: ...")."""
+    found: dict[str, float] = {}
+    begin = -1
+    for match in PAIR.finditer(line):
+        key = _result_name(match["key"])
+        if not key:
+            continue
+        begin = match.start() if begin < 0 else begin
+        value, of = float(match["number"]), float(match["of"] or 0)
+        found[key] = value / of if of else value
+    phase = words_of(line[:begin]) & EVALUATION if begin > 0 else set()
+    prefix = f"{min(phase)}/" if phase else ""
+    return {key if _phase_of(key) else prefix + key: value for key, value in found.items()} if prefix else found
+
+
+@lru_cache(1024)
+def _phase_of(key: str) -> str:
+    """``train`` or ``val`` where the name of a result says so."""
+    words = words_of(key)
+    return "val" if words & EVALUATION else "train" if words & TRAINING else ""
+
+
+@lru_cache(1024)
+def _result_name(text: str) -> str:
+    """The key of a result: ``Average loss`` is average_loss. Empty for what is no result (an epoch, a rate, a time)."""
+    first, _, last = text.rpartition(" ")
+    names = [f"{first} {last}", last] if first else [last]
+    for name in names:
+        if direction_of(name) is None or words_of(name) & TIMES or direction_of(last) is None:
+            continue
+        return "_".join(name.split()).strip(".-/")
+    return ""

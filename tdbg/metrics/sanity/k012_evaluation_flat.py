@@ -1,0 +1,108 @@
+"""TD-K012: an evaluation score that stays near chance while the training loss falls."""
+
+from collections.abc import Iterable, Iterator
+
+from tdbg.core.directions import direction_of, words_of
+from tdbg.core.events import Finding
+from tdbg.metrics.rows.row import READ_FROM_TEXT
+from tdbg.metrics.rows.run_summary import RunSummary
+from tdbg.metrics.rows.series import Series
+from tdbg.metrics.sanity import RULES, Rule, source_text
+
+LEAST = 4  # values, at different steps
+NEAR_CHANCE = 0.2  # of all right
+MAX_RISE = 1.5  # largest to smallest value
+MAX_GAIN = 1.1  # last to first value
+FALL = 0.5  # last to first training loss
+ACCURACIES = {"acc", "accuracy", "top"}
+TRAINING = {"train", "training"}
+EVALUATION = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev"}
+
+
+@RULES.add
+class EvaluationFlat(Rule):
+    """Says that accuracy in evaluation stays near chance, although the training loss falls.
+
+    What it does: It looks at accuracies of evaluation, logged anywhere or printed by the program (`val_acc 0.07`). It
+    speaks where all values are below 20 %, the last is hardly above the first or the largest at most 1.5 times the
+    smallest, and the training loss, as tdbg saw it or as it was printed, fell to half or less meanwhile. What is read from text is a note and no more.
+
+    Why it matters: The model learns something that evaluation does not ask for: labels are numbered in another
+    order (classes sorted as text: 1, 10, 2), inputs are normalised in another way, or samples and labels are paired
+    wrongly in one of the two sets. A training loss that falls hides it.
+
+    Example:
+        TD-K012 info: val_acc stays between 0.06 and 0.075 in 8 evaluations while train_loss falls from 1.91 to 0.266
+
+    What to do: Evaluate on a few batches of the training data: if accuracy is high there, compare the two sets: order
+    of classes, normalisation, the pairing of inputs and labels. If not, the score itself is computed wrongly.
+
+    Thresholds: 4 values at 4 different steps, below 0.2 (or 20, in percent); loss at half of its first value or less.
+    """
+
+    code = "TD-K012"
+    title = "an evaluation score that stays near chance"
+    severity = "warning"
+
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
+        for one in _scores(seen):
+            losses = [loss for loss in _losses(seen) if loss.rank == one.rank]
+            fallen = next((loss for loss in losses if _has_fallen(loss)), None)
+            if fallen is None or not _is_flat(one) or one.least is None or one.most is None:
+                continue
+            values = fallen.course.values
+            is_certain = READ_FROM_TEXT not in (one.source, fallen.source)
+            yield self.make_finding(
+                f"{one.key} stays between {one.least.value:.3g} and {one.most.value:.3g} in {one.count} evaluations while "
+                f"{fallen.key} falls from {values[0]:.3g} to {values[-1]:.3g}",
+                [
+                    f"{each.key}: {each.count} values, the last at step {each.last.step}{_origin(each.source)}"
+                    for each in (one, fallen)
+                ],
+                severity=self.severity if is_certain else "info",
+                rank=one.rank,
+                phase="val",
+                cause="labels or inputs of the two sets differ (order of classes, normalisation, pairing), or the score is wrong",
+                try_next="compute the same score on a few training batches: if it is high there, compare the two data sets",
+            )
+            return
+
+
+def _origin(source: str) -> str:
+    return ", read from what the program printed" if source == READ_FROM_TEXT else source_text(source)
+
+
+def _scores(seen: RunSummary) -> Iterator[Series]:
+    """Accuracies of evaluation, those that were logged first."""
+    for tally in (seen.tally, seen.printed):
+        for one in tally.series.values():
+            words = words_of(one.key)
+            if words & ACCURACIES and "best" not in words and (words & EVALUATION or one.phase == "val"):
+                yield one
+
+
+def _losses(seen: RunSummary) -> Iterator[Series]:
+    """Losses of training."""
+    for tally in (seen.tally, seen.printed):
+        for one in tally.series.values():
+            words = words_of(one.key)
+            is_loss = "loss" in words and direction_of(one.key) is False
+            if is_loss and not words & EVALUATION and (one.phase != "val" or words & TRAINING):
+                yield one
+
+
+def _is_flat(one: Series) -> bool:
+    """True if no value is much better than another, and all are near chance."""
+    if one.count < LEAST or one.non_finite or one.least is None or one.most is None:
+        return False
+    if one.last.step - one.first_step < LEAST - 1:
+        return False
+    low, high = one.least.value, one.most.value
+    scale = 1.0 if high <= 1.0 else 100.0
+    has_risen = one.last.value > MAX_GAIN * one.course.values[0] and high > MAX_RISE * low
+    return 0.0 < high <= NEAR_CHANCE * scale and not has_risen
+
+
+def _has_fallen(loss: Series) -> bool:
+    values = loss.course.values
+    return len(values) >= LEAST and not loss.non_finite and 0.0 < values[-1] <= FALL * values[0]

@@ -1,0 +1,50 @@
+"""Results that a program tells as text: rows of its metrics, and a note where they do not fit its loss."""
+
+import json
+
+import pytest
+
+from tests.e2e.conftest import Result, Runner, program
+
+KEYS = {
+    "print": ("val_acc", {"train_loss", "val_acc"}),
+    "logging": ("val_acc", {"loss", "val_acc"}),
+    "bar": ("val_accuracy", {"val_accuracy"}),
+    "fraction": ("test/Accuracy", {"test/Average_loss", "test/Accuracy"}),
+}
+
+
+def text_rows(result: Result) -> list[dict[str, object]]:
+    lines = (result.folder / "rank0000" / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row.get("source") == "text"]
+
+
+def reported(result: Result) -> list[dict[str, str]]:
+    findings: list[dict[str, str]] = json.loads((result.folder / "report.json").read_text())["findings"]
+    return findings
+
+
+@pytest.mark.parametrize("style", KEYS)
+def test_printed_results_are_rows_of_the_run(watched: Runner, style: str) -> None:
+    result = watched(program("prints", style))
+    assert result.code == 0, result.stderr
+    rows = text_rows(result)
+    score, keys = KEYS[style]
+    assert {key for row in rows for key in row["values"]} == keys  # type: ignore[attr-defined]
+    values = {row["step"]: row["values"][score] for row in rows if score in row["values"]}  # type: ignore[index, operator]
+    assert list(values) == [16, 32, 48, 64, 80, 96], "the step at which each was printed"
+    assert reported(result) == [], result.stderr
+
+
+@pytest.mark.parametrize("style", KEYS)
+def test_accuracy_that_does_not_follow_the_loss_is_a_note(watched: Runner, style: str) -> None:
+    result = watched(program("prints", style, "--mislabelled"))
+    assert result.code == 0, result.stderr
+    (finding,) = reported(result)
+    assert (finding["code"], finding["severity"]) == ("TD-K012", "info")
+    assert finding["title"].startswith(KEYS[style][0]), finding
+
+
+def test_without_records_nothing_is_read(watched: Runner) -> None:
+    result = watched(program("prints", "print"), env={"TDBG_RECORDS": "false"})
+    assert result.code == 0 and text_rows(result) == []
