@@ -203,6 +203,8 @@ function __tdbg_CODE
     printf '%s\n' 'TD-P002	the step waits for data'
     printf '%s\n' 'TD-P003	evaluation with gradients on'
     printf '%s\n' 'TD-P004	profile incomplete'
+    printf '%s\n' 'TD-P005	torch.compile gave a function up'
+    printf '%s\n' 'TD-P006	graph breaks of torch.compile'
     printf '%s\n' 'TD-R001	ranks stopped at different steps'
     printf '%s\n' 'TD-R002	rank ended by its own exit code or signal'
     printf '%s\n' 'TD-R003	exception'

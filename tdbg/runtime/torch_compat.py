@@ -5,6 +5,7 @@ imported, in what ``import torch`` has loaded; what torch loads later is looked 
 """
 
 import functools
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence, Sized
@@ -18,6 +19,7 @@ from torch import Tensor
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+LIMIT_REACHED = re.compile(r"(?i)(recompile|cache).?(size.?)?limit|CacheLimitExceeded")
 MISSING: dict[str, str] = {}  # name -> what goes off
 
 
@@ -367,6 +369,52 @@ def compiler_count(group: str, name: str) -> int:
     """One of Dynamo's counters; 0 where nothing was compiled."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     return int(counters[group][name]) if counters is not None else 0
+
+
+class CompilerFailure(NamedTuple):
+    """A frame that Dynamo gave up compiling. where: the function and its line, as far as that is known."""
+
+    kind: str  # the class of the exception
+    reason: str
+    where: str
+
+
+def graph_breaks() -> dict[str, int]:
+    """Why Dynamo has ended graphs early, with how often."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return {str(reason): int(count) for reason, count in dict(counters["graph_break"]).items()} if counters else {}
+
+
+def compiler_failures() -> list[CompilerFailure]:
+    """The frames that Dynamo gave up, of the last 64 it compiled, oldest first; a frame without tensors is none."""
+    read = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", None)
+    compiled: list[Any] = list(read()) if read is not None else []
+    places = {
+        _frame_of(one): f"{one.co_name} ({one.co_filename}:{one.co_firstlineno})" for one in compiled if one.co_name
+    }
+    found: list[CompilerFailure] = []
+    for one in compiled:
+        if not one.fail_type or one.fail_type == "SkipFrame":
+            continue
+        is_limit = LIMIT_REACHED.search(f"{one.fail_type} {one.fail_reason}") is not None
+        reason = getattr(one, "recompile_reason", None) if is_limit else None
+        failure = CompilerFailure(
+            kind="limit" if is_limit else str(one.fail_type),
+            reason=str(reason or one.fail_reason),
+            where=places.get(_frame_of(one), "") or _line_of(one),
+        )
+        found.append(failure)
+    return found
+
+
+def _frame_of(metrics: Any) -> str:
+    """What is the same for all compilations of a function: the first half of ``3/1``."""
+    return str(getattr(metrics, "compile_id", None) or getattr(metrics, "frame_key", "")).partition("/")[0]
+
+
+def _line_of(metrics: Any) -> str:
+    file = getattr(metrics, "fail_user_frame_filename", None)
+    return f"{file}:{metrics.fail_user_frame_lineno}" if file else ""
 
 
 # The profiler and CUDA's allocator

@@ -1,0 +1,49 @@
+"""What the probe `compilation` sees."""
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import counted
+
+
+class CompilerGaveUp(Observed):
+    """torch.compile runs functions without compiling them: at its recompile limit, or because compiling failed."""
+
+    PROBE = "compilation"
+    PART = "GAVE_UP"
+    LEVEL = "W"
+    EVIDENCE = Evidence.LOCATED
+
+    at_limit: list[str] = doc(
+        "functions that reached the recompile limit, with their lines, at most eight", factory=list
+    )
+    limit_reasons: list[str] = doc("the guard that failed last, for each of them", factory=list)
+    failed: list[str] = doc("functions that could not be compiled, with their lines, at most eight", factory=list)
+    fail_reasons: list[str] = doc("why, for each of them", factory=list)
+    graphs: int = doc("graphs that were compiled so far", 0)
+
+    def text(self) -> str:
+        """Which functions, and why."""
+        limit = [
+            f"{where} is at the recompile limit ({why})"
+            for where, why in zip(self.at_limit, self.limit_reasons, strict=False)
+        ]
+        failed = [
+            f"{where} was not compiled ({why})" for where, why in zip(self.failed, self.fail_reasons, strict=False)
+        ]
+        return "; ".join([*limit, *failed])
+
+
+class GraphBreaks(Observed):
+    """torch.compile ends graphs early, so that each call runs several with Python in between."""
+
+    PROBE = "compilation"
+    PART = "BREAKS"
+    EVIDENCE = Evidence.LOCATED
+
+    breaks: int = doc("places where a graph ends early", 0)
+    graphs: int = doc("graphs that were compiled so far", 0)
+    reasons: list[str] = doc("why, the most frequent first, at most eight", factory=list)
+
+    def text(self) -> str:
+        """How many, and why."""
+        return f"{counted(self.breaks, 'graph break')}, {counted(self.graphs, 'graph')}: {'; '.join(self.reasons[:3])}"

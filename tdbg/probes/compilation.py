@@ -1,0 +1,85 @@
+"""What torch.compile has given up: counters that the compiler keeps anyway."""
+
+import time
+from typing import TYPE_CHECKING
+
+from tdbg.core.events import Step
+from tdbg.core.observations.compilation import CompilerGaveUp, GraphBreaks
+from tdbg.probes import PROBES, Probe
+from tdbg.runtime.torch_compat import compiler_count, compiler_failures, graph_breaks, is_dynamo_loaded
+
+if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
+
+PAUSE_S = 5.0  # from look to look
+MAX_NAMED = 8
+MAX_REASON = 160  # characters
+
+
+@PROBES.add
+class Compilation(Probe):
+    """Functions at torch.compile's recompile limit, functions that it could not compile, and graph breaks.
+
+    Reads:  Dynamo's own counters and its list of the last 64 compilations, at most every 5 seconds and at the end.
+    Emits:  `CompilerGaveUp` and `GraphBreaks`, when there is more of them than before.
+    Cost:   nothing where nothing is compiled; about 20 us a look.
+    Limits: a break is counted when its graph is compiled, not at each call. What a program clears with
+            `torch._dynamo.reset()` or reads in another process is not seen.
+    """
+
+    name = "compilation"
+    levels = ("basic", "advanced", "extreme")
+    observations = (CompilerGaveUp, GraphBreaks)
+
+    def __init__(self, monitor: "Monitor") -> None:
+        super().__init__(monitor)
+        self._due = 0.0
+        self._gave_up = self._broken = 0  # as many as were told of
+
+    def record_written(self, record: Step) -> None:
+        now = time.perf_counter()
+        if now >= self._due and is_dynamo_loaded():
+            self._due = now + PAUSE_S
+            self._read_counters()
+
+    def run_ends(self) -> None:
+        if is_dynamo_loaded():
+            self._read_counters()
+
+    def _read_counters(self) -> None:
+        failures = [one for one in compiler_failures() if one.kind != "Unsupported"]  # these are graph breaks
+        breaks = graph_breaks()
+        graphs = compiler_count("stats", "unique_graphs")
+        if len(failures) > self._gave_up:
+            self._gave_up = len(failures)
+            limit = {one.where or one.reason: one.reason for one in failures if one.kind == "limit"}
+            failed = {one.where or one.reason: f"{one.kind}: {one.reason}" for one in failures if one.kind != "limit"}
+            failed = {where: why for where, why in failed.items() if where not in limit}
+            seen = CompilerGaveUp(
+                at_limit=list(limit)[:MAX_NAMED],
+                limit_reasons=[_shorten(why) for why in limit.values()][:MAX_NAMED],
+                failed=list(failed)[:MAX_NAMED],
+                fail_reasons=[_shorten(why) for why in failed.values()][:MAX_NAMED],
+                graphs=graphs,
+            )
+            self.emit(seen)
+        count = sum(breaks.values())
+        if count > self._broken:
+            self._broken = count
+            reasons = sorted(breaks, key=lambda reason: -breaks[reason])
+            self.emit(GraphBreaks(breaks=count, graphs=graphs, reasons=[_shorten(why) for why in reasons[:MAX_NAMED]]))
+
+    def forked(self) -> None:
+        self._gave_up = self._broken = 0
+
+
+def _shorten(reason: str) -> str:
+    """The first line of a reason, and its explanation; without the guard's own hint."""
+    lines = [line.strip() for line in reason.partition("(HINT:")[0].splitlines() if line.strip()]
+    text, rest = (lines[0], lines[1:]) if lines else ("", [])
+    if rest and rest[0].startswith("Explanation: "):
+        text = f"{text}: {rest[0].removeprefix('Explanation: ')}"
+    elif rest and text.endswith(":"):
+        text = f"{text} {rest[0]}"
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 3] + "..."
