@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tdbg.core import events
-from tdbg.core.events import EVENT_TYPES, NonFinite, Step, decode, encode
+from tdbg.core.events import EVENT_TYPES, NonFinite, Note, Observation, Params, Step, decode, encode
 
 
 @pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=lambda cls: cls.TYPE)
@@ -70,3 +70,20 @@ def test_the_description_names_every_field() -> None:
     described = dict(events.describe())
     assert set(described) == set(EVENT_TYPES.values())
     assert {name for name, _, _ in described[Step]} == {item.name for item in fields(Step)}
+
+
+HALVES = {
+    "caf\udce9.py": "caf\ufffd.py",
+    "\ud83d alone": "\ufffd alone",
+    "\U0001f600, \udc00": "\U0001f600, \ufffd",
+    "\\ud800": "\\ud800",
+}
+
+
+@pytest.mark.parametrize("text", HALVES)
+def test_half_a_character_does_not_lose_the_line(text: str) -> None:
+    """Python reads the name of a file that is no UTF-8 with half characters in it, which JSON cannot carry."""
+    whole = HALVES[text]
+    assert decode(encode(Note(code="x", text=text))) == Note(code="x", text=whole)
+    assert decode(encode(Params(names=[text], numel=[1]))) == Params(names=[whole], numel=[1])
+    assert decode(encode(Observation(values={text: [text]}))) == Observation(values={whole: [whole]})
