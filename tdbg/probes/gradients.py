@@ -54,6 +54,7 @@ class GradientNorms(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._names: Names | None = None
+        self._named_at = -1  # the step in which names were last looked for anew
         self._numel: list[int] = []  # of the main optimizer's parameters, in the order of the vectors
         self._param_names: list[str] = []
         self._param_key: tuple[int, ...] = ()
@@ -232,6 +233,9 @@ class GradientNorms(Probe):
     def name_of(self, parameter: Tensor) -> str:
         """The parameter's path, or its shape where no root holds it."""
         found = self.names.parameters.get(id(parameter))
+        if found is None and self._named_at != self.monitor.step:  # a layer that came later
+            self._names, self._named_at = None, self.monitor.step
+            found = self.names.parameters.get(id(parameter))
         if found is None:
             shape = "x".join(map(str, parameter.shape)) or "scalar"
             found = f"parameter[{shape}]"

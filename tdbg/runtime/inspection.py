@@ -8,6 +8,7 @@ from tdbg.runtime.listener import Listener
 from tdbg.runtime.state import State
 
 OPENING_STEPS = 50
+AGAIN_STEPS = 5  # when the training has become another one
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
 SETTLING_STEPS = 2  # after a pass, until it has been judged
 SPENDING_RATE = 0.5  # of the time since the first step: no step more than doubles
@@ -16,7 +17,8 @@ SPENDING_RATE = 0.5  # of the time since the first step: no step more than doubl
 class Inspection:
     """Adds the probes of the inspection to those of the level until it is over.
 
-    load: the classes of these probes. activate: called with them when it begins and with none when it ends.
+    load: the classes of these probes. activate: called with them when it begins and with none when it ends. changed: the
+    kind of change that the training went through since it was last called, or nothing.
     """
 
     def __init__(
@@ -25,20 +27,27 @@ class Inspection:
         budget: Budget,
         load: Callable[[], list[type[Listener]]],
         activate: Callable[[Iterable[type[Listener]]], None],
+        changed: Callable[[], str] = str,
     ) -> None:
         self._state = state
         self._budget = budget
         self._load = load
         self._activate = activate
-        self._since = self._own_s = 0.0
+        self._changed = changed
+        self._since = self._own_s = self._step_s = 0.0
         self._until = 0  # the step after which it is over; 0: it has not begun
         self.is_open = False
         self._staying: frozenset[type[Listener]] = frozenset()
         self._pass_at = 0  # the step after which the first evaluation pass began, if it came after the opening steps
 
+    @property
+    def is_repeated(self) -> bool:
+        """True while a few steps are looked at again, because the training has become another one."""
+        return self.is_open and self._until != OPENING_STEPS
+
     def has_ended_for(self, probe: type[Listener]) -> bool:
         """True for a probe that the inspection added and that stays now that it is over."""
-        return probe in self._staying
+        return probe in self._staying and not self.is_open
 
     def begin(self, allowance_s: float) -> None:
         """The process is about to take its first steps. allowance_s: 0 for no inspection."""
@@ -58,11 +67,15 @@ class Inspection:
             if self._pass_at and self._state.step >= self._pass_at + SETTLING_STEPS:
                 self._pass_at = 0
                 self._activate(self._staying)
+            elif self._until and self._state.attended == self._state.step and not self._pass_at and self._changed():
+                self._inspect_again()
             return
         now = time.perf_counter()
         if not self._budget.is_allowance_open:
             self._since, self._own_s = now, self._budget.own_s
-            self._budget.open_allowance(now, SPENDING_RATE)
+            # What the few steps of a later inspection earn is there with the first of them: on average none doubles.
+            credit_s = AGAIN_STEPS * self._step_s if self.is_repeated else 0.0
+            self._budget.open_allowance(now - credit_s, SPENDING_RATE)
         steps = self._state.step or self._state.eval_calls
         if steps >= self._until or self._budget.is_allowance_spent(now):
             self.end(now)
@@ -74,13 +87,24 @@ class Inspection:
             self._pass_at = self._state.step
             self._activate([*self._staying, *added])
 
+    def _inspect_again(self) -> None:
+        """The training has become another one: a few of its steps are looked at as the first were, if that can be paid."""
+        if self._budget.allowance_s <= self._budget.inspection_s:
+            return
+        self._until, self.is_open = self._state.step + AGAIN_STEPS, True
+        self._activate(self._load())
+
     def end(self, now: float) -> None:
         """From now on the level's budget holds, and of the added probes those stay whose presence it pays for."""
         self.is_open = False
         self._budget.close_allowance(now)
+        if self._until != OPENING_STEPS:
+            self._activate(self._staying)
+            return
+        self._changed()  # what is compared with from now on
         steps = max((self._state.step or self._state.eval_calls) - 1, 1)
-        step_s = max(now - self._since - (self._budget.own_s - self._own_s), 0.0) / steps
-        earned_s = PRESENCE_SHARE * self._budget.share * step_s
+        self._step_s = max(now - self._since - (self._budget.own_s - self._own_s), 0.0) / steps
+        earned_s = PRESENCE_SHARE * self._budget.share * self._step_s
         stay = []
         for probe in sorted(self._load(), key=lambda probe: probe.presence_s):
             earned_s -= probe.presence_s

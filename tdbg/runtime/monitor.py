@@ -27,6 +27,7 @@ from tdbg.core.profiling import MAX_STEPS
 from tdbg.runtime.alarm import Alarm, Attention
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.calibration import measure_overhead
+from tdbg.runtime.change_watch import ChangeWatch
 from tdbg.runtime.cost_reports import CostReports
 from tdbg.runtime.deferred_reads import Then
 from tdbg.runtime.dispatcher import Catalog, ProbeDispatcher
@@ -130,7 +131,9 @@ class Monitor(State):
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
             )
         )
-        self.inspection = Inspection(self, self.budget, self.catalog.opening, self._inspect_with)
+        self.optimizers = Optimizers(settings.step_optimizer, self.note)
+        changes = ChangeWatch(self.optimizers.main, self.roots.tops, is_anything_compiled)
+        self.inspection = Inspection(self, self.budget, self.catalog.opening, self._inspect_with, changes.check)
         self._planner = Planner(self.budget, Selection.of(settings), strict=settings.max_overhead is not None)
         self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it
         self.recorder = Recorder(settings.keep_steps)
@@ -140,7 +143,6 @@ class Monitor(State):
         self._costs = CostReports(self, settings, self.budget, self.duty, self.emit)
         self._attention = Attention()
         self.alarm = Alarm(self, self.dispatcher, self.budget, self._attention, stop_before_update=at_once)
-        self.optimizers = Optimizers(settings.step_optimizer, self.note)
         self.search = RootSearch(self.roots, self.optimizers, self.note)
         self.calls = KeptCalls()
         evaluations = Evaluations(

@@ -36,6 +36,10 @@ class Optimizers:
         """One was built, or is met for the first time."""
         self._alive[optimizer] = None
 
+    def main(self) -> Optimizer | None:
+        """The optimizer whose steps are counted, once it has stepped and while it lives."""
+        return self._main() if self._main is not None else None
+
     def is_main(self, optimizer: Optimizer) -> bool:
         """True for the optimizer whose steps are counted."""
         main = self._main() if self._main is not None else None

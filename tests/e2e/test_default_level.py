@@ -24,6 +24,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "schedule-never": ("TD-S004", "CosineAnnealingLR was built but never stepped"),
     "schedule-unit": ("TD-S005", "CosineAnnealingLR of 3 steps was over after 5 updates"),
     "left-out": ("TD-S006", "head.weight, head.bias"),
+    "swapped-head": ("TD-S006", "2 of 8 trainable parameters are in no parameter group: head.weight, head.bias"),
     "stuck": ("TD-S007", "unchanged since step 1 (bfloat16"),
     "group-rate": ("TD-S010", "group 1 of AdamW has had a learning rate of 0 since step 1: head.weight, head.bias"),
 }

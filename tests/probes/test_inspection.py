@@ -13,7 +13,7 @@ from tdbg.core.events import Observation
 from tdbg.probes import OPENING
 from tdbg.probes.catalog import CATALOG
 from tdbg.runtime.budget import Budget
-from tdbg.runtime.inspection import OPENING_STEPS
+from tdbg.runtime.inspection import AGAIN_STEPS, OPENING_STEPS
 
 
 def train(steps: int, rest_s: float = 0.0) -> None:
@@ -58,6 +58,102 @@ def test_what_costs_little_stays_where_steps_are_long(watch: Callable[..., Any])
     readings = [e.step for e in seen.events if isinstance(e, Observation) and e.probe == "memory" and not e.part]
     late = [step for step in readings if step > OPENING_STEPS]
     assert len(late) <= 2, late  # looks at doubling intervals
+
+
+class Long:
+    """A training that goes on after its opening steps, and notes in which steps the inspection is open again."""
+
+    def __init__(self, seen: Any, *, others: int = 0) -> None:
+        self.seen = seen
+        self.model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1), nn.Linear(4, 1))
+        self.head = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.others = [torch.optim.SGD(self.head.parameters(), lr=0.01) for _ in range(others)]
+        self.open: list[int] = []
+        self.run(OPENING_STEPS + 10)
+        self.open.clear()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            self.model(torch.randn(2, 4)).square().mean().backward()
+            self.optimizer.step()
+            for other in self.others:
+                self.head(torch.randn(2, 4)).square().mean().backward()
+                other.step()
+            if self.seen.monitor.inspection.is_open:
+                self.open.append(self.seen.monitor.step)
+
+
+def _add_group(run: Long) -> None:
+    run.optimizer.add_param_group({"params": list(nn.Linear(4, 4).parameters())})
+
+
+def _freeze(run: Long) -> None:
+    run.model[0].requires_grad_(not run.model[0].weight.requires_grad)
+
+
+def _swap_head(run: Long) -> None:
+    run.model[2] = nn.Linear(4, 1)
+
+
+def _change_mode(run: Long) -> None:
+    run.model.train(not run.model.training)
+
+
+def _wrap(run: Long) -> None:
+    run.model = nn.Sequential(run.model, nn.Linear(1, 1))
+
+
+def _change_rate(run: Long) -> None:
+    run.optimizer.param_groups[0]["lr"] /= 2
+
+
+def _evaluate(run: Long) -> None:
+    run.model.eval()
+    with torch.no_grad():
+        run.model(torch.randn(2, 4))
+    run.model.train()
+
+
+CHANGES = [_add_group, _freeze, _swap_head, _change_mode, _wrap]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_training_that_becomes_another_one_is_looked_at_again(watch: Callable[..., Any], change: Any) -> None:
+    seen = watch(max_overhead=1e5)
+    seen.monitor.inspection.begin(1.0)
+    run = Long(seen)
+    for _ in range(5):
+        before = len(run.open)
+        change(run)
+        run.run(20)
+        if len(run.open) > before:
+            last = run.open[before:]
+            assert len(last) == AGAIN_STEPS and last == list(range(last[0], last[0] + AGAIN_STEPS))
+    assert len(run.open) == 3 * AGAIN_STEPS, "each kind three times in a run"
+    assert not seen.monitor.inspection.is_open
+
+
+@pytest.mark.parametrize("change", [_change_rate, _evaluate, lambda run: None])
+def test_what_every_training_does_is_no_change(watch: Callable[..., Any], change: Any) -> None:
+    seen = watch(max_overhead=1e5)
+    seen.monitor.inspection.begin(1.0)
+    run = Long(seen, others=1)
+    for _ in range(4):
+        change(run)
+        run.run(20)
+    assert run.open == []
+
+
+def test_nothing_is_looked_at_again_once_the_allowance_is_spent(watch: Callable[..., Any]) -> None:
+    seen = watch(max_overhead=1e5)
+    seen.monitor.inspection.begin(1.0)
+    run = Long(seen)
+    seen.monitor.budget.inspection_s = 1.0
+    _add_group(run)
+    run.run(20)
+    assert run.open == []
 
 
 @pytest.mark.parametrize(("allowance_s", "steps"), [(0.0, 0), (1e-6, 8)])

@@ -163,6 +163,18 @@ def without_head(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW([p for name, p in model.named_parameters() if not (FAULTY and "head" in name)], lr=1e-3)
 
 
+def swapper(model: Net) -> Callable[[int, torch.optim.Optimizer], None]:
+    """A new head at step 80; the optimizer of the healthy twin is given it."""
+
+    def swap(step: int, optimizer: torch.optim.Optimizer) -> None:
+        if step == 80:
+            model.head = nn.Linear(32, CLASSES)
+            if not FAULTY:
+                optimizer.param_groups[0]["params"] = list(model.parameters())
+
+    return swap
+
+
 def spike(step: int, optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         group["lr"] = 1.0 if FAULTY and step >= 35 else 1e-3
@@ -222,6 +234,9 @@ def training(kind: str) -> Training:
             return Training(make_scheduler=lambda o: cosine(o, 3 if FAULTY else 60), schedule="batch")
         case "left-out":
             return Training(make_optimizer=without_head)
+        case "swapped-head":
+            model = Net()
+            return Training(model=model, before_step=swapper(model), epochs=6)
         case "group-rate":
             return Training(make_optimizer=groups(0.0 if FAULTY else 1e-3))
         case "stuck":
