@@ -1,0 +1,110 @@
+"""Small trainings whose model, loss or mode has one silent bug, and the same training without it.
+
+usage: planted_model.py KIND fault|healthy; nothing raises, and nothing of tdbg is named.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+FAULTY = sys.argv[2] == "fault"
+WIDTH, CLASSES = 16, 4
+
+
+def samples(count: int = 640) -> TensorDataset:
+    """Inputs and the classes that a linear map gives them."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, WIDTH, generator=generator)
+    return TensorDataset(x, (x @ torch.randn(WIDTH, CLASSES, generator=generator)).argmax(1))
+
+
+class Net(nn.Module):
+    """A small classifier with dropout and batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(WIDTH, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2))
+        self.head = nn.Linear(32, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+class FunctionalDropout(Net):
+    """Drops by a function, which has to be told of eval mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.dropout(self.body(x), 0.3, training=FAULTY or self.training)
+        return self.head(hidden)
+
+
+class Attention(Net):
+    """Attention whose dropout has to be told of eval mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x).view(-1, 1, 4, 8)
+        share = 0.2 if FAULTY or self.training else 0.0
+        return self.head(functional.scaled_dot_product_attention(hidden, hidden, hidden, dropout_p=share).flatten(1))
+
+
+@dataclass
+class Training:
+    """What a training is made of; a bug changes one part."""
+
+    model: nn.Module = field(default_factory=Net)
+    criterion: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+    returns_to_train_mode: bool = True
+    evaluation_every: int = 20
+    epochs: int = 4
+    step_s: float = 0.005
+
+    def run(self) -> None:
+        model = self.model
+        loader, checks = DataLoader(samples(), batch_size=32, shuffle=True), DataLoader(samples(128), batch_size=32)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        model.train()
+        step = 0
+        for _ in range(self.epochs):
+            for x, y in loader:
+                step += 1
+                optimizer.zero_grad()
+                loss = self.criterion(model(x), y)
+                loss.backward()
+                optimizer.step()
+                time.sleep(self.step_s)
+                if step % self.evaluation_every == 0:
+                    self.evaluate(model, checks)
+        print(f"loss {loss.item():.3f}")
+
+    def evaluate(self, model: nn.Module, checks: DataLoader[tuple[Tensor, ...]]) -> None:
+        model.eval()
+        with torch.no_grad():
+            for x, _ in checks:
+                model(x)
+        if self.returns_to_train_mode:
+            model.train()
+
+
+def training(kind: str) -> Training:
+    """The training with the part that a bug of this kind changes."""
+    match kind:
+        case "left-in-eval-mode":
+            return Training(returns_to_train_mode=not FAULTY)
+        case "left-in-eval-mode-late":
+            return Training(returns_to_train_mode=not FAULTY, evaluation_every=70, epochs=5, step_s=0.001)
+        case "functional-dropout":
+            return Training(model=FunctionalDropout())
+        case "attention-dropout":
+            return Training(model=Attention(), evaluation_every=60, epochs=5, step_s=0.001)
+    raise SystemExit(f"no kind {kind!r}")
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    training(sys.argv[1]).run()

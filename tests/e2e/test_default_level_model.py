@@ -1,0 +1,28 @@
+"""Silent bugs of models, losses and modes: the default level names them, and says nothing of the healthy twin."""
+
+import pytest
+
+from tests.e2e.conftest import Runner, program
+
+NAMED = {  # kind -> code, and a part of the first line
+    "left-in-eval-mode": ("TD-C021", "in eval mode since step 21, after evaluation: Net, 1 dropout layer and 1 batch"),
+    "left-in-eval-mode-late": ("TD-C021", "in eval mode since step 71"),
+    "functional-dropout": ("TD-C022", "planted_model.py:43, pass 1 after step 20, FunctionalDropout in eval mode"),
+    "attention-dropout": ("TD-C022", "at work in evaluation: scaled_dot_product_attention at"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
+    result = watched(program("planted_model", kind, "fault"))
+    assert result.code == 0, result.stderr
+    code, words = NAMED[kind]
+    finding = result.verdict["findings"][0]
+    assert finding["code"] == code and words in finding["title"], result.stderr
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
+    result = watched(program("planted_model", kind, "healthy"))
+    assert result.code == 0, result.stderr
+    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
