@@ -53,6 +53,31 @@ class Attention(Net):
         return self.head(functional.scaled_dot_product_attention(hidden, hidden, hidden, dropout_p=share).flatten(1))
 
 
+class Probabilities(Net):
+    """Ends in a softmax, which cross_entropy applies itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = super().forward(x)
+        return scores.softmax(-1) if FAULTY else scores
+
+
+def binary(scores: Tensor, y: Tensor) -> Tensor:
+    """Each class by itself."""
+    scores = scores.sigmoid() if FAULTY else scores
+    return functional.binary_cross_entropy_with_logits(scores, functional.one_hot(y, CLASSES).float())
+
+
+def likelihood(scores: Tensor, y: Tensor) -> Tensor:
+    """Log-probabilities along the wrong dimension."""
+    return functional.nll_loss(scores.log_softmax(0 if FAULTY else 1), y)
+
+
+def distance(scores: Tensor, y: Tensor) -> Tensor:
+    """The first score is to be the number of the class."""
+    wanted = y.float() if FAULTY else y.float()[:, None]
+    return ((scores[:, :1] - wanted) ** 2).mean()
+
+
 @dataclass
 class Training:
     """What a training is made of; a bug changes one part."""
@@ -102,6 +127,14 @@ def training(kind: str) -> Training:
             return Training(model=FunctionalDropout())
         case "attention-dropout":
             return Training(model=Attention(), evaluation_every=60, epochs=5, step_s=0.001)
+        case "softmax-twice":
+            return Training(model=Probabilities())
+        case "sigmoid-twice":
+            return Training(criterion=binary)
+        case "batch-softmax":
+            return Training(criterion=likelihood)
+        case "all-pairs":
+            return Training(criterion=distance)
     raise SystemExit(f"no kind {kind!r}")
 
 
