@@ -7,12 +7,14 @@ from tests.e2e.conftest import Runner, program
 NAMED = {  # kind -> code, and a part of the first line
     "left-in-eval-mode": ("TD-C021", "in eval mode since step 21, after evaluation: Net, 1 dropout layer and 1 batch"),
     "left-in-eval-mode-late": ("TD-C021", "in eval mode since step 71"),
-    "functional-dropout": ("TD-C022", "planted_model.py:43, pass 1 after step 20, FunctionalDropout in eval mode"),
+    "functional-dropout": ("TD-C022", ", pass 1 after step 20, FunctionalDropout in eval mode"),
     "attention-dropout": ("TD-C022", "at work in evaluation: scaled_dot_product_attention at"),
     "softmax-twice": ("TD-C023", "softmax before cross_entropy, which applies its own: (32, 4)"),
     "sigmoid-twice": ("TD-C023", "sigmoid before binary_cross_entropy_with_logits, which applies its own: (32, 4)"),
     "batch-softmax": ("TD-C023", "log_softmax over the batch dimension before nll_loss: (32, 4)"),
     "all-pairs": ("TD-C024", "the loss is over (32, 32) pairs: predictions of (32, 1) broadcast against targets"),
+    "another-instance": ("TD-S011", "since step 1: its 6 parameters are not those of the Net that runs"),
+    "frozen-alone": ("TD-S011", "AdamW has updated nothing since step 1: all 4 parameters that it holds are frozen"),
 }
 
 

@@ -3,6 +3,7 @@
 usage: planted_model.py KIND fault|healthy; nothing raises, and nothing of tdbg is named.
 """
 
+import copy
 import sys
 import time
 from collections.abc import Callable
@@ -78,12 +79,20 @@ def distance(scores: Tensor, y: Tensor) -> Tensor:
     return ((scores[:, :1] - wanted) ** 2).mean()
 
 
+def frozen_net() -> Net:
+    """A body that is not to be trained, with a new head."""
+    model = Net()
+    model.body.requires_grad_(False)
+    return model
+
+
 @dataclass
 class Training:
     """What a training is made of; a bug changes one part."""
 
     model: nn.Module = field(default_factory=Net)
     criterion: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+    optimized: Callable[[nn.Module], nn.Module] = lambda model: model  # what the optimizer is built on
     returns_to_train_mode: bool = True
     evaluation_every: int = 20
     epochs: int = 4
@@ -92,7 +101,7 @@ class Training:
     def run(self) -> None:
         model = self.model
         loader, checks = DataLoader(samples(), batch_size=32, shuffle=True), DataLoader(samples(128), batch_size=32)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        optimizer = torch.optim.AdamW(self.optimized(model).parameters(), lr=1e-3)
         model.train()
         step = 0
         for _ in range(self.epochs):
@@ -135,6 +144,10 @@ def training(kind: str) -> Training:
             return Training(criterion=likelihood)
         case "all-pairs":
             return Training(criterion=distance)
+        case "another-instance":
+            return Training(optimized=lambda model: copy.deepcopy(model) if FAULTY else model)
+        case "frozen-alone":
+            return Training(model=frozen_net(), optimized=lambda model: model.body if FAULTY else model)
     raise SystemExit(f"no kind {kind!r}")
 
 
