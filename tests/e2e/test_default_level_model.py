@@ -15,6 +15,10 @@ NAMED = {  # kind -> code, and a part of the first line
     "all-pairs": ("TD-C024", "the loss is over (32, 32) pairs: predictions of (32, 1) broadcast against targets"),
     "another-instance": ("TD-S011", "since step 1: its 6 parameters are not those of the Net that runs"),
     "frozen-alone": ("TD-S011", "AdamW has updated nothing since step 1: all 4 parameters that it holds are frozen"),
+    "shuffled-labels": (
+        "TD-S012",
+        "steps: 1.",
+    ),
 }
 
 

@@ -18,11 +18,12 @@ FAULTY = sys.argv[2] == "fault"
 WIDTH, CLASSES = 16, 4
 
 
-def samples(count: int = 640) -> TensorDataset:
-    """Inputs and the classes that a linear map gives them."""
+def samples(count: int = 640, *, shuffled: bool = False) -> TensorDataset:
+    """Inputs and the classes that a linear map gives them; or of other inputs."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(count, WIDTH, generator=generator)
-    return TensorDataset(x, (x @ torch.randn(WIDTH, CLASSES, generator=generator)).argmax(1))
+    y = (x @ torch.randn(WIDTH, CLASSES, generator=generator)).argmax(1)
+    return TensorDataset(x, y[torch.randperm(count, generator=generator)] if shuffled else y)
 
 
 class Net(nn.Module):
@@ -91,6 +92,7 @@ class Training:
     """What a training is made of; a bug changes one part."""
 
     model: nn.Module = field(default_factory=Net)
+    data: TensorDataset = field(default_factory=samples)
     criterion: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
     optimized: Callable[[nn.Module], nn.Module] = lambda model: model  # what the optimizer is built on
     returns_to_train_mode: bool = True
@@ -100,7 +102,7 @@ class Training:
 
     def run(self) -> None:
         model = self.model
-        loader, checks = DataLoader(samples(), batch_size=32, shuffle=True), DataLoader(samples(128), batch_size=32)
+        loader, checks = DataLoader(self.data, batch_size=32, shuffle=True), DataLoader(samples(128), batch_size=32)
         optimizer = torch.optim.AdamW(self.optimized(model).parameters(), lr=1e-3)
         model.train()
         step = 0
@@ -148,6 +150,8 @@ def training(kind: str) -> Training:
             return Training(optimized=lambda model: copy.deepcopy(model) if FAULTY else model)
         case "frozen-alone":
             return Training(model=frozen_net(), optimized=lambda model: model.body if FAULTY else model)
+        case "shuffled-labels":
+            return Training(data=samples(1280, shuffled=FAULTY), epochs=5)
     raise SystemExit(f"no kind {kind!r}")
 
 
