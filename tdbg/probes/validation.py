@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
-from tdbg.core.observations.validation import CallsEachStep, EvalModeUpdates, EvaluationPass, NoEvaluation
+from tdbg.core.observations.validation import (
+    CallsEachStep,
+    EvalModeUpdates,
+    EvaluationPass,
+    IdleAverage,
+    NoEvaluation,
+)
 from tdbg.probes import PROBES
 from tdbg.probes.eval_mode_updates import LeftInEvalMode
 from tdbg.probes.random_draws import RandomDraws
@@ -19,7 +26,7 @@ from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.own_hooks import add_gradient_hook
 from tdbg.runtime.root_modules import unwrapped
 from tdbg.runtime.step_record import host_memory_mb
-from tdbg.runtime.tensors import walk
+from tdbg.runtime.tensors import on_host, walk
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -31,6 +38,7 @@ USUAL_STEPS = 3  # so many steps in a row with calls beside them, and it is said
 MAX_ENDED = 4
 MAX_OUTPUTS = 4  # of a call that are followed
 ALONE_CALLS = 8  # without any optimizer an evaluation is judged after so many calls
+AVERAGED_STEPS = 20  # by then an average has been updated
 LATE_EPOCH = 3  # an evaluation that was not seen by then is told as missing
 MB = 1e6
 
@@ -73,7 +81,7 @@ class Validation(EveryUpdate):
             torch's dropout functions.
     Emits:  PASS when training goes on or the process ends (without optimizer, after 8 calls); NONE if three epochs
             went by without evaluation; EACH_STEP once if every step has such calls (a teacher, a frozen critic);
-            EVAL_MODE_UPDATES once a process.
+            EVAL_MODE_UPDATES and AVERAGE once a process.
     Cost:   5 us a call of a pass; 15 us more in the first 8; one walk over the modules a pass.
     Limits: calls that the budget does not reach are counted, not looked at. What was in train mode or carried a graph
             is judged only where at least ``VALIDATION.calls`` calls of one pass were looked at. Batches count as
@@ -84,7 +92,7 @@ class Validation(EveryUpdate):
     levels = ("advanced", "extreme")
     presence_s = 10e-6
     inspects_evaluation = True
-    observations = (EvaluationPass, EvalModeUpdates, CallsEachStep, NoEvaluation)
+    observations = (EvaluationPass, EvalModeUpdates, IdleAverage, CallsEachStep, NoEvaluation)
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
@@ -154,9 +162,28 @@ class Validation(EveryUpdate):
                 found.host_mb, found.device_mb = host_memory_mb(), _device_mb()
                 if module.training:
                     found.dropouts, found.norms = active_layers(module)
-                elif not any(layer.training for layer in module.modules()):
+                if isinstance(module, AveragedModel):
+                    self._look_at_average(module)
+                if not module.training and not any(layer.training for layer in module.modules()):
                     found.draws = RandomDraws(self.guard)
         return found
+
+    def _look_at_average(self, module: AveragedModel) -> None:
+        """Is an average evaluated that nothing has updated?"""
+        step, averaged = self.monitor.step, type(unwrapped(module.module)).__name__
+        if step < AVERAGED_STEPS or "average" in self._said:
+            return
+
+        def tell(values: list[float], record: object) -> None:
+            if values[0] == 0 and "average" not in self._said:
+                self._said.add("average")
+                self.emit(IdleAverage(averaged=averaged), step=step)
+
+        count = module.n_averaged.detach().float().reshape(1)
+        if on_host(count):
+            tell(count.tolist(), None)
+        else:
+            self.monitor.read_late(count, tell)
 
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         now = self._pass

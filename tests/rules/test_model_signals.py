@@ -1,4 +1,4 @@
-"""TD-C021..24, TD-S011..12: what the observations of modes, losses and optimizers mean."""
+"""TD-C021..27, TD-S011..12: what the observations of modes, losses, models and optimizers mean."""
 
 import math
 import random
@@ -46,6 +46,30 @@ FAULTS: dict[str, tuple[Observation, str, str, str]] = {
     "probabilities": (graph("probabilities", "NllLoss"), "TD-C023", "warning", "nll_loss is given probabilities"),
     "pairs": (graph("broadcast", "Sub", **PAIRS), "TD-C024", "warning", "the loss is over (8, 8) pairs"),
     "maybe pairs": (graph("broadcast", "Sub", **{**PAIRS, "certain": False}), "TD-C024", "info", "(8, 8) pairs"),
+    "statistics": (
+        look("model-build", "STATISTICS", layers=["bn1", "bn2"], layer_count=2, momentum=0.0, batches=20),
+        "TD-C025",
+        "warning",
+        "2 batch norm layers keep a running mean of 0: bn1, bn2 (momentum 0)",
+    ),
+    "average": (
+        look("validation", "AVERAGE", averaged="Net"),
+        "TD-C025",
+        "warning",
+        "the average of Net that is evaluated was never updated, after step 20",
+    ),
+    "tie": (
+        look("model-build", "TIE", embedding="wte.weight", head="head.weight", meant=True),
+        "TD-C027",
+        "warning",
+        "wte.weight and head.weight were to be one and are two tensors",
+    ),
+    "maybe a tie": (
+        look("model-build", "TIE", embedding="wte.weight", head="head.weight", meant=False),
+        "TD-C027",
+        "info",
+        "wte.weight and head.weight are two tensors",
+    ),
     "frozen": (
         look("optimizer", "EMPTY", **EMPTY, frozen=6, strangers=0),
         "TD-S011",

@@ -85,6 +85,21 @@ class EvalModeUpdates(Observed):
         )
 
 
+class IdleAverage(Observed):
+    """An averaged model is evaluated that nothing has updated."""
+
+    PROBE = "validation"
+    PART = "AVERAGE"
+    EVIDENCE = Evidence.LOCATED
+    LEVEL = "W"
+
+    averaged: str = doc("class of the model inside the average", "")
+
+    def text(self) -> str:
+        """Whose average it is."""
+        return f"the AveragedModel of {self.averaged} is evaluated after step {self.step} with n_averaged 0"
+
+
 class _ForInformation(Observed):
     """Told once a run."""
 

@@ -6,6 +6,7 @@ usage: planted_model.py KIND fault|healthy; nothing raises, and nothing of tdbg 
 import copy
 import sys
 import time
+import types
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -80,6 +81,28 @@ def distance(scores: Tensor, y: Tensor) -> Tensor:
     return ((scores[:, :1] - wanted) ** 2).mean()
 
 
+class Tied(nn.Module):
+    """Signs of the inputs as tokens; the output layer is to share the weight of their embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = types.SimpleNamespace(tie_word_embeddings=True)
+        self.embedding = nn.Embedding(CLASSES, 32)
+        self.body = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU())
+        self.head = nn.Linear(32, CLASSES, bias=False)
+        self.head.weight = nn.Parameter(self.embedding.weight.detach().clone()) if FAULTY else self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x) + self.embedding((x[:, :2] > 0).long().sum(1)))
+
+
+def still_norm() -> Net:
+    """A layer whose momentum is written as in another framework."""
+    model = Net()
+    model.body[1] = nn.BatchNorm1d(32, momentum=0.0 if FAULTY else 0.1)
+    return model
+
+
 def frozen_net() -> Net:
     """A body that is not to be trained, with a new head."""
     model = Net()
@@ -97,6 +120,7 @@ class Training:
     optimized: Callable[[nn.Module], nn.Module] = lambda model: model  # what the optimizer is built on
     returns_to_train_mode: bool = True
     evaluation_every: int = 20
+    averages: bool = False
     epochs: int = 4
     step_s: float = 0.005
 
@@ -104,6 +128,7 @@ class Training:
         model = self.model
         loader, checks = DataLoader(self.data, batch_size=32, shuffle=True), DataLoader(samples(128), batch_size=32)
         optimizer = torch.optim.AdamW(self.optimized(model).parameters(), lr=1e-3)
+        average = torch.optim.swa_utils.AveragedModel(model) if self.averages else None
         model.train()
         step = 0
         for _ in range(self.epochs):
@@ -113,9 +138,11 @@ class Training:
                 loss = self.criterion(model(x), y)
                 loss.backward()
                 optimizer.step()
+                if average is not None and not FAULTY:
+                    average.update_parameters(model)
                 time.sleep(self.step_s)
                 if step % self.evaluation_every == 0:
-                    self.evaluate(model, checks)
+                    self.evaluate(model if average is None else average, checks)
         print(f"loss {loss.item():.3f}")
 
     def evaluate(self, model: nn.Module, checks: DataLoader[tuple[Tensor, ...]]) -> None:
@@ -152,6 +179,12 @@ def training(kind: str) -> Training:
             return Training(model=frozen_net(), optimized=lambda model: model.body if FAULTY else model)
         case "shuffled-labels":
             return Training(data=samples(1280, shuffled=FAULTY), epochs=5)
+        case "still-norm":
+            return Training(model=still_norm())
+        case "still-average":
+            return Training(averages=True)
+        case "broken-tie":
+            return Training(model=Tied())
     raise SystemExit(f"no kind {kind!r}")
 
 
