@@ -58,6 +58,14 @@ FAULTS: dict[str, tuple[Observation, str, str, str]] = {
         "warning",
         "the average of Net that is evaluated was never updated, after step 20",
     ),
+    "autocast": (
+        look(
+            "forward", "AUTOCAST", device="cuda", dtype="float16", layers=["a", "b"], layer_count=2, layer_device="cpu"
+        ),
+        "TD-C026",
+        "warning",
+        "autocast to float16 on cuda does not apply: all 2 linear and convolution layers put out float32",
+    ),
     "tie": (
         look("model-build", "TIE", embedding="wte.weight", head="head.weight", meant=True),
         "TD-C027",

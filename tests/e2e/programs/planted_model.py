@@ -96,6 +96,18 @@ class Tied(nn.Module):
         return self.head(self.body(x) + self.embedding((x[:, :2] > 0).long().sum(1)))
 
 
+class Cast(Net):
+    """Called inside autocast, with a region without it that was left from debugging."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[1] = nn.LayerNorm(32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=not FAULTY, dtype=torch.bfloat16):
+            return super().forward(x)
+
+
 def still_norm() -> Net:
     """A layer whose momentum is written as in another framework."""
     model = Net()
@@ -121,6 +133,7 @@ class Training:
     returns_to_train_mode: bool = True
     evaluation_every: int = 20
     averages: bool = False
+    mixed: bool = False  # precision
     epochs: int = 4
     step_s: float = 0.005
 
@@ -135,7 +148,9 @@ class Training:
             for x, y in loader:
                 step += 1
                 optimizer.zero_grad()
-                loss = self.criterion(model(x), y)
+                with torch.autocast("cpu", torch.bfloat16, enabled=self.mixed):
+                    scores = model(x)
+                loss = self.criterion(scores.float(), y)
                 loss.backward()
                 optimizer.step()
                 if average is not None and not FAULTY:
@@ -185,6 +200,8 @@ def training(kind: str) -> Training:
             return Training(averages=True)
         case "broken-tie":
             return Training(model=Tied())
+        case "autocast-off":
+            return Training(model=Cast(), mixed=True)
     raise SystemExit(f"no kind {kind!r}")
 
 
