@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -31,12 +32,14 @@ class RandomDraws:
         self.looked = self.drew = 0
         self.function = self.line = ""  # the dropout that drew, and the line of the program that called it
         self._guard = guard
+        self._thread = 0  # that makes the call: others may train meanwhile
         self._patches = Patches()
 
     def begin_call(self) -> None:
         """A call begins whose random states are known."""
         self.end_watch()  # of a call that raised
         if self.drew and not self.function and self.looked < MAX_LOOKS and not is_anything_compiled():
+            self._thread = get_ident()
             for owner, name in targets("dropout"):
                 self._patches.wrap(owner, name, self._around)
 
@@ -57,7 +60,7 @@ class RandomDraws:
         name = getattr(original, "__name__", "").rstrip("_")
 
         def dropout(*args: Any, **kwargs: Any) -> object:
-            if not self.function and not torch.compiler.is_compiling():
+            if not self.function and get_ident() == self._thread and not torch.compiler.is_compiling():
                 self._guard.call(self._watch_function, name, args, kwargs)
             return original(*args, **kwargs)
 
