@@ -12,8 +12,9 @@ class LeftInEvalMode(ObservingRule[Reported]):
     """Says when a model is updated in eval mode, because nothing switched it back after evaluation.
 
     What it does: With the flag VALIDATION, or in the opening inspection, it follows the mode of the model that is
-    trained. It speaks when a model that was updated in train mode is evaluated in eval mode without gradients, and
-    then updated three times in a row while it is still in eval mode, with dropout or batch normalisation layers.
+    trained. It speaks when a model that was updated in train mode is evaluated in eval mode without gradients,
+    and then updated three times in a row while it is still in eval mode, with dropout or batch normalisation
+    layers.
 
     Why it matters: Dropout no longer regularises, and batch normalisation uses its old statistics and no longer
     learns them. The training loss improves, since dropout is gone, and the model overfits.
@@ -25,8 +26,8 @@ class LeftInEvalMode(ObservingRule[Reported]):
     What to do: Call `model.train()` after every evaluation pass, at best at the end of the function that called
     `model.eval()`. A call at the beginning of each epoch does not cover an evaluation in the middle of one.
 
-    Thresholds: 3 updates in a row. A model that was never updated in train mode, or of which a part is in train mode,
-    is left alone: there the mode is chosen.
+    Thresholds: 3 updates in a row. A model that was never updated in train mode, or of which a part is in train
+    mode, is left alone: there the mode is chosen.
     """
 
     code = "TD-C021"

@@ -16,19 +16,20 @@ class DropoutInEvaluation(KindsRule):
     """Says when a model in eval mode still draws random numbers: a dropout function that eval mode does not reach.
 
     What it does: With the flag VALIDATION, or in the opening inspection, it compares the states of the random
-    generators before and after calls in eval mode without gradients. Where they differ, it stands in front of torch's
-    dropout functions in the calls that follow. A dropout function that is at work is a warning, with its line. Numbers
-    that something else drew are for information: a VAE or a diffusion model samples on purpose.
+    generators before and after calls in eval mode without gradients. Where they differ, it stands in front of
+    torch's dropout functions in the calls that follow. A dropout function that is at work is a warning, with its
+    line. Numbers that something else drew are for information: a VAE or a diffusion model samples on purpose.
 
-    Why it matters: `torch.nn.functional.dropout(x, 0.5)` drops in eval mode too, as `training` is True unless it is
-    given, and so does `scaled_dot_product_attention(..., dropout_p=0.1)`. Metrics are worse than the model, and differ
-    from run to run.
+    Why it matters: `torch.nn.functional.dropout(x, 0.5)` drops in eval mode too, as `training` is True unless it
+    is given, and so does `scaled_dot_product_attention(..., dropout_p=0.1)`. Metrics are worse than the model,
+    and differ from run to run.
 
     Example:
-        TD-C022 warning: dropout is at work in evaluation: dropout at model.py:31, pass 1 after step 20, Net in eval
-        mode, rank 0
+        TD-C022 warning: dropout is at work in evaluation: dropout at model.py:31, pass 1 after step 20, Net in
+        eval mode, rank 0
 
-    What to do: Pass `training=self.training`, or `dropout_p=self.p if self.training else 0.0`, or use `nn.Dropout`.
+    What to do: Pass `training=self.training`, or `dropout_p=self.p if self.training else 0.0`, or use
+    `nn.Dropout`.
 
     Thresholds: 2 calls of one pass. Passes in which any layer is in train mode, or in which an input comes again
     (Monte Carlo dropout), are left alone.

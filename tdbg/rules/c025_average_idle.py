@@ -17,12 +17,13 @@ class AverageIdle(KindsRule):
     """Says when running statistics, or the moving average of a model, stay where they began.
 
     What it does: With the flag MODEL_BUILD, or in the opening inspection, it reads the running mean of batch
-    normalisation layers after 20 steps, and speaks where it is still 0 in every channel although the layer has seen 20
-    batches in train mode. With the flag VALIDATION it looks at a `torch.optim.swa_utils.AveragedModel` that is
-    evaluated, and speaks where its `n_averaged` is 0 after 20 steps or more.
+    normalisation layers after 20 steps, and speaks where it is still 0 in every channel although the layer has
+    seen 20 batches in train mode. With the flag VALIDATION it looks at a `torch.optim.swa_utils.AveragedModel`
+    that is evaluated, and speaks where its `n_averaged` is 0 after 20 steps or more.
 
-    Why it matters: In eval mode batch normalisation then normalises by a mean of 0 and a variance of 1, which training
-    has never seen. An average that is never updated is the model as it was built: its metrics are those of chance.
+    Why it matters: In eval mode batch normalisation then normalises by a mean of 0 and a variance of 1, which
+    training has never seen. An average that is never updated is the model as it was built: its metrics are those
+    of chance.
 
     Example:
         TD-C025 warning: 2 batch norm layers keep a running mean of 0: body.1, body.4 (momentum 0), rank 0

@@ -11,9 +11,9 @@ from tdbg.rules import RULES, ObservingRule, Reported
 class AutocastWithoutEffect(ObservingRule[Reported]):
     """Says when a model is called inside autocast, and all its linear and convolution layers still put out float32.
 
-    What it does: With the flag FORWARD, or in the opening inspection, it notes whether autocast to float16 or bfloat16
-    is on when the model is called, and the dtypes of what its layers put out. It speaks when each linear and
-    convolution layer that was looked at put out float32 in 2 looks in a row.
+    What it does: With the flag FORWARD, or in the opening inspection, it notes whether autocast to float16 or
+    bfloat16 is on when the model is called, and the dtypes of what its layers put out. It speaks when each linear
+    and convolution layer that was looked at put out float32 in 2 looks in a row.
 
     Why it matters: The run takes the memory and the time of float32 while everybody believes that it is mixed
     precision; a GradScaler around it scales for nothing.

@@ -11,22 +11,24 @@ from tdbg.rules import RULES, ObservingRule, Reported
 class UpdatesNothing(ObservingRule[Reported]):
     """Says when no parameter that the optimizer holds gets a gradient, while the model has gradients nobody uses.
 
-    What it does: With the flag OPTIMIZER, or in the opening inspection, it compares what the optimizer holds with the
-    model that runs. It speaks when nothing in the optimizer has had a gradient in 4 updates in a row, and parameters
-    that no optimizer holds have some: every parameter it holds is frozen, or belongs to another instance of the
-    model, or to a layer that was replaced. Where only some parameters are left out, TD-S006 speaks.
+    What it does: With the flag OPTIMIZER, or in the opening inspection, it compares what the optimizer holds with
+    the model that runs. It speaks when nothing in the optimizer has had a gradient in 4 updates in a row, and
+    parameters that no optimizer holds have some: every parameter it holds is frozen, or belongs to another
+    instance of the model, or to a layer that was replaced. Where only some parameters are left out, TD-S006
+    speaks.
 
     Why it matters: `optimizer.step()` passes over parameters without a gradient. The model keeps its initial
     weights, and nothing fails.
 
     Example:
-        TD-S011 error: AdamW has updated nothing since step 1: its 4 parameters are not those of the Net that runs,
-        rank 0
+        TD-S011 error: AdamW has updated nothing since step 1: its 4 parameters are not those of the Net that
+        runs, rank 0
 
     What to do: Build the optimizer last: after the head is replaced, after `copy.deepcopy`, `from_pretrained`,
     wrapping, and after it is decided what is frozen.
 
-    Thresholds: 4 updates in a row. A program that moves gradients to copies of the parameters itself is left alone.
+    Thresholds: 4 updates in a row. A program that moves gradients to copies of the parameters itself is left
+    alone.
     """
 
     code = "TD-S011"

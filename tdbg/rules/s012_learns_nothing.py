@@ -45,23 +45,24 @@ class _State:
 class LearnsNothing(ObservingRule[_State]):
     """Says when a cross-entropy is no better than guessing after 150 steps, and does not fall.
 
-    What it does: It needs the graph of the loss (flag BACKWARD, or the opening inspection), which tells that the loss
-    is a mean cross-entropy, and over how many classes. From 150 steps after the learning rate has stopped rising it
-    compares the last losses on record with ln(classes), which a model gets that gives each class the same
-    probability. It speaks when their mean is within 3 % of that, or above it and within 3 % of the first losses, and
-    the later half is not lower than the earlier one by 3 standard errors.
+    What it does: It needs the graph of the loss (flag BACKWARD, or the opening inspection), which tells that the
+    loss is a mean cross-entropy, and over how many classes. From 150 steps after the learning rate has stopped
+    rising it compares the last losses on record with ln(classes), which a model gets that gives each class the
+    same probability. It speaks when their mean is within 3 % of that, or above it and within 3 % of the first
+    losses, and the later half is not lower than the earlier one by 3 standard errors.
 
-    Why it matters: Labels that were shuffled apart from their inputs, inputs of zeros, a model whose output does not
-    depend on its input, and updates that do not reach the weights all look like this.
+    Why it matters: Labels that were shuffled apart from their inputs, inputs of zeros, a model whose output does
+    not depend on its input, and updates that do not reach the weights all look like this.
 
     Example:
         TD-S012 info: the loss is that of guessing after 150 steps: 2.304, ln(10 classes) = 2.303, rank 0
 
-    What to do: Overfit one batch of 8 samples: where that works, look at the data (print inputs beside labels); where
-    it does not, at the model and its updates. A small learning rate may only need more steps.
+    What to do: Overfit one batch of 8 samples: where that works, look at the data (print inputs beside labels);
+    where it does not, at the model and its updates. A small learning rate may only need more steps.
 
-    Thresholds: 150 steps for information, as some healthy runs start as slowly; 1,000 steps after a whole epoch for a
-    warning. 16 losses: those on record, and at the end those of the last 100 steps. A rate that still rises (warm-up), and a loss of several terms, are left alone.
+    Thresholds: 150 steps for information, as some healthy runs start as slowly; 1,000 steps after a whole epoch
+    for a warning. 16 losses: those on record, and at the end those of the last 100 steps. A rate that still rises
+    (warm-up), and a loss of several terms, are left alone.
     """
 
     code = "TD-S012"
