@@ -218,7 +218,7 @@ LEARNING: dict[str, list[Event]] = {
     "has classes by batch": [CROSS_ENTROPY, look("backward", "LOSS_2", 2, classes=12), *steps(flat)],
     "adds up": [CROSS_ENTROPY, *steps(lambda noise, step: 4 * flat(noise, step) - 0.01 * step, micro=4)],
     "is better than guessing": [CROSS_ENTROPY, *steps(lambda noise, step: 0.93 * GUESSING + noise.gauss(0.0, 0.01))],
-    "has one class": [look("backward", "LOSS", 1, classes=1), *steps(lambda noise, step: 0.0)],
+    "has one class": [look("backward", "LOSS", 1, classes=1), *steps(lambda noise, step: 1e-6)],
 }
 
 
