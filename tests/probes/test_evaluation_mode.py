@@ -1,6 +1,7 @@
 """What the probe `validation` sees of modes: updates in eval mode, and random numbers drawn in evaluation."""
 
 import copy
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,23 @@ def test_a_call_that_raises_leaves_nothing_behind(watch: Any) -> None:
     train(model.train(), optimizer)
     assert "dropout" not in vars(torch._VF)
     assert not watched.failures
+
+
+def in_another_thread(x: Tensor) -> Tensor:
+    """As where another model trains meanwhile."""
+    thread = threading.Thread(target=functional.dropout, args=(torch.ones(4),))
+    thread.start()
+    thread.join()
+    return x
+
+
+def test_a_dropout_of_another_thread_is_no_fault_of_this_model(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    model = Dropping(in_another_thread)
+    optimizer = train(model.train())
+    evaluate(model)
+    train(model.train(), optimizer)
+    assert [(one.code, one.severity) for one in findings(watched, tmp_path)] == [("TD-C022", "info")]
 
 
 def test_random_numbers_are_those_without_tdbg(watch: Any) -> None:
