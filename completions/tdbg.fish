@@ -156,6 +156,13 @@ function __tdbg_CODE
     printf '%s\n' 'TD-C018	a key makes no chart in wandb'
     printf '%s\n' 'TD-C019	wandb failed'
     printf '%s\n' 'TD-C020	capture incomplete'
+    printf '%s\n' 'TD-C021	eval mode left on after evaluation'
+    printf '%s\n' 'TD-C022	dropout in evaluation'
+    printf '%s\n' 'TD-C023	softmax or sigmoid in the wrong place'
+    printf '%s\n' 'TD-C024	loss over all pairs of predictions and targets'
+    printf '%s\n' 'TD-C025	running averages that nothing updates'
+    printf '%s\n' 'TD-C026	autocast that does not apply'
+    printf '%s\n' 'TD-C027	embedding and output layer that no longer share a weight'
     printf '%s\n' 'TD-D001	bad values in a batch'
     printf '%s\n' 'TD-D002	constant batches'
     printf '%s\n' 'TD-D003	repeated batches'
@@ -222,6 +229,8 @@ function __tdbg_CODE
     printf '%s\n' 'TD-S008	learning rate above 1 with Adam'
     printf '%s\n' 'TD-S009	early stopping does not follow its metric'
     printf '%s\n' 'TD-S010	one parameter group with a learning rate of zero'
+    printf '%s\n' 'TD-S011	optimizer that updates nothing of the model'
+    printf '%s\n' 'TD-S012	loss that stays where guessing puts it'
 end
 
 function __tdbg_ADVICE

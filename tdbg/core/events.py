@@ -394,6 +394,9 @@ class End(Event):
     reason: str = doc("exit, exception or stopped", "exit")
     loss: Number | None = doc("loss of the last step whose loss was seen, recorded or not", None)
     loss_step: int = doc("that step", 0)
+    recent_losses: list[float] = doc(
+        "losses of the last steps, recorded or not, where they were on the host; at most 100", factory=list
+    )
 
 
 @event_type

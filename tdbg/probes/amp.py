@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tdbg.core.events import Step, as_float, number
 from tdbg.core.observations.amp import PrecisionLoss, ScaleChanged, SkipExplained, UpdateSkipped
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.forward import short
+from tdbg.probes.forward import DEVICE_KINDS, HALF, knows_autocast, short
 from tdbg.probes.scaler import ScaledUpdate
 from tdbg.runtime import tensors
 from tdbg.runtime.sampling import evenly, spread
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.rerun import Call
 
-DEVICE_TYPES = ("cuda", "cpu", "xpu", "mps")
-HALF = (torch.float16, torch.bfloat16)
 MAX_NAMES = 8
 MAX_PARAMETERS = 32  # whose gradients are sampled
 ELEMENTS = 256  # of each
@@ -87,7 +85,7 @@ class MixedPrecision(Probe):
         self._told = 0
 
     def attach(self) -> None:
-        self._device_types = tuple(kind for kind in DEVICE_TYPES if _knows_autocast(kind))
+        self._device_types = tuple(kind for kind in DEVICE_KINDS if knows_autocast(kind))
         self.patch_at("scale", after=self._scaled)
         self.patch_at("unscale", after=self._unscaled)
         self.patch_at("scaler-step", before=self._step_begins, after=self._step_ended)
@@ -292,14 +290,6 @@ def _shares(size: Tensor, dtype: torch.dtype) -> Tensor:
     huge = ~(size <= info.max)  # NaN too
     shares = torch.stack([zero, faint, huge]).float().mean(1)
     return torch.cat([shares, size.max().reshape(1)])
-
-
-def _knows_autocast(kind: str) -> bool:
-    try:
-        torch.is_autocast_enabled(kind)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _host_scale(scaler: object) -> float | None:

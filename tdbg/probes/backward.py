@@ -3,23 +3,32 @@
 import math
 from typing import Any
 
+from torch import Tensor
+
 from tdbg.core.events import number
-from tdbg.core.observations.backward import ModuleGradients
+from tdbg.core.observations.backward import LossGraph, ModuleGradients
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
+from tdbg.probes.loss_graph import read_loss_graph
+from tdbg.runtime.forward_calls import is_capturing
 from tdbg.runtime.module_sampler import STRIDE, ModuleSampler, SampleRequest, Seen
 
 MAX_NAMES = 8
+GRAPH_STEPS = 3  # the first ones, in which the graphs of losses are looked at
+MAX_GRAPHS = 12
+GRAPHS = "loss-graphs"  # the work that their cost is remembered by
 
 
 @PROBES.add
 class Backward(Probe):
     """The L2 norm of the gradient at each module's output: the flow from the loss back to the first layer.
 
-    Reads:  the gradient that arrives at the output of every module, on steps that are sampled (`ModuleSampler`).
+    Reads:  the gradient that arrives at the output of every module, on steps that are sampled (`ModuleSampler`); in
+            the first 3 steps the graph of each loss that is sent backward, at most 512 nodes of it.
     Emits:  one line and one observation a looked-at step; the names once, and again when they change. Without the
             flag at every other step; below level extreme, the first and the last layer and six modules in turn.
-    Cost:   one reduction a module.
+            LOSS for each kind of loss: the operations it comes from.
+    Cost:   one reduction a module; at most 1 ms a graph, 12 times.
     Limits: with GradScaler the norms are divided by the scale of the step. A module whose output needs no
             gradient has none; compiled models are run eagerly on those steps, with the flag.
     Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural
@@ -28,10 +37,36 @@ class Backward(Probe):
 
     name = "backward"
     levels = ("advanced", "extreme")
-    observations = (ModuleGradients,)
+    observations = (ModuleGradients, LossGraph)
 
     def attach(self) -> None:
         self._keys: dict[int, tuple[str, ...]] = {}  # by turn
+        self._graphs = 0  # looked at
+        self._kinds: set[str] = set()  # of losses
+        if self.monitor.step < GRAPH_STEPS:
+            self.patch_at("backward", before=self._backward_begins)
+
+    def forked(self) -> None:
+        self._graphs, self._kinds = 0, set()
+
+    def _backward_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        """Before the graph is freed. The loss may be that of any model of the program."""
+        if self.monitor.step >= GRAPH_STEPS or self._graphs >= MAX_GRAPHS:
+            self.patches.restore()
+            return
+        loss = args[0] if args else kwargs.get("tensors")
+        if type(loss) is not Tensor or loss.numel() != 1 or loss.grad_fn is None or is_capturing():
+            return
+        if not self.should_sample(GRAPHS):
+            return
+        self._graphs += 1
+        with self.work(GRAPHS):
+            seen = read_loss_graph(loss)
+        kind = seen.text()
+        if kind not in self._kinds:
+            self._kinds.add(kind)
+            seen.suffix = f"_{len(self._kinds)}" if len(self._kinds) > 1 else ""
+            self.emit(seen, step=self.monitor.step + 1)
 
     def changed(self) -> None:
         asked = bool(self.flags)

@@ -1,15 +1,25 @@
 """FORWARD: what each module put out in the steps that were looked at."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
 
 from tdbg.core.events import Number, number
-from tdbg.core.observations.forward import ModuleOutputs
+from tdbg.core.observations.forward import AutocastIgnored, ModuleOutputs
 from tdbg.probes import PROBES, Probe
 from tdbg.runtime.module_sampler import STRIDE, ModuleSampler, SampleRequest, Seen
 
+if TYPE_CHECKING:
+    from tdbg.runtime.rerun import Call
+
 DEAD_SHARE = 0.999  # of the sample is zero
 MAX_NAMES = 8
+CASTED = frozenset(cls.__name__ for cls in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))  # autocast runs these in half
+HALF = (torch.float16, torch.bfloat16)
+DEVICE_KINDS = ("cuda", "cpu", "xpu", "mps")  # that autocast may be on for
+UNCAST_LOOKS = 2  # in a row
 SAMPLED = ("mean", "std", "min", "max", "zero_share")
 
 
@@ -18,7 +28,8 @@ class Forward(Probe):
     """Shape, dtype, device and size of each module's output, and whether it is finite.
 
     Reads:  the output of every module below the root, on steps that are sampled (`ModuleSampler`).
-    Emits:  one line and one observation a looked-at step; the names once, and again when they change. Of every
+            Whether the root was called inside autocast.
+    Emits:  AUTOCAST once, if all linear and convolution layers put out float32 inside it; one line and one observation a looked-at step; the names once, and again when they change. Of every
             module with the flag or at level extreme; else the first, the last and six others in turn. Without the
             flag at every other step.
     Cost:   one reduction and one sample of 1,024 elements a module.
@@ -28,9 +39,12 @@ class Forward(Probe):
 
     name = "forward"
     levels = ("advanced", "extreme")
-    observations = (ModuleOutputs,)
+    observations = (ModuleOutputs, AutocastIgnored)
 
     def attach(self) -> None:
+        self._kinds = tuple(kind for kind in DEVICE_KINDS if knows_autocast(kind))
+        self._autocast: tuple[str, torch.dtype] | None = None  # of the last call with gradients
+        self._uncast = 0  # looks in a row
         self._keys: dict[int, tuple[object, ...]] = {}  # by turn
 
     def changed(self) -> None:
@@ -45,7 +59,36 @@ class Forward(Probe):
         self.monitor.modules.forget(self)
         super().detach()
 
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if call.graded and self._uncast < UNCAST_LOOKS:
+            kind = next((kind for kind in self._kinds if torch.is_autocast_enabled(kind)), "")
+            self._autocast = (kind, torch.get_autocast_dtype(kind)) if kind else None
+
+    def _look_at_casts(self, look: ModuleSampler) -> None:
+        """Inside autocast a linear or convolution layer puts out half precision, but in an inner region without it.
+
+        A look at all modules tells that it is each of them; the next one, at some, that it stays so.
+        """
+        rows = [row for row in look.seen if row.place.module_class in CASTED and row.numel]
+        if self._autocast is None or self._autocast[1] not in HALF or not rows or self._uncast >= UNCAST_LOOKS:
+            return
+        if look.turn and not self._uncast:
+            return
+        self._uncast = self._uncast + 1 if all(row.dtype == torch.float32 for row in rows) else 0
+        if self._uncast == UNCAST_LOOKS:
+            kind, dtype = self._autocast
+            seen = AutocastIgnored(
+                device=kind,
+                dtype=str(dtype).removeprefix("torch."),
+                layers=[row.path for row in rows[:MAX_NAMES]],
+                layer_count=len(rows),
+                layer_device=rows[0].device.type,
+                looks=UNCAST_LOOKS,
+            )
+            self.emit(seen, step=look.step)
+
     def modules_seen(self, look: ModuleSampler) -> None:
+        self._look_at_casts(look)
         rows = [row for row in look.seen if row.rms is not None]
         if not rows:
             self.unavailable("no module's output holds floating-point numbers")
@@ -106,3 +149,12 @@ def short(value: float | None) -> Number | None:
     if value is None or not math.isfinite(value):
         return number(value)
     return float(f"{value:.4g}")
+
+
+def knows_autocast(kind: str) -> bool:
+    """True if this torch has autocast for a kind of device."""
+    try:
+        torch.is_autocast_enabled(kind)
+    except RuntimeError:
+        return False
+    return True

@@ -11,10 +11,16 @@ from torch import Tensor, nn
 
 from tdbg.core.events import Step
 from tdbg.core.observations._lasting import Lasting
-from tdbg.core.observations.optimizer import ParameterCoverage, ParameterGroups, UpdateSizes
+from tdbg.core.observations.optimizer import (
+    EmptyUpdates,
+    ParameterCoverage,
+    ParameterGroups,
+    UpdateSizes,
+)
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
+from tdbg.runtime.root_modules import unwrapped
 from tdbg.runtime.sampling import evenly, spread
 from tdbg.runtime.torch_compat import norms_of
 
@@ -33,6 +39,7 @@ STATE_EVERY = 64  # looks between two measurements of the state's size
 LASTING = {"none": (10, 12), "stuck": (10, 40)}  # looks in a row, and steps from the first to the last of them
 COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then one in so many
 SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
+EMPTY_LOOKS = 4  # in a row without any gradient in the optimizer, while the model has some
 BOTH_STEP = 4  # updates back that an optimizer counts as at work
 BOTH_STEPS = 5  # steps in a row in which two optimizers updated the same parameter
 NOISE = 1e-6  # of the median gradient of the model: less is what rounding leaves of zero,
@@ -79,7 +86,7 @@ class OptimizerReport(Probe):
     Reads:  ``param_groups``; before and after an update a sample of 64 elements of at most 64 weights and of their
             gradients; the trained roots' parameters, to see which no optimizer holds.
     Emits:  GROUPS once an optimizer and when a hyperparameter other than the rate changes; COVERAGE when
-            parameters are left out or held twice; else one line and one observation a looked-at step.
+            parameters are left out or held twice; EMPTY once, when it updates nothing of the model; else one line and one observation a looked-at step.
     Cost:   some 15 us a sampled parameter on the steps that are looked at; a few microseconds on others.
     Limits: what an optimizer that is none of torch's subclasses updates counts as left out. Parameters whose weights
             are neither contiguous nor dense, and complex ones, are not sampled. Of sharded parameters (FSDP) the
@@ -91,7 +98,7 @@ class OptimizerReport(Probe):
     name = "optimizer"
     levels = ("extreme",)
     every = 8
-    observations = (UpdateSizes, ParameterGroups, ParameterCoverage)
+    observations = (UpdateSizes, ParameterGroups, ParameterCoverage, EmptyUpdates)
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
@@ -102,6 +109,8 @@ class OptimizerReport(Probe):
         self._last_update: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._coverage: tuple[object, ...] = ()
         self._both = 0
+        self._empty = _Run(0)  # updates without any gradient
+        self._has_gradients = False  # a backward pass has run in this step
         self._moved: _Moved | None = None
         self._spent_s = 0.0
         self._key: tuple[int, ...] = ()
@@ -143,11 +152,19 @@ class OptimizerReport(Probe):
         self._take(optimizer)
         self._spent_s = time.perf_counter() - begun
 
+    def backward_begins(self, loss: Tensor | None) -> None:
+        self._has_gradients = True
+
     def after_step(self, optimizer: "Optimizer") -> None:
         moved, self._moved = self._moved, None
-        if moved is None or not self.monitor.is_main(optimizer):
+        if not self.monitor.is_main(optimizer):
+            return
+        has_gradients, self._has_gradients = self._has_gradients, False
+        if moved is None:
             return
         begun = time.perf_counter()
+        if has_gradients:
+            self._look_for_gradients(optimizer, moved)
         self._compare(moved, optimizer)
         self.monitor.budget.learn(self.name, self._spent_s + time.perf_counter() - begun, extra=True)
 
@@ -226,6 +243,50 @@ class OptimizerReport(Probe):
             seen.twice, seen.twice_count = [named.name_of(p) for p in twice[:MAX_NAMES]], len(twice)
             seen.optimizers = holders[id(twice[0])][:MAX_NAMES]
         self.emit(seen)
+
+    # updates of nothing
+
+    def _look_for_gradients(self, optimizer: "Optimizer", moved: _Moved) -> None:
+        """Follow updates in which no parameter of the optimizer has a gradient, while others of a model have one.
+
+        After the update, as a closure computes gradients inside it. Copies in another precision, to which a program
+        moves gradients itself, have some.
+        """
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        if moved.names or any(p.grad is not None for p in held):
+            self._empty = _Run(0)
+            return
+        self._empty.step = self._empty.step or moved.step
+        self._empty.looks += 1
+        if self._empty.looks == EMPTY_LOOKS and held:
+            self._tell_empty(optimizer, held)
+
+    def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor]) -> None:
+        taken = self._holders()
+        root, graded = max(
+            (
+                (root, [p for p in root.parameters() if p.grad is not None and id(p) not in taken])
+                for root in self.monitor.roots.tops()
+            ),
+            key=lambda found: len(found[1]),
+            default=(None, []),
+        )
+        other = "" if graded else self.monitor.search.trained_instead()
+        if not graded and not other:
+            return
+        own = {id(p) for p in root.parameters()} if root is not None and graded else set()
+        seen = EmptyUpdates(
+            optimizer=type(optimizer).__name__,
+            root=type(unwrapped(root)).__name__ if root is not None and graded else other,
+            since=self._empty.step,
+            updates=self._empty.looks,
+            held=len(held),
+            frozen=sum(not p.requires_grad for p in held),
+            strangers=sum(id(p) not in own for p in held),
+            graded=len(graded),
+            names=[self._name_of(p) for p in graded[:MAX_NAMES]],
+        )
+        self.emit(seen, step=self._empty.step)
 
     # the size of an update
 

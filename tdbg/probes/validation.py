@@ -9,15 +9,24 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
-from tdbg.core.observations.validation import CallsEachStep, EvaluationPass, NoEvaluation
+from tdbg.core.observations.validation import (
+    CallsEachStep,
+    EvalModeUpdates,
+    EvaluationPass,
+    IdleAverage,
+    NoEvaluation,
+)
 from tdbg.probes import PROBES
+from tdbg.probes.eval_mode_updates import LeftInEvalMode
+from tdbg.probes.random_draws import RandomDraws
 from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.own_hooks import add_gradient_hook
 from tdbg.runtime.root_modules import unwrapped
 from tdbg.runtime.step_record import host_memory_mb
-from tdbg.runtime.tensors import walk
+from tdbg.runtime.tensors import on_host, walk
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -29,6 +38,7 @@ USUAL_STEPS = 3  # so many steps in a row with calls beside them, and it is said
 MAX_ENDED = 4
 MAX_OUTPUTS = 4  # of a call that are followed
 ALONE_CALLS = 8  # without any optimizer an evaluation is judged after so many calls
+AVERAGED_STEPS = 20  # by then an average has been updated
 LATE_EPOCH = 3  # an evaluation that was not seen by then is told as missing
 MB = 1e6
 
@@ -58,6 +68,7 @@ class Pass:
     norms: int = 0
     told: bool = False
     input: "weakref.ref[Tensor] | None" = field(default=None)
+    draws: RandomDraws | None = None  # of calls in eval mode without gradients, unless a dropout layer is to draw
 
 
 @PROBES.add
@@ -65,10 +76,13 @@ class Validation(EveryUpdate):
     """Passes of evaluation: calls of the model without gradients, or in eval mode, with no training between them.
 
     Reads:  calls of root modules that the monitor watches, the count of all calls without gradients, batches,
-            updates; in a pass the mode of dropout and batch normalisation layers, once.
+            updates; in a pass the mode of dropout and batch normalisation layers, once; the states of the random
+            generators before and after the first 8 calls in eval mode, and from the second of these that draws
+            torch's dropout functions.
     Emits:  PASS when training goes on or the process ends (without optimizer, after 8 calls); NONE if three epochs
-            went by without evaluation; EACH_STEP once if every step has such calls (a teacher, a frozen critic).
-    Cost:   5 us a call of a pass; one walk over the modules a pass.
+            went by without evaluation; EACH_STEP once if every step has such calls (a teacher, a frozen critic);
+            EVAL_MODE_UPDATES and AVERAGE once a process.
+    Cost:   5 us a call of a pass; 15 us more in the first 8; one walk over the modules a pass.
     Limits: calls that the budget does not reach are counted, not looked at. What was in train mode or carried a graph
             is judged only where at least ``VALIDATION.calls`` calls of one pass were looked at. Batches count as
             evaluation's where a DataLoader handed them out.
@@ -78,7 +92,7 @@ class Validation(EveryUpdate):
     levels = ("advanced", "extreme")
     presence_s = 10e-6
     inspects_evaluation = True
-    observations = (EvaluationPass, CallsEachStep, NoEvaluation)
+    observations = (EvaluationPass, EvalModeUpdates, IdleAverage, CallsEachStep, NoEvaluation)
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
@@ -97,6 +111,12 @@ class Validation(EveryUpdate):
         self._feed: Source = None  # the dataset of the last batch
         self._trained_feed: Source = None
         self._batches = self._own_batches = 0  # since the last update or pass
+        self._left = LeftInEvalMode(self.monitor.trained_roots_in_train_mode)
+
+    def detach(self) -> None:
+        if self._pass is not None and self._pass.draws is not None:
+            self._pass.draws.end_watch()
+        super().detach()
 
     def forked(self) -> None:
         self._forget()
@@ -114,6 +134,7 @@ class Validation(EveryUpdate):
         self._own_batches += self._trained_feed is not None and not self._feeds_evaluation()
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
+        self._left.call(module, graded=call.graded, step=self.monitor.step)
         if call.graded and module.training and not self._feeds_evaluation():
             self._end_pass()  # training goes on
             return
@@ -125,6 +146,8 @@ class Validation(EveryUpdate):
             now = self._pass = self._begin_pass(module)
         _add_call(now, module, call)
         now.batches, now.own_batches = self._batches, self._own_batches
+        if now.draws is not None and not call.graded:
+            now.draws.begin_call()
 
     def _feeds_evaluation(self) -> bool:
         """True if the last batch came from other data than training's, once that is known."""
@@ -139,7 +162,28 @@ class Validation(EveryUpdate):
                 found.host_mb, found.device_mb = host_memory_mb(), _device_mb()
                 if module.training:
                     found.dropouts, found.norms = active_layers(module)
+                if isinstance(module, AveragedModel):
+                    self._look_at_average(module)
+                if not module.training and not any(layer.training for layer in module.modules()):
+                    found.draws = RandomDraws(self.guard)
         return found
+
+    def _look_at_average(self, module: AveragedModel) -> None:
+        """Is an average evaluated that nothing has updated?"""
+        step, averaged = self.monitor.step, type(unwrapped(module.module)).__name__
+        if step < AVERAGED_STEPS or "average" in self._said:
+            return
+
+        def tell(values: list[float], record: object) -> None:
+            if values[0] == 0 and "average" not in self._said:
+                self._said.add("average")
+                self.emit(IdleAverage(averaged=averaged), step=step)
+
+        count = module.n_averaged.detach().float().reshape(1)
+        if on_host(count):
+            tell(count.tolist(), None)
+        else:
+            self.monitor.read_late(count, tell)
 
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         now = self._pass
@@ -148,6 +192,8 @@ class Validation(EveryUpdate):
         now.last_at = time.perf_counter()
         if call.graded:
             self._watch_output(now, output)
+        elif now.draws is not None and not module.training:
+            now.draws.end_call(call)
         if now.seen == ALONE_CALLS and self._is_alone():
             self._tell_pass(now)
             now.told = True
@@ -168,11 +214,17 @@ class Validation(EveryUpdate):
 
     def before_update(self, optimizer: Optimizer) -> None:
         self._end_pass()
+        left = self._left.update(optimizer, self.monitor.step + 1)
+        if left is not None and "eval_mode" not in self._said:
+            self._said.add("eval_mode")
+            self.emit(left, step=self.monitor.step + 1)
 
     # the end of a pass
 
     def _end_pass(self) -> None:
         ended, self._pass = self._pass, None
+        if ended is not None and ended.draws is not None:
+            ended.draws.end_watch()
         if ended is not None and len(self._ended) < MAX_ENDED:
             self._ended.append(ended)
         self._batches = self._own_batches = 0
@@ -246,6 +298,8 @@ class Validation(EveryUpdate):
             told.inference_mode = ended.inference == ended.seen
             told.graphs = ended.built - ended.used
             told.dropouts, told.norms = ended.dropouts, ended.norms
+            if ended.step >= APART_STEPS or self._is_alone():  # the steps to come may all have such calls
+                _add_draws(told, ended)
         self.emit(told, step=ended.step)
 
     def _faults(self, ended: Pass) -> list[str]:
@@ -264,6 +318,16 @@ class Validation(EveryUpdate):
         if ended.built >= bound and not ended.used:
             faults.append("graphs")
         return faults
+
+
+def _add_draws(told: EvaluationPass, ended: Pass) -> None:
+    """What drew random numbers, where that is the model's own doing: an input that comes again is drawn for on purpose."""
+    draws = ended.draws
+    if draws is None or not draws.looked or ended.train_mode or ended.repeats:
+        return
+    told.compared, told.drew = draws.looked, draws.drew
+    if draws.function:
+        told.drawn_by, told.drawn_at = draws.function, draws.line
 
 
 class _Arrived:

@@ -261,6 +261,7 @@ class FastPath:
                         state.attended = step
                         last = self._last
                         last.step, last.done, self._losses = step, self._losses, []
+                        last.recent.append(last.done)
                     if self._calls:
                         self._calls.clear()
                     return

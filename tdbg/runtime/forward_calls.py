@@ -204,7 +204,7 @@ class RootCalls:
     def begins(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A root is called: the hook before it."""
         state = self._state
-        if state.rerunning or not state.active or is_tracing() or _capturing():
+        if state.rerunning or not state.active or is_tracing() or is_capturing():
             return
         trains = state.quiet and state.updates  # a window over an evaluation is ended by the first call that trains
         if torch.is_grad_enabled() and (trains or (self._plan.deaf and not self._dispatcher.subscribers["must_watch"])):
@@ -229,7 +229,7 @@ class RootCalls:
     def kept(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A root is called in a stretch in which calls are only kept: the hook before it."""
         state = self._state
-        if state.rerunning or not state.active or is_tracing() or _capturing():
+        if state.rerunning or not state.active or is_tracing() or is_capturing():
             return
         begun = time.perf_counter()
         if not torch.is_grad_enabled():  # an evaluation pass begins, of which nothing is to be missed
@@ -339,7 +339,7 @@ class _Threads(threading.local):
         self.raised = False  # the last watched call has
 
 
-def _capturing() -> bool:
+def is_capturing() -> bool:
     """True while a CUDA graph is captured: Python hooks run only then, and must do nothing."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 

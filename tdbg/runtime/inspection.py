@@ -10,7 +10,7 @@ from tdbg.runtime.state import State
 OPENING_STEPS = 50
 AGAIN_STEPS = 5  # when the training has become another one
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
-SETTLING_STEPS = 2  # after a pass, until it has been judged
+SETTLING_STEPS = 4  # after a pass, until it and the updates that follow have been judged
 SPENDING_RATE = 0.5  # of the time since the first step: no step more than doubles
 
 

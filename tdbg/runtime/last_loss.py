@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import deque
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from tdbg.runtime.deferred_reads import device_idle
 
 MAX_PARTS = 1024  # of one step
 HELD_BYTES = 1 << 16  # a larger storage behind one number is not kept alive for it
+MAX_RECENT = 100  # steps
 PATIENCE_S = 0.5  # with a device that still works as the process ends
 
 
@@ -25,6 +27,7 @@ class LastLoss:
         self.step = 0
         self.running: list[Tensor | float] = []
         self.done: list[Tensor | float] = []
+        self.recent: deque[list[Tensor | float]] = deque(maxlen=MAX_RECENT)  # of steps whose losses are numbers
 
     def add(self, loss: object) -> None:
         """A loss is sent backward."""
@@ -48,10 +51,17 @@ class LastLoss:
         """The main optimizer has stepped."""
         if self.running:
             self.step, self.done, self.running = step, self.running, []
+            if type(self.done[0]) is float:
+                self.recent.append(self.done)
 
     def drop(self) -> None:
         """What was sent backward served another optimizer."""
         self.running = []
+
+    def read_recent(self) -> list[float]:
+        """The losses of the last steps, as far as they were on the host."""
+        rows = [[part for part in parts if isinstance(part, float)] for parts in self.recent]
+        return [math.fsum(row) for row in rows if all(map(math.isfinite, row))]
 
     def read(self) -> float | None:
         """The loss of the last step done, as its record would have it; None where it is not known, or not to be had."""

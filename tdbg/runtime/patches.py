@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import TypeVar
 
 from tdbg.core.frames import without_own_frames
@@ -34,6 +35,8 @@ class Patches:
         from tdbg.runtime.compiler import hide  # needs torch, which a program may not have loaded yet
 
         held = inspect.getattr_static(owner, name, None)
+        if held is None and isinstance(owner, ModuleType):  # one that looks its functions up when asked: torch._VF
+            held = getattr(owner, name, None)
         if held is None:
             return
         wraps_in = type(held) if isinstance(held, staticmethod | classmethod) else None
@@ -44,7 +47,7 @@ class Patches:
         wrapper = functools.wraps(original)(hide(made))
         vars(wrapper).pop(BELOW, None)  # `wraps` copies it from a wrapper that is gone
         placed = wraps_in(wrapper) if wraps_in else wrapper
-        inherited = isinstance(owner, type) and name not in vars(owner)
+        inherited = isinstance(owner, type | ModuleType) and name not in vars(owner)
         setattr(owner, name, placed)
         self._done.append((owner, name, held, placed, inherited))
 

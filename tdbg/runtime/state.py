@@ -5,7 +5,10 @@ from contextlib import contextmanager
 from threading import RLock
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
+
+from tdbg.runtime.identity_keys import IdentityKeys
 
 
 class State:
@@ -39,6 +42,7 @@ class State:
         self.last_full = True  # all gradients of the last step were looked at
         self.in_update: Optimizer | None = None
         self.update_thread = 0  # the thread that began it
+        self.trained_roots_in_train_mode: IdentityKeys[nn.Module, None] = IdentityKeys()  # as far as a probe has seen
         self.inspected: list[str] = []  # the probes that the opening inspection added
         self.ending = False  # a step's record is being made
 

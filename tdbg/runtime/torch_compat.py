@@ -310,6 +310,27 @@ _loss = _find("nn.modules.loss._Loss", "losses are recognised by name, not by cl
 LOSSES: tuple[type, ...] = (_loss,) if _loss is not None else ()
 
 
+# Nodes of a graph of autograd
+
+_outputs = _find("autograd.graph.Node._input_metadata", "what a loss is computed from is not looked at")
+
+
+def output_shape(node: Any, number: int) -> tuple[int, ...] | None:
+    """The shape of an output of the operation that a node is the backward of; None where it cannot be told."""
+    if _outputs is None or number >= len(node._input_metadata):
+        return None
+    metadata = node._input_metadata[number]
+    return None if getattr(metadata, "is_nested_tensor", False) else tuple(metadata.shape)
+
+
+def saved_dim(node: Any) -> int | None:
+    """The dimension that an operation such as softmax worked along, counted from the first where its shape is known."""
+    dim, shape = getattr(node, "_saved_dim", None), output_shape(node, 0)
+    if not isinstance(dim, int) or not shape:
+        return None
+    return (dim - (1 << 64) if dim >= 1 << 63 else dim) % len(shape)
+
+
 # Norms of many tensors at once
 
 _foreach_norm = _find("_foreach_norm", "norms are taken one by one, which costs more")

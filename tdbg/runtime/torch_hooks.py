@@ -76,6 +76,15 @@ _LOSSES = (
         )
     ),
 )
+# Below `torch.nn.functional` again, but attention, which ends there.
+_DROPOUTS = (
+    *(
+        f"torch:_VF.{name}{suffix}"
+        for name in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+        for suffix in ("", "_")
+    ),
+    "torch.nn.functional:scaled_dot_product_attention",
+)
 _PROFILE, _SCALER, _DCP = "torch.autograd.profiler:profile", "torch.amp:GradScaler", "torch.distributed.checkpoint"
 
 PLACES: dict[str, Place] = {
@@ -92,6 +101,7 @@ PLACES: dict[str, Place] = {
         "a rank's own gradients, before FSDP2 reduces them", (f"{FSDP_GROUP}:FSDPParamGroup.post_backward",)
     ),
     "loss-computed": Place("targets and weights of losses that eager code computes", _LOSSES),
+    "dropout": Place("dropout that is at work in evaluation", _DROPOUTS),
     # construction
     "optimizer-made": Place("the optimizers of the program", ("torch.optim:Optimizer.__init__",)),
     "module-copied": Place("root modules that were copied or loaded", ("torch.nn:Module.__setstate__",)),

@@ -150,3 +150,19 @@ def test_the_verdict_tells_it(tmp_path: Any, loss_step: int, told: str) -> None:
     (line,) = [line for line in run.judge().page() if line.startswith("  rank 0")]
     assert line == f"  rank 0: step 100, ended, {told}"
     assert f"1 rank, 100 steps, {told}; exit 0" in run.judge().lines()[0]
+
+
+@pytest.mark.parametrize("overhead", [1e-9, 50.0, None])
+def test_the_losses_of_the_last_steps_are_those_of_the_program(
+    watch: Callable[..., Any], overhead: float | None
+) -> None:
+    seen = watch(max_overhead=overhead)
+    net, told = model(), []
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = net(torch.randn(4, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        told.append(loss.item())
+    assert seen.monitor.losses.last.read_recent() == told[-100:]

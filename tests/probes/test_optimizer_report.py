@@ -252,6 +252,116 @@ def test_an_optimizer_of_another_instance(watch: Any, tmp_path: Path, other: Any
     assert "from the model that is called" in finding.try_next and "leave them out" not in finding.try_next
 
 
+@pytest.mark.parametrize("other", [copied, built_again], ids=lambda other: other.__name__)
+def test_an_optimizer_that_updates_nothing(watch: Any, tmp_path: Path, other: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    called = other(net)
+    for _ in range(8):
+        step(called, optimizer)
+    (finding,) = findings(watched, tmp_path)
+    assert (finding.code, finding.severity, finding.first_step) == ("TD-S011", "error", 1)
+    assert "since step 1: its 4 parameters are not those of the Sequential that runs" in finding.title
+    assert "4 parameters of Sequential have gradients that no optimizer uses" in finding.evidence[1]
+
+
+@pytest.mark.parametrize("part", ["body", "old head"])
+def test_an_optimizer_of_frozen_layers(watch: Any, tmp_path: Path, part: str) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    net[0].requires_grad_(False)
+    optimizer = torch.optim.SGD((net[0] if part == "body" else net).parameters(), lr=0.01)
+    if part == "old head":
+        net[2] = nn.Linear(16, 4)
+    for _ in range(8):
+        step(net, optimizer)
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S011" and "gradients that no optimizer uses: 2.weight, 2.bias" in finding.evidence[1]
+    words = {"body": "all 2 parameters that it holds are frozen", "old head": "of 4 parameters 2 are frozen, 2 not in"}
+    assert words[part] in finding.title
+
+
+def masters(net: nn.Module) -> None:
+    """Gradients are moved to copies, which the optimizer holds."""
+    copies = [p.detach().clone() for p in net.parameters()]
+    optimizer = torch.optim.SGD(copies, lr=0.01)
+    for _ in range(8):
+        step(net)
+        for own, one in zip(net.parameters(), copies, strict=True):
+            one.grad = own.grad.clone()
+        optimizer.step()
+
+
+def a_closure(net: nn.Module) -> None:
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1)
+    x = torch.randn(8, 8)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(8):
+        optimizer.step(closure)
+
+
+def turns(net: nn.Module) -> None:
+    """As in a GAN: each optimizer has its model, and gradients of the other are thrown away."""
+    other = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    first, second = torch.optim.Adam(net.parameters()), torch.optim.Adam(other.parameters())
+    for _ in range(8):
+        for optimizer in (first, second):
+            first.zero_grad()
+            second.zero_grad()
+            other(net(torch.randn(8, 8))).mean().backward()
+            optimizer.step()
+
+
+def a_head_alone(net: nn.Module) -> None:
+    optimizer = torch.optim.SGD(net[2].parameters(), lr=0.01)
+    for _ in range(8):
+        step(net, optimizer)
+
+
+def frozen_among_others(net: nn.Module) -> None:
+    net[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(8):
+        step(net, optimizer)
+
+
+def accumulated(net: nn.Module) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for number in range(24):
+        net(torch.randn(8, 8)).square().mean().backward()
+        if number % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def nothing_to_learn_yet(net: nn.Module) -> None:
+    """Updates before the first backward pass."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(8):
+        optimizer.step()
+    for _ in range(4):
+        step(net, optimizer)
+
+
+@pytest.mark.parametrize(
+    "train",
+    [masters, a_closure, turns, a_head_alone, frozen_among_others, accumulated, nothing_to_learn_yet],
+    ids=lambda one: one.__name__,
+)
+def test_an_optimizer_that_updates_something(watch: Any, tmp_path: Path, train: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    train(model())
+    assert "TD-S011" not in codes(watched, tmp_path)
+    assert not seen(watched, "optimizer", "EMPTY")
+
+
 class Normed(nn.Module):
     """A bias that a normalisation takes out again: its gradient is what sums are rounded by."""
 

@@ -468,6 +468,19 @@ def bad_batches_left_out() -> None:
         optimizer.zero_grad()
 
 
+def gradients_moved_to_copies() -> None:
+    """The optimizer holds copies of the weights, whose gradients the program writes anew in each step."""
+    model, _ = setup()
+    copies = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(copies, lr=0.01)
+    for x in inputs(epochs=2):
+        model.zero_grad()
+        loss_of(model, x).backward()
+        for own, one in zip(model.parameters(), copies, strict=True):
+            one.grad = own.grad.clone()
+        optimizer.step()
+
+
 RIGHT: dict[str, Loop] = {
     "by hand": loop_with(reset_by_hand),
     "in place": loop_with(reset_in_place),
@@ -494,6 +507,7 @@ RIGHT: dict[str, Loop] = {
     "surgery": gradient_surgery,
     "sparse": sparse,
     "left out": bad_batches_left_out,
+    "copies": gradients_moved_to_copies,
 }
 
 

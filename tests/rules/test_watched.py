@@ -89,7 +89,7 @@ def test_an_evaluation_alone(one: tuple[Stream, str]) -> None:
         ({"level": "extreme"}, "not watched: arguments of loss functions (-f LOSS)"),
         (
             {"level": "advanced"},
-            "not watched: the order of calls, calls of wandb, image transforms and 2 more (--level extreme);"
+            "not watched: updates by parameter, the order of calls, calls of wandb and 2 more (--level extreme);"
             " arguments of loss functions (-f LOSS)",
         ),
     ],

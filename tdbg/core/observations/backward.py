@@ -1,7 +1,9 @@
 """What the probe `backward` sees."""
 
+from typing import NotRequired, TypedDict
+
 from tdbg.core.events import Number, doc
-from tdbg.core.observations import format_number
+from tdbg.core.observations import Evidence, Observed, format_number
 from tdbg.core.observations._module_look import ModuleLook
 
 
@@ -31,3 +33,45 @@ class ModuleGradients(ModuleLook):
         if unreached:
             text += f"; none at {', '.join(unreached[:3])}" + (" ..." if len(unreached) > 3 else "")
         return text
+
+
+class GraphFault(TypedDict):
+    """Something in the graph of a loss that cannot be meant.
+
+    kind: twice (softmax or sigmoid), batch (softmax over the batch), probabilities (no logarithm), broadcast.
+    """
+
+    kind: str
+    loss: str  # the operation that is given what it should not be
+    given: str  # the operation before it
+    shape: list[int]  # of what that puts out
+    into: NotRequired[list[int]]  # the shape that broadcasting made of it
+    certain: bool
+
+
+class LossGraph(Observed):
+    """What a loss is computed from, by the graph that it is sent backward with."""
+
+    PROBE = "backward"
+    PART = "LOSS"
+    EVIDENCE = Evidence.LOCATED
+    NUMBERED = True
+
+    operations: list[str] = doc("the operations from the loss back to the model, at most eight", factory=list)
+    classes: int | None = doc("where the loss is a mean cross-entropy and nothing else: over so many classes")
+    faults: list[GraphFault] = doc(
+        "kind (twice, batch, probabilities, broadcast), loss, given: two operations; shape of what the second one puts"
+        " out; into: the shape after broadcasting; certain: false where it may be meant",
+        factory=list,
+    )
+
+    @property
+    def level(self) -> str:
+        """W where something is wrong."""
+        return "W" if self.faults else "D"
+
+    def text(self) -> str:
+        """The operations, and what is wrong with them."""
+        text = f"the loss comes from {' <- '.join(self.operations) or 'operations that are not seen'}"
+        text += f"; cross-entropy over {self.classes} classes" if self.classes else ""
+        return text + "".join(f"; {fault['kind']}: {fault['loss']} <- {fault['given']}" for fault in self.faults)

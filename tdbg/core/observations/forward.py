@@ -1,6 +1,7 @@
 """What the probe `forward` sees."""
 
 from tdbg.core.events import Number, as_float, doc
+from tdbg.core.observations import Evidence, Observed
 from tdbg.core.observations._module_look import ModuleLook
 from tdbg.core.tables import joined
 
@@ -49,3 +50,26 @@ class ModuleOutputs(ModuleLook):
             return ""
         shown = [f"{path or 'root'} ({name}) {dtype}{shape}" for path, name, dtype, shape in rows]
         return f"; outputs: {joined(shown, MAX_SHAPES)}; on {', '.join(self.devices or ())}"
+
+
+class AutocastIgnored(Observed):
+    """Linear and convolution layers that all put out float32, although their root was called inside autocast."""
+
+    PROBE = "forward"
+    PART = "AUTOCAST"
+    EVIDENCE = Evidence.LOCATED
+    LEVEL = "W"
+
+    device: str = doc("the kind of device that autocast is on for", "")
+    dtype: str = doc("the dtype that it casts to", "")
+    layers: list[str] = doc("layers that were looked at, at most eight", factory=list)
+    layer_count: int = doc("how many there were", 0)
+    layer_device: str = doc("the kind of device that they ran on", "")
+    looks: int = doc("looks in a row", 0)
+
+    def text(self) -> str:
+        """How many, and where."""
+        return (
+            f"{self.layer_count} linear and convolution layers on {self.layer_device} put out float32 in"
+            f" {self.looks} looks, inside autocast to {self.dtype} on {self.device}"
+        )

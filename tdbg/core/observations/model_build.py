@@ -111,6 +111,51 @@ class StuckAtZero(Observed):
         return f"zero since it was built, with a gradient of zero after {self.updates} updates: {', '.join(self.stuck)}"
 
 
+class BrokenTie(Observed):
+    """An embedding and an output layer that hold equal weights of their own before the first update."""
+
+    PROBE = "model-build"
+    PART = "TIE"
+    NUMBERED = True
+    EVIDENCE = Evidence.LOCATED
+
+    embedding: str = doc("the weight of the embedding", "")
+    head: str = doc("the weight of the output layer", "")
+    meant: bool = doc("the configuration of the model says that they are one (tie_word_embeddings)", False)
+
+    @property
+    def level(self) -> str:
+        """W where both were to be one."""
+        return "W" if self.meant else "I"
+
+    def text(self) -> str:
+        """Both, and whether they were to be one."""
+        text = f"{self.embedding} and {self.head} are two tensors with equal numbers"
+        return text + ("; the configuration says tie_word_embeddings" if self.meant else "")
+
+
+class IdleStatistics(Observed):
+    """Batch normalisation layers whose running mean is still zero after batches that should have moved it."""
+
+    PROBE = "model-build"
+    PART = "STATISTICS"
+    EVIDENCE = Evidence.LOCATED
+    LEVEL = "W"
+
+    layers: list[str] = doc("layers whose running mean is zero, at most eight", factory=list)
+    layer_count: int = doc("how many there are", 0)
+    momentum: float | None = doc("the momentum of the first; null: a cumulative average")
+    batches: int = doc("batches that the first has seen", 0)
+
+    def text(self) -> str:
+        """Which, and after how many batches."""
+        momentum = "no momentum" if self.momentum is None else f"momentum {self.momentum:g}"
+        return (
+            f"{self.layer_count} batch norm layers with a running mean of zero after {self.batches} batches:"
+            f" {', '.join(self.layers)} ({momentum})"
+        )
+
+
 class ShapeMismatch(Observed):
     """A module whose forward raised because shapes did not fit."""
 

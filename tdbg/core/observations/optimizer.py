@@ -62,6 +62,31 @@ class ParameterCoverage(Observed):
         return text
 
 
+class EmptyUpdates(Observed):
+    """Updates in which nothing that the optimizer holds has a gradient, while a model has gradients that nobody uses."""
+
+    PROBE = "optimizer"
+    PART = "EMPTY"
+    EVIDENCE = Evidence.LOCATED
+    LEVEL = "W"
+
+    optimizer: str = doc("class of the optimizer", "")
+    root: str = doc("class of the model that has gradients", "")
+    since: int = doc("the first such step", 0)
+    updates: int = doc("how many were looked at in a row", 0)
+    held: int = doc("parameters that the optimizer holds", 0)
+    frozen: int = doc("of these, those that want no gradient", 0)
+    strangers: int = doc("of these, those that are not in that model", 0)
+    graded: int = doc("parameters of that model with a gradient that no optimizer holds; 0: not counted", 0)
+    names: list[str] = doc("the first of them, at most eight", factory=list)
+
+    def text(self) -> str:
+        """What it holds, and what has gradients."""
+        text = f"{self.optimizer} has updated nothing since step {self.since}: of its {self.held} parameters"
+        text += f" {self.frozen} are frozen and {self.strangers} not in {self.root}"
+        return text + (f", whose {', '.join(self.names[:3])} have gradients" if self.names else "")
+
+
 class UpdateSizes(Observed):
     """How far an update moved the sampled weights, and the parameters that it passed over."""
 

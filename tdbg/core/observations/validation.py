@@ -28,6 +28,10 @@ class EvaluationPass(Observed):
     graphs: int | None = doc("calls whose output carried a graph that no backward used")
     dropouts: int | None = doc("dropout layers that were active")
     norms: int | None = doc("batch normalisation layers that used and changed their running statistics")
+    compared: int | None = doc("calls in eval mode whose random states were compared, before and after")
+    drew: int | None = doc("of these, calls that drew random numbers")
+    drawn_by: str | None = doc("the dropout function that drew them, if it was one")
+    drawn_at: str | None = doc("file:line of the program that called it")
 
     @property
     def level(self) -> str:
@@ -51,8 +55,49 @@ class EvaluationPass(Observed):
             text += f", {self.graphs} graphs built and not used"
         if self.dropouts or self.norms:
             text += f", {self.dropouts or 0} dropout and {self.norms or 0} batch norm layers active"
+        if self.drew:
+            text += f"; {self.drew} of {self.compared} calls drew random numbers"
+            text += f" in {self.drawn_by} ({self.drawn_at})" if self.drawn_by else ""
         text += f"; host memory {self.host_grown_mb:+g} MB" if self.host_grown_mb is not None else ""
         return text + (f", device {self.device_grown_mb:+g} MB" if self.device_grown_mb is not None else "")
+
+
+class EvalModeUpdates(Observed):
+    """Updates of a model that stayed in eval mode after an evaluation pass."""
+
+    PROBE = "validation"
+    PART = "EVAL_MODE_UPDATES"
+    EVIDENCE = Evidence.LOCATED
+    LEVEL = "W"
+
+    root: str = doc("class of the module that was called", "")
+    since: int = doc("the first step whose update came in eval mode", 0)
+    updates: int = doc("how many there were in a row", 0)
+    evaluated: int = doc("the step after which it was called in eval mode without gradients", 0)
+    dropouts: int = doc("dropout layers that are off", 0)
+    norms: int = doc("batch normalisation layers that no longer learn their statistics", 0)
+
+    def text(self) -> str:
+        """Since when."""
+        return (
+            f"{self.root} is updated in eval mode since step {self.since}, after evaluation that followed step"
+            f" {self.evaluated}: {self.dropouts} dropout and {self.norms} batch norm layers off"
+        )
+
+
+class IdleAverage(Observed):
+    """An averaged model is evaluated that nothing has updated."""
+
+    PROBE = "validation"
+    PART = "AVERAGE"
+    EVIDENCE = Evidence.LOCATED
+    LEVEL = "W"
+
+    averaged: str = doc("class of the model inside the average", "")
+
+    def text(self) -> str:
+        """Whose average it is."""
+        return f"the AveragedModel of {self.averaged} is evaluated after step {self.step} with n_averaged 0"
 
 
 class _ForInformation(Observed):

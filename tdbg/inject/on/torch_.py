@@ -238,7 +238,8 @@ class Rank:
         loss = number(guard("last loss").call(last.read))
         reason = "exception" if failed else "exit"
         loss_step = last.step if loss is not None else 0
-        self.me.emit(End(step=self.monitor.step, reason=reason, loss=loss, loss_step=loss_step))
+        recent = [float(f"{value:.6g}") for value in guard("recent losses").call(last.read_recent) or ()]
+        self.me.emit(End(step=self.monitor.step, reason=reason, loss=loss, loss_step=loss_step, recent_losses=recent))
 
     def _emit_cost(self) -> None:
         cost = self.monitor.cost()

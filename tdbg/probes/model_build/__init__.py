@@ -16,6 +16,8 @@ from torch.nn.parameter import is_lazy
 from tdbg.core.events import Step, number
 from tdbg.core.guard import Guard
 from tdbg.core.observations.model_build import (
+    BrokenTie,
+    IdleStatistics,
     InitialWeights,
     ModuleTree,
     ShapeMismatch,
@@ -26,6 +28,8 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.probes.memory.live_tensors import is_out_of_memory
 from tdbg.probes.model_build import module_tree
+from tdbg.probes.model_build.broken_ties import Pair, compare_pairs, find_pairs, should_tie
+from tdbg.probes.model_build.idle_averages import LEAST_STEPS, find_idle, find_norms, read_norms
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame, short_path
 from tdbg.runtime.identity_keys import IdentityKeys
@@ -120,8 +124,8 @@ class ModelBuild(Probe):
 
     Reads:  registrations of parameters and children (the frame each comes from), the tree at the root's first call,
             a sample of 1,024 elements and the norm of every weight before the first update, the gradients' presence
-            at the first updates; the frames of an exception that ends the process inside a module.
-    Emits:  TREE once a root, INIT once a root; UNUSED, STUCK, SHAPE when there is cause.
+            at the first updates; after 20 steps the running means of batch normalisation layers; the frames of an exception that ends the process inside a module.
+    Emits:  TREE once a root, INIT once a root, TIE where an embedding and an output layer hold equal weights; UNUSED, STUCK, STATISTICS, SHAPE when there is cause.
     Cost:   3 us a registration while a model is built; 30 us a weight, once; nothing in later steps.
     Limits: initial values only where the first update is still to come; a checkpoint that was loaded before counts as
             initial. Modules made by unpickling have no place. A `SHAPE` is seen only if nobody catches the exception.
@@ -130,7 +134,15 @@ class ModelBuild(Probe):
 
     name = "model-build"
     levels = ("advanced", "extreme")
-    observations = (ModuleTree, InitialWeights, UngradedParameters, StuckAtZero, ShapeMismatch)
+    observations = (
+        ModuleTree,
+        InitialWeights,
+        UngradedParameters,
+        StuckAtZero,
+        BrokenTie,
+        IdleStatistics,
+        ShapeMismatch,
+    )
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
@@ -145,7 +157,7 @@ class ModelBuild(Probe):
         self._examined: IdentityKeys[nn.Module, None] = IdentityKeys()
         self._roots = 0
         self._updates = 0
-        self._settled = False
+        self._settled = self._knows_norms = False
         self._watched = 0  # trainable parameters of the main optimizer
         self._suspects: dict[int, weakref.ref[Tensor]] | None = None  # no gradient so far
         self._zero: dict[str, weakref.ref[Tensor]] = {}  # matrices that began at zero
@@ -268,7 +280,18 @@ class ModelBuild(Probe):
         )
         shares = (rows == 0).float().mean(1)
         values = torch.cat([norms, torch.stack([rows.mean(1), rows.std(1), shares], dim=1).flatten()])
-        read = _Read(self, weights, [weakref.ref(parameter) for parameter in held], suffix, self.monitor.step + 1)
+        pairs = find_pairs(root, held, [weight.name for weight in weights])
+        if pairs:
+            values = torch.cat([values, compare_pairs(pairs, rows)])
+        read = _Read(
+            self,
+            weights,
+            [weakref.ref(parameter) for parameter in held],
+            suffix,
+            self.monitor.step + 1,
+            pairs,
+            is_meant=should_tie(root),
+        )
         if tensors.on_host(values):
             read(values.tolist(), None)
         else:
@@ -296,10 +319,22 @@ class ModelBuild(Probe):
         )
         self.emit(seen, step=step)
 
+    def tell_ties(self, pairs: list[Pair], equal: list[bool], suffix: str, step: int, *, is_meant: bool) -> None:
+        """Tell of an embedding and an output layer with equal weights of their own."""
+        for place, pair in enumerate(pair for pair, is_equal in zip(pairs, equal, strict=True) if is_equal):
+            embedding, head = pair.names
+            more = f"{suffix or '_1'}_{place}" if place else suffix
+            self.emit(BrokenTie(embedding=embedding, head=head, meant=is_meant, suffix=more), step=step)
+
     # the first updates
 
     def update_begins(self, optimizer: "Optimizer") -> None:
-        if self._settled or not self.monitor.is_main(optimizer):
+        if not self.monitor.is_main(optimizer):
+            return
+        if not self._knows_norms and self.monitor.step >= LEAST_STEPS:
+            self._knows_norms = True
+            self._look_at_norms()
+        if self._settled:
             return
         for root in [] if self._roots else self.monitor.trained_roots():
             self._meet(root, train=True)  # a model that is never called as such
@@ -331,6 +366,33 @@ class ModelBuild(Probe):
                 unused=names[:MAX_NAMES], unused_count=len(names), updates=self._updates, watched=self._watched
             )
             self.emit(unused)
+
+    def _look_at_norms(self) -> None:
+        """Batch normalisation layers that see batches, and whose statistics stay where they began."""
+        found = find_norms(self.monitor.trained_roots())
+        if not found or not self.should_sample():
+            return
+        with self.work():
+            values = read_norms([layer for _, layer in found])
+        names, momenta = [name for name, _ in found], [layer.momentum for _, layer in found]
+        step = self.monitor.step
+
+        def tell(values: list[float], record: Step | None) -> None:
+            idle = find_idle(values)
+            if not idle:
+                return
+            seen = IdleStatistics(
+                layers=[names[at] for at in idle[:MAX_NAMES]],
+                layer_count=len(idle),
+                momentum=momenta[idle[0]],
+                batches=int(values[len(names) + idle[0]]),
+            )
+            self.emit(seen, step=step)
+
+        if tensors.on_host(values):
+            tell(values.tolist(), None)
+        else:
+            self.monitor.read_late(values, tell)
 
     def _look_at_zero(self) -> None:
         """Weights that began at zero, are zero still and whose gradient is zero: they will stay so."""
@@ -380,12 +442,24 @@ class _Read:
     """What to do with the figures of the initial weights, read at once or a step later."""
 
     def __init__(
-        self, probe: ModelBuild, weights: list[Weight], refs: list["weakref.ref[Tensor]"], suffix: str, step: int
+        self,
+        probe: ModelBuild,
+        weights: list[Weight],
+        refs: list["weakref.ref[Tensor]"],
+        suffix: str,
+        step: int,
+        pairs: list[Pair],
+        *,
+        is_meant: bool,
     ) -> None:
         self.probe, self.weights, self.refs, self.suffix, self.step = probe, weights, refs, suffix, step
+        self.pairs, self.is_meant = pairs, is_meant
 
     def __call__(self, values: list[float], record: Step | None) -> None:
         self.probe.tell_initial(self.weights, self.refs, values, self.suffix, self.step)
+        if self.pairs:
+            equal = [value > 0.0 for value in values[-len(self.pairs) :]]
+            self.probe.tell_ties(self.pairs, equal, self.suffix, self.step, is_meant=self.is_meant)
 
 
 def _weight(full: str, name: str, module: nn.Module, parameter: Tensor) -> Weight:

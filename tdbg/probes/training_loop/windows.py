@@ -35,6 +35,7 @@ class Track:
     thrown: int = 0  # unused ones whose gradients were cleared
     tail: int = 0  # the last clearing took so many with it, and nothing came after it
     repeats: int = 0  # losses sent backward again
+    added: bool = False  # a backward pass has changed the gradients that are followed
     reset: bool = True  # no gradient of before the last update is in those that are there
     filled: bool = False  # there were gradients after the last backward
     lost: bool = False  # the update begins with gradients that were cleared
@@ -104,7 +105,7 @@ class Track:
         """The update is over."""
         self.windows += 1
         self.backwards = self.fresh = self.pending = self.unused = self.thrown = self.tail = self.repeats = 0
-        self.lost = self.filled = self.clip_before = self.clip_after = self.inside = False
+        self.lost = self.filled = self.added = self.clip_before = self.clip_after = self.inside = False
         self.looking = self.windows < ALL_WINDOWS or self.windows % ALL_WINDOWS < self.lasting + 2
         self.reset = not (self.looking and self._sample)  # nothing followed, nothing said
         self._left = self._marks() if self.looking else ()
@@ -126,7 +127,8 @@ class Track:
         self.unused += 1
         self.tail = 0
         if self.looking:
-            self._left = self._marks()
+            before, self._left = self._left, self._marks()
+            self.added = self.added or before != self._left
             self.filled = any(self._left)
 
     def zeroed(self) -> None:
@@ -154,7 +156,8 @@ class Track:
         self.inside = self.backwards > self._begun
         kept = self.backwards > 0 and not self.in_backward and self.windows > 0
         shown = {
-            "unreset": kept and not self.reset,
+            # not where the program writes the gradients itself, of another precision or part of the model
+            "unreset": kept and not self.reset and self.added,
             "emptied": kept and self.lost and not self.inside,
             # each backward had a batch of its own: else the cleared ones served another purpose (attacks, SAM)
             "thrown": kept and self.thrown > 0 and self.pending > 0 and self.fresh == self.backwards,

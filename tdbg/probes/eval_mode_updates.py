@@ -1,0 +1,96 @@
+"""Updates of a model that is still in eval mode after an evaluation pass."""
+
+import weakref
+from dataclasses import dataclass
+
+from torch import nn
+from torch.optim import Optimizer
+
+from tdbg.core.observations.validation import EvalModeUpdates
+from tdbg.runtime.identity_keys import IdentityKeys
+from tdbg.runtime.root_modules import unwrapped
+
+LASTING_UPDATES = 3  # in a row
+
+
+class LeftInEvalMode:
+    """Follows the mode of each root over training calls, evaluation calls and updates.
+
+    trained: the roots that were updated after a call in train mode; they are remembered over the whole run.
+    """
+
+    def __init__(self, trained: IdentityKeys[nn.Module, None]) -> None:
+        self._trained = trained
+        self._evaluated: IdentityKeys[nn.Module, _Stretch] = IdentityKeys()
+        self._called: weakref.ref[nn.Module] | None = None  # in train mode with gradients, since the last update
+
+    def call(self, module: nn.Module, *, graded: bool, step: int) -> None:
+        """A root is called after so many steps; calls with gradients are not all seen."""
+        root = unwrapped(module)
+        if graded and root.training:
+            self._called = weakref.ref(root)
+            self._evaluated.pop(root, None)
+        elif not graded and not root.training and root in self._trained:
+            self._evaluated.setdefault(root, _Stretch(step))
+
+    def update(self, optimizer: Optimizer, step: int) -> EvalModeUpdates | None:
+        """An optimizer is about to make this step; the observation, once enough of them are in a row."""
+        root = self._called() if self._called is not None else None
+        self._called = None
+        if root is not None and root.training:
+            self._trained[root] = None
+        for root in self._evaluated:
+            stretch = self._evaluated[root]
+            if root.training:
+                del self._evaluated[root]
+            elif step != stretch.last and _holds(optimizer, root):
+                stretch.first, stretch.last = stretch.first or step, step
+                stretch.updates += 1
+                if stretch.updates == LASTING_UPDATES:
+                    return _describe(root, stretch)
+        return None
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Updates of a root since it was evaluated."""
+
+    evaluated: int  # the step after which it was
+    first: int = 0
+    last: int = 0
+    updates: int = 0
+
+
+def _describe(root: nn.Module, stretch: _Stretch) -> EvalModeUpdates | None:
+    dropouts, norms = _silenced_layers(root)
+    if not dropouts + norms:
+        return None
+    return EvalModeUpdates(
+        root=type(root).__name__,
+        since=stretch.first,
+        updates=stretch.updates,
+        evaluated=stretch.evaluated,
+        dropouts=dropouts,
+        norms=norms,
+    )
+
+
+def _holds(optimizer: Optimizer, root: nn.Module) -> bool:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return any(id(p) in held and p.grad is not None for p in root.parameters())
+
+
+def _silenced_layers(root: nn.Module) -> tuple[int, int]:
+    """(dropout layers, batch normalisation layers) that eval mode switches off.
+
+    (0, 0) where a part of the model is in train mode: then somebody has chosen who is in which.
+    """
+    dropouts = norms = 0
+    for layer in root.modules():
+        if layer.training:
+            return 0, 0
+        if isinstance(layer, nn.modules.dropout._DropoutNd):
+            dropouts += layer.p > 0
+        elif isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            norms += bool(layer.track_running_stats)
+    return dropouts, norms

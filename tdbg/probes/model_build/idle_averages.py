@@ -1,0 +1,38 @@
+"""Layers whose running averages stay where they began."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.runtime.root_modules import clean_path, unwrapped
+
+LEAST_STEPS = 20  # done, and batches that a layer has seen
+MAX_NORMS = 512
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
+
+
+def find_norms(roots: Iterable[nn.Module]) -> list[tuple[str, BatchNorm]]:
+    """Batch normalisation layers in train mode that are to keep running statistics, with their names."""
+    return [
+        (clean_path(name), layer)
+        for root in roots
+        for name, layer in unwrapped(root).named_modules()
+        if isinstance(layer, BatchNorm) and layer.training and layer.track_running_stats
+        if layer.running_mean is not None and layer.num_batches_tracked is not None
+    ][:MAX_NORMS]
+
+
+def read_norms(layers: Iterable[BatchNorm]) -> Tensor:
+    """For each layer the largest running mean, and the batches it has seen; on the device of the first."""
+    means = [layer.running_mean.detach().abs().amax().float() for layer in layers]  # type: ignore[union-attr]
+    counts = [layer.num_batches_tracked.detach().float() for layer in layers]  # type: ignore[union-attr]
+    device = means[0].device
+    return torch.stack([one.to(device, non_blocking=True) for one in (*means, *counts)])
+
+
+def find_idle(values: list[float]) -> list[int]:
+    """Of `read_norms`: the places of layers that have seen enough batches and still have a mean of zero."""
+    count = len(values) // 2
+    return [at for at in range(count) if values[at] == 0.0 and values[count + at] >= LEAST_STEPS]

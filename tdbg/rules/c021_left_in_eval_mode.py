@@ -1,0 +1,57 @@
+"""TD-C021: training goes on in eval mode after evaluation."""
+
+from tdbg.core.events import Finding
+from tdbg.core.observations.validation import EvalModeUpdates
+from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
+from tdbg.rules import RULES, ObservingRule, Reported
+
+
+@RULES.add
+class LeftInEvalMode(ObservingRule[Reported]):
+    """Says when a model is updated in eval mode, because nothing switched it back after evaluation.
+
+    What it does: With the flag VALIDATION, or in the opening inspection, it follows the mode of the model that is
+    trained. It speaks when a model that was updated in train mode is evaluated in eval mode without gradients,
+    and then updated three times in a row while it is still in eval mode, with dropout or batch normalisation
+    layers.
+
+    Why it matters: Dropout no longer regularises, and batch normalisation uses its old statistics and no longer
+    learns them. The training loss improves, since dropout is gone, and the model overfits.
+
+    Example:
+        TD-C021 warning: training goes on in eval mode since step 21, after evaluation: Net, 1 dropout layer off,
+        rank 0
+
+    What to do: Call `model.train()` after every evaluation pass, at best at the end of the function that called
+    `model.eval()`. A call at the beginning of each epoch does not cover an evaluation in the middle of one.
+
+    Thresholds: 3 updates in a row. A model that was never updated in train mode, or of which a part is in train
+    mode, is left alone: there the mode is chosen.
+    """
+
+    code = "TD-C021"
+    title = "eval mode left on after evaluation"
+    severity = "warning"
+    observes = (EvalModeUpdates,)
+    kept = Reported
+
+    def evaluate(self, process: ProcessDir, state: Reported, seen: EvalModeUpdates) -> Finding | None:
+        if state.said:
+            return None
+        state.said = True
+        layers = (seen.dropouts, "dropout layer"), (seen.norms, "batch norm layer")
+        off = [counted(count, noun) for count, noun in layers if count]
+        return self.make_finding(
+            f"training goes on in eval mode since step {seen.since}, after evaluation: {seen.root},"
+            f" {' and '.join(off)} off, rank {process.rank}",
+            first_step=seen.since,
+            rank=process.rank,
+            phase="train",
+            evidence=[
+                f"{seen.root} was updated in train mode, evaluated in eval mode after step {seen.evaluated}, and"
+                f" updated {seen.updates} times in eval mode from step {seen.since} on"
+            ],
+            cause="model.train() was not called after evaluation",
+            try_next="model.train() after each evaluation pass",
+        )

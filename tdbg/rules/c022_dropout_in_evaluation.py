@@ -1,0 +1,73 @@
+"""TD-C022: evaluation in eval mode draws random numbers."""
+
+from collections.abc import Iterable
+
+from tdbg.core.events import Finding
+from tdbg.core.observations.validation import EvaluationPass
+from tdbg.core.rundir import ProcessDir
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+
+LEAST_CALLS = 2
+
+
+@RULES.add
+class DropoutInEvaluation(KindsRule):
+    """Says when a model in eval mode still draws random numbers: a dropout function that eval mode does not reach.
+
+    What it does: With the flag VALIDATION, or in the opening inspection, it compares the states of the random
+    generators before and after calls in eval mode without gradients. Where they differ, it stands in front of
+    torch's dropout functions in the calls that follow. A dropout function that is at work is a warning, with its
+    line. Numbers that something else drew are for information: a VAE or a diffusion model samples on purpose.
+
+    Why it matters: `torch.nn.functional.dropout(x, 0.5)` drops in eval mode too, as `training` is True unless it
+    is given, and so does `scaled_dot_product_attention(..., dropout_p=0.1)`. Metrics are worse than the model,
+    and differ from run to run.
+
+    Example:
+        TD-C022 warning: dropout is at work in evaluation: dropout at model.py:31, pass 1 after step 20, Net in
+        eval mode, rank 0
+
+    What to do: Pass `training=self.training`, or `dropout_p=self.p if self.training else 0.0`, or use
+    `nn.Dropout`.
+
+    Thresholds: 2 calls of one pass. Passes in which any layer is in train mode, or in which an input comes again
+    (Monte Carlo dropout), are left alone.
+    """
+
+    code = "TD-C022"
+    title = "dropout in evaluation"
+    severity = "warning"
+    observes = (EvaluationPass,)
+
+    def evaluate(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
+        if (seen.drew or 0) < LEAST_CALLS:
+            return ()
+        where = f"pass {seen.number} after step {seen.step}, {seen.root} in eval mode, rank {process.rank}"
+        kind = "dropout" if seen.drawn_by else "other"
+        if not self.is_news(process, kind) or (kind == "other" and (process.label, "dropout") in self._reported):
+            return ()
+        if seen.drawn_by:
+            at = f" at {seen.drawn_at}" if seen.drawn_at else ""
+            title = f"dropout is at work in evaluation: {seen.drawn_by}{at}, {where}"
+            cause = "the function is told nothing of eval mode: its training argument is True unless it is given"
+            if seen.drawn_by == "scaled_dot_product_attention":
+                cause = "dropout_p is given whatever the mode is"
+            try_next = "pass training=self.training (attention: dropout_p only if self.training), or use nn.Dropout"
+        else:
+            title = f"evaluation draws random numbers: {where}"
+            cause = (
+                "the forward pass samples (on purpose in a VAE or a diffusion model), or drops in a layer of its own"
+            )
+            try_next = "seed it for each pass, or take the mean, if the metrics are to be compared"
+        found = self.make_finding(
+            title,
+            severity=self.severity if seen.drawn_by else "info",
+            first_step=seen.step,
+            rank=process.rank,
+            phase="eval",
+            evidence=[f"{seen.drew} of {seen.compared} calls left the random generators in another state"],
+            cause=cause,
+            try_next=try_next,
+        )
+        return [(kind, found)]

@@ -1,0 +1,79 @@
+"""TD-C025: running averages that nothing updates."""
+
+from collections.abc import Iterable
+
+from tdbg.core.events import Finding
+from tdbg.core.observations import Observed
+from tdbg.core.observations.model_build import IdleStatistics
+from tdbg.core.observations.validation import IdleAverage
+from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted, joined
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+
+
+@RULES.add
+class AverageIdle(KindsRule):
+    """Says when running statistics, or the moving average of a model, stay where they began.
+
+    What it does: With the flag MODEL_BUILD, or in the opening inspection, it reads the running mean of batch
+    normalisation layers after 20 steps, and speaks where it is still 0 in every channel although the layer has
+    seen 20 batches in train mode. With the flag VALIDATION it looks at a `torch.optim.swa_utils.AveragedModel`
+    that is evaluated, and speaks where its `n_averaged` is 0 after 20 steps or more.
+
+    Why it matters: In eval mode batch normalisation then normalises by a mean of 0 and a variance of 1, which
+    training has never seen. An average that is never updated is the model as it was built: its metrics are those
+    of chance.
+
+    Example:
+        TD-C025 warning: 2 batch norm layers keep a running mean of 0: body.1, body.4 (momentum 0), rank 0
+
+    What to do: `momentum` is the share of the new batch (0.1), the other way round than in TensorFlow (0.9). Call
+    `update_parameters(model)` after each update, or evaluate the average only once it has begun.
+
+    Thresholds: 20 steps, 20 batches.
+    """
+
+    code = "TD-C025"
+    title = "running averages that nothing updates"
+    severity = "warning"
+    observes = (IdleStatistics, IdleAverage)
+
+    def evaluate(self, process: ProcessDir, seen: Observed) -> Iterable[tuple[str, Finding]]:
+        kind = seen.PART
+        if not self.is_news(process, kind):
+            return ()
+        if isinstance(seen, IdleStatistics):
+            return [(kind, self._describe_statistics(process, seen))]
+        return [(kind, self._describe_average(process, seen))] if isinstance(seen, IdleAverage) else ()
+
+    def _describe_statistics(self, process: ProcessDir, seen: IdleStatistics) -> Finding:
+        still = seen.momentum == 0
+        why = "momentum 0" if still else f"after {seen.batches} batches"
+        return self.make_finding(
+            f"{counted(seen.layer_count, 'batch norm layer')} {'keeps' if seen.layer_count == 1 else 'keep'} a running"
+            f" mean of 0: {joined(seen.layers, 3)} ({why}), rank {process.rank}",
+            first_step=seen.step,
+            rank=process.rank,
+            phase="forward",
+            module=seen.layers[0] if seen.layers else "",
+            evidence=[seen.text()],
+            cause="momentum is 0: the running statistics take nothing from a batch"
+            if still
+            else "what these layers get is zero on average in every channel, or something writes their statistics back",
+            try_next="momentum=0.1: the share that a new batch has"
+            if still
+            else "look at the input of these layers with --flag FORWARD",
+        )
+
+    def _describe_average(self, process: ProcessDir, seen: IdleAverage) -> Finding:
+        return self.make_finding(
+            f"the average of {seen.averaged} that is evaluated was never updated, after step {seen.step},"
+            f" rank {process.rank}",
+            first_step=seen.step,
+            rank=process.rank,
+            phase="eval",
+            evidence=[seen.text()],
+            cause="update_parameters() was not called: the average is the model as it was built",
+            try_next="update_parameters(model) after each update",
+        )

@@ -1,0 +1,84 @@
+"""TD-S011: an optimizer that updates nothing of the model that runs."""
+
+from tdbg.core.events import Finding
+from tdbg.core.observations.optimizer import EmptyUpdates, ParameterCoverage
+from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted, joined
+from tdbg.rules import RULES, ObservingRule, Reported
+
+
+@RULES.add
+class UpdatesNothing(ObservingRule[Reported]):
+    """Says when no parameter that the optimizer holds gets a gradient, while the model has gradients nobody uses.
+
+    What it does: With the flag OPTIMIZER, or in the opening inspection, it compares what the optimizer holds with
+    the model that runs. It speaks when nothing in the optimizer has had a gradient in 4 updates in a row, and
+    parameters that no optimizer holds have some: every parameter it holds is frozen, or belongs to another
+    instance of the model, or to a layer that was replaced. Where only some parameters are left out, TD-S006
+    speaks.
+
+    Why it matters: `optimizer.step()` passes over parameters without a gradient. The model keeps its initial
+    weights, and nothing fails.
+
+    Example:
+        TD-S011 error: AdamW has updated nothing since step 1: its 4 parameters are not those of the Net that
+        runs, rank 0
+
+    What to do: Build the optimizer last: after the head is replaced, after `copy.deepcopy`, `from_pretrained`,
+    wrapping, and after it is decided what is frozen.
+
+    Thresholds: 4 updates in a row. A program that moves gradients to copies of the parameters itself is left
+    alone.
+    """
+
+    code = "TD-S011"
+    title = "optimizer that updates nothing of the model"
+    severity = "error"
+    leads_to = ("TD-G003", "TD-G005", "TD-S007")
+    observes = (EmptyUpdates, ParameterCoverage)
+    kept = Reported
+
+    def evaluate(self, process: ProcessDir, state: Reported, seen: EmptyUpdates | ParameterCoverage) -> Finding | None:
+        if isinstance(seen, ParameterCoverage):
+            state.said = state.said or bool(seen.forgotten)  # TD-S006 says more of those
+            return None
+        if state.said:
+            return None
+        state.said = True
+        what, cause, try_next = _explain(seen)
+        names = f": {joined(seen.names, 3)}" if seen.names else ""
+        used = f"{counted(seen.graded, 'parameter')} of {seen.root}" if seen.graded else f"parameters of {seen.root}"
+        return self.make_finding(
+            f"{seen.optimizer} has updated nothing since step {seen.since}: {what}, rank {process.rank}",
+            first_step=seen.since,
+            rank=process.rank,
+            phase="optimizer",
+            evidence=[
+                f"no gradient in any of its {counted(seen.held, 'parameter')} in {seen.updates} updates in a row",
+                f"{used} have gradients that no optimizer uses{names}",
+            ],
+            cause=cause,
+            try_next=try_next,
+        )
+
+
+def _explain(seen: EmptyUpdates) -> tuple[str, str, str]:
+    """What it holds instead, the cause, and what to try."""
+    if seen.frozen == seen.held:
+        return (
+            f"all {counted(seen.held, 'parameter')} that it holds are frozen",
+            "the optimizer was given what requires_grad_(False) has frozen, and not what is to be trained",
+            "give the optimizer the parameters with requires_grad, once all layers are in place",
+        )
+    if seen.strangers == seen.held:
+        return (
+            f"its {counted(seen.held, 'parameter')} are not those of the {seen.root} that runs",
+            "the optimizer was built on another instance of the model, or before its parameters were replaced",
+            "build the optimizer from the model that is called: after copy.deepcopy, from_pretrained or wrapping",
+        )
+    return (
+        f"of {counted(seen.held, 'parameter')} {seen.frozen} are frozen, {seen.strangers} not in the {seen.root} that"
+        " runs",
+        "a layer was replaced after the optimizer was built, and the rest is frozen",
+        "build the optimizer after the layer is replaced",
+    )

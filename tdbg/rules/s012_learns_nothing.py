@@ -1,0 +1,178 @@
+"""TD-S012: a cross-entropy that stays where guessing puts it."""
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import fmean, median, variance
+from typing import ClassVar
+
+from tdbg.core.events import End, Event, Finding, Observation, Step, as_float
+from tdbg.core.observations import Observed
+from tdbg.core.observations.backward import LossGraph
+from tdbg.core.observations.optimizer import UpdateSizes
+from tdbg.core.rundir import ProcessDir
+from tdbg.rules import RULES, ObservingRule, read_observations
+from tdbg.rules.text import figure
+from tdbg.rules.view import finite
+
+PATIENT_STEPS = 150  # since the rate rose last, until the loss is judged
+CERTAIN_STEPS = 1000  # from here on it is a warning
+WITHIN = 0.03  # of the loss of guessing, or of the first loss
+LEAST_LOSSES, MOST_LOSSES = 16, 100  # that are compared
+LEAST_RATES = 16  # records in which the rate no longer rose
+FIRST_LOSSES = 5
+RISE = 1.02  # of the rate
+SIGMAS = 3.0  # of the difference between the halves: more is a fall
+
+
+@dataclass
+class _State:
+    classes: int | None = None  # None: the loss is no mean cross-entropy, or nothing is known of it
+    is_known: bool = False
+    rate: float = 0.0
+    since: int = 0  # the step in which the rate was highest first
+    rates: int = 0  # records since then
+    epoch: int | None = None
+    first: list[float] = field(default_factory=list)
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_LOSSES))
+    norms: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_LOSSES))
+    ratio: float | None = None  # of the last update to the weights
+    found: Finding | None = None
+
+
+@RULES.add
+class LearnsNothing(ObservingRule[_State]):
+    """Says when a cross-entropy is no better than guessing after 150 steps, and does not fall.
+
+    What it does: It needs the graph of the loss (flag BACKWARD, or the opening inspection), which tells that the
+    loss is a mean cross-entropy, and over how many classes. From 150 steps after the learning rate has stopped
+    rising it compares the last losses on record with ln(classes), which a model gets that gives each class the
+    same probability. It speaks when their mean is within 3 % of that, or above it and within 3 % of the first
+    losses, and the later half is not lower than the earlier one by 3 standard errors.
+
+    Why it matters: Labels that were shuffled apart from their inputs, inputs of zeros, a model whose output does
+    not depend on its input, and updates that do not reach the weights all look like this.
+
+    Example:
+        TD-S012 info: the loss is that of guessing after 150 steps: 2.304, ln(10 classes) = 2.303, rank 0
+
+    What to do: Overfit one batch of 8 samples: where that works, look at the data (print inputs beside labels);
+    where it does not, at the model and its updates. A small learning rate may only need more steps.
+
+    Thresholds: 150 steps for information, as some healthy runs start as slowly; 1,000 steps after a whole epoch
+    for a warning. 16 losses: those on record, and at the end those of the last 100 steps. A rate that still rises
+    (warm-up), and a loss of several terms, are left alone.
+    """
+
+    code = "TD-S012"
+    title = "loss that stays where guessing puts it"
+    severity = "warning"
+    causes = (
+        *("TD-C008", "TD-C010", "TD-C013", "TD-C014", "TD-C021", "TD-C023", "TD-C024", "TD-D002", "TD-D003", "TD-G002"),
+        *("TD-G003", "TD-G005", "TD-N005", "TD-S002", "TD-S004", "TD-S005", "TD-S006", "TD-S007", "TD-S010", "TD-S011"),
+    )
+    listens: ClassVar[tuple[type[Event], ...]] = (Observation, Step, End)
+    observes = (LossGraph, UpdateSizes)
+    kept = _State
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        """Losses of training steps are followed; of observations the loss's graph and the size of updates."""
+        state = self._states[process.label]
+        for seen in read_observations(event, self.observes):
+            self.evaluate(process, state, seen)
+        if not state.classes:
+            return ()
+        found = None
+        if isinstance(event, Step) and event.phase == "train" and not event.skipped:
+            self._follow_loss(state, event)
+            found = self._judge(process, state, event.step)
+        elif isinstance(event, End) and state.found is None and len(event.recent_losses) >= LEAST_LOSSES:
+            state.losses = deque(event.recent_losses, maxlen=MOST_LOSSES)
+            found = self._judge(process, state, event.step)
+        return self.report_once(self._given, found) if found is not None else ()
+
+    def evaluate(self, process: ProcessDir, state: _State, seen: Observed) -> None:
+        """What the loss is, and how far the last update went."""
+        if isinstance(seen, UpdateSizes):
+            state.ratio = as_float(seen.ratio_median)
+        elif isinstance(seen, LossGraph):
+            classes = seen.classes if (seen.classes or 0) > 1 else None
+            # Several losses, or one over a changing number of classes, are not judged.
+            state.classes = classes if not state.is_known or classes == state.classes else None
+            state.is_known = True
+
+    def _follow_loss(self, state: _State, step: Step) -> None:
+        loss, norm = finite(step.loss), finite(step.grad_norm)
+        if loss is None:
+            return
+        if len(state.first) < FIRST_LOSSES:
+            state.first.append(loss)
+        rate = max((found for found in map(finite, step.lr) if found is not None), default=0.0)
+        if rate > RISE * state.rate or not state.since:
+            state.rate, state.since, state.rates = rate, step.step, 0
+            state.losses.clear()
+        state.rates += 1
+        state.epoch = step.epoch
+        state.losses.append(loss)
+        if norm is not None and step.scale is None:
+            state.norms.append(norm)
+
+    def _judge(self, process: ProcessDir, state: _State, step: int) -> Finding | None:
+        steps = step - state.since + 1
+        if steps < PATIENT_STEPS or state.rates < LEAST_RATES or len(state.losses) < LEAST_LOSSES:
+            return None
+        is_certain = steps >= CERTAIN_STEPS and state.epoch != 0
+        if state.found is None and self._is_flat(state):
+            state.found = self._describe(process, state, step, self.severity if is_certain else "info")
+            return state.found
+        if state.found is not None and is_certain and self._given[0].severity == "info" and self._is_flat(state):
+            self._given[0].severity = self.severity
+        return None
+
+    def _is_flat(self, state: _State) -> bool:
+        """No better than guessing, and not falling."""
+        losses = list(state.losses)
+        guessing, first, mean = math.log(state.classes or 1), fmean(state.first), fmean(losses)
+        is_guessing = abs(mean - guessing) <= WITHIN * guessing
+        is_first = mean > guessing and abs(mean - first) <= WITHIN * first
+        half = len(losses) // 2
+        early, late = losses[:half], losses[half:]
+        error = math.sqrt(variance(early) / len(early) + variance(late) / len(late))
+        return (is_guessing or is_first) and fmean(early) - fmean(late) <= SIGMAS * error
+
+    def _describe(self, process: ProcessDir, state: _State, step: int, severity: str) -> Finding:
+        classes, mean = state.classes or 1, fmean(state.losses)
+        guessing = math.log(classes)
+        what = "that of guessing" if abs(mean - guessing) <= WITHIN * guessing else "no better than at first"
+        evidence = [
+            f"mean of the last {len(state.losses)} losses: {figure(mean)}; of the first {len(state.first)}: {figure(fmean(state.first))}",
+            f"learning rate {figure(state.rate)}",
+        ]
+        if state.norms:
+            evidence.append(f"gradient norm {figure(median(state.norms))} (median)")
+        if state.ratio is not None:
+            evidence.append(f"update to weight {figure(state.ratio)} (median of the sampled weights)")
+        return self.make_finding(
+            f"the loss is {what} after {step} steps: {figure(mean)}, ln({classes} classes) = {figure(guessing)},"
+            f" rank {process.rank}",
+            severity=severity,
+            first_step=step,
+            rank=process.rank,
+            phase="loss",
+            evidence=evidence,
+            cause=_suspect(state),
+            try_next="overfit one batch of 8 samples; print inputs beside their labels as the loss gets them",
+            grade="statistical",
+        )
+
+
+def _suspect(state: _State) -> str:
+    """The first of what is suspicious in the record, in the order in which one would look."""
+    if state.rate < 1e-7:
+        return f"the learning rate is tiny: {figure(state.rate)}"
+    if state.norms and median(state.norms) < 1e-6:
+        return "gradients are close to zero: the loss hardly depends on the weights"
+    if state.ratio is not None and state.ratio < 1e-6:
+        return "updates are far smaller than the weights: a rate that is too small, or a format that is too coarse"
+    return "gradients and updates look usual: labels that do not belong to their inputs, or inputs that carry nothing"

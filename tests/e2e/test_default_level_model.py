@@ -1,0 +1,55 @@
+"""Silent bugs of models, losses and modes: the default level names them, and says nothing of the healthy twin."""
+
+import pytest
+
+from tests.e2e.conftest import Runner, program
+
+NAMED = {  # kind -> code, and a part of the first line
+    "left-in-eval-mode": ("TD-C021", "in eval mode since step 21, after evaluation: Net, 1 dropout layer and 1 batch"),
+    "left-in-eval-mode-late": ("TD-C021", "in eval mode since step 71"),
+    "functional-dropout": ("TD-C022", ", pass 1 after step 20, FunctionalDropout in eval mode"),
+    "attention-dropout": ("TD-C022", "at work in evaluation: scaled_dot_product_attention at"),
+    "softmax-twice": ("TD-C023", "softmax before cross_entropy, which applies its own: (32, 4)"),
+    "sigmoid-twice": ("TD-C023", "sigmoid before binary_cross_entropy_with_logits, which applies its own: (32, 4)"),
+    "batch-softmax": ("TD-C023", "log_softmax over the batch dimension before nll_loss: (32, 4)"),
+    "all-pairs": ("TD-C024", "the loss is over (32, 32) pairs: predictions of (32, 1) broadcast against targets"),
+    "another-instance": ("TD-S011", "since step 1: its 6 parameters are not those of the Net that runs"),
+    "frozen-alone": ("TD-S011", "AdamW has updated nothing since step 1: all 4 parameters that it holds are frozen"),
+    "shuffled-labels": (
+        "TD-S012",
+        "steps: 1.",
+    ),
+    "still-norm": ("TD-C025", "1 batch norm layer keeps a running mean of 0: body.1 (momentum 0)"),
+    "still-average": ("TD-C025", "the average of Net that is evaluated was never updated, after step 20"),
+    "broken-tie": ("TD-C027", "embedding.weight and head.weight were to be one and are two tensors, equal before"),
+    "autocast-off": ("TD-C026", "autocast to bfloat16 on cpu does not apply: all 2 linear and convolution layers put"),
+}
+
+HEALTHY = (
+    *("accumulated", "adversarial", "attention", "autoencoder", "averaged", "contrast", "copy", "denoise", "distil"),
+    *("focal", "frozen-body", "language", "low-rank", "masters", "monte-carlo", "rank", "reinforce", "smoothed"),
+    *("two-tasks", "warm-up"),
+)
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
+    result = watched(program("planted_model", kind, "fault"))
+    assert result.code == 0, result.stderr
+    code, words = NAMED[kind]
+    finding = result.verdict["findings"][0]
+    assert finding["code"] == code and words in finding["title"], result.stderr
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
+    result = watched(program("planted_model", kind, "healthy"))
+    assert result.code == 0, result.stderr
+    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_the_default_level_is_silent_about_healthy_models(watched: Runner, kind: str) -> None:
+    result = watched(program("healthy_model", kind))
+    assert result.code == 0, result.stderr
+    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr

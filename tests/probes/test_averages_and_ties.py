@@ -1,0 +1,275 @@
+"""Running statistics and averages that nothing updates, and weights that were to be one."""
+
+import copy
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from probes.judging import codes, findings, seen
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, TensorDataset
+
+BUILD = {"flags": {"MODEL_BUILD": True}, "max_overhead": 1e6}
+VALIDATION = {"flags": {"VALIDATION": True}, "max_overhead": 1e6}
+
+
+def train(model: nn.Module, steps: int = 30, after: Callable[[], None] = lambda: None) -> None:
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        after()
+
+
+def normed(**options: Any) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, **options), nn.ReLU(), nn.Linear(6, 2))
+
+
+# running statistics
+
+
+def test_a_momentum_of_zero(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**BUILD)
+    train(normed(momentum=0.0))
+    (finding,) = findings(watched, tmp_path)
+    assert (finding.code, finding.severity, finding.first_step) == ("TD-C025", "warning", 20)
+    assert finding.title == "1 batch norm layer keeps a running mean of 0: 1 (momentum 0), rank 0"
+
+
+def test_inputs_of_zero_are_another_cause(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**BUILD)
+    model = normed()
+    nn.init.zeros_(model[0].weight).requires_grad_(False)
+    nn.init.zeros_(model[0].bias).requires_grad_(False)
+    train(model)
+    (finding,) = [one for one in findings(watched, tmp_path) if one.code == "TD-C025"]
+    assert "(after 21 batches)" in finding.title and "zero on average" in finding.cause
+
+
+def unused() -> nn.Module:
+    model = normed()
+    model.add_module("aside", nn.Identity())
+    model.aside.norm = nn.BatchNorm1d(6)
+    return model
+
+
+def frozen() -> nn.Module:
+    model = normed(momentum=0.0)
+    model[1].eval()
+    return model
+
+
+def double() -> nn.Module:
+    """Half of the batches are kept out of the statistics."""
+
+    class Twice(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            found = super().forward(x)
+            self[1].momentum = 0.0
+            found = found + super().forward(x)
+            self[1].momentum = 0.1
+            return found
+
+    return Twice(*normed())
+
+
+HEALTHY_NORMS: dict[str, Callable[[], nn.Module]] = {
+    "usual": normed,
+    "cumulative": lambda: normed(momentum=None),
+    "slow": lambda: normed(momentum=1e-4),
+    "without statistics": lambda: normed(track_running_stats=False),
+    "frozen": frozen,
+    "unused": unused,
+    "fed twice": double,
+    "no norm": lambda: nn.Linear(4, 2),
+    "layer norm": lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)),
+    "pretrained": lambda: (model := normed(momentum=0.0), model[1].running_mean.fill_(0.5))[0],
+}
+
+
+@pytest.mark.parametrize("kind", HEALTHY_NORMS)
+def test_statistics_that_move_or_are_not_used(watch: Any, tmp_path: Path, kind: str) -> None:
+    watched = watch(**BUILD)
+    train(HEALTHY_NORMS[kind]())
+    assert "TD-C025" not in codes(watched, tmp_path)
+    assert not seen(watched, "model-build", "STATISTICS")
+
+
+def test_a_run_of_few_steps_is_not_judged(watch: Any) -> None:
+    watched = watch(**BUILD)
+    train(normed(momentum=0.0), steps=19)
+    assert not seen(watched, "model-build", "STATISTICS")
+
+
+# averages of models
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module) -> None:
+    model.eval()
+    for (x,) in DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=4):
+        model(x)
+
+
+def average_of(model: nn.Module) -> AveragedModel:
+    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
+
+
+def test_an_average_that_is_never_updated(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**VALIDATION)
+    model = normed()
+    average = average_of(model)
+    train(model)
+    evaluate(average)
+    train(model)
+    (finding,) = findings(watched, tmp_path)
+    assert (finding.code, finding.severity) == ("TD-C025", "warning")
+    assert finding.title == ("the average of Sequential that is evaluated was never updated, after step 30, rank 0")
+
+
+def updated(model: nn.Module, average: AveragedModel) -> None:
+    train(model, after=lambda: average.update_parameters(model))
+    evaluate(average)
+
+
+def updated_once(model: nn.Module, average: AveragedModel) -> None:
+    train(model)
+    average.update_parameters(model)
+    evaluate(average)
+
+
+def at_the_beginning(model: nn.Module, average: AveragedModel) -> None:
+    evaluate(average)
+    train(model, steps=5)
+    evaluate(average)
+
+
+def not_evaluated(model: nn.Module, average: AveragedModel) -> None:
+    train(model)
+    evaluate(model)
+
+
+def by_hand(model: nn.Module, average: AveragedModel) -> None:
+    """An average of the program's own has no counter."""
+    own = copy.deepcopy(model)
+    train(model)
+    evaluate(own)
+
+
+@pytest.mark.parametrize(
+    "run", [updated, updated_once, at_the_beginning, not_evaluated, by_hand], ids=lambda one: one.__name__
+)
+def test_an_average_that_is_used_as_it_should(watch: Any, tmp_path: Path, run: Any) -> None:
+    watched = watch(**VALIDATION)
+    model = normed()
+    run(model, average_of(model))
+    train(model.train(), steps=4)
+    assert codes(watched, tmp_path) == []
+
+
+# weights that were to be one
+
+
+class Language(nn.Module):
+    """Tokens in, scores of tokens out."""
+
+    def __init__(self, words: int = 12) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, 8)
+        self.position = nn.Embedding(8, 8)
+        self.body = nn.Linear(8, 8)
+        self.head = nn.Linear(8, words, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = (x > 0).long().sum(1)
+        return self.head(self.body(self.embedding(tokens) + self.position(tokens)))
+
+
+def copied(model: Language) -> nn.Module:
+    model.head.weight = nn.Parameter(model.embedding.weight.detach().clone())
+    return model
+
+
+@pytest.mark.parametrize(("configured", "severity"), [(True, "warning"), (False, "info"), (None, "info")])
+def test_a_tie_that_broke(watch: Any, tmp_path: Path, configured: bool | None, severity: str) -> None:
+    watched = watch(**BUILD)
+    model = copied(Language())
+    if configured is not None:
+        model.config = types.SimpleNamespace(tie_word_embeddings=configured)
+    train(model)
+    (finding,) = findings(watched, tmp_path)
+    assert (finding.code, finding.severity, finding.first_step) == ("TD-C027", severity, 1)
+    assert finding.title.startswith("embedding.weight and head.weight ") and finding.title.endswith(
+        "are two tensors, equal before the first update, rank 0"
+    )
+
+
+def tied(model: Language) -> nn.Module:
+    model.head.weight = model.embedding.weight
+    return model
+
+
+def constant(model: Language) -> nn.Module:
+    for layer in (model.embedding, model.head):
+        nn.init.constant_(layer.weight, 0.02)
+    return model
+
+
+def nearly(model: Language) -> nn.Module:
+    copied(model).head.weight.data[0, 0] += 1e-6
+    return model
+
+
+class Distilled(nn.Module):
+    """A copy of a tied model beside it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.student, self.teacher = model, copy.deepcopy(model).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.student(x) - self.teacher(x).detach()
+
+
+class Cloned(nn.Module):
+    """Layers that are copies of one, as those of `nn.TransformerEncoder`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.encoder(x[:, None]).flatten(1)
+
+
+class Configured(Language):
+    """A configuration whose default says so, and an output layer of the same shape that is another thing."""
+
+    config = types.SimpleNamespace(tie_word_embeddings=True)
+
+
+TIES: dict[str, Callable[[], nn.Module]] = {
+    "untied": Language,
+    "tied": lambda: tied(Language()),
+    "constant": lambda: constant(Language()),
+    "nearly": lambda: nearly(Language()),
+    "teacher": lambda: Distilled(tied(Language())),
+    "untied teacher": lambda: Distilled(Language()),
+    "cloned layers": Cloned,
+    "configured": Configured,
+    "tiny": lambda: copied(Language(words=7)),
+}
+
+
+@pytest.mark.parametrize("kind", TIES)
+def test_weights_that_are_one_or_were_never_meant_to_be(watch: Any, tmp_path: Path, kind: str) -> None:
+    watched = watch(**BUILD)
+    train(TIES[kind]())
+    assert "TD-C027" not in codes(watched, tmp_path)
+    assert not seen(watched, "model-build", "TIE")
