@@ -165,6 +165,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-D007	a transform makes NaN'
     printf '%s\n' 'TD-D008	value range of a transform'
     printf '%s\n' 'TD-D009	a transform without effect'
+    printf '%s\n' 'TD-D010	inputs of evaluation are scaled otherwise'
     printf '%s\n' 'TD-G001	gradient explosion'
     printf '%s\n' 'TD-G002	vanishing gradients'
     printf '%s\n' 'TD-G003	parameters without a gradient'

@@ -1,0 +1,73 @@
+"""Small trainings with one silent bug in their data each, and the same training without it.
+
+usage: planted_data.py KIND fault|healthy; nothing raises, and nothing of tdbg is named.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+FAULTY = sys.argv[2] == "fault"
+FEATURES, CLASSES = 16, 4
+Batches = Iterable[tuple[Tensor, Tensor]]
+
+
+def samples(count: int, seed: int, scale: float = 1.0) -> TensorDataset:
+    """Inputs and the classes that a linear map gives them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, FEATURES, generator=generator)
+    y = (x @ torch.randn(FEATURES, CLASSES, generator=torch.Generator().manual_seed(0))).argmax(1)
+    return TensorDataset(x * scale, y)
+
+
+@dataclass
+class Training:
+    """What a training is made of; a bug changes one part."""
+
+    loader: Batches = field(default_factory=lambda: DataLoader(samples(640, 1), batch_size=32, shuffle=True))
+    checks: Batches = field(default_factory=lambda: DataLoader(samples(160, 2), batch_size=32))
+    make_model: Callable[[], nn.Module] = lambda: nn.Sequential(
+        nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, CLASSES)
+    )
+    epochs: int = 4
+    step_s: float = 0.004
+
+    def run(self) -> None:
+        torch.manual_seed(0)
+        model = self.make_model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(self.epochs):
+            model.train()
+            for x, y in self.loader:
+                optimizer.zero_grad()
+                loss = nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                time.sleep(self.step_s)
+            model.eval()
+            with torch.no_grad():
+                hits = sum(int((model(x).argmax(1) == y).sum()) for x, y in self.checks)
+        print(f"loss {loss.item():.3f}, {hits} hits")
+
+
+def training(kind: str) -> Training:
+    """The training with the part that a bug of this kind changes."""
+    match kind:
+        case "scaled":
+            return Training(checks=DataLoader(samples(160, 2, 100.0 if FAULTY else 1.0), batch_size=32))
+        case "scaled-early":  # the first pass comes within the opening steps
+            many = DataLoader(samples(320, 1), batch_size=32, shuffle=True)
+            return Training(loader=many, checks=DataLoader(samples(60, 2, 50.0 if FAULTY else 1.0), batch_size=60))
+        case "scaled-short":  # steps so short that the hooks are away when the pass comes
+            many = DataLoader(samples(6400, 1), batch_size=32, shuffle=True)
+            return Training(loader=many, checks=DataLoader(samples(160, 2, 0.01 if FAULTY else 1.0)), step_s=0.0)
+    raise SystemExit(f"no kind {kind!r}")
+
+
+if __name__ == "__main__":
+    training(sys.argv[1]).run()
