@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.conftest import Runner, program
+from tests.e2e.conftest import Runner, program, torchrun
 
 NAMED = {  # kind -> code, and a part of the first line
     "scaled": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
@@ -25,3 +25,30 @@ def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kin
     result = watched(program("planted_data", kind, "healthy"))
     assert result.code == 0, result.stderr
     assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
+
+
+RANKS = {  # kind -> code, and a part of the first line
+    "clip": ("TD-R008", "differ between rank 0 and rank 1 since step 12, equal until step 8"),
+    "past-wrapper": ("TD-R008", "differ between rank 0 and rank 1 since step 12, equal until step 8"),
+    "replaced": ("TD-R008", "3.weight, 3.bias differ between rank 0 and rank 1 from the first look on"),
+    "late-init": ("TD-R008", "3.weight differs between rank 0 and rank 1 from the first look on"),
+    "by-hand": ("TD-R008", "differ between rank 0 and rank 1 since step 16, equal until step 12"),
+    "same-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
+}
+MAY_DIFFER = ("ignored", "local-sgd", "zero", "actors", "two-models", "one-batch", "split-model")
+
+
+@pytest.mark.parametrize("kind", RANKS)
+def test_the_default_level_names_ranks_that_differ_or_do_the_same(watched: Runner, kind: str) -> None:
+    result = watched(torchrun("planted_ranks", kind, "fault"))
+    assert result.code == 0, result.stderr
+    code, words = RANKS[kind]
+    finding = result.verdict["findings"][0]
+    assert finding["code"] == code and words in finding["title"], result.stderr
+
+
+@pytest.mark.parametrize("kind", [*RANKS, *MAY_DIFFER])
+def test_ranks_that_agree_or_may_differ_are_no_finding(watched: Runner, kind: str) -> None:
+    result = watched(torchrun("planted_ranks", kind, "healthy"))
+    assert result.code == 0, result.stderr
+    assert result.verdict["findings"] == [], result.stderr
