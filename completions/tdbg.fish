@@ -166,6 +166,8 @@ function __tdbg_CODE
     printf '%s\n' 'TD-D008	value range of a transform'
     printf '%s\n' 'TD-D009	a transform without effect'
     printf '%s\n' 'TD-D010	inputs of evaluation are scaled otherwise'
+    printf '%s\n' 'TD-D011	evaluation on training data'
+    printf '%s\n' 'TD-D013	samples in the order of their labels'
     printf '%s\n' 'TD-G001	gradient explosion'
     printf '%s\n' 'TD-G002	vanishing gradients'
     printf '%s\n' 'TD-G003	parameters without a gradient'

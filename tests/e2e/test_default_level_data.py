@@ -8,6 +8,10 @@ NAMED = {  # kind -> code, and a part of the first line
     "scaled": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
     "scaled-early": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
     "scaled-short": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
+    "training-data": ("TD-D011", "indices of Subset of TensorDataset (80) looked at are also in the training data"),
+    "training-file": ("TD-D011", "samples of TensorDataset looked at are also in the training data"),
+    "sorted": ("TD-D013", "in the order of their labels"),
+    "grouped": ("TD-D013", "2 classes, one class in each batch"),
 }
 
 

@@ -1,8 +1,9 @@
 """What training and evaluation data hold side by side: real loaders, real models, and what the rules make of it."""
 
 import gc
+import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,20 @@ import numpy
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    random_split,
+)
 
 from tests.probes.judging import findings, seen
 
 FEATURES = 16
-WATCHED = ("TD-D010",)
+WATCHED = ("TD-D010", "TD-D011", "TD-D013")
 Call = Callable[[nn.Module, Any], Tensor]
 
 
@@ -47,7 +56,7 @@ def run(
     watch: Any,
     train: Dataset[Any] | DataLoader[Any],
     check: Dataset[Any] | DataLoader[Any],
-    *,
+    *more: DataLoader[Any],
     call: Call = first_input,
     check_call: Call | None = None,
     steps: int = 6,
@@ -68,7 +77,7 @@ def run(
             optimizer.step()
         model.eval()
         with torch.no_grad():
-            for batch in loaders[1]:
+            for batch in itertools.chain(loaders[1], *more):
                 (check_call or call)(model, batch)
         model.train()
     watched.monitor.finish()
@@ -76,8 +85,9 @@ def run(
 
 
 def told(watched: Any, folder: Path) -> list[str]:
-    """The codes of this probe's rules."""
-    return [finding.code for finding in findings(watched, folder) if finding.code in WATCHED]
+    """The codes of this probe's rules, without notes."""
+    found = [one for one in findings(watched, folder) if one.severity != "info"]
+    return [finding.code for finding in found if finding.code in WATCHED]
 
 
 SCALES = {"wider": (100.0, 0.0), "narrower": (0.01, 0.0), "255": (255.0, 0.0), "apart": (1.0, 100.0)}
@@ -179,6 +189,91 @@ def test_healthy_variants_are_no_finding(watch: Any, tmp_path: Path, kind: str) 
     watched = run(watch, train, check, **options)
     assert told(watched, tmp_path) == []
     assert not watched.failures
+
+
+WHOLE = labelled(normal(192))
+
+
+def halves(seed: int) -> list[Subset[Any]]:
+    return random_split(WHOLE, [160, 32], torch.Generator().manual_seed(seed))
+
+
+def loader(data: Any, indices: Any = None) -> DataLoader[Any]:
+    return DataLoader(data, batch_size=16, sampler=None if indices is None else SubsetRandomSampler(indices))
+
+
+LEAKS: dict[str, tuple[Any, Any]] = {
+    "the same file read twice": (labelled(normal()), labelled(normal(48))),
+    "two splits drawn apart": (halves(1)[0], halves(2)[1]),
+    "a subset of a subset": (Subset(WHOLE, range(150)), Subset(Subset(WHOLE, range(100)), range(60, 100))),
+    "token ids": (labelled(normal(scale=50).long()), labelled(normal(48, scale=50).long())),
+    "training in part": (loader(labelled(normal(400))), labelled(normal(400))),
+}
+
+
+@pytest.mark.parametrize("how", LEAKS)
+def test_evaluation_on_training_data_is_named(watch: Any, tmp_path: Path, how: str) -> None:
+    watched = run(watch, *LEAKS[how])
+    (finding,) = [one for one in findings(watched, tmp_path) if one.code == "TD-D011"]
+    assert finding.severity == "warning" and "are also in the training data" in finding.title
+    assert finding.grade == ("located" if "indices" in finding.title else "statistical")
+
+
+def test_the_training_set_evaluated_on_purpose_is_a_note(watch: Any, tmp_path: Path) -> None:
+    data = labelled(normal())
+    (finding,) = findings(run(watch, data, DataLoader(data, batch_size=32)), tmp_path)
+    assert (finding.code, finding.severity) == ("TD-D011", "info")
+
+
+def test_training_data_beside_clean_evaluation_data_is_a_note(watch: Any, tmp_path: Path) -> None:
+    data, again, clean = labelled(normal()), loader(labelled(normal())), loader(labelled(normal(48, seed=2)))
+    for number, checks in enumerate(((again, clean), (clean, again))):
+        (finding,) = findings(run(watch, data, *checks), tmp_path / str(number))
+        assert (finding.code, finding.severity) == ("TD-D011", "info")
+
+
+class Stream(IterableDataset[Any]):
+    """Sorted samples that come in a stream."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(x, index // 24) for index, x in enumerate(normal())])
+
+
+BITS = torch.randint(0, 2, (192, FEATURES), generator=torch.Generator().manual_seed(0)).float()
+BITS[:, 6:] = 0.5
+SORTED = torch.arange(96) // 24
+CLEAN: dict[str, tuple[Any, ...]] = {
+    "other data": (labelled(normal()), labelled(normal(48, seed=2))),
+    "one split": (halves(1)[0], halves(1)[1]),
+    "samplers over one dataset": (loader(WHOLE, range(150)), loader(WHOLE, range(150, 192))),
+    "the training loader itself": (SAME := loader(labelled(normal())), SAME),
+    "augmented training data": (Augmented(), labelled(torch.cat([normal(1, seed=one) for one in range(96)]))),
+    "inputs of a few bits": (labelled(BITS[:96]), labelled(BITS[96:])),
+    "a few shared samples": (labelled(normal()), labelled(torch.cat([normal()[:12], normal(48, seed=2)]))),
+    "empty images": (labelled(normal() * 0), labelled(normal(48) * 0)),
+    "shuffled labels": (DataLoader(TensorDataset(normal(), SORTED), 16, shuffle=True), labelled(normal(48, seed=2))),
+    "a stream": (Stream(), labelled(normal(48, seed=2))),
+    "evaluation data in order": (labelled(normal()), TensorDataset(normal(96, seed=2), SORTED)),
+    "labels that never repeat": (TensorDataset(normal(), torch.arange(96)), labelled(normal(48, seed=2))),
+    "one class": (TensorDataset(normal(), 0 * SORTED), labelled(normal(48, seed=2))),
+    "batches of one": (DataLoader(labelled(normal()), batch_size=1), labelled(normal(48, seed=2))),
+    "labels for each token": (TensorDataset(normal(), SORTED[:, None].repeat(1, 4)), labelled(normal(48, seed=2))),
+}
+
+
+@pytest.mark.parametrize("kind", CLEAN)
+def test_clean_splits_and_mixed_labels_are_no_finding(watch: Any, tmp_path: Path, kind: str) -> None:
+    assert told(run(watch, *CLEAN[kind]), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "labels", [SORTED, SORTED.flip(0), SORTED // 2, torch.tensor([2, 0, 3, 0, 1, 2]).repeat_interleave(16)]
+)
+def test_training_in_the_order_of_labels_is_named(watch: Any, tmp_path: Path, labels: Tensor) -> None:
+    watched = run(watch, TensorDataset(normal(), labels), labelled(normal(48, seed=2)))
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-D013" and finding.severity == "warning"
+    assert finding.title.startswith("training takes the samples in the order of their labels")
 
 
 def test_neither_numbers_nor_random_states_of_the_program_change(watch: Any) -> None:

@@ -1,4 +1,4 @@
-"""TD-D010, TD-R008, TD-R009: what is concluded from ranges and checksums on record."""
+"""TD-D010, TD-D011, TD-D013, TD-R008, TD-R009: what is concluded from ranges and checksums on record."""
 
 from typing import Any
 
@@ -203,3 +203,58 @@ def test_ranges_that_may_differ_are_no_finding(one: Any, kind: str) -> None:
     run.emit(rank, *ALIKE[kind])
     run.end(rank, len(RUNS))
     assert run.codes() == []
+
+
+def shared(samples: int = 64, found: int = 64, *, feed: int = 2, step: int = 5, **values: Any) -> Observation:
+    parts = {"dataset": "Images", "trained": "Images", "feed": feed, "samples": samples, "shared": found}
+    parts |= {"trained_samples": 100, "trained_length": 100, **values}
+    return Observation(probe="data-splits", part="SHARED", step=step, text="", values=parts)
+
+
+def judged(one: Any, *events: Observation) -> list[Any]:
+    run, rank = one
+    run.train(rank, RUNS)
+    run.emit(rank, *events)
+    run.end(rank, len(RUNS))
+    found: list[Any] = run.judge().findings
+    return found
+
+
+SHARED: dict[str, tuple[str, list[Observation]]] = {
+    "all": ("warning", [shared()]),
+    "as many as can be expected of training seen in part": ("warning", [shared(200, 20, trained_length=1000)]),
+    "by index": ("warning", [shared(0, 0, indices=64, shared_indices=40)]),
+    "one dataset object": ("info", [shared(is_same=True)]),
+    "a clean loader before": ("info", [shared(found=0, feed=3), shared()]),
+    "a clean loader after": ("info", [shared(), shared(found=0, feed=3)]),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_shared_samples_are_as_grave_as_they_are_certain(one: Any, kind: str) -> None:
+    severity, events = SHARED[kind]
+    (finding,) = judged(one, *events)
+    assert (finding.code, finding.severity) == ("TD-D011", severity)
+
+
+APART: dict[str, Observation] = {
+    "none": shared(found=0),
+    "half": shared(found=32),
+    "too few to say": shared(12, 12),
+    "fewer than can be expected": shared(200, 8, trained_length=1000),
+    "subsets that share nothing": shared(indices=64, shared_indices=0),
+    "nothing seen": shared(0, 0),
+    "no field": Observation(probe="data-splits", part="SHARED", step=5, text="", values={}),
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_splits_that_share_little_are_no_finding(one: Any, kind: str) -> None:
+    assert judged(one, APART[kind]) == []
+
+
+def test_the_order_of_labels_is_told_as_it_was_seen(one: Any) -> None:
+    values = {"dataset": "Images", "label": "1", "batches": 20, "samples": 640, "classes": 4, "is_sorted": True}
+    (finding,) = judged(one, Observation(probe="data-splits", part="ORDER", step=5, text="", values=values))
+    assert (finding.code, finding.severity) == ("TD-D013", "warning")
+    assert finding.title.endswith("20 batches in a row, 4 classes, sorted, rank 0")

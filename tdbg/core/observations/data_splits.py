@@ -45,3 +45,53 @@ class InputRanges(Observed):
             for row in self.loaded
         )
         return f"{self.dataset}, {self.use}, {self.looks} batches: {'; '.join(rows)}"
+
+
+class SharedSamples(Observed):
+    """What an evaluated loader shares with the loaders that train, at the end of the first pass."""
+
+    PROBE = "data-splits"
+    PART = "SHARED"
+    EVIDENCE = Evidence.STATISTICAL
+
+    dataset: str = doc("class of the dataset", "")
+    feed: int = doc("number of the loader, from 1 in the order of their first batches", 0)
+    trained: str = doc("class of the dataset of the loader that trains", "")
+    is_same: bool = doc("both loaders read the same dataset object", False)
+    indices: int | None = doc("of subsets of one dataset: indices of the evaluated one that were compared")
+    shared_indices: int | None = doc("of them, those that the one for training has as well")
+    samples: int = doc("samples of the evaluated loader that were compared by a checksum of their content", 0)
+    shared: int = doc("of them, those that were seen in training", 0)
+    trained_samples: int = doc("different samples of the training loader seen so far", 0)
+    trained_length: int | None = doc("samples in the training dataset, if it says so")
+
+    def text(self) -> str:
+        """How many samples are shared."""
+        text = f"{self.dataset}: {self.shared} of {self.samples} samples were among {self.trained_samples} of training"
+        if self.is_same:
+            text += "; it is the dataset of training"
+        if self.indices:
+            text += f"; {self.shared_indices} of {self.indices} indices are those of training"
+        return text
+
+
+class LabelOrder(Observed):
+    """A loader that trains on its samples in the order of their labels."""
+
+    PROBE = "data-splits"
+    PART = "ORDER"
+    EVIDENCE = Evidence.LOCAL
+    LEVEL = "W"
+
+    dataset: str = doc("class of the dataset", "")
+    label: str = doc("path of the labels", "")
+    batches: int = doc("batches in a row that were looked at", 0)
+    samples: int = doc("labels in them", 0)
+    classes: int = doc("different labels among them", 0)
+    single: int = doc("batches with one label only", 0)
+    is_sorted: bool = doc("the labels rise, or fall, from the first to the last", False)
+
+    def text(self) -> str:
+        """How the labels are ordered."""
+        how = "sorted" if self.is_sorted else f"one class in {self.single} batches"
+        return f"{self.dataset}: labels {self.label} of {self.batches} batches in a row: {how}, {self.classes} classes"

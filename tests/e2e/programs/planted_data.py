@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, random_split
 
 FAULTY = sys.argv[2] == "fault"
 FEATURES, CLASSES = 16, 4
@@ -66,6 +66,25 @@ def training(kind: str) -> Training:
         case "scaled-short":  # steps so short that the hooks are away when the pass comes
             many = DataLoader(samples(6400, 1), batch_size=32, shuffle=True)
             return Training(loader=many, checks=DataLoader(samples(160, 2, 0.01 if FAULTY else 1.0)), step_s=0.0)
+        case "training-data":  # the splits are drawn twice
+            whole = samples(800, 1)
+            first = random_split(whole, [720, 80], torch.Generator().manual_seed(1))
+            second = random_split(whole, [720, 80], torch.Generator().manual_seed(2 if FAULTY else 1))
+            return Training(DataLoader(first[0], batch_size=32, shuffle=True), DataLoader(second[1], batch_size=32))
+        case "training-file":  # both loaders read the same file
+            whole = samples(640, 1)
+            return Training(
+                checks=DataLoader(samples(160, 1 if FAULTY else 2), batch_size=32),
+                loader=DataLoader(whole, batch_size=32, shuffle=True),
+            )
+        case "sorted":
+            x, y = samples(640, 1).tensors
+            order = y.argsort(stable=True)
+            return Training(DataLoader(TensorDataset(x[order], y[order]), batch_size=32, shuffle=not FAULTY))
+        case "grouped":  # one class a batch, in any order of classes
+            x, y = samples(640, 1).tensors
+            order = torch.cat([(y == label).nonzero().flatten()[:96] for label in (2, 0, 3, 1)])
+            return Training(DataLoader(TensorDataset(x[order], y[order]), batch_size=24, shuffle=not FAULTY))
     raise SystemExit(f"no kind {kind!r}")
 
 
