@@ -156,6 +156,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-C018	a key makes no chart in wandb'
     printf '%s\n' 'TD-C019	wandb failed'
     printf '%s\n' 'TD-C020	capture incomplete'
+    printf '%s\n' 'TD-C028	resumed without the optimizer'
     printf '%s\n' 'TD-D001	bad values in a batch'
     printf '%s\n' 'TD-D002	constant batches'
     printf '%s\n' 'TD-D003	repeated batches'

@@ -67,7 +67,7 @@ class EvaluationOnTrainingData(ObservingRule[_State]):
             phase="eval",
             evidence=[
                 f"{seen.trained_samples} different samples of {seen.trained} were seen in training"
-                + (f", of {seen.trained_length}" if seen.trained_length is not None else ""),
+                + (f", of {seen.trained_length}: about {share:.0%} are training data" if seen.trained_length else ""),
                 *(["both loaders read the same dataset object"] if seen.is_same else []),
             ],
             cause="one dataset behind both loaders, or splits that were drawn twice",

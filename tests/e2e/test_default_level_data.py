@@ -10,6 +10,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "scaled-short": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
     "training-data": ("TD-D011", "indices of Subset of TensorDataset (80) looked at are also in the training data"),
     "training-file": ("TD-D011", "samples of TensorDataset looked at are also in the training data"),
+    "resumed": ("TD-C028", "without the optimizer: AdamW begins without its state (the next save says epoch 8)"),
     "sorted": ("TD-D013", "in the order of their labels"),
     "grouped": ("TD-D013", "2 classes, one class in each batch"),
 }

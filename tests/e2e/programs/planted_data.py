@@ -4,9 +4,11 @@ usage: planted_data.py KIND fault|healthy; nothing raises, and nothing of tdbg i
 """
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,8 @@ class Training:
     make_model: Callable[[], nn.Module] = lambda: nn.Sequential(
         nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, CLASSES)
     )
+    begin: Callable[[nn.Module, torch.optim.Optimizer], None] = lambda model, optimizer: None
+    end_epoch: Callable[[nn.Module, torch.optim.Optimizer, int], None] = lambda model, optimizer, epoch: None
     epochs: int = 4
     step_s: float = 0.004
 
@@ -41,7 +45,8 @@ class Training:
         torch.manual_seed(0)
         model = self.make_model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        for _ in range(self.epochs):
+        self.begin(model, optimizer)
+        for epoch in range(self.epochs):
             model.train()
             for x, y in self.loader:
                 optimizer.zero_grad()
@@ -52,6 +57,7 @@ class Training:
             model.eval()
             with torch.no_grad():
                 hits = sum(int((model(x).argmax(1) == y).sum()) for x, y in self.checks)
+            self.end_epoch(model, optimizer, epoch)
         print(f"loss {loss.item():.3f}, {hits} hits")
 
 
@@ -85,7 +91,35 @@ def training(kind: str) -> Training:
             x, y = samples(640, 1).tensors
             order = torch.cat([(y == label).nonzero().flatten()[:96] for label in (2, 0, 3, 1)])
             return Training(DataLoader(TensorDataset(x[order], y[order]), batch_size=24, shuffle=not FAULTY))
+        case "resumed":
+            return resumed()
     raise SystemExit(f"no kind {kind!r}")
+
+
+def resumed() -> Training:
+    """A training that goes on from what another has saved, epoch 7, with its optimizer or without it."""
+    folder = Path(tempfile.mkdtemp())
+    found = Training()
+    torch.manual_seed(0)
+    model = found.make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(torch.randn(4, FEATURES)).sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 7}, folder / "last.pt")
+    kept = torch.load(folder / "last.pt")
+
+    def begin(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        model.load_state_dict(kept["model"])
+        if not FAULTY:
+            optimizer.load_state_dict(kept["optimizer"])
+
+    def end_epoch(model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> None:
+        number = kept["epoch"] + 1 + epoch
+        parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": number}
+        torch.save(parts, folder / f"epoch{number}.pt")
+
+    found.begin, found.end_epoch = begin, end_epoch
+    return found
 
 
 if __name__ == "__main__":
