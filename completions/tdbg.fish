@@ -168,6 +168,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-D009	a transform without effect'
     printf '%s\n' 'TD-D010	inputs of evaluation are scaled otherwise'
     printf '%s\n' 'TD-D011	evaluation on training data'
+    printf '%s\n' 'TD-D012	the same augmentation in every worker'
     printf '%s\n' 'TD-D013	samples in the order of their labels'
     printf '%s\n' 'TD-G001	gradient explosion'
     printf '%s\n' 'TD-G002	vanishing gradients'

@@ -230,6 +230,6 @@ BASIC = ("first_bad", "gradients", "loader", "regions", "scaler", "triggers")
 # Those that the opening inspection adds, and takes away when it is over.
 OPENING = (
     *("backward", "checkpoint", "data_splits", "dataloader", "forward", "gradient_report", "memory", "model_build"),
-    *("optimizer", "rank_batches", "rank_weights", "schedule", "training_loop", "validation"),
+    *("optimizer", "rank_batches", "rank_weights", "schedule", "training_loop", "validation", "worker_states"),
 )
 PROBES: Registry[type[Probe]] = Registry("probe", package="tdbg.probes", group="tdbg.probes")

@@ -11,6 +11,8 @@ NAMED = {  # kind -> code, and a part of the first line
     "training-data": ("TD-D011", "indices of Subset of TensorDataset (80) looked at are also in the training data"),
     "training-file": ("TD-D011", "samples of TensorDataset looked at are also in the training data"),
     "resumed": ("TD-C028", "without the optimizer: AdamW begins without its state (the next save says epoch 8)"),
+    "same-noise": ("TD-D012", "workers 0, 1 of Noisy draw the same random numbers from dataset.rng"),
+    "same-seed": ("TD-D012", "workers 0, 1 of Noisy draw the same random numbers from numpy.random"),
     "sorted": ("TD-D013", "in the order of their labels"),
     "grouped": ("TD-D013", "2 classes, one class in each batch"),
 }

@@ -258,3 +258,14 @@ def test_the_order_of_labels_is_told_as_it_was_seen(one: Any) -> None:
     (finding,) = judged(one, Observation(probe="data-splits", part="ORDER", step=5, text="", values=values))
     assert (finding.code, finding.severity) == ("TD-D013", "warning")
     assert finding.title.endswith("20 batches in a row, 4 classes, sorted, rank 0")
+
+
+@pytest.mark.parametrize(
+    ("source", "has_init", "cause"),
+    [("random", True, "worker_init_fn"), ("torch", False, "the dataset seeds"), ("dataset.rng", True, "copied into")],
+)
+def test_the_cause_of_equal_draws_follows_from_their_source(one: Any, source: str, has_init: bool, cause: str) -> None:
+    values = {"dataset": "Images", "source": source, "workers": [0, 1, 3], "reported": 4, "has_init": has_init}
+    (finding,) = judged(one, Observation(probe="worker-states", part="SAME", step=5, text="", values=values))
+    assert (finding.code, finding.severity) == ("TD-D012", "warning") and cause in finding.cause
+    assert finding.title == f"workers 0, 1, 3 of Images draw the same random numbers from {source}, rank 0"

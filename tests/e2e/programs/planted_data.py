@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset, random_split
+from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split
 
 FAULTY = sys.argv[2] == "fault"
 FEATURES, CLASSES = 16, 4
@@ -25,6 +27,24 @@ def samples(count: int, seed: int, scale: float = 1.0) -> TensorDataset:
     x = torch.randn(count, FEATURES, generator=generator)
     y = (x @ torch.randn(FEATURES, CLASSES, generator=torch.Generator().manual_seed(0))).argmax(1)
     return TensorDataset(x * scale, y)
+
+
+class Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """Samples with noise from numpy's own generator, or from one that the dataset holds."""
+
+    def __init__(self, *, by_module: bool = False) -> None:
+        self.data = samples(640, 1)
+        self.rng: Any = numpy.random if by_module else numpy.random.default_rng(0)
+        self.is_seeded = by_module or FAULTY
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if not self.is_seeded:
+            self.rng, self.is_seeded = numpy.random.default_rng(torch.initial_seed()), True
+        x, y = self.data[index]
+        return x + torch.as_tensor(self.rng.normal(0, 0.1, FEATURES), dtype=x.dtype), y
 
 
 @dataclass
@@ -91,6 +111,14 @@ def training(kind: str) -> Training:
             x, y = samples(640, 1).tensors
             order = torch.cat([(y == label).nonzero().flatten()[:96] for label in (2, 0, 3, 1)])
             return Training(DataLoader(TensorDataset(x[order], y[order]), batch_size=24, shuffle=not FAULTY))
+        case "same-noise":  # a generator of the dataset's own, copied into each worker
+            return Training(DataLoader(Noisy(), batch_size=32, shuffle=True, num_workers=2))
+        case "same-seed":
+
+            def seed(worker: int) -> None:
+                numpy.random.seed(7 if FAULTY else torch.initial_seed() % 2**32)
+
+            return Training(DataLoader(Noisy(by_module=True), batch_size=32, num_workers=2, worker_init_fn=seed))
         case "resumed":
             return resumed()
     raise SystemExit(f"no kind {kind!r}")
