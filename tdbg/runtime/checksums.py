@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tdbg.runtime.tensors import on_host
+from tdbg.runtime import tensors
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -60,7 +60,7 @@ def join_pieces(values: Sequence[float]) -> list[str]:
 
 def read_values(monitor: "Monitor", values: Tensor, then: Callable[[list[float]], None]) -> None:
     """Hand the values over now, or a step late where a device would have to be waited for."""
-    if on_host(values):
+    if tensors.on_host(values):
         then(values.tolist())
     else:
         monitor.read_late(values, lambda found, record: then(found))

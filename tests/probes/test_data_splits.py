@@ -21,6 +21,7 @@ from torch.utils.data import (
     random_split,
 )
 
+from tdbg.runtime import tensors
 from tests.probes.judging import findings, seen
 
 FEATURES = 16
@@ -274,6 +275,20 @@ def test_training_in_the_order_of_labels_is_named(watch: Any, tmp_path: Path, la
     (finding,) = findings(watched, tmp_path)
     assert finding.code == "TD-D013" and finding.severity == "warning"
     assert finding.title.startswith("training takes the samples in the order of their labels")
+
+
+def on_the_device(model: nn.Module, batch: Any) -> Tensor:
+    return model(batch[0].double())
+
+
+def test_inputs_on_an_accelerator_are_read_late(watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is float64 counts as if it were on an accelerator."""
+    monkeypatch.setattr(tensors, "on_host", lambda tensor: tensor.dtype != torch.float64)
+    check = labelled(normal(48, scale=50.0, seed=2))
+    watched = run(watch, labelled(normal()), check, call=on_the_device)
+    assert told(watched, tmp_path) == ["TD-D010"]
+    uses = [event.values["use"] for event in seen(watched, "data-splits", "RANGES")]
+    assert uses.count("evaluation") <= 3, "one line a pass, however many batches"
 
 
 def test_neither_numbers_nor_random_states_of_the_program_change(watch: Any) -> None:

@@ -1,5 +1,6 @@
 """Checksums of weights and batches on record per rank: what is looked at, when, and what they tell apart."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from tdbg.runtime import tensors
 from tdbg.runtime.checksums import checksum_pieces, join_pieces
 from tests.probes.judging import seen
 
@@ -35,7 +37,11 @@ class Net(nn.Module):
 
 
 def train(
-    watch: Callable[..., Any], steps: int, wrap: Callable[[Net], nn.Module] = lambda net: net, **settings: Any
+    watch: Callable[..., Any],
+    steps: int,
+    wrap: Callable[[Net], nn.Module] = lambda net: net,
+    rest_s: float = 0.0,
+    **settings: Any,
 ) -> Any:
     watched = watch(max_overhead=None, **settings)
     watched.monitor.inspection.begin(1.0)
@@ -43,6 +49,7 @@ def train(
     model = wrap(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
+        time.sleep(rest_s)
         optimizer.zero_grad()
         with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
             model(torch.randn(8, 16), scale=torch.ones(())).sum().backward()
@@ -60,7 +67,7 @@ def checksums(*samples: torch.Tensor) -> list[str]:
 
 
 def test_weights_and_batches_are_looked_at_in_the_same_steps_on_every_rank(watch: Any, world: None) -> None:
-    watched = train(watch, 140)
+    watched = train(watch, 140, rest_s=0.005)  # steps long enough for the probe to stay
     expected = [1, 2, 3, 4, 5, 6, 7, 8, *range(12, 50, 4)]
     weights = looked(watched, "rank-weights", "WEIGHTS")
     assert set(weights[:8]) == set(expected[:8]) and set(weights) <= {*expected, 32, 64, 128}
@@ -152,3 +159,15 @@ def test_neither_numbers_nor_random_states_change(watch: Any, world: None) -> No
         states.append([torch.get_rng_state(), *(p.detach().clone() for p in model.parameters())])
         watched.monitor.detach()
     assert all(torch.equal(one, other) for one, other in zip(*states, strict=True))
+
+
+def test_values_on_an_accelerator_arrive_a_step_late_and_are_the_same(
+    watch: Any, world: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = train(watch, 6)
+    near.monitor.detach()
+    monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
+    far = train(watch, 6)
+    for probe, part in (("rank-weights", "WEIGHTS"), ("rank-batches", "BATCH")):
+        first, second = ([(e.step, e.values) for e in seen(one, probe, part)] for one in (near, far))
+        assert len(first) >= 5 and second == first

@@ -40,6 +40,7 @@ class Split:
     length: int | None = None  # samples that a pass over it may give, on all ranks
     trains: bool = False  # updates were made of its batches; those of others are evaluated, or not used
     looks: int = 0
+    awaited: int = 0  # figures on their way from an accelerator
     is_due: bool = False  # something was looked at that is not told yet
     loaded: dict[str, Figures] = field(default_factory=dict)  # by path in the batch
     given: dict[str, Figures] = field(default_factory=dict)
@@ -203,9 +204,12 @@ class DataSplits(EveryUpdate):
         return found
 
     def _read_late(self, split: Split, path: str, dtype: str, loaded: list[float], given: torch.Tensor) -> None:
+        split.awaited += 1
+
         def arrived(values: list[float], record: Step | None) -> None:
+            split.awaited -= 1
             split.add(path, dtype, loaded, values)
-            if not split.trains and split not in self._evaluating:
+            if not (split.trains or split.awaited or split in self._evaluating):
                 self._tell_ranges(split)
 
         sample = batch_contents.spread(given, batch_contents.SAMPLE).to(torch.float32)
