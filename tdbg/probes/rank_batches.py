@@ -46,7 +46,7 @@ class RankBatches(Probe):
         step = self.monitor.step + 1
         if step == self._looked or not (call.graded and module.training) or count_ranks() < 2:
             return
-        if not is_look_due(self, step):
+        if not is_look_due(self.monitor, step):
             return
         self._looked = step
         with self.work():

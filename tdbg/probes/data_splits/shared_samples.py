@@ -14,7 +14,8 @@ from tdbg.runtime.sampling import evenly
 
 ELEMENTS = 64  # of a sample
 LEAST_ELEMENTS = 8  # of a sample: smaller ones are equal by chance
-MAX_SAMPLES = 16_384  # remembered of a loader
+MAX_SAMPLES = 8192  # remembered of a loader
+MAX_ROWS = 256  # of a batch
 MAX_INDICES = 200_000  # of a subset; larger ones are compared by content alone
 COMPARED_INDICES = 512
 
@@ -58,7 +59,7 @@ def main_samples(parts: list[Part]) -> Tensor | None:
     if rows_NE.shape[1] < LEAST_ELEMENTS:
         return None
     stride = max((rows_NE.shape[1] // ELEMENTS - 1) | 1, 1)
-    return rows_NE[:, ::stride][:, :ELEMENTS]
+    return rows_NE[:MAX_ROWS, ::stride][:, :ELEMENTS]
 
 
 def checksum_samples(rows_NE: Tensor) -> list[int]:
