@@ -230,7 +230,7 @@ class Probe(Listener):
 BASIC = ("first_bad", "gradients", "loader", "regions", "scaler", "triggers", "compilation")
 # Those that the opening inspection adds, and takes away when it is over.
 OPENING = (
-    *("backward", "checkpoint", "dataloader", "forward", "gradient_report", "memory", "model_build", "optimizer"),
-    *("schedule", "training_loop", "validation"),
+    *("backward", "checkpoint", "data_splits", "dataloader", "forward", "gradient_report", "memory", "model_build"),
+    *("optimizer", "rank_batches", "rank_weights", "schedule", "training_loop", "validation", "worker_states"),
 )
 PROBES: Registry[type[Probe]] = Registry("probe", package="tdbg.probes", group="tdbg.probes")

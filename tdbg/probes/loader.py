@@ -1,6 +1,7 @@
 """The wait for batches, the epoch, and a hold on the last batch."""
 
 import time
+import weakref
 from collections.abc import Callable
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from tdbg.runtime.monitor import Monitor
     from tdbg.runtime.torch_compat import BatchIterator
+
+
+MAX_INTERRUPTIONS = 8  # of stretches without hooks, for passes that may turn out not to be evaluation
 
 
 @PROBES.add
@@ -38,7 +42,15 @@ class LoaderWait(Probe):
         self._now: tuple[int | None, int | None, int | None] = (None, None, None)
         self._key: int | None = None  # of the dataset whose batch came last,
         self._trains: int | None = None  # and of the one that last fed a training step
+        self._iterator: weakref.ref[Any] | None = None  # of the pass that began last
+        self._interruptions = 0
         self.batch: object = None
+
+    @property
+    def iterator(self) -> "BatchIterator | None":
+        """The loader's iterator that the last batch came from, if it is known."""
+        found: BatchIterator | None = self._iterator() if self._iterator is not None else None
+        return found if found is not None and id(found._dataset) == self._key else None
 
     @property
     def epoch(self) -> int | None:
@@ -101,11 +113,22 @@ class LoaderWait(Probe):
         taken = int(loader_iter._num_yielded)
         if taken == 1:
             self._passes[key] = self._passes.get(key, -1) + 1
+            self._iterator = weakref.ref(loader_iter)
+            self._await_evaluation(key)
         try:
             length: int | None = len(loader_iter._index_sampler)
         except TypeError:  # an iterable dataset has no length
             length = None
         self._now = (self._passes.get(key, 0), taken, length)
+
+    def _await_evaluation(self, key: int) -> None:
+        """Have the hooks back for the first pass over other data than training's: of evaluation nothing is known yet."""
+        monitor = self.monitor
+        if self._trains in (None, key) or monitor.eval_calls or self._interruptions >= MAX_INTERRUPTIONS:
+            return
+        if monitor.duty.is_away:
+            self._interruptions += 1
+            monitor.duty.evaluation_begins(time.perf_counter())
 
     def call_ended(self, module: object, call: Any, output: object) -> None:
         if not call.graded:
@@ -124,5 +147,5 @@ class LoaderWait(Probe):
 
     def forked(self) -> None:
         self._passes.clear()
-        self._trains = None
+        self._trains = self._iterator = None
         self.batch = None

@@ -543,3 +543,12 @@ def backend_timeout(group: Any, device: torch.device) -> timedelta | None:
 def third_backend() -> str:
     """The name that a device from outside torch was registered under, if any."""
     return str(_third_backend()) if _third_backend is not None else ""
+
+
+def smallest_group() -> int | None:
+    """How many ranks the smallest process group has; None where this torch does not say."""
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    try:
+        return min(map(len, world.pg_group_ranks.values()), default=None)  # type: ignore[union-attr]
+    except (AttributeError, TypeError):  # another torch
+        return None

@@ -524,3 +524,57 @@ def test_everything_is_put_back(watch: Any) -> None:
     assert torch.save is not before[0]
     watched.monitor.use([])
     assert (torch.save, torch.load, nn.Module.load_state_dict, lr_scheduler.LRScheduler.__init__) == before
+
+
+# resumed without the optimizer
+
+
+def test_a_restored_scheduler_without_its_optimizer(watch: Any, tmp_path: Path, resumable: Saved) -> None:
+    watched = watch(**FLAG)
+    model = net(1)
+    optimizer, scheduler = parts_of(model)
+    kept = torch.load(resumable.path)
+    model.load_state_dict(kept["model"])
+    scheduler.load_state_dict(kept["scheduler"])
+    train(model, optimizer, 5, scheduler)
+    (finding,) = findings(watched, tmp_path)
+    assert (finding.code, finding.severity, finding.grade) == ("TD-C028", "warning", "located")
+    assert "without the optimizer: Adam begins without its state (its scheduler is at step 5" in finding.title
+
+
+def test_a_counter_that_goes_on_without_the_optimizer(watch: Any, tmp_path: Path, resumable: Saved) -> None:
+    watched = watch(**FLAG)
+    model = net(1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    kept = torch.load(resumable.path)
+    model.load_state_dict(kept["model"])
+    train(model, optimizer, 3)
+    torch.save({"model": model.state_dict(), "step": kept["step"] + 3}, tmp_path / "next.pt")
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-C028" and "(the next save says step 53)" in finding.title
+
+
+NOT_MISSED = ("restored", "by hand", "fine-tuning", "a small count", "a teacher", "no averages")
+
+
+@pytest.mark.parametrize("kind", NOT_MISSED)
+def test_where_no_optimizer_state_is_missed(watch: Any, tmp_path: Path, resumable: Saved, kind: str) -> None:
+    watched = watch(**FLAG)
+    model = net(1)
+    optimizer, _ = parts_of(model)
+    kept = torch.load(resumable.path)
+    if kind == "no averages":
+        kept["optimizer"]["state"] = {}
+        torch.save(kept, tmp_path / "plain.pt")
+        kept = torch.load(tmp_path / "plain.pt")
+        watched.monitor.probe("checkpoint")._files.popleft()
+    (net(3) if kind == "a teacher" else model).load_state_dict(kept["model"])
+    if kind == "restored":
+        optimizer.load_state_dict(kept["optimizer"])
+    if kind == "by hand":
+        for parameter, state in zip(model.parameters(), kept["optimizer"]["state"].values(), strict=True):
+            optimizer.state[parameter] = state
+    train(model, optimizer, 3)
+    number = {"fine-tuning": 3, "a small count": 45}.get(kind, 53)
+    torch.save({"model": model.state_dict(), "step": number}, tmp_path / "next.pt")
+    assert "TD-C028" not in codes(watched, tmp_path)

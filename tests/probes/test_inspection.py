@@ -32,7 +32,7 @@ def names(seen: Any) -> set[str]:
 
 
 ADDED = {probe.name for probe in CATALOG.opening()}
-STAYING = {"checkpoint", "dataloader", "memory", "schedule", "validation"}
+STAYING = {"checkpoint", "dataloader", "memory", "rank-weights", "schedule", "validation"}
 
 
 def test_every_opening_step_is_on_record_and_the_probes_leave_a_program_of_short_steps(

@@ -191,6 +191,25 @@ class RunResumed(_OfCheckpoint):
         return text
 
 
+class OptimizerNotResumed(_Warning):
+    """A run goes on with the weights of a checkpoint, whose optimizer state was left in the file."""
+
+    PART = "OPTIMIZER"
+
+    path: str = doc("file or folder; empty for memory", "")
+    optimizer: str = doc("class of the optimizer that updates", "")
+    steps: dict[str, int] = doc("whole numbers recorded in it: step, epoch, ...", factory=dict)
+    sign: str = doc("what shows that the run goes on: a scheduler, or the counter of the next save", "")
+
+    def text(self) -> str:
+        """What was left in the file, and why it is missed."""
+        recorded = f"; recorded {_steps(self.steps)}" if self.steps else ""
+        return (
+            f"the model was loaded from {self.path or 'memory'} and goes on ({self.sign}), while {self.optimizer} begins"
+            f" without the state that the file holds{recorded}"
+        )
+
+
 class CounterBehind(_Warning):
     """The first save after a resume counts from less than the checkpoint did."""
 

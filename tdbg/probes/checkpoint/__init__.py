@@ -18,6 +18,7 @@ from tdbg.core.observations.checkpoint import (
     CheckpointSaved,
     CounterBehind,
     LoadFailed,
+    OptimizerNotResumed,
     PartlyLoaded,
     RunResumed,
     SaveFailed,
@@ -40,6 +41,8 @@ MAX_NAMES = 8
 ALWAYS_TOLD = 16  # loads into modules; later ones (a swap of averaged weights) only where it can be afforded
 KEPT_FILES = 4  # whose keys are remembered
 SETTLED_AFTER = 3  # updates after a load
+FRESH_STEPS = 8  # a scheduler that is further has been set forward
+MICRO_STEPS = 16  # an update may count so many steps, where gradients are accumulated
 NOTHING_SHARE = 0.1  # of the given and of the wanted keys found their place: nothing was loaded
 REGULAR = 4  # equal distances between saves are a schedule
 OVERDUE = 3  # times that distance without a save
@@ -56,6 +59,7 @@ class File:
     steps: dict[str, int]
     has_optimizer: bool
     scheduler_step: int | None  # last_epoch of a scheduler's state in it
+    has_averages: bool = False  # of an optimizer, in a state that is not empty
 
 
 @dataclass(slots=True)
@@ -67,6 +71,8 @@ class Resume:
     optimizer_step: float | None = None
     schedulers: int = 0
     updates: int = 0
+    modules: list[tuple["weakref.ref[nn.Module]", File]] = field(default_factory=list)  # that a file's keys went into
+    began_empty: bool = True  # the optimizer that updates had no state before the first update
     stepped: bool = False  # a restored optimizer has updated
     alive: "weakref.ref[Optimizer] | None" = None  # the one that updates
 
@@ -89,7 +95,8 @@ class Checkpoint(EveryUpdate):
             loaded is looked at: names, shapes and whole numbers; no file is opened, nothing is unpickled.
     Emits:  SAVE, LOAD, STATE (keys of a module), RESUME, at once, up to eight a step and part; PARTIAL when training
             or evaluation begins and keys that did not fit have not been filled otherwise; FAILED
-            and LOAD_FAILED; COUNTER when the save after a resume counts from less; MISSED once.
+            and LOAD_FAILED; COUNTER when the save after a resume counts from less; OPTIMIZER when a run
+            goes on from a file whose optimizer state was left there; MISSED once.
     Cost:   5 us a step; some 100 us a save or load, some us a key that is missing or unexpected.
     Limits: a save into memory has no path. Weights that a library copies by itself
             (transformers' ``from_pretrained``) are not seen. A schedule of saves is only taken for one after five
@@ -108,6 +115,7 @@ class Checkpoint(EveryUpdate):
         PartlyLoaded,
         RunResumed,
         CounterBehind,
+        OptimizerNotResumed,
         SaveMissed,
     )
 
@@ -120,6 +128,7 @@ class Checkpoint(EveryUpdate):
         self._files: deque[File] = deque(maxlen=KEPT_FILES)
         self._resume = Resume()
         self._recorded: dict[str, int] = {}  # counters of a run that was resumed with its optimizer
+        self._missed: OptimizerNotResumed | None = None  # of a run that may go on without it
         self._partial: list[Partial] = []
         self._schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._loads = 0
@@ -214,6 +223,7 @@ class Checkpoint(EveryUpdate):
     def _saved(self, called: str, seconds: float, where: object, what: object) -> None:
         path, steps = self._tell_file(CheckpointSaved, called, seconds, where, what)
         self._compare_counters(path, steps)
+        self._await_counter(steps)
         if path and self.monitor.step not in self._saves:
             self._saves.append(self.monitor.step)
             gaps = {later - earlier for earlier, later in itertools.pairwise(self._saves)}
@@ -232,6 +242,7 @@ class Checkpoint(EveryUpdate):
             shapes.update(shapes_of(part))
         scheduler = next((part.get("last_epoch") for part in parts if saved.is_scheduler_state(part)), None)
         file = File(path, shapes, steps, any(map(saved.is_optimizer_state, parts)), scheduler)
+        file.has_averages = any(map(saved.holds_averages, parts))
         self._files.append(file)
         if self._resume.updates:
             self._resume = Resume()
@@ -265,7 +276,10 @@ class Checkpoint(EveryUpdate):
             found = compare(module_shapes(module), offered, missing, unexpected)
             state = _state(module, found, strict)
             if few:
-                self._add_way(state, offered)
+                file = self._add_way(state, offered)
+                if file is not None and file.has_averages:
+                    loaded = [*self._resume.modules, (weakref.ref(module), file)]
+                    self._resume.modules = loaded[-MAX_NAMES:]
             self._tell(state)
         self._partial = [one for one in self._partial if one.module() is not module]
         if _is_partial(found):
@@ -284,8 +298,8 @@ class Checkpoint(EveryUpdate):
         state.error = f"{type(error).__name__}: {' '.join(lines)}"[:MAX_TEXT]
         self._tell(state)
 
-    def _add_way(self, state: StateLoaded, offered: Shapes) -> None:
-        """What became of the keys between the file they came from and the call, as far as a file is known."""
+    def _add_way(self, state: StateLoaded, offered: Shapes) -> File | None:
+        """What became of the keys between the file they came from and the call; the file, as far as one is known."""
         for file in reversed(self._files):
             if not file.shapes:
                 continue
@@ -299,7 +313,8 @@ class Checkpoint(EveryUpdate):
             state.file_renamed = found.renamed[:MAX_NAMES] or None
             state.file_resized = found.resized[:MAX_NAMES] or None
             state.file_left_out = len(left) - found.prefixed - len(found.renamed) or None
-            return
+            return file
+        return None
 
     def _await_others(self, module: nn.Module, found: Difference, described: str) -> None:
         """Keys did not fit although they were there under other names: unless something else fills them, it is told."""
@@ -369,6 +384,8 @@ class Checkpoint(EveryUpdate):
         resume = self._resume
         if not resume.files or resume.updates >= SETTLED_AFTER:
             return
+        if resume.updates == 0:
+            resume.began_empty = resume.began_empty and not optimizer.state
         resume.stepped = resume.stepped or any(ref() is optimizer for ref in resume.optimizers)
         resume.alive = weakref.ref(optimizer)
 
@@ -380,8 +397,10 @@ class Checkpoint(EveryUpdate):
         resume = self._resume
         if resume.files and resume.updates < SETTLED_AFTER:
             resume.updates += 1
-            if resume.updates == SETTLED_AFTER and (resume.optimizers or resume.schedulers):
-                self._tell_resume(resume)
+            if resume.updates == SETTLED_AFTER:
+                if resume.optimizers or resume.schedulers:
+                    self._tell_resume(resume)
+                self._judge_optimizer(resume, optimizer)
 
     def _miss_save(self, step: int) -> None:
         last = self._saves[-1]
@@ -438,6 +457,42 @@ class Checkpoint(EveryUpdate):
             return  # a count within the epoch begins anew with each epoch
         name = behind[0]
         self._tell(CounterBehind(path=path, name=name, recorded=recorded[name], saved=steps[name]))
+
+    # a run that goes on without its optimizer's state
+
+    def _judge_optimizer(self, resume: Resume, optimizer: Optimizer) -> None:
+        """The trained model came out of a file with an optimizer's state, and no optimizer was given one."""
+        held = self.monitor.optimizers.held()
+        files = [
+            file
+            for ref, file in resume.modules
+            if (module := ref()) is not None and any(id(parameter) in held for parameter in module.parameters())
+        ]
+        if resume.optimizers or not files or not resume.began_empty:
+            return
+        file = files[-1]
+        missed = OptimizerNotResumed(path=file.path, optimizer=type(optimizer).__name__, steps=file.steps)
+        mine = [one for one in self._schedulers if getattr(one, "optimizer", None) is optimizer]
+        at = max((one.last_epoch for one in mine if isinstance(one.last_epoch, int)), default=0)
+        if mine and (resume.schedulers or at > max(FRESH_STEPS, self.monitor.step)):
+            missed.sign = f"its scheduler is at step {at}"
+            self._tell(missed)
+        else:
+            self._missed = missed
+
+    def _await_counter(self, steps: dict[str, int]) -> None:
+        """A save after it: do its counters go on from the file's? None of a run that began anew is as high."""
+        missed = self._missed
+        common = [name for name in steps if missed is not None and name in missed.steps]
+        if missed is None or not common:
+            return
+        self._missed = None
+        fresh = {"epoch": (self.monitor.epoch or 0) + 1 if self.monitor.epoch is not None else self.monitor.step}
+        usual = MICRO_STEPS * max(self.monitor.step, 1)
+        name = max(common, key=lambda one: steps[one])
+        if all(steps[one] >= missed.steps[one] for one in common) and steps[name] > fresh.get(name, usual):
+            missed.sign = f"the next save says {name} {steps[name]}"
+            self._tell(missed)
 
 
 # keys that found no place

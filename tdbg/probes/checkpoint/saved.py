@@ -119,6 +119,11 @@ def is_optimizer_state(part: Mapping[object, object]) -> bool:
     return "param_groups" in part and "state" in part
 
 
+def holds_averages(part: Mapping[object, object]) -> bool:
+    """True for the state of an optimizer that keeps something of its parameters: without it nothing is lost."""
+    return is_optimizer_state(part) and bool(part["state"])
+
+
 def is_scheduler_state(part: Mapping[object, object]) -> bool:
     return isinstance(part.get("last_epoch"), int) and "param_groups" not in part
 

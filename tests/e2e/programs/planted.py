@@ -35,9 +35,9 @@ class Net(nn.Module):
         return self.head(hidden + self.side(hidden) if self.calls_side else hidden)
 
 
-def samples(count: int = 640, *, constant: bool = False) -> TensorDataset:
+def samples(count: int = 640, *, constant: bool = False, seed: int = 1) -> TensorDataset:
     """Inputs and the classes that a linear map gives them."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, 16, generator=generator)
     y = (x @ torch.randn(16, CLASSES, generator=generator)).argmax(1)
     return TensorDataset(torch.full_like(x, 0.5) if constant else x, y)
@@ -91,7 +91,7 @@ class Training:
     def run(self) -> None:
         model = self.model.to(self.dtype)
         loader = DataLoader(samples(), batch_size=32, shuffle=True) if self.loader is None else self.loader
-        checks = DataLoader(samples(128), batch_size=32)
+        checks = DataLoader(samples(128, seed=2), batch_size=32)  # of others than training's
         optimizer = self.make_optimizer(model)
         scheduler = self.make_scheduler(optimizer) if self.make_scheduler else None
         step = 0

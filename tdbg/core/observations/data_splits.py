@@ -1,0 +1,97 @@
+"""What the probe `data-splits` sees."""
+
+from typing import TypedDict
+
+from tdbg.core.events import Number, doc
+from tdbg.core.observations import Evidence, Observed, format_number
+
+
+class InputRow(TypedDict):
+    """The figures of one input over all batches looked at."""
+
+    name: str
+    dtype: str
+    looks: int
+    low: Number | None
+    high: Number | None
+    least_mean: Number | None
+    most_mean: Number | None
+    least_std: Number | None
+    most_std: Number | None
+
+
+class InputRanges(Observed):
+    """Range and spread of the inputs that one loader gives, for training or for evaluation."""
+
+    PROBE = "data-splits"
+    PART = "RANGES"
+    EVIDENCE = Evidence.LOCAL
+
+    dataset: str = doc("class of the dataset", "")
+    feed: int = doc("number of the loader, from 1 in the order of their first batches", 0)
+    use: str = doc("training or evaluation", "")
+    looks: int = doc("batches looked at", 0)
+    loaded: list[InputRow] = doc(
+        "figures of each float input as the loader gives it: least and greatest element, mean and deviation of a batch",
+        factory=list,
+    )
+    given: list[InputRow] = doc("the same of what the model is called with", factory=list)
+
+    def text(self) -> str:
+        """The range and the deviation of each input."""
+        rows = (
+            f"{row['name'] or 'input'} {format_number(row['low'])} to {format_number(row['high'])},"
+            f" deviation {format_number(row['least_std'])} to {format_number(row['most_std'])}"
+            for row in self.loaded
+        )
+        return f"{self.dataset}, {self.use}, {self.looks} batches: {'; '.join(rows)}"
+
+
+class SharedSamples(Observed):
+    """What an evaluated loader shares with the loaders that train, at the end of the first pass."""
+
+    PROBE = "data-splits"
+    PART = "SHARED"
+    EVIDENCE = Evidence.STATISTICAL
+
+    dataset: str = doc("class of the dataset", "")
+    feed: int = doc("number of the loader, from 1 in the order of their first batches", 0)
+    trained: str = doc("class of the dataset of the loader that trains", "")
+    is_same: bool = doc("both loaders read the same dataset object", False)
+    indices: int | None = doc("of subsets of one dataset: indices of the evaluated one that were compared")
+    shared_indices: int | None = doc("of them, those that the one for training has as well")
+    samples: int = doc("samples of the evaluated loader that were compared by a checksum of their content", 0)
+    shared: int = doc("of them, those that were seen in training", 0)
+    trained_samples: int = doc("different samples of the training loader seen so far", 0)
+    trained_length: int | None = doc("samples in the training dataset, if it says so")
+
+    def text(self) -> str:
+        """How many samples are shared."""
+        text = f"{self.dataset}: {self.shared} of {self.samples} samples were among {self.trained_samples} of training"
+        if self.is_same:
+            text += "; it is the dataset of training"
+        if self.indices:
+            text += f"; {self.shared_indices} of {self.indices} indices are those of training"
+        return text
+
+
+class LabelOrder(Observed):
+    """A loader that trains on its samples in the order of their labels."""
+
+    PROBE = "data-splits"
+    PART = "ORDER"
+    EVIDENCE = Evidence.LOCAL
+    LEVEL = "W"
+
+    dataset: str = doc("class of the dataset", "")
+    label: str = doc("path of the labels", "")
+    batches: int = doc("batches in a row that were looked at", 0)
+    samples: int = doc("labels in them", 0)
+    classes: int = doc("different labels among them", 0)
+    single: int = doc("batches with one label only", 0)
+    is_sorted: bool = doc("the labels rise, or fall, from the first to the last", False)
+
+    def text(self) -> str:
+        """How the labels are ordered."""
+        how = "sorted" if self.is_sorted else f"one class in {self.single} batches"
+        return f"{self.dataset}: labels {self.label} of {self.batches} batches in a row: {how}, {self.classes} classes"

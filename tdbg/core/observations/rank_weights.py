@@ -1,0 +1,24 @@
+"""What the probe `rank-weights` sees."""
+
+from tdbg.core.events import Number, doc
+from tdbg.core.observations import Evidence, Observed
+
+
+class WeightChecksums(Observed):
+    """Checksums of a sample of each parameter, as the weights are after ``step``."""
+
+    PROBE = "rank-weights"
+    PART = "WEIGHTS"
+    EVIDENCE = Evidence.FROM_WEIGHTS
+
+    group: list[int] = doc("ranks that hold the same parameters", factory=list)
+    wrapped: bool = doc("the parameters are those of a DistributedDataParallel module", False)
+    module: int = doc("number of the module, from 0, where there are several", 0)
+    names: list[str] | None = doc("names and shapes of the parameters; given when they change")
+    checksums: list[str] = doc("checksum of 64 elements of each", factory=list)
+    norms: list[Number | None] = doc("norm of the same elements", factory=list)
+
+    def text(self) -> str:
+        """How many parameters, and of whom."""
+        how = "under DDP" if self.wrapped else "without a wrapper"
+        return f"checksums of {len(self.checksums)} parameters {how}, on {len(self.group)} ranks"

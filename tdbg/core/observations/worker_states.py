@@ -1,0 +1,24 @@
+"""What the probe `worker-states` sees."""
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import joined
+
+
+class SameRandomState(Observed):
+    """Workers of a loader that draw the same random numbers."""
+
+    PROBE = "worker-states"
+    PART = "SAME"
+    EVIDENCE = Evidence.LOCAL
+    LEVEL = "W"
+
+    dataset: str = doc("class of the dataset", "")
+    source: str = doc("where the numbers come from: random, numpy.random, torch, or an attribute of the dataset", "")
+    workers: list[int] = doc("workers whose state was the same before and after their first fetch", factory=list)
+    reported: int = doc("workers that told their state", 0)
+    has_init: bool = doc("the loader has a worker_init_fn", False)
+
+    def text(self) -> str:
+        """Which workers, and of what."""
+        return f"{self.dataset}: workers {joined(self.workers, 8)} of {self.reported} draw the same from {self.source}"

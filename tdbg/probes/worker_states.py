@@ -1,0 +1,225 @@
+"""Whether workers of a loader draw the same random numbers: their generators' states at the first fetch."""
+
+import random
+import sys
+import weakref
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tdbg.core.guard import guarded
+from tdbg.core.observations.worker_states import SameRandomState
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.augmentation.worker_pipe import WorkerPipe
+from tdbg.probes.dataloader.feeds import in_worker, is_stream, name_of, start_method
+
+if TYPE_CHECKING:
+    from tdbg.runtime.monitor import Monitor
+    from tdbg.runtime.torch_compat import BatchIterator
+
+MAX_DEPTH = 3  # dataset, transform, part of it
+MAX_OBJECTS = 64
+MAX_SOURCES = 8
+NO_PARTS = (type, ModuleType, FunctionType, MethodType, torch.Tensor)  # nothing inside them is the dataset's
+
+States = dict[str, int]  # source -> checksum of its state
+
+
+@dataclass(slots=True)
+class _Workers:
+    """What the workers of one loader told."""
+
+    number: int
+    dataset: str
+    has_init: bool
+    told: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)  # worker -> source -> begin, end
+    judged: int = 0  # so many had told when they were compared
+
+    def find_equal(self) -> tuple[str, list[int]] | None:
+        """A source whose state was the same in two workers, before and after a fetch that drew from it."""
+        groups: defaultdict[tuple[str, int, int], list[int]] = defaultdict(list)
+        for worker, states in sorted(self.told.items()):
+            for source, (begin, end) in states.items():
+                if begin != end:
+                    groups[source, begin, end].append(worker)
+        (source, _, _), workers = max(groups.items(), key=lambda item: len(item[1]), default=(("", 0, 0), []))
+        return (source, workers) if len(workers) > 1 else None
+
+
+@PROBES.add
+class WorkerStates(Probe):
+    """The states of random generators in DataLoader workers, before and after the first fetch of each.
+
+    Reads:  the states of ``random``, ``numpy.random`` and torch, and of generators on a map-style dataset and its
+            transforms. Nothing is drawn.
+    Emits:  SAME once a loader that trains, where two workers went from the same state to the same other one.
+    Cost:   about 0.5 ms in a worker, once; a system call a batch in the opening inspection.
+    Limits: workers that are forked tell through a pipe; spawned ones cannot. Two workers that draw different amounts
+            from the same state are not told apart from healthy ones.
+    """
+
+    name = "worker-states"
+    observations = (SameRandomState,)
+
+    def __init__(self, monitor: "Monitor") -> None:
+        super().__init__(monitor)
+        self._pipe = WorkerPipe()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._loaders: weakref.WeakKeyDictionary[object, _Workers] = weakref.WeakKeyDictionary()
+        self._number = 0  # of the loader whose workers were forked last; they inherit it
+        self._states: States | None = None  # in a worker: before its first fetch
+        self._has_fetched = False
+        self._last: _Workers | None = None  # whose batch came last
+
+    def attach(self) -> None:
+        self.patch_at("workers-begin", before=self._workers_begin, after=self._workers_began)
+        self.patch_at("fetch", before=self._fetch_begins, after=self._fetched)
+
+    def detach(self) -> None:
+        self._pipe.close()
+        super().detach()
+
+    def forked(self) -> None:
+        self._pipe.forked()
+        number = self._number
+        self._begin()
+        self._number = number
+
+    def _workers_begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        loader = args[1] if len(args) > 1 else kwargs.get("loader")
+        if in_worker() or loader is None or loader.num_workers < 2:
+            return
+        self._number += 1
+        self._pipe.open()
+
+    def _workers_began(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+        found = args[0]
+        if found._num_workers > 1 and not is_stream(found) and start_method(found) == "fork":
+            has_init = getattr(found, "_worker_init_fn", None) is not None
+            self._loaders[found] = _Workers(self._number, name_of(found._dataset), has_init)
+
+    # in a worker
+
+    def _fetch_begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+        if not self._has_fetched and in_worker() and self._pipe.is_open:
+            self._has_fetched = True
+            self._states = read_states(args[0].dataset)
+
+    def _fetched(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+        before, self._states = self._states, None
+        info = torch.utils.data.get_worker_info()
+        if before is None or info is None:
+            return
+        after = read_states(args[0].dataset)
+        moved = {source: [before[source], after[source]] for source in before if source in after}
+        self._pipe.send({"loader": self._number, "worker": info.id, "states": moved})
+
+    # in the process that trains
+
+    def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
+        if in_worker():
+            return
+        self._last = self._loaders.get(loader_iter)
+        for message in self._pipe.receive():
+            found = next((one for one in self._loaders.values() if one.number == message.get("loader")), None)
+            worker, states = message.get("worker"), message.get("states")
+            if found is not None and isinstance(worker, int) and isinstance(states, dict):
+                found.told[worker] = {str(source): (int(pair[0]), int(pair[1])) for source, pair in states.items()}
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """The last batch was for training: its workers are compared."""
+        found, self._last = self._last, None
+        if found is None or len(found.told) == found.judged:
+            return
+        found.judged = len(found.told)
+        equal = found.find_equal()
+        if equal is not None:
+            source, workers = equal
+            self.emit(
+                SameRandomState(
+                    dataset=found.dataset,
+                    source=source,
+                    workers=workers,
+                    reported=len(found.told),
+                    has_init=found.has_init,
+                )
+            )
+
+
+# states
+
+
+def read_states(dataset: object) -> States:
+    """A checksum of the state of each generator that a fetch may draw from. Nothing is drawn."""
+    found: States = {"random": _checksum(random.getstate()), "torch": _checksum(torch.get_rng_state())}
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        found["numpy.random"] = _checksum(numpy_random.get_state())
+    for path, generator in _generators(dataset):
+        with guarded("a generator of another package may refuse"):
+            found[path] = _checksum(_state_of(generator))
+        if len(found) >= MAX_SOURCES:
+            break
+    return found
+
+
+def _generators(dataset: object) -> Iterator[tuple[str, Any]]:
+    """Generators that a dataset and its transforms hold, by path."""
+    waiting: list[tuple[str, object, int]] = [("dataset", dataset, 0)]
+    seen: set[int] = set()
+    while waiting and len(seen) < MAX_OBJECTS:
+        path, item, depth = waiting.pop(0)
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if is_generator(item):
+            yield path, item
+        elif depth < MAX_DEPTH:
+            waiting += [(f"{path}{name}", value, depth + 1) for name, value in _parts(item)]
+
+
+def _parts(item: object) -> Iterator[tuple[str, object]]:
+    """What may hold a generator inside an object: attributes that are objects, and items of short lists."""
+    if isinstance(item, list | tuple):
+        pairs = [(f"[{index}]", value) for index, value in enumerate(item[:MAX_SOURCES])]
+    else:
+        pairs = [(f".{name}", value) for name, value in list(getattr(item, "__dict__", {}).items())[:MAX_OBJECTS]]
+    for name, value in pairs:
+        is_short = isinstance(value, list | tuple) and len(value) <= MAX_SOURCES
+        if is_short or is_generator(value) or (hasattr(value, "__dict__") and not isinstance(value, NO_PARTS)):
+            yield name, value
+
+
+def is_generator(item: object) -> bool:
+    """True for a random generator of the standard library, of numpy or of torch."""
+    if isinstance(item, random.Random | torch.Generator):
+        return not isinstance(item, random.SystemRandom)
+    module, name = type(item).__module__, type(item).__name__
+    return module.startswith("numpy.random") and name in ("Generator", "RandomState")
+
+
+def _state_of(generator: Any) -> object:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if type(generator).__name__ == "Generator" and not isinstance(generator, torch.Generator):
+        return generator.bit_generator.state
+    return generator.get_state()
+
+
+def _checksum(state: object) -> int:
+    """A checksum of a state: tuples, dicts, numbers, arrays, tensors."""
+    if isinstance(state, torch.Tensor):
+        return zlib.crc32(bytes(state.tolist()))
+    if isinstance(state, dict):
+        return zlib.crc32(repr([(name, _checksum(value)) for name, value in state.items()]).encode())
+    if isinstance(state, tuple) and len(state) < MAX_OBJECTS:
+        return zlib.crc32(repr([_checksum(value) for value in state]).encode())
+    as_bytes = getattr(state, "tobytes", None)
+    return zlib.crc32(as_bytes() if as_bytes is not None else repr(state).encode())

@@ -1,0 +1,162 @@
+"""TD-R008: replicas of one model whose weights differ between ranks."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tdbg.core.events import Event, Finding, Number, Observation, Start
+from tdbg.core.observations.rank_weights import WeightChecksums
+from tdbg.core.rule_base import Needs
+from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted, joined
+from tdbg.rules import RULES, Rule
+from tdbg.rules._rank_looks import GroupKey, RankLooks
+from tdbg.rules.text import figure, ranges
+from tdbg.rules.view import View
+
+EQUAL_LOOKS = 3  # without a wrapper: so many looks in a row that are equal and change make ranks replicas
+LASTING_LOOKS = 2  # in a row that differ
+SHOWN = 3
+
+Look = dict[str, tuple[str, Number | None]]  # name of a parameter -> its checksum and norm
+
+
+@dataclass
+class _Replicas:
+    wrapped: bool = False
+    looks: int = 0
+    equal_step: int | None = None  # the last step after which all parameters were equal
+    equal_looks: int = 0  # from the first on, each with other weights than the one before
+    weights: frozenset[str] = frozenset()  # checksums of the last look that was equal
+    apart: list["_Apart"] = field(default_factory=list)  # looks that differ, since the last equal one
+    said: bool = False
+
+
+class _Apart(NamedTuple):
+    step: int
+    names: list[str]  # of the parameters that differ
+    looks: dict[int, Look]
+
+
+@RULES.add
+class ReplicasDrift(Rule):
+    """Says when ranks that train one model hold different weights, and since which step.
+
+    What it does: Each rank has a checksum of 64 elements of each parameter on record, before updates of the
+    opening inspection and at doubling intervals afterwards. They are compared by name and shape where the
+    records of all ranks are read; nothing is exchanged in the run. Parameters of DistributedDataParallel must
+    be equal at every look. Without such a wrapper (gradients averaged by hand) ranks count as replicas once
+    three looks in a row were equal, with weights that changed from look to look. It speaks when two looks in a
+    row differ, or the last one.
+
+    Why it matters: DDP averages gradients and never compares weights. Once they differ, each rank trains
+    another model, the average fits none of them, and the checkpoint of rank 0 is one of several. The loss may
+    still fall.
+
+    Example:
+        TD-R008 warning: replicas drift apart: head.weight, head.bias differ between rank 0 and rank 1 since
+        step 12, equal until step 8
+
+    What to do: Look for what only one rank does after that step: a clip, a norm or a skipped batch that hangs
+    on the rank; the model called past its wrapper (`model.module(x)`); parameters replaced after
+    `DistributedDataParallel` was made, which has no hooks on them; `no_sync` around the last backward of a
+    step. Differences from the first look on: weights initialised or loaded after the wrapper was made.
+
+    Thresholds: Any difference. Sharded parameters, those that DDP ignores, and modules with a local SGD hook
+    are left out; so are buffers, which may differ.
+    """
+
+    code = "TD-R008"
+    title = "replicas drift apart"
+    severity = "warning"
+    listens = (Start, Observation)
+    observes = (WeightChecksums,)
+    needs = Needs(observations=(WeightChecksums,), ranks=2)
+
+    def __init__(self) -> None:
+        self._looks: RankLooks[Look] = RankLooks()
+        self._names: dict[tuple[str, int], list[str]] = {}
+        self._replicas: defaultdict[GroupKey, _Replicas] = defaultdict(_Replicas)
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        self._looks.note_start(process, event)
+        seen = WeightChecksums.of(event)
+        if seen is None:
+            return ()
+        place = process.label, seen.module
+        names = self._names[place] = seen.names or self._names.get(place, [])
+        look = dict(zip(names, zip(seen.checksums, seen.norms, strict=False), strict=False))
+        found: list[Finding] = []
+        for key, step, looks in self._looks.add(process, seen.group, seen.module, seen.step, look):
+            replicas = self._replicas[key]
+            replicas.wrapped = replicas.wrapped or seen.wrapped
+            self._compare_looks(replicas, step, looks)
+            if len(replicas.apart) >= LASTING_LOOKS:
+                found += self._report_drift(key, replicas)
+        return found
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        for key in sorted(self._replicas):
+            if self._replicas[key].apart:
+                yield from self._report_drift(key, self._replicas[key])
+
+    def _compare_looks(self, replicas: _Replicas, step: int, looks: dict[int, Look]) -> None:
+        common = set.intersection(*map(set, looks.values()))
+        replicas.looks += 1
+        if not common:
+            return
+        sums = {name: {look[name][0] for look in looks.values()} for name in common}
+        first = next(iter(looks.values()))
+        differing = [name for name in first if name in common and len(sums[name]) > 1]
+        if differing:
+            replicas.apart.append(_Apart(step, differing, looks if not replicas.apart else {}))
+            return
+        weights = frozenset().union(*sums.values())
+        if weights != replicas.weights and replicas.equal_looks == replicas.looks - 1:
+            replicas.equal_looks += 1
+        elif replicas.equal_looks < EQUAL_LOOKS:
+            replicas.looks -= 1  # nothing has changed: as good as no look
+        replicas.weights, replicas.equal_step, replicas.apart = weights, step, []
+
+    def _report_drift(self, key: GroupKey, replicas: _Replicas) -> Iterable[Finding]:
+        is_certain = replicas.wrapped or replicas.equal_looks >= EQUAL_LOOKS
+        if replicas.said or not is_certain:
+            return ()
+        replicas.said = True
+        return self.report_once(self._given, self._make_drift_finding(key, replicas))
+
+    def _make_drift_finding(self, key: GroupKey, replicas: _Replicas) -> Finding:
+        first = replicas.apart[0]
+        name = first.names[0]
+        by_checksum: defaultdict[str, list[int]] = defaultdict(list)
+        for rank in sorted(first.looks):
+            by_checksum[first.looks[rank][name][0]].append(rank)
+        sides = [ranges(ranks) for ranks in by_checksum.values()]
+        plain = [one.rpartition(" [")[0] for one in first.names]
+        differ = "differs" if len(plain) == 1 else "differ"
+        total = len(first.looks[key.ranks[0]])
+        since, cause = (
+            f"since step {first.step}, equal until step {replicas.equal_step}",
+            "a rank does what others do not",
+        )
+        if replicas.equal_step is None:
+            since = f"from the first look on, after step {first.step}"
+            cause = "weights initialised, loaded or replaced after DistributedDataParallel was made"
+        elif replicas.wrapped:
+            cause = "a rank does what others do not, or gradients past the wrapper that averages them"
+        return self.make_finding(
+            f"replicas drift apart: {joined(plain, SHOWN)} {differ} between {' and '.join(sides[:SHOWN])} {since}",
+            first_step=first.step,
+            phase="update",
+            module=plain[0].rpartition(".")[0],
+            evidence=[
+                f"{len(plain)} of {counted(total, 'parameter')} differ after step {first.step}, of 64 elements of each",
+                f"norm of {plain[0]}: "
+                + ", ".join(f"{figure(first.looks[rank][name][1])} on rank {rank}" for rank in sorted(first.looks)[:4]),
+            ],
+            cause=cause,
+            try_next="compare what the ranks do before that step: clipping, model.module(...), no_sync, late loading",
+            grade="from weights",
+        )

@@ -1,0 +1,94 @@
+"""Small trainings on several ranks with one silent bug each, for torchrun, and trainings whose ranks may differ.
+
+usage: planted_ranks.py KIND fault|healthy
+"""
+
+import sys
+import time
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from common import leave_group
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+
+KIND, FAULTY = sys.argv[1], sys.argv[2] == "fault"
+ALONE = ("by-hand", "actors", "two-models")  # without DistributedDataParallel
+FEATURES, CLASSES = 16, 4
+
+
+def samples(count: int = 1280) -> TensorDataset:
+    """Inputs and the classes that a linear map gives them."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(count, FEATURES, generator=generator)
+    return TensorDataset(x, (x @ torch.randn(FEATURES, CLASSES, generator=generator)).argmax(1))
+
+
+def average_by_hand(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()  # type: ignore[operator]
+
+
+def wrapped(body: nn.Sequential) -> nn.Module:
+    """The model as this kind trains it."""
+    if KIND in ALONE:
+        return body
+    if KIND == "ignored":  # a head of each rank's own
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(body, ["3.weight", "3.bias"])
+        nn.init.constant_(body[3].bias, dist.get_rank())  # type: ignore[arg-type]
+    model = DistributedDataParallel(body, find_unused_parameters=KIND == "replaced")
+    if KIND == "local-sgd":
+        group = dist.new_subgroups(1)[0]
+        model.register_comm_hook(PostLocalSGDState(None, group, start_localSGD_iter=10), post_localSGD_hook)
+    if FAULTY and KIND == "late-init":
+        torch.manual_seed(dist.get_rank())
+        nn.init.xavier_uniform_(body[3].weight)  # type: ignore[arg-type]
+    if FAULTY and KIND == "replaced":
+        torch.manual_seed(7)
+        body[3] = nn.Linear(32, CLASSES)
+    return model
+
+
+def batches() -> Iterable[tuple[Tensor, Tensor]]:
+    """What the rank trains on."""
+    data: Dataset[tuple[Tensor, Tensor]] = samples()
+    if KIND == "one-batch":  # overfit on purpose
+        return [samples()[:16]] * 40
+    if (KIND == "same-data" and FAULTY) or KIND == "split-model":
+        torch.manual_seed(11)
+        return DataLoader(data, batch_size=16, shuffle=True)
+    return DataLoader(data, batch_size=16, sampler=DistributedSampler(data, seed=3))
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(rank if KIND == "actors" else 0)
+    width = 32 + 8 * rank if KIND == "two-models" else 32
+    body = nn.Sequential(nn.Linear(FEATURES, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, CLASSES))
+    if KIND == "split-model":
+        dist.new_group([0])  # what a tensor-parallel program makes
+    model = wrapped(body)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if KIND == "zero":
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
+    for step, (x, y) in zip(range(1, 40), batches(), strict=False):
+        optimizer.zero_grad()
+        past = KIND == "past-wrapper" and FAULTY and step % 10 == 0
+        nn.functional.cross_entropy((body if past else model)(x), y).backward()
+        if KIND == "by-hand" and not (FAULTY and step == 14):
+            average_by_hand(model)
+        if KIND == "clip" and FAULTY and rank == 0 and step >= 10:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+        time.sleep(0.004)
+    leave_group()
+
+
+if __name__ == "__main__":
+    main()

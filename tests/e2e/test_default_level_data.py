@@ -1,0 +1,61 @@
+"""Silent bugs in data and ranks, each planted in a small training: the default level names them, and no healthy twin."""
+
+import pytest
+
+from tests.e2e.conftest import Runner, program, torchrun
+
+NAMED = {  # kind -> code, and a part of the first line
+    "scaled": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
+    "scaled-early": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
+    "scaled-short": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
+    "training-data": ("TD-D011", "indices of Subset of TensorDataset (80) looked at are also in the training data"),
+    "training-file": ("TD-D011", "samples of TensorDataset looked at are also in the training data"),
+    "resumed": ("TD-C028", "without the optimizer: AdamW begins without its state (the next save says epoch 8)"),
+    "same-noise": ("TD-D012", "workers 0, 1 of Noisy draw the same random numbers from dataset.rng"),
+    "same-seed": ("TD-D012", "workers 0, 1 of Noisy draw the same random numbers from numpy.random"),
+    "sorted": ("TD-D013", "in the order of their labels"),
+    "grouped": ("TD-D013", "2 classes, one class in each batch"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
+    result = watched(program("planted_data", kind, "fault"))
+    assert result.code == 0, result.stderr
+    code, words = NAMED[kind]
+    finding = result.verdict["findings"][0]
+    assert finding["code"] == code and words in finding["title"], result.stderr
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
+    result = watched(program("planted_data", kind, "healthy"))
+    assert result.code == 0, result.stderr
+    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
+
+
+RANKS = {  # kind -> code, and a part of the first line
+    "clip": ("TD-R008", "differ between rank 0 and rank 1 since step 12, equal until step 8"),
+    "past-wrapper": ("TD-R008", "differ between rank 0 and rank 1 since step 12, equal until step 8"),
+    "replaced": ("TD-R008", "3.weight, 3.bias differ between rank 0 and rank 1 from the first look on"),
+    "late-init": ("TD-R008", "3.weight differs between rank 0 and rank 1 from the first look on"),
+    "by-hand": ("TD-R008", "differ between rank 0 and rank 1 since step 16, equal until step 12"),
+    "same-data": ("TD-R009", "ranks 0-1 train on the same data: 3 of 3 batches"),
+}
+MAY_DIFFER = ("ignored", "local-sgd", "zero", "actors", "two-models", "one-batch", "split-model")
+
+
+@pytest.mark.parametrize("kind", RANKS)
+def test_the_default_level_names_ranks_that_differ_or_do_the_same(watched: Runner, kind: str) -> None:
+    result = watched(torchrun("planted_ranks", kind, "fault"))
+    assert result.code == 0, result.stderr
+    code, words = RANKS[kind]
+    finding = result.verdict["findings"][0]
+    assert finding["code"] == code and words in finding["title"], result.stderr
+
+
+@pytest.mark.parametrize("kind", [*RANKS, *MAY_DIFFER])
+def test_ranks_that_agree_or_may_differ_are_no_finding(watched: Runner, kind: str) -> None:
+    result = watched(torchrun("planted_ranks", kind, "healthy"))
+    assert result.code == 0, result.stderr
+    assert result.verdict["findings"] == [], result.stderr

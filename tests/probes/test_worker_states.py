@@ -1,0 +1,164 @@
+"""Random generators in real DataLoader workers: which draw the same, and which only look as if they did."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from tdbg.probes.worker_states import read_states
+from tests.probes.judging import findings
+
+FEATURES = 8
+Draw = Callable[["Noisy", int], float]
+
+
+class Noisy(Dataset[Any]):
+    """Samples with a random number each."""
+
+    def __init__(self, draw: Draw, rng: Any = None) -> None:
+        self.draw, self.transform = draw, Holder(rng)
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((FEATURES,), index + self.draw(self, index)), index % 2
+
+
+class Holder:
+    """A transform that holds a generator."""
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+
+class Stream(IterableDataset[Any]):
+    """Every worker shuffles alike, and takes its share."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(0)
+
+    def __iter__(self) -> Iterator[Any]:
+        info: Any = torch.utils.data.get_worker_info()
+        order = list(range(64))
+        self.rng.shuffle(order)
+        return ((torch.full((FEATURES,), float(one)), one % 2) for one in order[info.id :: info.num_workers])
+
+
+def run(watch: Any, data: Any, folder: Path, *, trains: bool = True, workers: int = 2, init: Any = None) -> list[Any]:
+    watched = watch(max_overhead=None)
+    watched.monitor.inspection.begin(1.0)
+    model = nn.Linear(FEATURES, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    how = "fork" if workers else None
+    loader = DataLoader(data, batch_size=8, num_workers=workers, worker_init_fn=init, multiprocessing_context=how)
+    for x, y in loader:
+        if trains:
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        else:
+            with torch.no_grad():
+                model(x)
+    watched.monitor.finish()
+    found = [one for one in findings(watched, folder) if one.code == "TD-D012"]
+    assert not watched.failures
+    return found
+
+
+def seed_alike(worker: int) -> None:
+    random.seed(3)
+    numpy.random.seed(3)
+
+
+def seed_apart(worker: int) -> None:
+    random.seed(worker)
+    numpy.random.seed(worker)
+
+
+def own(data: Noisy, index: int) -> float:
+    return float(data.transform.rng.random())
+
+
+def of_torch(data: Noisy, index: int) -> float:
+    return float(torch.rand((), generator=data.transform.rng))
+
+
+ALIKE: dict[str, tuple[Noisy, Any, str]] = {
+    "numpy's generator": (Noisy(own, numpy.random.default_rng(0)), None, "dataset.transform.rng"),
+    "numpy's old generator": (Noisy(own, numpy.random.RandomState(0)), None, "dataset.transform.rng"),
+    "the standard library's": (Noisy(own, random.Random(0)), None, "dataset.transform.rng"),
+    "torch's": (Noisy(of_torch, torch.Generator()), None, "dataset.transform.rng"),
+    "seeded alike": (Noisy(lambda data, index: random.random()), seed_alike, "random"),
+    "numpy seeded alike": (Noisy(lambda data, index: numpy.random.rand()), seed_alike, "numpy.random"),
+}
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+def test_workers_that_draw_the_same_are_named(watch: Any, tmp_path: Path, kind: str) -> None:
+    data, init, source = ALIKE[kind]
+    (finding,) = run(watch, data, tmp_path, init=init)
+    assert finding.title == f"workers 0, 1 of Noisy draw the same random numbers from {source}, rank 0"
+    assert (finding.severity, finding.grade) == ("warning", "local")
+    assert ("worker_init_fn" in finding.cause) == (init is not None)
+
+
+def seeded_by_index(data: Noisy, index: int) -> float:
+    data.transform.rng.seed(index)
+    return own(data, index)
+
+
+def made_in_the_worker(data: Noisy, index: int) -> float:
+    if data.transform.rng is None:
+        data.transform.rng = numpy.random.default_rng(torch.initial_seed())
+    return own(data, index)
+
+
+HEALTHY: dict[str, tuple[Any, dict[str, Any]]] = {
+    "torch's own seeds": (Noisy(lambda data, index: random.random() + numpy.random.rand() + float(torch.rand(()))), {}),
+    "seeded apart": (Noisy(lambda data, index: random.random()), {"init": seed_apart}),
+    "seeded alike, and never used": (Noisy(lambda data, index: 0.0), {"init": seed_alike}),
+    "a generator that is never used": (Noisy(lambda data, index: 0.0, random.Random(0)), {}),
+    "seeded by index": (Noisy(seeded_by_index, random.Random(0)), {}),
+    "made in the worker": (Noisy(made_in_the_worker), {}),
+    "a stream": (Stream(), {}),
+    "one worker": (Noisy(own, random.Random(0)), {"workers": 1}),
+    "no worker": (Noisy(own, random.Random(0)), {"workers": 0}),
+    "evaluation": (Noisy(own, random.Random(0)), {"trains": False}),
+}
+
+
+@pytest.mark.parametrize("kind", HEALTHY)
+def test_healthy_variants_are_no_finding(watch: Any, tmp_path: Path, kind: str) -> None:
+    data, options = HEALTHY[kind]
+    assert run(watch, data, tmp_path, **options) == []
+
+
+def test_reading_states_draws_nothing() -> None:
+    data = Noisy(own, numpy.random.default_rng(0))
+    data.transform.more = [torch.Generator(), numpy.random.RandomState(1), random.Random(2), random, numpy.random]  # type: ignore[attr-defined]
+    assert read_states(data) == read_states(data)
+    assert {"random", "torch", "numpy.random", "dataset.transform.rng", "dataset.transform.more[0]"} <= set(
+        read_states(data)
+    )
+    assert not any("mtrand" in source or "_rand" in source for source in read_states(data))
+
+
+class Selfish:
+    """An object that holds itself, and raises when asked for anything."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def test_odd_datasets_break_nothing() -> None:
+    assert set(read_states([Selfish()])) >= {"random", "torch"}
+    assert set(read_states(Selfish())) >= {"random", "torch"}
