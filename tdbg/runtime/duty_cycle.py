@@ -213,6 +213,7 @@ class DutyCycle:
             or not state.active
             or state.quiet
             or state.rerunning
+            or state.inspects_pass
             or self._dispatcher.subscribers["must_watch"]
         ):
             return False

@@ -65,7 +65,8 @@ class Inspection:
         """A step has ended, or a call where nothing is trained: the inspection may be over. Cost: a comparison."""
         if not self.is_open:
             if self._pass_at and self._state.step >= self._pass_at + SETTLING_STEPS:
-                self._pass_at = 0
+                self._pass_at, self._state.inspects_pass = 0, False
+                self._budget.close_allowance(time.perf_counter())
                 self._activate(self._staying)
             elif self._until and self._state.attended == self._state.step and not self._pass_at and self._changed():
                 self._inspect_again()
@@ -84,7 +85,8 @@ class Inspection:
         """The first call without gradients of a process that has trained: its pass is looked at as the first steps were."""
         added = {probe for probe in self._load() if probe.inspects_evaluation} - self._staying
         if self._budget.allowance_s and added and not self.is_open:
-            self._pass_at = self._state.step
+            self._pass_at, self._state.inspects_pass = self._state.step, True
+            self._budget.open_allowance(time.perf_counter(), SPENDING_RATE)
             self._activate([*self._staying, *added])
 
     def _inspect_again(self) -> None:

@@ -45,6 +45,7 @@ class State:
         self.trained_roots_in_train_mode: IdentityKeys[nn.Module, None] = IdentityKeys()  # as far as a probe has seen
         self.inspected: list[str] = []  # the probes that the opening inspection added
         self.ending = False  # a step's record is being made
+        self.inspects_pass = False  # the first evaluation pass is looked at, and the updates that follow it
 
     @contextmanager
     def own_pass(self) -> Iterator[None]:

@@ -33,7 +33,7 @@ class Played:
             "eval_calls": 0,
             **state,
         }
-        self.state = cast(Any, SimpleNamespace(**seen))
+        self.state = cast(Any, SimpleNamespace(**seen, inspects_pass=False))
         self.budget = Budget(budget_pct, now=0.0)
         self.paused: list[bool] = []
         self.dispatcher = cast(

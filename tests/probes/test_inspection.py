@@ -13,7 +13,7 @@ from tdbg.core.events import Observation
 from tdbg.probes import OPENING
 from tdbg.probes.catalog import CATALOG
 from tdbg.runtime.budget import Budget
-from tdbg.runtime.inspection import AGAIN_STEPS, OPENING_STEPS
+from tdbg.runtime.inspection import AGAIN_STEPS, OPENING_STEPS, SETTLING_STEPS
 
 
 def train(steps: int, rest_s: float = 0.0) -> None:
@@ -58,6 +58,23 @@ def test_what_costs_little_stays_where_steps_are_long(watch: Callable[..., Any])
     readings = [e.step for e in seen.events if isinstance(e, Observation) and e.probe == "memory" and not e.part]
     late = [step for step in readings if step > OPENING_STEPS]
     assert len(late) <= 2, late  # looks at doubling intervals
+
+
+def test_the_first_pass_is_over_a_few_steps_after_it_however_short_the_steps_are(watch: Callable[..., Any]) -> None:
+    seen = watch(max_overhead=None)
+    seen.monitor.inspection.begin(1.0)
+    run = Long(seen)
+    run.run(300)
+    assert seen.monitor.duty.is_away or seen.monitor.duty.steps, "stretches are hardly watched"
+    while seen.monitor.duty.is_away:
+        run.run(1)
+    run.model.eval()
+    with torch.no_grad():
+        run.model(torch.randn(2, 4))
+    run.model.train()
+    assert seen.monitor.inspects_pass and "validation" in names(seen)
+    run.run(SETTLING_STEPS + 1)
+    assert not seen.monitor.inspects_pass and "validation" not in names(seen) - STAYING
 
 
 class Long:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
 
 MOST_LOOKS = 16  # batches of a loader
+MAX_UNPAID_LOOKS = 64  # at batches of a loader after the opening steps
 MAX_SPLITS = 8
 MAX_LABELS = 1024  # of a batch
 
@@ -40,6 +41,7 @@ class Split:
     length: int | None = None  # samples that a pass over it may give, on all ranks
     trains: bool = False  # updates were made of its batches; those of others are evaluated, or not used
     looks: int = 0
+    unpaid_looks: int = 0
     awaited: int = 0  # figures on their way from an accelerator
     is_due: bool = False  # something was looked at that is not told yet
     loaded: dict[str, Figures] = field(default_factory=dict)  # by path in the batch
@@ -127,7 +129,7 @@ class DataSplits(EveryUpdate):
         if loader_iter._num_yielded == 1:
             split.samples.begin_pass()
             split.order = Order() if is_sequential(loader_iter) else None
-        if not self._affords():
+        if not self._affords(split):
             split.order = None  # batches are no longer in a row
             return
         with self.work():
@@ -157,9 +159,12 @@ class DataSplits(EveryUpdate):
             known = splits[id(feed)] = feed, split
         return known[1]
 
-    def _affords(self) -> bool:
-        """True in the first evaluation pass, and while the allowance lasts."""
-        return not self.monitor.inspection.is_open or self.should_sample()
+    def _affords(self, split: Split) -> bool:
+        """True for the first batches of the first evaluation pass, and while the allowance lasts."""
+        if self.monitor.inspection.is_open:
+            return self.should_sample()
+        split.unpaid_looks += 1
+        return not split.trains and split.unpaid_looks <= MAX_UNPAID_LOOKS
 
     # calls
 
