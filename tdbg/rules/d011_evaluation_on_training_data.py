@@ -8,6 +8,7 @@ from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 
 SHARE = 0.5
+WHOLE_SHARE = 0.95  # from here on all evaluated samples are training data
 LEAST_SHARED = 8  # samples seen on both sides
 LEAST_SAMPLES = 16  # compared
 
@@ -31,16 +32,16 @@ class EvaluationOnTrainingData(ObservingRule[_State]):
     weights, and the number is wrong in every table it enters.
 
     Example:
-        TD-D011 warning: evaluation on training data: 160 of 160 samples of TensorDataset looked at are also in the
-        training data, rank 0
+        TD-D011 warning: evaluation on training data: 80 of 80 indices of Subset of TensorDataset (80) looked at
+        are also in the training data, rank 0
 
     What to do: Split before anything is shuffled, augmented or windowed, with a fixed generator
     (`random_split(data, lengths, generator=...)`, once), and keep the indices.
 
-    Thresholds: Above half; 8 samples found on both sides, of 16 compared. It is a note where both loaders read
-    the same dataset object, or another loader is evaluated as well that shares nothing: accuracy on training
-    data may be meant. Samples that are augmented are not recognised, and data in which samples of one pass are
-    equal is left out.
+    Thresholds: Above half; 8 samples found on both sides, of 16 compared. It is a note where accuracy on
+    training data may be meant: both loaders read the same dataset object, another loader is evaluated as well
+    that shares nothing, or all evaluated samples are training data and no subset was split off. Samples that
+    are augmented are not recognised, and data in which samples of one pass are equal is left out.
     """
 
     code = "TD-D011"
@@ -59,10 +60,11 @@ class EvaluationOnTrainingData(ObservingRule[_State]):
             return None
         if share <= SHARE:
             return None
+        is_whole = share >= WHOLE_SHARE and not seen.indices  # nothing was split
         state.given = self.make_finding(
             f"evaluation on training data: {what} of {seen.dataset} looked at are also in the training data,"
             f" rank {process.rank}",
-            severity="info" if seen.is_same or has_clean else self.severity,
+            severity="info" if seen.is_same or has_clean or is_whole else self.severity,
             first_step=seen.step,
             rank=process.rank,
             phase="eval",

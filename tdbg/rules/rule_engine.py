@@ -7,6 +7,7 @@ from functools import partial
 
 from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation
 from tdbg.core.flags import FLAGS, LEVELS
+from tdbg.core.observations import OF_INSPECTION
 from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir, alerts_of, restart_count
 from tdbg.core.tables import counted, joined
@@ -382,6 +383,8 @@ def _read_signals(view: View) -> Signals:
             code.removeprefix(UNAVAILABLE): text for code, text in found.notes.items() if code.startswith(UNAVAILABLE)
         }
         unavailable.update(notes)
+    if settings.allowance <= 0.0:
+        unavailable.update(dict.fromkeys(OF_INSPECTION, "needs the opening inspection (--allowance)"))
     inspected = {probe for found in processes if found.cost is not None for probe in found.cost.inspected}
     return Signals(
         level=max((level for level in levels if level in LEVELS), key=LEVELS.index, default="basic"),

@@ -10,6 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.events import Observation
+from tdbg.core.flags import FLAGS
+from tdbg.core.observations import OF_INSPECTION
 from tdbg.probes import OPENING
 from tdbg.probes.catalog import CATALOG
 from tdbg.runtime.budget import Budget
@@ -33,6 +35,11 @@ def names(seen: Any) -> set[str]:
 
 ADDED = {probe.name for probe in CATALOG.opening()}
 STAYING = {"checkpoint", "dataloader", "memory", "rank-weights", "schedule", "validation"}
+
+
+def test_what_the_inspection_alone_has_is_listed_for_the_rules() -> None:
+    woken = {flag.probe for flag in FLAGS}
+    assert sorted(p.name for p in CATALOG.opening() if not p.levels and p.name not in woken) == sorted(OF_INSPECTION)
 
 
 def test_every_opening_step_is_on_record_and_the_probes_leave_a_program_of_short_steps(

@@ -57,6 +57,19 @@ def test_what_has_no_record_is_not_counted_as_watched(one: tuple[Stream, str]) -
     )
 
 
+@pytest.mark.parametrize(("allowance", "missing"), [(1.0, []), (0.0, ["TD-D010", "TD-D011", "TD-D012", "TD-D013"])])
+def test_without_an_allowance_what_the_inspection_alone_has_is_not_watched(
+    stream: Callable[..., Stream], allowance: float, missing: list[str]
+) -> None:
+    run = stream(allowance=allowance)
+    rank = run.rank()
+    run.train(rank, [2.0])
+    run.end(rank, 1)
+    reason = "needs the opening inspection (--allowance)"
+    codes = [code for row in run.judge().not_watched if row["reason"] == reason for code in row["codes"]]
+    assert sorted(codes) == missing
+
+
 def test_of_several_ranks_the_least_watched_one_counts(stream: Callable[..., Stream]) -> None:
     run = stream()
     for rank, records in enumerate((9, 4)):
