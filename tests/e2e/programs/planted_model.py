@@ -19,9 +19,9 @@ FAULTY = sys.argv[2] == "fault"
 WIDTH, CLASSES = 16, 4
 
 
-def samples(count: int = 640, *, shuffled: bool = False) -> TensorDataset:
+def samples(count: int = 640, *, shuffled: bool = False, seed: int = 1) -> TensorDataset:
     """Inputs and the classes that a linear map gives them; or of other inputs."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, WIDTH, generator=generator)
     y = (x @ torch.randn(WIDTH, CLASSES, generator=generator)).argmax(1)
     return TensorDataset(x, y[torch.randperm(count, generator=generator)] if shuffled else y)
@@ -139,7 +139,10 @@ class Training:
 
     def run(self) -> None:
         model = self.model
-        loader, checks = DataLoader(self.data, batch_size=32, shuffle=True), DataLoader(samples(128), batch_size=32)
+        loader, checks = (
+            DataLoader(self.data, batch_size=32, shuffle=True),
+            DataLoader(samples(128, seed=2), batch_size=32),
+        )
         optimizer = torch.optim.AdamW(self.optimized(model).parameters(), lr=1e-3)
         average = torch.optim.swa_utils.AveragedModel(model) if self.averages else None
         model.train()

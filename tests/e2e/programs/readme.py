@@ -46,6 +46,7 @@ def main() -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         dist.init_process_group("gloo")
         model = DistributedDataParallel(model)
+        torch.manual_seed(dist.get_rank())  # each rank has its own samples
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(args.epochs):
         for _ in range(10):
