@@ -236,7 +236,7 @@ def training(kind: str) -> Training:
             return Training(make_optimizer=without_head)
         case "swapped-head":
             model = Net()
-            return Training(model=model, before_step=swapper(model), epochs=6)
+            return Training(model=model, before_step=swapper(model), epochs=20)
         case "group-rate":
             return Training(make_optimizer=groups(0.0 if FAULTY else 1e-3))
         case "stuck":
