@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Self, Union
 
 from tdbg.core.events import Event, Number, Observation, as_float
 
-
 # Probes that the opening inspection alone has: no flag and no level wakes them.
 OF_INSPECTION = ("data-splits", "rank-batches", "worker-states")
 
