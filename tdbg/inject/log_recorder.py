@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Traceback
 from tdbg.core.frames import WITHOUT_OWN_FRAMES
-from tdbg.core.guard import belongs_to_program, guarded
+from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.core.redaction import redact_text
 from tdbg.inject.agent import Agent
 from tdbg.inject.identity import is_child, rank_of_process
@@ -292,7 +292,7 @@ class Records:
             self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), local.places), begun)
         return str(local.partial)
 
-    def read_stderr(self, text: str) -> None:
+    def read_stderr(self, text: str, frame: FrameType) -> None:
         """Give the reader what the program writes to stderr, such as a progress bar; it makes no record."""
         if self.text_reader is None or getattr(self.local, "record", None) is not None or len(text) < MIN_RESULT:
             return
@@ -522,12 +522,11 @@ def _hear_warnings(records: Records) -> None:
 
 def _hear_prints(records: Records) -> None:
     """stdout and stderr stay the objects they are: ``print`` asks for their ``write``, and finds one that listens."""
-    guard = records.guard
-    _listen_to(sys.stdout, lambda text: guard.call(records.printed, text, sys._getframe(2)))
-    _listen_to(sys.stderr, lambda text: guard.call(records.read_stderr, text))
+    _listen_to(sys.stdout, records.guard, records.printed)
+    _listen_to(sys.stderr, records.guard, records.read_stderr)
 
 
-def _listen_to(stream: Any, listen: Callable[[str], object]) -> None:
+def _listen_to(stream: Any, guard: Guard, listen: Callable[[str, FrameType], object]) -> None:
     real = getattr(stream, "write", None)
     if real is None or (stream is sys.stderr and stream is sys.stdout):
         return
@@ -536,7 +535,7 @@ def _listen_to(stream: Any, listen: Callable[[str], object]) -> None:
     def write(text: str) -> object:
         with WITHOUT_OWN_FRAMES:  # of a closed pipe's error, or of a character that the console does not know
             done = real(text)
-        listen(text)
+        guard.call(listen, text, sys._getframe(1))
         return done
 
     try:
