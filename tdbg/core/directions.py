@@ -20,6 +20,9 @@ NEVER |= {"num", "counts", "eta", "elapsed", "remaining", "size", "threshold", "
 NEITHER = {"grad", "norm", "samples", "batches", "batch", "epoch", "epochs", "step", "steps", "tokens", "temperature"}
 LOWER_ENDS = ("loss", "losses", "error", "entropy", "perplexity", "runtime")  # of words written together: trainloss
 RATES = lazy_pattern(r"(_per_|/)(s|sec|secs|second|seconds)$")
+# Words of a metric's name that say of which phase it is.
+TRAINING_WORDS = {"train", "training"}
+EVALUATION_WORDS = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev"}
 BETTER = {"min": False, "max": True}
 
 

@@ -506,17 +506,17 @@ def encode(event: Event) -> bytes:
         text = _ENCODER.encode(record)
     except (ValueError, TypeError):  # a NaN somewhere, or a value only repr can show
         text = _ENCODER.encode(plain(record))
-    if "\\ud" in text:  # half a character, as in the name of a file that is no UTF-8, would make the line unreadable
-        text = _ENCODER.encode(_replace_half_characters(plain(record)))
+    if "\\ud" in text:  # a lone surrogate, from a file name that is not UTF-8, makes the line unreadable
+        text = _ENCODER.encode(_replace_lone_surrogates(plain(record)))
     return text.encode("ascii") + b"\n"
 
 
-def _replace_half_characters(value: Any) -> Any:
+def _replace_lone_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_replace_half_characters(key): _replace_half_characters(item) for key, item in value.items()}
-    return [_replace_half_characters(item) for item in value] if isinstance(value, list) else value
+        return {_replace_lone_surrogates(key): _replace_lone_surrogates(item) for key, item in value.items()}
+    return [_replace_lone_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
 def _without_secrets(value: object) -> Any:

@@ -10,7 +10,8 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.dataloader import batch_contents
 from tdbg.probes.rank_weights import group_of, is_look_due, is_wrapper
 from tdbg.runtime import tensors
-from tdbg.runtime.checksums import checksum_pieces, count_ranks, join_pieces, read_values
+from tdbg.runtime.checksums import checksum_pieces, join_pieces, read_values
+from tdbg.runtime.rerun_alone import count_ranks
 from tdbg.runtime.torch_compat import smallest_group
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from tdbg.probes.forward import short
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime import tensors
 from tdbg.runtime.budget import ALWAYS_STEPS
-from tdbg.runtime.checksums import checksum_pieces, count_ranks, join_pieces, read_values, sample_norms
+from tdbg.runtime.checksums import checksum_pieces, join_pieces, read_values, sample_norms
+from tdbg.runtime.rerun_alone import count_ranks
 from tdbg.runtime.root_modules import clean_path, unwrapped
 from tdbg.runtime.sampling import evenly, spread
 

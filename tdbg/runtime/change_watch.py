@@ -1,4 +1,4 @@
-"""Notices when a training becomes another one: other parameters, groups, mode, wrapper, or compiled where it was not."""
+"""Detects changes of a training: parameters, optimizer groups, train or eval mode, wrapper, compiled state."""
 
 from collections.abc import Callable, Hashable, Iterable
 from functools import reduce
@@ -7,8 +7,8 @@ from operator import xor
 from torch import nn
 from torch.optim import Optimizer
 
-MAX_OF_KIND = 3  # changes of one kind that are told in a run
-PARAMETERS_A_CHECK = 200  # are gone through; where there are more, so much more seldom
+MAX_OF_KIND = 3  # changes of one kind that are reported in a run
+PARAMETERS_A_CHECK = 200  # compared at each check, on average
 
 
 class ChangeWatch:
@@ -31,11 +31,11 @@ class ChangeWatch:
         self._roots = roots
         self._compiled = compiled
         self._facts: dict[str, Hashable] = {}
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._checks = 0
 
     def check(self) -> str:
-        """The kind of the first change since the last check; empty if there is none, or too many were told."""
+        """The kind of the first change since the last check; empty if there is none, or too many were reported."""
         self._checks += 1
         facts = self._read()
         changed = [kind for kind, fact in facts.items() if kind in self._facts and self._facts[kind] != fact]
@@ -43,8 +43,8 @@ class ChangeWatch:
         if not changed:
             return ""
         kind = changed[0]
-        self._told[kind] = self._told.get(kind, 0) + 1
-        return kind if self._told[kind] <= MAX_OF_KIND else ""
+        self._reported[kind] = self._reported.get(kind, 0) + 1
+        return kind if self._reported[kind] <= MAX_OF_KIND else ""
 
     def _read(self) -> dict[str, Hashable]:
         roots = list(self._roots())

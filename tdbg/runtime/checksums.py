@@ -1,9 +1,8 @@
 """Checksums of samples of tensors, made where the tensors are, by which ranks are compared without a collective."""
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
 MAX_ELEMENTS = 256  # of a sample
 PIECE = 1 << 24  # a float32 holds integers below it exactly
 ODD = 0x9E3779B1  # sums of odd multiples differ wherever one element does
-
-
-def count_ranks() -> int:
-    """How many ranks this process trains with, without making a group."""
-    dist: Any = sys.modules.get("torch.distributed")
-    return int(dist.get_world_size()) if dist is not None and dist.is_available() and dist.is_initialized() else 1
 
 
 @lru_cache(maxsize=8)

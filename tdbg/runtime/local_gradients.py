@@ -25,6 +25,7 @@ from tdbg.runtime.compiler import hide
 from tdbg.runtime.dispatcher import ProbeDispatcher
 from tdbg.runtime.optimizers import Optimizers
 from tdbg.runtime.own_hooks import HookHandle, add_accumulation_hook, add_gradient_hook
+from tdbg.runtime.rerun_alone import count_ranks
 from tdbg.runtime.root_modules import Names
 from tdbg.runtime.root_search import RootSearch
 from tdbg.runtime.state import State
@@ -94,10 +95,7 @@ class LocalGradients:
         """How many ranks reduce with this one; known before the first step ends."""
         if self._state.world_size > 1:
             return self._state.world_size
-        dist: Any = sys.modules.get("torch.distributed")
-        if self._state.step or dist is None or not dist.is_available() or not dist.is_initialized():
-            return self._state.world_size
-        return int(dist.get_world_size())
+        return self._state.world_size if self._state.step else count_ranks()
 
     # around a backward
 

@@ -38,11 +38,16 @@ class _Refusing(DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def count_ranks() -> int:
+    """How many ranks this process trains with, without making a group."""
+    dist: Any = sys.modules.get("torch.distributed")
+    return int(dist.get_world_size()) if dist is not None and dist.is_available() and dist.is_initialized() else 1
+
+
 @contextlib.contextmanager
 def no_collectives() -> Iterator[None]:
     """Within it, whatever would communicate raises `CollectiveMet`; without other ranks it does nothing."""
-    dist: Any = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+    if count_ranks() < 2:
         yield
         return
     if not sees_operators:

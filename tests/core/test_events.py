@@ -72,7 +72,7 @@ def test_the_description_names_every_field() -> None:
     assert {name for name, _, _ in described[Step]} == {item.name for item in fields(Step)}
 
 
-HALVES = {
+SURROGATES = {
     "caf\udce9.py": "caf\ufffd.py",
     "\ud83d alone": "\ufffd alone",
     "\U0001f600, \udc00": "\U0001f600, \ufffd",
@@ -80,10 +80,10 @@ HALVES = {
 }
 
 
-@pytest.mark.parametrize("text", HALVES)
-def test_half_a_character_does_not_lose_the_line(text: str) -> None:
-    """Python reads the name of a file that is no UTF-8 with half characters in it, which JSON cannot carry."""
-    whole = HALVES[text]
+@pytest.mark.parametrize("text", SURROGATES)
+def test_a_lone_surrogate_does_not_lose_the_line(text: str) -> None:
+    """Python reads the name of a file that is no UTF-8 with lone surrogates in it, which JSON cannot carry."""
+    whole = SURROGATES[text]
     assert decode(encode(Note(code="x", text=text))) == Note(code="x", text=whole)
     assert decode(encode(Params(names=[text], numel=[1]))) == Params(names=[whole], numel=[1])
     assert decode(encode(Observation(values={text: [text]}))) == Observation(values={whole: [whole]})

@@ -21,7 +21,6 @@ from tests.warm import WARMTH
 PROGRAMS = Path(__file__).parent / "programs"
 BIN = Path(sys.executable).parent
 PATIENCE_S = 150.0
-TRUE_NOTE = ("TD-D011", "info")  # evaluation on training data
 ALWAYS_RECORDED = 8  # first steps of a run that are recorded whatever it costs
 EVERY_STEP = ("--max-overhead", "100")
 # What a launcher or an outer run may have left in the environment of the tests.
@@ -68,8 +67,8 @@ class Result:
 
     @property
     def codes(self) -> list[str]:
-        """The codes of all findings, worst first, but for what is true of many small programs and a note."""
-        return [one["code"] for one in self.verdict["findings"] if (one["code"], one["severity"]) != TRUE_NOTE]
+        """The codes of all findings, worst first."""
+        return [finding["code"] for finding in self.verdict["findings"]]
 
     def finding(self, code: str) -> dict[str, Any]:
         """The one finding with this code."""
@@ -202,6 +201,19 @@ def _same_step(step: Step, line: dict[str, Any]) -> None:
     for name in ("epoch", "samples", "micro", "skipped", "scale"):
         if name in line:
             assert getattr(step, name) == line[name], (name, step)
+
+
+def assert_named_first(result: Result, code: str, words: str) -> None:
+    """The first finding has this code, and these words in its title."""
+    assert result.code == 0, result.stderr
+    finding = result.verdict["findings"][0]
+    assert finding["code"] == code and words in finding["title"], result.stderr
+
+
+def assert_notes_alone(result: Result) -> None:
+    """Nothing above a note was found."""
+    assert result.code == 0, result.stderr
+    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
 
 
 def nothing_found(result: Result) -> None:

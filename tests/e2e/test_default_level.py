@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.conftest import Runner, program
+from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, program
 
 NAMED = {  # kind -> code, and a part of the first line
     "unused": ("TD-C008", "side.weight, side.bias"),
@@ -32,15 +32,9 @@ NAMED = {  # kind -> code, and a part of the first line
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
-    result = watched(program("planted", kind, "fault"))
-    assert result.code == 0, result.stderr
-    code, words = NAMED[kind]
-    finding = result.verdict["findings"][0]
-    assert finding["code"] == code and words in finding["title"], result.stderr
+    assert_named_first(watched(program("planted", kind, "fault")), *NAMED[kind])
 
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
-    result = watched(program("planted", kind, "healthy"))
-    assert result.code == 0, result.stderr
-    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
+    assert_notes_alone(watched(program("planted", kind, "healthy")))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.conftest import Runner, program, torchrun
+from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, program, torchrun
 
 NAMED = {  # kind -> code, and a part of the first line
     "scaled": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
@@ -20,18 +20,12 @@ NAMED = {  # kind -> code, and a part of the first line
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
-    result = watched(program("planted_data", kind, "fault"))
-    assert result.code == 0, result.stderr
-    code, words = NAMED[kind]
-    finding = result.verdict["findings"][0]
-    assert finding["code"] == code and words in finding["title"], result.stderr
+    assert_named_first(watched(program("planted_data", kind, "fault")), *NAMED[kind])
 
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
-    result = watched(program("planted_data", kind, "healthy"))
-    assert result.code == 0, result.stderr
-    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
+    assert_notes_alone(watched(program("planted_data", kind, "healthy")))
 
 
 RANKS = {  # kind -> code, and a part of the first line
@@ -47,11 +41,7 @@ MAY_DIFFER = ("ignored", "local-sgd", "zero", "actors", "two-models", "one-batch
 
 @pytest.mark.parametrize("kind", RANKS)
 def test_the_default_level_names_ranks_that_differ_or_do_the_same(watched: Runner, kind: str) -> None:
-    result = watched(torchrun("planted_ranks", kind, "fault"))
-    assert result.code == 0, result.stderr
-    code, words = RANKS[kind]
-    finding = result.verdict["findings"][0]
-    assert finding["code"] == code and words in finding["title"], result.stderr
+    assert_named_first(watched(torchrun("planted_ranks", kind, "fault")), *RANKS[kind])
 
 
 @pytest.mark.parametrize("kind", [*RANKS, *MAY_DIFFER])

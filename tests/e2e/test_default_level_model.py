@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.conftest import Runner, program
+from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, program
 
 NAMED = {  # kind -> code, and a part of the first line
     "left-in-eval-mode": ("TD-C021", "in eval mode since step 21, after evaluation: Net, 1 dropout layer and 1 batch"),
@@ -34,22 +34,14 @@ HEALTHY = (
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
-    result = watched(program("planted_model", kind, "fault"))
-    assert result.code == 0, result.stderr
-    code, words = NAMED[kind]
-    finding = result.verdict["findings"][0]
-    assert finding["code"] == code and words in finding["title"], result.stderr
+    assert_named_first(watched(program("planted_model", kind, "fault")), *NAMED[kind])
 
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
-    result = watched(program("planted_model", kind, "healthy"))
-    assert result.code == 0, result.stderr
-    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
+    assert_notes_alone(watched(program("planted_model", kind, "healthy")))
 
 
 @pytest.mark.parametrize("kind", HEALTHY)
 def test_the_default_level_is_silent_about_healthy_models(watched: Runner, kind: str) -> None:
-    result = watched(program("healthy_model", kind))
-    assert result.code == 0, result.stderr
-    assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
+    assert_notes_alone(watched(program("healthy_model", kind)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tdbg.probes.loss_graph import read_loss_graph
+from tdbg.probes.backward.loss_graph import read_loss_graph
 
 FLAG = {"flags": {"BACKWARD": True}, "max_overhead": 1e6}
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]

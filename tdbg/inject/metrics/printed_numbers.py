@@ -10,7 +10,7 @@ from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tdbg.core.directions import TIMES, direction_of, words_of
+from tdbg.core.directions import EVALUATION_WORDS, TIMES, TRAINING_WORDS, direction_of, words_of
 from tdbg.metrics.rows.row import READ_FROM_TEXT
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ MAX_CHARS = 2000  # of a line; a longer one is a dump
 MAX_WAITING = 64
 PAUSE_S = 0.2
 SHARE = 500  # the pause is so many times as long as the last parsing
-TRAINING = {"train", "training"}
-EVALUATION = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev"}
 NAME = r"[A-Za-z][\w@/.\-]*+"  # possessive: a text without a number costs what its length costs, not the square
 # One or two words, a sign or a space, and a number: a plain one, a percentage or a fraction, not a time or a version.
 PAIR = re.compile(
@@ -89,7 +87,7 @@ def find_results(line: str) -> dict[str, float]:
         begin = match.start() if begin < 0 else begin
         value, of = float(match["number"]), float(match["of"] or 0)
         found[key] = value / of if of else value
-    phase = words_of(line[:begin]) & EVALUATION if begin > 0 else set()
+    phase = words_of(line[:begin]) & EVALUATION_WORDS if begin > 0 else set()
     prefix = f"{min(phase)}/" if phase else ""
     return {key if _phase_of(key) else prefix + key: value for key, value in found.items()} if prefix else found
 
@@ -98,7 +96,7 @@ def find_results(line: str) -> dict[str, float]:
 def _phase_of(key: str) -> str:
     """``train`` or ``val`` where the name of a result says so."""
     words = words_of(key)
-    return "val" if words & EVALUATION else "train" if words & TRAINING else ""
+    return "val" if words & EVALUATION_WORDS else "train" if words & TRAINING_WORDS else ""
 
 
 @lru_cache(1024)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from tdbg.core.directions import direction_of, words_of
+from tdbg.core.directions import EVALUATION_WORDS, TRAINING_WORDS, direction_of, words_of
 from tdbg.core.events import Finding
 from tdbg.metrics.rows.row import READ_FROM_TEXT
 from tdbg.metrics.rows.run_summary import RunSummary
@@ -15,8 +15,6 @@ MAX_RISE = 1.5  # largest to smallest value
 MAX_GAIN = 1.1  # last to first value
 FALL = 0.5  # last to first training loss
 ACCURACIES = {"acc", "accuracy", "top"}
-TRAINING = {"train", "training"}
-EVALUATION = {"val", "valid", "validation", "eval", "evaluation", "test", "testing", "dev"}
 
 
 @RULES.add
@@ -77,7 +75,7 @@ def _scores(seen: RunSummary) -> Iterator[Series]:
     for tally in (seen.tally, seen.printed):
         for one in tally.series.values():
             words = words_of(one.key)
-            if words & ACCURACIES and "best" not in words and (words & EVALUATION or one.phase == "val"):
+            if words & ACCURACIES and "best" not in words and (words & EVALUATION_WORDS or one.phase == "val"):
                 yield one
 
 
@@ -87,7 +85,7 @@ def _losses(seen: RunSummary) -> Iterator[Series]:
         for one in tally.series.values():
             words = words_of(one.key)
             is_loss = "loss" in words and direction_of(one.key) is False
-            if is_loss and not words & EVALUATION and (one.phase != "val" or words & TRAINING):
+            if is_loss and not words & EVALUATION_WORDS and (one.phase != "val" or words & TRAINING_WORDS):
                 yield one
 
 

@@ -22,11 +22,14 @@ SAMPLES, BATCH, EPOCHS = 24, 8, 2
 class Pictures(Dataset):
     """Noise with a label; each sample names itself."""
 
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
     def __len__(self) -> int:
         return SAMPLES
 
     def __getitem__(self, index: int) -> dict[str, object]:
-        generator = torch.Generator().manual_seed(index)
+        generator = torch.Generator().manual_seed(self.seed + index)
         return {
             "inputs": torch.randn(3, 8, 8, generator=generator),
             "labels": index % 4,
@@ -101,7 +104,7 @@ def main() -> None:
     kept = Kept(net)
     model = DistributedDataParallel(net, find_unused_parameters=True) if args.ddp else net
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    train, val = (DataLoader(Pictures(), BATCH, shuffle=False) for _ in range(2))
+    train, val = (DataLoader(Pictures(seed), BATCH, shuffle=False) for seed in (0, 1000))
     step = passes = 0
     for _epoch in range(args.epochs):
         model.train()

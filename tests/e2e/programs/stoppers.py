@@ -15,7 +15,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 from common import regression, tell, tokens
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, random_split
 
 warnings.filterwarnings("ignore")
 WRONG = "--wrong" in sys.argv
@@ -54,7 +54,8 @@ def with_lightning() -> None:
         enable_model_summary=False,
         num_sanity_val_steps=0,
     )
-    trainer.fit(Net(), DataLoader(regression(64), batch_size=8), DataLoader(regression(64), batch_size=8))
+    train, val = random_split(regression(128), [64, 64], torch.Generator().manual_seed(0))
+    trainer.fit(Net(), DataLoader(train, batch_size=8), DataLoader(val, batch_size=8))
     tell("done", waited=stopper.wait_count, epochs=trainer.current_epoch)
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from tdbg.core.events import number
 from tdbg.core.observations.backward import LossGraph, ModuleGradients
 from tdbg.probes import PROBES, Probe
+from tdbg.probes.backward.loss_graph import read_loss_graph
 from tdbg.probes.forward import short
-from tdbg.probes.loss_graph import read_loss_graph
 from tdbg.runtime.forward_calls import is_capturing
 from tdbg.runtime.module_sampler import STRIDE, ModuleSampler, SampleRequest, Seen
 

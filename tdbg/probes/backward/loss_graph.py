@@ -73,7 +73,7 @@ def read_loss_graph(loss: Tensor) -> LossGraph:
     names: list[str] = []
     below: _Edge | None = root
     while below is not None and len(names) < MAX_SHOWN:
-        names.append(_word(below))
+        names.append(_operation_name(below))
         below = below.source()
     return LossGraph(operations=names, classes=_count_classes(root), faults=faults[:MAX_SHOWN])
 
@@ -90,7 +90,7 @@ def _walk(root: _Edge) -> Iterator[_Edge]:
                 waiting.append(below)
 
 
-def _pass(edge: _Edge | None, names: tuple[str, ...]) -> _Edge | None:
+def _skip_operations(edge: _Edge | None, names: tuple[str, ...]) -> _Edge | None:
     """The first operation, going back from here, that does more than these do."""
     for _ in range(MAX_HOPS):
         if edge is None or edge.name not in names:
@@ -119,33 +119,33 @@ def _find_fault(edge: _Edge) -> GraphFault | None:
 
 def _find_activation(edge: _Edge, names: tuple[str, ...]) -> GraphFault | None:
     """An activation that the loss function applies itself."""
-    below = _pass(edge.source(), (*CASTS, *RESHAPES))
+    below = _skip_operations(edge.source(), (*CASTS, *RESHAPES))
     if below is None or below.name not in names:
         return None
-    return _fault("twice", edge, below)
+    return _make_fault("twice", edge, below)
 
 
 def _find_misplaced_softmax(edge: _Edge) -> GraphFault | None:
     """A softmax over another dimension than that of the classes, or without a logarithm."""
-    below = _pass(edge.source(), CASTS)
+    below = _skip_operations(edge.source(), CASTS)
     if below is not None and below.name == "LogBackward0":
-        below = _pass(below.source(), CASTS)
+        below = _skip_operations(below.source(), CASTS)
     elif below is not None and below.name == "SoftmaxBackward0":
-        return _fault("probabilities", edge, below)
+        return _make_fault("probabilities", edge, below)
     if below is None or below.name not in ("LogSoftmaxBackward0", "SoftmaxBackward0") or len(below.shape) < 2:
         return None
-    return _fault("batch", edge, below) if saved_dim(below.node) == 0 else None
+    return _make_fault("batch", edge, below) if saved_dim(below.node) == 0 else None
 
 
 def _find_batch_softmax(edge: _Edge) -> GraphFault | None:
     """A softmax over the rows of what a linear layer puts out, straight into a loss."""
-    below = _pass(edge.source(), CASTS)
+    below = _skip_operations(edge.source(), CASTS)
     if below is None or below.name != "SoftmaxBackward0" or len(below.shape) != 2 or min(below.shape) < 2:
         return None
-    layer = _pass(below.source(), CASTS)
+    layer = _skip_operations(below.source(), CASTS)
     if layer is None or layer.name != "AddmmBackward0" or saved_dim(below.node) != 0:
         return None
-    return _fault("batch", edge, below)
+    return _make_fault("batch", edge, below)
 
 
 def _find_difference(edge: _Edge) -> GraphFault | None:
@@ -181,14 +181,14 @@ def _find_broadcast(edge: _Edge, given: _Edge | None) -> GraphFault | None:
     if not is_function and given.shape == (count,):
         before = given.source() if given.name in FLATTENS else None
         certain = before is not None and before.shape == (count, 1)
-    return {**_fault("broadcast", edge, given), "into": list(square), "certain": certain}
+    return {**_make_fault("broadcast", edge, given), "into": list(square), "certain": certain}
 
 
-def _fault(kind: str, edge: _Edge, given: _Edge) -> GraphFault:
+def _make_fault(kind: str, edge: _Edge, given: _Edge) -> GraphFault:
     return {
         "kind": kind,
-        "loss": _word(edge),
-        "given": _word(given),
+        "loss": _operation_name(edge),
+        "given": _operation_name(given),
         "shape": list(given.shape),
         "certain": True,
     }
@@ -202,13 +202,13 @@ def _count_classes(root: _Edge) -> int | None:
         edge = graded[0] if len(graded) == 1 else None
     if edge is None or edge.name not in NLL or getattr(edge.node, "_saved_reduction", None) != MEAN:
         return None
-    below = _pass(edge.source(), (*CASTS, *RESHAPES))
+    below = _skip_operations(edge.source(), (*CASTS, *RESHAPES))
     if below is None or below.name != "LogSoftmaxBackward0":
         return None
     dim = saved_dim(below.node)
     return below.shape[dim] if dim is not None else None
 
 
-def _word(edge: _Edge) -> str:
+def _operation_name(edge: _Edge) -> str:
     """``SoftmaxBackward0`` as the operation is called: ``Softmax``."""
     return edge.name.rpartition("::")[2].rpartition("Backward")[0] or edge.name.rpartition("::")[2]

@@ -19,10 +19,10 @@ from tdbg.core.observations.validation import (
     NoEvaluation,
 )
 from tdbg.probes import PROBES
-from tdbg.probes.eval_mode_updates import LeftInEvalMode
-from tdbg.probes.random_draws import RandomDraws
 from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
+from tdbg.probes.validation.eval_mode_updates import LeftInEvalMode
+from tdbg.probes.validation.random_draws import RandomDraws
 from tdbg.runtime.own_hooks import add_gradient_hook
 from tdbg.runtime.root_modules import unwrapped
 from tdbg.runtime.step_record import host_memory_mb
