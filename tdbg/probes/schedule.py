@@ -1,7 +1,13 @@
 """LR and SCHEDULING: the learning rate, who sets it, and whether the schedule fits the run."""
 
+import ast
+import inspect
+import linecache
+import re
+import sys
 import weakref
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -22,6 +28,7 @@ from tdbg.core.observations.schedule import (
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
+from tdbg.runtime.code_places import program_frame
 from tdbg.runtime.torch_hooks import targets
 
 if TYPE_CHECKING:
@@ -90,6 +97,7 @@ class _Course:
     crowded: int = 0  # updates in a row with the same number of advances, two or more
     every: int = 0  # updates in a row with an advance
     epochs_then: int | None = None  # passes over the loader when it was announced
+    built_by: tuple[CodeType, int] | None = None  # the code of the program that built it, and the line
 
     @property
     def known_length(self) -> int | None:
@@ -220,6 +228,8 @@ class Schedule(Probe):
             epoch=float(scheduler.last_epoch),
         )
         if whole:
+            frame = program_frame(sys._getframe())
+            course.built_by = (frame.f_code, frame.f_lineno) if frame is not None else None
             self._unannounced.append((weakref.ref(scheduler), course))
         return course
 
@@ -440,6 +450,7 @@ class Schedule(Probe):
                 planned=course.planned,
                 own_step=course.own_step,
                 rates=_short(_rates(optimizer)),
+                step_line=_find_step_line(*course.built_by, course.name) if course.built_by else None,
             )
             self._say("SCHEDULING", built)
             return  # one a step
@@ -569,3 +580,38 @@ def _metric(value: object) -> float | None:
     if isinstance(value, Tensor):
         return float(value) if tensors.on_host(value) and value.numel() == 1 else None
     return float(value) if isinstance(value, int | float) else None
+
+
+def _find_step_line(code: CodeType, line: int, scheduler: str) -> int | None:
+    """The line that steps the scheduler which is built on this one; None where none is seen. Cost: some 0.3 ms.
+
+    A local name is looked for in its function alone.
+    """
+    lines = linecache.getlines(code.co_filename)
+    name = _read_target(lines[line - 1].strip(), scheduler) if 0 < line <= len(lines) else ""
+    if not name:
+        return None
+    last = len(lines)
+    if code.co_flags & inspect.CO_NEWLOCALS and "." not in name:
+        last = max((at for _, _, at in code.co_lines() if at is not None), default=last)
+    call = re.compile(rf"(?<![\w.]){re.escape(name)}\s*\.\s*step\s*\(")
+    after = range(1 if "." in name else line, last + 1)
+    return next((at for at in after if call.search(lines[at - 1].partition("#")[0])), None)
+
+
+def _read_target(statement: str, scheduler: str) -> str:
+    """The name that a line assigns a new scheduler to; empty where it is none."""
+    try:
+        node = ast.parse(statement).body[0]
+    except (SyntaxError, IndexError, ValueError):  # the statement goes on in the next line
+        match = re.match(r"([\w.]+)\s*=\s*[\w.]*\(?", statement)
+        return match[1] if match is not None and statement.endswith("(") else ""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        return ""
+    pairs = [(node.targets[0], node.value)]
+    if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+        pairs = list(zip(node.targets[0].elts, node.value.elts, strict=False))
+    for target, value in pairs:
+        if isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == scheduler:
+            return ast.unparse(target)
+    return ""

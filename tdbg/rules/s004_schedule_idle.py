@@ -31,6 +31,7 @@ class _State(Reported):
         self.built: dict[int, str] = {}  # number of an optimizer -> class of its scheduler
         self.rates: dict[int, Rates] = {}
         self.stepped: set[int] = set()
+        self.step_lines: dict[str, int] = {}  # class of a scheduler -> the line of the program that steps it
 
 
 @RULES.add
@@ -46,6 +47,9 @@ class ScheduleIdle(Rule):
 
     Example:
         TD-S004 warning: CosineAnnealingLR was built but never stepped in 400 steps, rank 0
+
+    Where the code that built the scheduler does call its `step()`, in a line that was not reached, it is
+    a note: some programs wait there for a worse result.
 
     What to do: Call `scheduler.step()`. Where it does step: build it from the optimizer that is used in the end,
     after the last time that one was built anew (after `model.to`, after a resume).
@@ -74,22 +78,24 @@ class ScheduleIdle(Rule):
         idle = SchedulerIdle.of(event)
         if idle is not None and not state.said:
             state.said = True
-            return self.report_once(self._given, self._evaluate_idle(process, idle))
+            return self.report_once(self._given, self._evaluate_idle(process, state, idle))
         return ()
 
     def _add_observation(self, state: _State, seen: Observed) -> None:
         if isinstance(seen, SchedulerBuilt) and not seen.own_step:
             state.built.setdefault(seen.which, seen.scheduler)
             state.rates.setdefault(seen.which, seen.rates)
+            if seen.step_line is not None:
+                state.step_lines[seen.scheduler] = seen.step_line
         elif isinstance(seen, SchedulerStepped | PlateauJudged):
             state.stepped.add(seen.which)
         elif isinstance(seen, RateChanged) and seen.before is not None:
             state.blind = True
 
-    def _evaluate_idle(self, process: ProcessDir, idle: SchedulerIdle) -> Finding:
+    def _evaluate_idle(self, process: ProcessDir, state: _State, idle: SchedulerIdle) -> Finding:
         if idle.kind == "never":
             what = f"{idle.scheduler} was built but has never stepped in {counted(idle.epochs or 0, 'epoch')}"
-            return self._make_idle_finding(process, idle.step, what, idle.text())
+            return self._make_idle_finding(process, idle.step, what, idle.text(), state.step_lines.get(idle.scheduler))
         what = f"{idle.scheduler} steers an optimizer that does not update: the rate in use does not follow it"
         return self._make_idle_finding(process, idle.step, what, idle.text(), elsewhere=True)
 
@@ -106,12 +112,31 @@ class ScheduleIdle(Rule):
                 continue
             what = f"{name} was built but never stepped in {counted(seen.step, 'step')}"
             detail = f"the learning rate was {figure(state.rates[idle[0]])} from beginning to end"
-            found += self.report_once(self._given, self._make_idle_finding(seen.process, 1, what, detail))
+            new = self._make_idle_finding(seen.process, 1, what, detail, state.step_lines.get(name))
+            found += self.report_once(self._given, new)
         return found
 
     def _make_idle_finding(
-        self, process: ProcessDir, step: int, what: str, detail: str, *, elsewhere: bool = False
+        self,
+        process: ProcessDir,
+        step: int,
+        what: str,
+        detail: str,
+        step_line: int | None = None,
+        *,
+        elsewhere: bool = False,
     ) -> Finding:
+        if step_line is not None:
+            return self.make_finding(
+                f"{what}, rank {process.rank}",
+                first_step=step,
+                rank=process.rank,
+                phase="optimizer",
+                severity="info",
+                evidence=[detail],
+                cause=f"the program calls its step() in line {step_line}, which was not reached",
+                try_next="look at the condition of that line; nothing is wrong where it waits for a worse result",
+            )
         return self.make_finding(
             f"{what}, rank {process.rank}",
             first_step=step,

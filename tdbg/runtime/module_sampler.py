@@ -5,6 +5,8 @@ small sample a tensor; all of it is read together when the step ends.
 """
 
 import contextlib
+import itertools
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -25,6 +27,7 @@ from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
 from tdbg.runtime.root_modules import clean_path, unwrapped
 from tdbg.runtime.sampling import SAMPLE, samples, spread_of
 from tdbg.runtime.tensors import checkable, local_elements
+from tdbg.runtime.torch_compat import in_backward
 
 if TYPE_CHECKING:
     from tdbg.runtime.budget import Budget
@@ -60,6 +63,7 @@ LARGE = 16_384  # elements; of larger tensors a norm is estimated from
 # A hook that computes runs with a cold cache, 25 us each; so it only keeps the tensor, and all are worked on together.
 HELD_BYTES = 4 << 20  # a larger tensor is worked on at once, when the time that takes is small against its own
 HELD_ALL_BYTES = 64 << 20
+MAX_OUTPUTS = 8  # tensors of one output
 FIGURES = ("mean", "std", "min", "max", "zero_share")
 NOTHING = torch.empty(0)
 NO_SHAPE, HOST = torch.Size(), torch.device("cpu")
@@ -95,6 +99,12 @@ class Seen:
         """Take over what the output is like."""
         self.shape, self.dtype, self.device = tensors.shape_of(tensor), tensor.dtype, tensor.device
         self.numel, self.graded = tensor.numel(), tensor.requires_grad
+
+    def add_gradient_norm(self, norm: float) -> None:
+        """Keep the largest: several backward passes may reach one output, as with a penalty on a gradient."""
+        known = self.grad_norm
+        if known is None or (not math.isnan(known) and not norm <= known):
+            self.grad_norm = norm
 
     @property
     def path(self) -> str:
@@ -134,6 +144,8 @@ class Figures(NamedTuple):
         for (row, name, factor), value in zip(self.whose, values, strict=True):
             if name in FIGURES:
                 row.sample[name] = value
+            elif name == "grad_norm":
+                row.add_gradient_norm(value * factor)
             elif name:
                 setattr(row, name, value * factor)
 
@@ -227,6 +239,7 @@ class ModuleSampler:
         self._twins: list[tuple[Seen, Seen]] = []  # a container, and the child whose output it returned
         self._last: Last | None = None
         self._running = False
+        self.ends_in_backward = False  # an optimizer steps as soon as its gradient is there: others are still to come
         self._spent_s = self._entered_s = 0.0
         self._stance: AbstractContextManager[object] | None = None
         self._wish = SampleRequest()
@@ -425,11 +438,17 @@ class ModuleSampler:
         if known is not None:
             known.calls += 1
             return
-        tensor = output if type(output) is Tensor else next((t for _, t in tensors.walk(output)), None)
-        if tensor is None:
-            return
+        if type(output) is Tensor:
+            tensor, others = output, []
+        else:
+            found = [tensor for _, tensor in itertools.islice(tensors.walk(output), MAX_OUTPUTS)]
+            if not found:
+                return
+            tensor, others = found[0], found[1:]
         row = self._rows[id(module)] = Seen(place, module.training)
         self.seen.append(row)
+        if self._wish.backward and place.leaf:
+            self._await_gradients(row, others)
         # The root's own hook comes after the end of the pass. Whoever asked for exact figures wants them of the first
         # look too, when it is not known yet into which outputs later modules write.
         at_once = self._wish.exact or not self._running or place.path in self._changed_in_place
@@ -437,6 +456,13 @@ class ModuleSampler:
             self._taken.append(Taken(row, tensor, tensors.version(tensor)))
         else:
             self._work_on([Taken(row, tensor, tensors.version(tensor))])
+
+    def _await_gradients(self, row: Seen, others: list[Tensor]) -> None:
+        """A gradient at any output reaches a module: of a recurrent layer a loss may use the last state alone."""
+        for tensor in others:
+            if checkable(tensor) and tensor.requires_grad:
+                hook = _GradientHook(self, row, self.step, reaches_alone=True)
+                add_gradient_hook(tensor, hook, purpose=f"gradient at {row.path}")
 
     def _may_hold(self, tensor: Tensor) -> bool:
         """True if this tensor can be kept for a while, at no great cost of memory."""
@@ -471,13 +497,15 @@ class ModuleSampler:
             if rows_NS is not None:
                 self._figures.append(_sampled(rows, rows_NS))
 
-    def gradient(self, row: Seen, step: int, grad: Tensor) -> None:
-        """A gradient arrived at a module's output; called by its hook."""
+    def gradient(self, row: Seen, step: int, grad: Tensor, *, reaches_alone: bool) -> None:
+        """A gradient arrived at a module's output; called by its hook. reaches_alone: its norm does not count."""
         begun = time.perf_counter()
         try:
             if step == self.step and not self.monitor.rerunning and checkable(grad):
                 row.reached = True
-                if self._may_hold(grad):
+                if reaches_alone:
+                    pass
+                elif self._may_hold(grad):
                     self._grads.append(Taken(row, grad, tensors.version(grad)))
                 else:
                     for rows, data in _by_device([(row, local_elements(grad.detach()))]):
@@ -494,6 +522,7 @@ class ModuleSampler:
             return
         begun = time.perf_counter()
         self._unhook()
+        self.ends_in_backward = in_backward()
         intact = [(row, grad) for row, grad, version in self._grads if tensors.version(grad) == version]
         grads = [(row, local_elements(grad.detach())) for row, grad in intact]
         figures = self._figures
@@ -578,14 +607,14 @@ hide(_Hook.__call__)
 class _GradientHook:
     """The hook of one output's gradient; a pickled tensor must not carry it."""
 
-    __slots__ = ("look", "row", "step")
+    __slots__ = ("look", "reaches_alone", "row", "step")
     __torch_unserializable__ = True
 
-    def __init__(self, look: ModuleSampler, row: Seen, step: int) -> None:
-        self.look, self.row, self.step = look, row, step
+    def __init__(self, look: ModuleSampler, row: Seen, step: int, *, reaches_alone: bool = False) -> None:
+        self.look, self.row, self.step, self.reaches_alone = look, row, step, reaches_alone
 
     def __call__(self, grad: Tensor) -> None:
-        self.look.guard.call(self.look.gradient, self.row, self.step, grad)
+        self.look.guard.call(self.look.gradient, self.row, self.step, grad, reaches_alone=self.reaches_alone)
 
 
 class _Fill:

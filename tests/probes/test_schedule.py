@@ -12,6 +12,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
+from tdbg.probes.schedule import _read_target
+
 EVERY_STEP = {"flags": {"LR": True, "SCHEDULING": True}, "max_overhead": 1e6}
 Schedulers = Callable[[torch.optim.Optimizer], Any]
 
@@ -469,3 +471,55 @@ def test_of_a_schedule_whose_first_steps_nobody_saw_no_share_is_told(watch: Any,
     assert "is first seen stepping" in stepped[0].text
     assert not any("planned" in step.values or " of 40" in step.text for step in stepped)
     assert "TD-S005" not in codes(watched, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("plan = StepLR(optimizer, 1)", "plan"),
+        ("self.plan = torch.optim.lr_scheduler.StepLR(o, 1)", "self.plan"),
+        ("optimizer, plan = Adam(ps), StepLR(o, 1)", "plan"),
+        ("plan = StepLR(", "plan"),
+        ("return StepLR(o, 1)", ""),
+        ("plan = make(StepLR(o, 1))", ""),
+        ("plan = x[0", ""),
+    ],
+)
+def test_the_name_of_a_scheduler_is_read_from_its_line(statement: str, name: str) -> None:
+    assert _read_target(statement, "StepLR") == name
+
+
+def test_a_scheduler_whose_step_waits_for_a_condition_is_a_note(watch: Any, tmp_path: Path) -> None:
+    def train(parameter: nn.Parameter) -> None:
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        plan = lr_scheduler.StepLR(optimizer, 1)
+        for number in range(30):
+            optimizer.zero_grad()
+            (parameter**2).sum().backward()
+            optimizer.step()
+            if number > 100:
+                plan.step()
+
+    watched = watch(**EVERY_STEP)
+    train(nn.Parameter(torch.ones(2)))
+    (finding,) = [one for one in findings(watched, tmp_path) if one.code == "TD-S004"]
+    assert finding.severity == "info" and "which was not reached" in finding.cause
+    assert (
+        "plan.step()" in Path(__file__).read_text().splitlines()[int(finding.cause.split("line ")[1].split(",")[0]) - 1]
+    )
+
+
+def test_a_step_of_the_same_name_in_another_function_is_none_of_its_own(watch: Any, tmp_path: Path) -> None:
+    def train(parameter: nn.Parameter) -> None:
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        plan = lr_scheduler.StepLR(optimizer, 1)
+        for _ in range(30):
+            optimizer.zero_grad()
+            (parameter**2).sum().backward()
+            optimizer.step()
+        del plan
+
+    watched = watch(**EVERY_STEP)
+    train(nn.Parameter(torch.ones(2)))
+    (finding,) = [one for one in findings(watched, tmp_path) if one.code == "TD-S004"]
+    assert finding.severity == "warning"

@@ -77,6 +77,7 @@ class SchedulerBuilt(_OfSchedule):
     planned: int | None = doc("its own length in steps, where it has one")
     own_step: bool = doc("true if its step() is not torch's", False)
     rates: Rates = doc("learning rates of the groups, at most eight", factory=list)
+    step_line: int | None = doc("the line that calls its step(), in the file that built it; null where none is seen")
 
     def text(self) -> str:
         """What it was given."""

@@ -81,6 +81,9 @@ class Backward(Probe):
         super().detach()
 
     def modules_seen(self, look: ModuleSampler) -> None:
+        if look.ends_in_backward:
+            self.unavailable("an optimizer steps inside the backward pass, before every gradient has arrived")
+            return
         scaler = self.monitor.probe("loss-scaler")
         scale = (scaler.scale_now() if scaler is not None else None) or 1.0
         rows = look.seen
