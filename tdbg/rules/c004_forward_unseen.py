@@ -6,7 +6,7 @@ from tdbg.core.events import Event, Finding, Note
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 
-CODES = ("forward-unseen",)
+UNSEEN, OF_TENSORS = "forward-unseen", "forward-of-tensors"
 
 
 @RULES.add
@@ -23,7 +23,8 @@ class ForwardUnseen(Rule):
         TD-C004 warning: rank 0: no module's forward was seen
 
     What to do: Call the model itself, `model(x)`, never `model.forward(x)`: the latter goes past every hook,
-    those of DDP and FSDP too. A model of raw tensors has no modules: then only steps and losses are seen.
+    those of DDP and FSDP too. Where the parameters belong to no module, only steps, losses and gradients are
+    seen: a note.
 
     Thresholds: None.
     """
@@ -37,14 +38,18 @@ class ForwardUnseen(Rule):
         self._given: list[Finding] = []
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Note) or event.code not in CODES:
+        if not isinstance(event, Note) or event.code not in (UNSEEN, OF_TENSORS):
             return ()
+        of_tensors = event.code == OF_TENSORS
         new = self.make_finding(
             f"rank {process.rank}: {event.text}",
             first_step=event.step,
             rank=process.rank,
             phase="forward",
-            cause="the model is called through .forward(), or has no modules",
-            try_next="call model(x), not model.forward(x)",
+            severity="info" if of_tensors else self.severity,
+            cause="the model is made of plain tensors" if of_tensors else "the model is called through .forward()",
+            try_next="steps, losses and gradients are watched all the same"
+            if of_tensors
+            else "call model(x), not model.forward(x)",
         )
         return self.report_once(self._given, new)

@@ -36,8 +36,15 @@ class RootSearch:
                 self._note(
                     "forward-compiled", "the model runs inside a compiled function: its forward pass is not seen"
                 )
-            else:
+            elif self._holds_parameters_of_modules():
                 self._note("forward-unseen", "no module's forward was seen: is the model called through .forward()?")
+            else:
+                self._note("forward-of-tensors", "the parameters belong to no module: no forward pass is seen")
+
+    def _holds_parameters_of_modules(self) -> bool:
+        """False where what the optimizers update are tensors of their own."""
+        held = self._optimizers.held()
+        return any(id(p) in held for root in self._roots.tops() for p in root.parameters())
 
     def trained_roots(self) -> list[nn.Module]:
         """The roots whose parameters an optimizer holds; all roots where none does (evaluation)."""

@@ -301,6 +301,18 @@ def test_a_model_called_through_forward_is_reported(watch: Start) -> None:
     assert seen.notes == ["forward-unseen"]
 
 
+def test_a_model_of_plain_tensors_is_told_apart(watch: Start) -> None:
+    seen = watch()
+    network()  # a module that nothing trains
+    weight = torch.zeros(4, 2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        (torch.ones(3, 4) @ weight).square().sum().backward()
+        optimizer.step()
+    assert seen.notes == ["forward-of-tensors"]
+
+
 def test_detach_leaves_torch_as_it_was() -> None:
     before = (torch.autograd.backward, torch.optim.Optimizer.__init__, nn.utils.clip_grad_norm_, nn.Module.compile)
     seen = Watch(Settings())

@@ -86,6 +86,13 @@ def test_forward_unseen(one):
     assert "x (rank 0)" in run.judge().notes
 
 
+def test_a_model_of_plain_tensors_is_a_note(one):
+    run, rank = one
+    run.train(rank, [2.0])
+    run.emit(rank, Note(code="forward-of-tensors", text="the parameters belong to no module"))
+    assert only(run).severity == "info"
+
+
 def test_a_part_that_switched_itself_off(one):
     run, rank = one
     run.train(rank, [2.0])
