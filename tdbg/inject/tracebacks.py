@@ -51,7 +51,7 @@ class Recorder:
 
     def record(self, error: BaseException | None, how: str) -> None:
         """Write the event, unless the exception is known or there were enough like it."""
-        if error is None or isinstance(error, NO_CRASH):
+        if error is None or isinstance(error, NO_CRASH) or _ends_library(error):
             return
         if self.seen(error):
             if how == "thread" and self._key(error) in self._kept:  # it was logged on its way, and now ends a thread
@@ -150,6 +150,13 @@ def _frames_of_worker(error: BaseException) -> list[tuple[str, int]]:
     """Frames of the traceback that torch writes into the text of what a loader's worker or a replica raised."""
     _, again, text = _message(error, WORKER_CHARS).partition(RAISED_AGAIN)
     return [(file, int(line)) for file, line in FRAME.findall(text)] if again else []
+
+
+def _ends_library(error: BaseException) -> bool:
+    """True for what a package raises by itself once the program has run to its end: its threads are torn down there."""
+    if threading.main_thread().is_alive():
+        return False
+    return not any(_is_programs(tb.tb_frame.f_code.co_filename) for tb in walk_traceback(error.__traceback__))
 
 
 def _is_ours(file: str) -> bool:

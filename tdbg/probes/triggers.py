@@ -111,6 +111,7 @@ class Triggers(Probe):
             5 skipped updates in a row, and what --when says. Losses on the host count between records, too.
     Emits:  a Trigger event. Its own triggers dump the last step records, the history of tensors and the batch,
             at most three times a run, and raise the level by one for 20 steps; the same one rests for 200 steps.
+            After a loss spike five steps are on record, paid from the allowance: they tell a spike from a jump.
             A user's does what --then says.
     Cost:   2 us a record, 1 to 5 us a condition more. A dump is booked as a report, apart from the budget.
     Limits: sees the steps that are on record; between them, where the loss is on the host, what the loss, the step's
@@ -183,6 +184,7 @@ class Triggers(Probe):
         values: dict[str, Any] = {"loss": record.loss, "grad_norm": record.grad_norm}
         if name == "loss spike":
             values["median(loss)"] = self._spike.window.median * max(record.micro, 1)
+            self.monitor.inspection.ask_for_repetition()
         if name == "skip streak":
             values = {"skipped in a row": self._skips.streak, "scale": record.scale}
         self._goes_off(record, name, values, Action("", level=up, for_steps=ESCALATE_STEPS if up else 0, dump=True))

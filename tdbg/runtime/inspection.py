@@ -39,6 +39,7 @@ class Inspection:
         self.is_open = False
         self._staying: frozenset[type[Listener]] = frozenset()
         self._pass_at = 0  # the step after which the first evaluation pass began, if it came after the opening steps
+        self._is_asked_for = False  # to be repeated after this step, although nothing has changed
 
     @property
     def is_repeated(self) -> bool:
@@ -68,7 +69,7 @@ class Inspection:
                 self._pass_at, self._state.inspects_pass = 0, False
                 self._budget.close_allowance(time.perf_counter())
                 self._activate(self._staying)
-            elif self._until and self._state.attended == self._state.step and not self._pass_at and self._changed():
+            elif self._until and self._state.attended == self._state.step and not self._pass_at and self._has_reason():
                 self._inspect_again()
             return
         now = time.perf_counter()
@@ -88,6 +89,15 @@ class Inspection:
             self._pass_at, self._state.inspects_pass = self._state.step, True
             self._budget.open_allowance(time.perf_counter(), SPENDING_RATE)
             self._activate([*self._staying, *added])
+
+    def ask_for_repetition(self) -> None:
+        """The next steps are to be looked at as the first were: one step stands out, and those after it tell what it was."""
+        self._is_asked_for = True
+
+    def _has_reason(self) -> bool:
+        """True if the training has changed, or a few more steps were asked for."""
+        asked, self._is_asked_for = self._is_asked_for, False
+        return bool(self._changed()) or asked
 
     def _inspect_again(self) -> None:
         """The training has become another one: a few of its steps are looked at as the first were, if that can be paid."""

@@ -66,6 +66,29 @@ def test_what_is_no_crash(make_run: Any, text: str) -> None:
     assert events(make_run(), text) == []
 
 
+TRACKER = """
+def tear_down(): raise ValueError("handle abandoned")
+def end(log):
+    try: tear_down()
+    except ValueError: log("uncaught")
+"""
+
+
+@pytest.mark.parametrize(("begin", "seen"), [("atexit.register(end, log)", 0), ("end(log)", 1)])
+def test_what_a_package_raises_once_the_program_has_ended_is_its_own_affair(
+    make_run: Any, begin: str, seen: int
+) -> None:
+    """A tracker that tears its threads down at exit says nothing of the program."""
+    text = f"""
+    from tdbg.inject.console_level import SITE
+    exec(compile({TRACKER!r}, SITE[0] + "tracker/loop.py", "exec"))
+    import atexit
+    log = logging.getLogger("tracker").exception
+    {begin}
+    """
+    assert len(events(make_run(), text)) == seen
+
+
 def test_each_exception_once(make_run: Any) -> None:
     text = "swallow(lambda error: (logging.exception('a'), traceback.print_exc(), logging.exception('b')))"
     assert [event["how"] for event in events(make_run(), text)] == ["logged"]

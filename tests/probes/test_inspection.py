@@ -170,6 +170,23 @@ def test_what_every_training_does_is_no_change(watch: Callable[..., Any], change
     assert run.open == []
 
 
+def test_after_a_spike_of_the_loss_five_steps_are_on_record(watch: Callable[..., Any]) -> None:
+    """They tell a spike from a jump."""
+    seen = watch(max_overhead=1e-6)
+    seen.monitor.inspection.begin(1.0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    x, y = torch.randn(8, 4), torch.randn(8, 1)
+    for step in range(1, 101):
+        optimizer.zero_grad()
+        (nn.functional.mse_loss(model(x), y) * (20.0 if step >= 80 else 1.0 + step / 1000)).backward()
+        optimizer.step()
+    recorded = [record.step for record in seen.steps if record.step > OPENING_STEPS]
+    spiked = [step for step in recorded if step >= 80]
+    assert spiked[: 1 + AGAIN_STEPS] == list(range(spiked[0], spiked[0] + 1 + AGAIN_STEPS))
+    assert len(recorded) - len(spiked) <= 3, "the budget alone pays for few"
+
+
 def test_nothing_is_looked_at_again_once_the_allowance_is_spent(watch: Callable[..., Any]) -> None:
     seen = watch(max_overhead=1e5)
     seen.monitor.inspection.begin(1.0)
