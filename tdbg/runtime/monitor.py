@@ -51,6 +51,8 @@ from tdbg.runtime.step_record import Recorder
 from tdbg.runtime.torch_compat import MISSING, active_modes, subclasses_aside
 from tdbg.runtime.training_hooks import TrainingHooks
 
+SKIPPED_STREAK = 5  # updates in a row, after which a few steps are on record
+
 
 def if_imported(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call ``then`` with a module that is loaded already; outside of a run nobody waits for later imports."""
@@ -541,6 +543,8 @@ class Monitor(State):
         self.step += 1
         self.losses.last.end_step(self.step)
         self.attended = self.step
+        if skipped:
+            self._count_skipped_update()
         self.last_full = self.plan.full
         self.ending = True
         try:
@@ -554,6 +558,14 @@ class Monitor(State):
             self.ending = False
             self._forget_step(now)
             self._boundary()
+
+    def _count_skipped_update(self) -> None:
+        """Exact without a record; a streak of them gets a few records, however small the budget is."""
+        follows = self.last_skipped_step == self.step - 1
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if follows else 1
+        self.last_skipped_step = self.step
+        if self.skipped_in_a_row == SKIPPED_STREAK:
+            self.inspection.ask_for_repetition()
 
     def _forget_rehearsal(self) -> None:
         """A step on tensors without data (a dry run on the meta device) is none; what was gathered of it goes."""
