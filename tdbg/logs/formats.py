@@ -118,7 +118,7 @@ class Format:
         made faster.
     lead: what ``header`` says of all before the tag; a digit in it is like any other. With it headers that look alike
         are judged once, which makes a filter by tags faster.
-    dated: ``start`` fits tdbg's own header as it is.
+    knows_own: ``start`` fits tdbg's own header as it is, and ``header`` does not.
     by_context: ``start`` looks back at the lines before (`tdbg.logs.extents`).
     column: where the tag of nearly all headers is, if such a line with a bracket there that begins like ``20??-??-??T``
         surely is a header, and any line that begins like ``20??-`` the first of a record.
@@ -133,15 +133,15 @@ class Format:
     levels: ClassVar[dict[bytes, int]] = WORDS
     needs: ClassVar[bytes] = b""
     sure_start: ClassVar[bool] = False
-    dated: ClassVar[bool] = False
+    knows_own: ClassVar[bool] = False
     by_context: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if (header := cls.__dict__.get("header")) is None:  # another format with another start
             return
         start = cls.__dict__.get("start", header)
-        if cls.name != "tdbg":
-            header, start = _except_own(header), start if cls.dated else _or_own(start)
+        if not cls.knows_own:
+            header, start = _except_own(header), _or_own(start)
         cls.header, cls.start = header, start
 
     @classmethod
@@ -212,6 +212,7 @@ class Tdbg(Format):
     start = expression(PREFIX + rb"\S")  # whatever is not indented
     column = 45
     levels = LETTERS
+    knows_own = True
 
     @classmethod
     def level_marks(cls, least: int) -> tuple[bytes, ...]:
@@ -262,7 +263,7 @@ class Stamped(Format):
 
     name = "stamped"
     lead = (
-        PREFIX + rb"[\[(]?(?P<time>" + STAMP + rb")[\])]?"
+        PREFIX + rb"(?!" + OWN + rb")[\[(]?(?P<time>" + STAMP + rb")[\])]?"
         rb"(?>(?:"
         + BEFORE
         + rb"(?:\[[ ]*+)?(?<!_)(?P<level>"
@@ -276,7 +277,7 @@ class Stamped(Format):
     )
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
     start = expression(PREFIX + rb"[\[(]?" + STAMP)
-    sure_start = dated = True
+    sure_start = knows_own = True
 
 
 @FORMATS.add
@@ -408,7 +409,7 @@ def sniff(sample: bytes) -> type[Format]:
     if Tdbg.needs in sample:
         others = [line for line in told if not _is_own(line)]
     rest: type[Format] = Tdbg if len(told) - len(others) >= ENOUGH * max(len(told), 1) else Lines
-    for candidate in FORMATS:
+    for candidate in FORMATS if others else ():
         if candidate not in (Tdbg, Lines) and candidate.needs in sample and _fits(candidate, others):
             return candidate
     return rest
