@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar, cast
 
 from tdbg.core.flags import tag
+from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.registry import Registry
 from tdbg.logs.log_header import LEVELS
 
@@ -21,7 +22,7 @@ LAUNCHER = rb"(?:\[(?:rank|default)\d+\]:\s?|\d+: )?"
 # What a formatter of the program's own puts before everything else, on the first line of a record alone: `[rank3] `.
 OWN_RANK = rb"\[[Rr]ank[ :=]?\d+\]:?[ \t]+(?:[-|][ \t]+)?"
 PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb"(?:" + OWN_RANK + rb")?)"
-RANKED = re.compile(COLOUR + LAUNCHER + COLOUR + rb"\[[Rr]ank[ :=]?(\d+)\]")
+RANKED = lazy_pattern(COLOUR + LAUNCHER + COLOUR + rb"\[[Rr]ank[ :=]?(\d+)\]")
 LAUNCHED = re.compile(COLOUR + rb"(?:\[rank(\d+)\]:|\[default(?P<local>\d+)\]:|(\d+): )")
 # tdbg's own header up to the tag. In whatever log it stands: a line that begins like this begins a record of tdbg's.
 OWN = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6} [DSIWEC] r\d{4,}+ s\d{8,}+ "
@@ -69,12 +70,12 @@ class _Expression:
 
     def __init__(self, pattern: bytes, flags: int) -> None:
         self.pattern, self.flags = pattern, flags
-        self._compiled: re.Pattern[bytes] | None = None
+        self.compiled: re.Pattern[bytes] | None = None
 
     def __get__(self, instance: object, owner: type) -> re.Pattern[bytes]:
-        if self._compiled is None:
-            self._compiled = re.compile(self.pattern, self.flags)
-        return self._compiled
+        if self.compiled is None:
+            self.compiled = re.compile(self.pattern, self.flags)
+        return self.compiled
 
 
 def expression(pattern: bytes, flags: int = 0) -> re.Pattern[bytes]:
@@ -89,12 +90,15 @@ def number(digits: bytes) -> int | None:
 
 def _except_own(found: _Expression | re.Pattern[bytes]) -> re.Pattern[bytes]:
     """The header of a format, which a line with tdbg's own is none of."""
-    return expression(b"(?!" + PREFIX + OWN + b")(?:" + _bare(found.pattern) + b")", found.flags)
+    return expression(b"(?!" + PREFIX + OWN + b")(?:" + _bare(found) + b")", found.flags)
 
 
 def _or_own(found: _Expression | re.Pattern[bytes]) -> re.Pattern[bytes]:
     """Where a record of a format starts, or one of tdbg's."""
-    return expression(b"(?:" + _bare(unnamed(found.pattern)) + b"|" + PREFIX + OWN + b")", found.flags)
+    start = _bare(found)
+    if b"(?P<" in start:
+        start = unnamed(start)
+    return expression(b"(?:" + start + b"|" + PREFIX + OWN + b")", found.flags)
 
 
 def unnamed(pattern: bytes) -> bytes:
@@ -102,9 +106,11 @@ def unnamed(pattern: bytes) -> bytes:
     return re.sub(rb"\(\?P<\w+>", b"(?:", pattern)
 
 
-def _bare(pattern: bytes) -> bytes:
-    """An expression without the flags that may only stand at its beginning."""
-    return re.sub(rb"\A\(\?[aiLmsux]+\)", b"", pattern)
+def _bare(found: _Expression | re.Pattern[bytes]) -> bytes:
+    """An expression without the flags that may only stand at its beginning; tdbg's own have none."""
+    if isinstance(found, _Expression):
+        return found.pattern
+    return re.sub(rb"\A\(\?[aiLmsux]+\)", b"", found.pattern)
 
 
 class Format:
@@ -386,7 +392,7 @@ def match_header(
 
 def format_of(found: "re.Match[bytes]", form: type[Format]) -> type[Format]:
     """The format of a header in a log of this format: that one, or tdbg's own."""
-    return Tdbg if found.re is Tdbg.header else form
+    return Tdbg if found.re is vars(Tdbg)["header"].compiled else form  # not compiled for it
 
 
 def sortable(time: bytes) -> bytes:
