@@ -16,10 +16,9 @@ from tdbg.rules._live_findings import correct_live_findings
 from tdbg.rules._order import order_findings
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
-from tdbg.rules.captured import describe_capture
 from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare
-from tdbg.rules.profiled import Recorded, has_profile, merge_profiles
 from tdbg.rules.rank_lines import RankRow
+from tdbg.rules.recorded_lines import Recorded, describe_capture, has_profile, merge_profiles
 from tdbg.rules.text import clip, kept_in
 from tdbg.rules.verdict import REPORT_FILE, ExitRow, ObservationsRow, TriggerRow, Verdict
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
