@@ -124,7 +124,6 @@ class Format:
         made faster.
     lead: what ``header`` says of all before the tag; a digit in it is like any other. With it headers that look alike
         are judged once, which makes a filter by tags faster.
-    knows_own: ``start`` fits tdbg's own header as it is, and ``header`` does not.
     by_context: ``start`` looks back at the lines before (`tdbg.logs.extents`).
     column: where the tag of nearly all headers is, if such a line with a bracket there that begins like ``20??-??-??T``
         surely is a header, and any line that begins like ``20??-`` the first of a record.
@@ -139,14 +138,14 @@ class Format:
     levels: ClassVar[dict[bytes, int]] = WORDS
     needs: ClassVar[bytes] = b""
     sure_start: ClassVar[bool] = False
-    knows_own: ClassVar[bool] = False
+    _knows_own: ClassVar[bool] = False  # ``start`` fits tdbg's own header as it is, and ``header`` does not
     by_context: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if (header := cls.__dict__.get("header")) is None:  # another format with another start
             return
         start = cls.__dict__.get("start", header)
-        if not cls.knows_own:
+        if not cls.__dict__.get("_knows_own"):  # of a subclass nothing is known
             header, start = _except_own(header), _or_own(start)
         cls.header, cls.start = header, start
 
@@ -218,7 +217,7 @@ class Tdbg(Format):
     start = expression(PREFIX + rb"\S")  # whatever is not indented
     column = 45
     levels = LETTERS
-    knows_own = True
+    _knows_own = True
 
     @classmethod
     def level_marks(cls, least: int) -> tuple[bytes, ...]:
@@ -283,7 +282,7 @@ class Stamped(Format):
     )
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
     start = expression(PREFIX + rb"[\[(]?" + STAMP)
-    sure_start = knows_own = True
+    sure_start = _knows_own = True
 
 
 @FORMATS.add
