@@ -163,11 +163,22 @@ def _entry_points(path: tuple[str, ...]) -> bytes | None:
             return None
         for name in names:
             try:
-                with open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
-                    found.append(file.read())
+                found.append(_read_whole(f"{place or '.'}/{name}/entry_points.txt"))
             except OSError:  # it registers nothing
                 continue
     return b"\n".join(found)
+
+
+def _read_whole(path: str) -> bytes:
+    """The bytes of a small file, of which there may be hundreds: a file object each would take three times as long."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(handle, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(handle)
 
 
 def _module_of(item: object) -> str:
