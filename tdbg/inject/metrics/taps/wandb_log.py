@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from tdbg.core.sink_files import WANDB
+from tdbg.inject.metrics.own_wandb_run import OwnRun
 from tdbg.inject.metrics.taps import Tap, argument
 
 
@@ -18,7 +20,10 @@ def arrive(module: object, tap: Tap) -> None:
         given = argument(args, kwargs, 2, "step")
         tap.feed.logged("wandb", data, own_step=given if isinstance(given, int) else _step_of(args[0]))
 
-    tap.hear(run, "_log" if hasattr(run, "_log") else "log", before=logs)
+    name = "_log" if hasattr(run, "_log") else "log"
+    if WANDB in tap.feed.me.settings.to:
+        OwnRun(tap.feed).attach(run, name, tap.patches)  # first: the feed hears what the program logs, and no more
+    tap.hear(run, name, before=logs)
 
 
 def _is_disabled(run: object) -> bool:
