@@ -80,12 +80,17 @@ def reply(request: Path, report: dict[str, object]) -> None:
     run_files.write_whole(_reply_of(request), json.dumps(report, default=str).encode())
 
 
-def note_outcome(run: Path, sink: str, where: str, *, error: str = "", is_own: bool = False) -> None:
-    """Leave word what became of a sink. where: what was written to. is_own: the program's own. Raises OSError."""
-    about = {"sink": sink, "where": where, "error": error, "own": is_own, "t": time.time()}
+def note_outcome(
+    run: Path, sink: str, where: str, *, error: str = "", own_run: str = "", ended_at: int | None = None
+) -> None:
+    """Leave word what became of a sink. Raises OSError.
+
+    where: what was written to. own_run: the id of the program's own run, which ended at step ``ended_at`` of training.
+    """
+    about = {"sink": sink, "where": where, "error": error, "own": own_run, "ended_at": ended_at, "t": time.time()}
     _write(run, f"{OUTCOME}-{sink}-{os.getpid()}-{time.monotonic_ns()}.json", about)
 
 
 def list_outcomes(run: Path, sink: str = "*") -> list[dict[str, Any]]:
-    """What became of each sink, the oldest first: sink, where, error, own."""
+    """What became of each sink, the oldest first, as `note_outcome` wrote it."""
     return _read_all(run, f"{OUTCOME}-{sink}-*.json")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdbg.core import sink_files
+from tdbg.core import run_files, sink_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.host import host_name
 from tdbg.core.lazy_pattern import lazy_pattern
@@ -22,6 +22,7 @@ SOURCES = ("tdbg", "metric")  # what the program logs elsewhere is there already
 PREFIX = "tdbg/"
 SUB_RUN = "tdbg"  # a folder of its own: TensorBoard leaves a file for good once a later one lies beside it
 INIT_TIMEOUT_S = 20  # for W&B's server; then the run is kept offline
+OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH")  # meant for the program's
 _TIME = lazy_pattern(r"\d{8}-\d{6}-(?=.)")  # before the name of a run
 
 
@@ -79,11 +80,16 @@ def _open_sink(run: RunDir, name: str) -> tuple[MetricSink, str]:
 
 def _find_folder(run: RunDir) -> Path:
     """Below the folder of the program's own events, where it is on this machine; else in the run directory."""
-    for own in sink_files.list_announced(run.path, sink_files.TENSORBOARD):
+    for own in _list_announced(run, sink_files.TENSORBOARD):
         folder = Path(str(own.get("folder")))
         if own.get("host") == host_name() and folder.is_dir():
             return folder / SUB_RUN
     return run.path / "tensorboard"
+
+
+def _list_announced(run: RunDir, name: str) -> list[dict[str, Any]]:
+    """The program's own runs; none where another user may have written what says where they are."""
+    return [] if run_files.find_foreign(run.path) else sink_files.list_announced(run.path, name)
 
 
 def _open_wandb(run: RunDir) -> MetricSink:
@@ -105,9 +111,11 @@ def _open_wandb(run: RunDir) -> MetricSink:
     }
     known = set(dir(wandb.Settings)) | set(getattr(wandb.Settings, "model_fields", ()))
     made = wandb.Settings(**{name: value for name, value in settings.items() if name in known})
-    name = _TIME.sub("", run.path.name)
+    for variable in OF_ANOTHER_RUN:  # this process begins no other run
+        os.environ.pop(variable, None)
+    projects = [str(own["project"]) for own in _list_announced(run, sink_files.WANDB) if own.get("project")]
     sink = WandbSink(
-        project=os.environ.get("WANDB_PROJECT") or name,
+        project=os.environ.get("WANDB_PROJECT") or (projects or [_TIME.sub("", run.path.name)])[-1],
         name=run.path.name,
         dir=os.environ.get("WANDB_DIR") or str(run.path),
         tags=["tdbg"],

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import IO
+from typing import IO, Any
 
 from tdbg.core import sink_files
 from tdbg.core.config import Settings
@@ -21,18 +21,22 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.guard import guarded
 from tdbg.core.output import say
 from tdbg.core.rundir import RunDir
+from tdbg.rules.verdict import Verdict
 
 LIMIT_S = 60.0  # for all sinks together, after the end of the program
 LOOK_S = 0.05  # between two looks whether they have ended, so that Ctrl-C is heard
 SAID_AFTER_S = 3.0
 GRACE_S = 2.0  # after a signal to end
 PREFIX = "tdbg: "
+# The process ends itself if nobody is left to end it; `-P`: what lies in the working folder is no part of tdbg.
+STARTER = "import signal, sys; signal.alarm(int(sys.argv.pop(1))); from tdbg.__main__ import main; sys.exit(main())"
 
 
 def check(names: Sequence[str]) -> None:
     """TdbgError if this environment, whose process writes at the end, lacks the package of a sink."""
     for name in names:
-        if importlib.util.find_spec(name) is None:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:  # a folder of that name, such as W&B's own for its offline runs
             raise TdbgError(f"--to {name} needs the package {name}", f"install the extra: pip install 'tdbg[{name}]'")
 
 
@@ -51,8 +55,9 @@ def _make_report(run: RunDir) -> dict[str, object]:
     return make_report(run, metrics_findings.join(judge_run(run), run))
 
 
-def send_all(run: RunDir, settings: Settings) -> None:
+def send_all(run: RunDir, settings: Settings, verdict: Verdict) -> None:
     """Write to each sink that does not have all already, within the limit; nothing is raised."""
+    steps = max((row["steps"] for row in verdict.ranks if row["rank"] == 0), default=0)
 
     def report(error: BaseException) -> None:
         say(f"--to: nothing more is sent: {type(error).__name__}: {error}")
@@ -60,19 +65,32 @@ def send_all(run: RunDir, settings: Settings) -> None:
     with guarded("a sink must not change how the run ends", report):
         senders = []
         for name in settings.to:
-            if done := _find_own(run, name):
+            done, lacking = _find_own(run, name, steps)
+            if done and not lacking:
                 _say_own(name, done, settings)
-            else:
-                senders.append(Sender(run, name, settings.quiet))
+                continue
+            if lacking and not settings.quiet:
+                say(f"--to {name}: {lacking}, so all is written to a new run")
+            senders.append(Sender(run, name, settings.quiet))
         _wait(senders, talks=not settings.quiet)
 
 
-def _find_own(run: RunDir, name: str) -> dict[str, object] | None:
-    """What became of the program's own run, where that has all."""
-    return next((one for one in reversed(sink_files.list_outcomes(run.path, name)) if one.get("own")), None)
+def _find_own(run: RunDir, name: str, steps: int) -> tuple[dict[str, Any], str]:
+    """What became of the program's own run, the last that it began, and why that has not all of so many steps."""
+    announced = sink_files.list_announced(run.path, name)
+    if not announced or name != sink_files.WANDB:
+        return {}, ""
+    latest = announced[-1].get("id")
+    done = next((one for one in sink_files.list_outcomes(run.path, name) if one.get("own") == latest), {})
+    if not done:
+        return {}, f"the program's own run {latest} ended without the report"
+    ended_at = done.get("ended_at")
+    if isinstance(ended_at, int) and ended_at < steps:
+        return done, f"the program's own run {latest} ended at step {ended_at} of {steps}"
+    return done, ""
 
 
-def _say_own(name: str, done: dict[str, object], settings: Settings) -> None:
+def _say_own(name: str, done: dict[str, Any], settings: Settings) -> None:
     if done.get("error"):
         say(f"--to {name}: {done['where']}; {done['error']}")
     elif not settings.quiet:
@@ -87,7 +105,17 @@ class Sender:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         environ = {key: value for key, value in os.environ.items() if not key.startswith("TDBG_")}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tdbg", "report", str(run.path), "--to", name],
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                STARTER,
+                str(int(LIMIT_S + 2 * GRACE_S)),
+                "report",
+                str(run.path),
+                "--to",
+                name,
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._said,

@@ -207,7 +207,7 @@ class Supervision:
             self._write_board()
         self._break_silence(verdict)
         if self.leads:
-            sending.send_all(self.run, self.settings)
+            sending.send_all(self.run, self.settings, verdict)
         messages.finish(verdict, code)
         return self.exit_code(code, verdict)
 

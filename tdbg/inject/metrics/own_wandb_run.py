@@ -2,7 +2,8 @@
 
 W&B counts the calls of ``log`` as the steps of a run, so tdbg makes no call of its own: its newest record rides on the row
 that the program logs anyway, under ``tdbg/...``, over ``tdbg/step``. The program's rows, their number, their steps and their
-values stay. Alerts, tags, files and the summary make no rows. All of it happens in the thread that logs, on rank 0 alone.
+values stay. Alerts, tags, files and the summary make no rows. All of it happens in the thread that logs, on rank 0 alone,
+and is handed to W&B's own queue: nothing here waits for a network or a disk but `OwnRun._complete`, at the end of a run.
 """
 
 import atexit
@@ -10,10 +11,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core import run_files, sink_files
 from tdbg.core.rundir import FINDINGS
+from tdbg.core.tables import counted
 from tdbg.inject import tracebacks
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks.wandb_ import PREFIX, send_finding, send_report
@@ -31,20 +34,30 @@ REPORT_PATIENCE_S = 10.0  # for the supervisor's report, when a run is finished
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
+@dataclass(slots=True)
+class RunState:
+    """What one run of the program's has got, and what it has not."""
+
+    run: Any  # None once it is finished
+    values: dict[str, float | str] = field(default_factory=dict)  # what no row of it has carried yet
+    sent_steps: int = 0
+    findings: set[tuple[object, ...]] = field(default_factory=set)
+
+
 class OwnRun:
     """Adds to the program's run. What fails is switched off, said once and counted, as any part of tdbg."""
 
     def __init__(self, feed: "RowFeed") -> None:
         self._feed = feed
         self._guard = feed.me.guard("W&B run")
-        self._values: dict[str, float | str] = {}  # what no row has carried yet
+        self._values: dict[str, float | str] = {}  # the newest ones, for a run that begins
         self._step = 0
-        self._known: dict[str, set[tuple[object, ...]]] = {}  # id of a run -> findings that it has
-        self._open: dict[str, Any] = {}  # id -> run, until it is finished
-        self._left: list[Mapping[str, Any]] = []  # findings that the supervisor has left so far
+        self._runs: dict[str, RunState] = {}  # by id
+        self._open: dict[str, RunState] = {}  # those that are not finished
+        self._found: list[Mapping[str, Any]] = []  # findings that the supervisor has left so far
         self._read_bytes = 0
         self._looked_at = 0.0
-        self._sent_steps = 0
+        self._patience_s = REPORT_PATIENCE_S
         feed.own_run = self
 
     def attach(self, run_class: type, log: str, patches: "Patches") -> None:
@@ -54,8 +67,11 @@ class OwnRun:
 
     def add_row(self, row: Row) -> None:
         """Keep what a row of tdbg's says until the program logs."""
-        for key, value in row.values.items():
-            self._values[PREFIX + key] = value
+        values = {PREFIX + key: value for key, value in row.values.items()}
+        if not self._open:
+            self._values |= values
+        for state in self._open.values():
+            state.values |= values
         self._step = max(row.step, self._step)
 
     # standing in front
@@ -71,12 +87,20 @@ class OwnRun:
             extended = None if is_compiling() else unseen(guard.call, self._extend, args, kwargs)
             if extended is None:
                 return original(*args, **kwargs)
-            (args, kwargs), share = extended
-            begun = time.perf_counter()
+            (more_args, more_kwargs), share = extended
+            before, begun = _step_of(args[0]), time.perf_counter()
             try:
-                return original(*args, **kwargs)
+                return original(*more_args, **more_kwargs)
+            except Exception as error:
+                if before is None or _step_of(args[0]) != before:
+                    raise
+                refused = error
             finally:
                 self._book((time.perf_counter() - begun) * share)
+            # The row is not written, perhaps for what was added to it: once more as the program wrote it.
+            result = original(*args, **kwargs)
+            guard.fail(refused)
+            return result
 
         return hide(log)
 
@@ -97,40 +121,44 @@ class OwnRun:
         """The arguments of ``log`` with what is new, and what share of the values that is; None to leave them."""
         begun = time.perf_counter()
         run, data = args[0], args[1] if len(args) > 1 else kwargs.get("data")
-        if not (self._feed.hears and type(data) is dict and self._belongs(run)):
+        if not (self._feed.hears and type(data) is dict):
             return None
-        if begun - self._looked_at > LOOK_EVERY_S:
-            self._looked_at = begun
-            self._send_findings(run, self._read_findings())
-        values, step = self._values, self._step
-        if not values or not self._is_affordable(begun):
-            return None
-        self._values = {}
-        added = {key: value for key, value in ({**values, STEP_KEY: step}).items() if key not in data}
-        merged = {**data, **added}
-        self._sent_steps += 1
-        self._book(time.perf_counter() - begun)
-        if len(args) > 1:
-            return ((run, merged, *args[2:]), kwargs), len(added) / len(merged)
-        return (args, {**kwargs, "data": merged}), len(added) / len(merged)
+        try:
+            state = self._find_state(run)
+            if state is None:
+                return None
+            if begun - self._looked_at > LOOK_EVERY_S:
+                self._looked_at = begun
+                self._send_findings(state, self._read_findings())
+            if not state.values or not self._is_affordable(begun):
+                return None
+            added = {key: value for key, value in ({**state.values, STEP_KEY: self._step}).items() if key not in data}
+            state.values = {}
+            state.sent_steps += 1
+            merged, share = {**data, **added}, len(added) / (len(data) + len(added))
+            if len(args) > 1:
+                return ((run, merged, *args[2:]), kwargs), share
+            return (args, {**kwargs, "data": merged}), share
+        finally:
+            self._book(time.perf_counter() - begun)
 
-    def _belongs(self, run: Any) -> bool:
-        """True for a run of rank 0's that goes somewhere; one that is new is announced."""
+    def _find_state(self, run: Any) -> RunState | None:
+        """What a run of rank 0's that goes somewhere has got; one that is new is announced."""
         me = self._feed.me
         if me.rank != 0 or self._is_disabled(run):
-            return False
-        if run.id not in self._known:
-            if not self._known:
-                # W&B ends its runs at exit without finishing them. It has registered that when this run began, so this
-                # comes before.
-                atexit.register(self._guard.call, self._complete_all)
-            self._known[run.id] = set()
-            self._open[run.id] = run
+            return None
+        if run.id not in self._runs:
+            # W&B ends its runs at exit without finishing them. It has registered that when this run began, so this
+            # comes before.
+            atexit.register(self._guard.call, self._complete_open)
+            state = self._runs[run.id] = self._open[run.id] = RunState(run, self._values)
+            self._values = {}
             about = {"id": run.id, "project": run.project, "entity": run.entity, "folder": run.dir}
-            sink_files.announce(me.run_dir, sink_files.WANDB, about, len(self._known))
+            sink_files.announce(me.run_dir, sink_files.WANDB, about, len(self._runs))
             run.define_metric(STEP_KEY, hidden=True)
             run.define_metric(f"{PREFIX}*", step_metric=STEP_KEY)
-        return True
+            return state
+        return self._open.get(run.id)
 
     @staticmethod
     def _is_disabled(run: Any) -> bool:
@@ -150,53 +178,62 @@ class OwnRun:
         path = self._feed.me.run_dir / FINDINGS
         try:
             if path.stat().st_size <= self._read_bytes:
-                return self._left
+                return self._found
             with run_files.open_read(path) as file:
                 file.seek(self._read_bytes)
                 whole = file.read().rpartition(b"\n")[0]
         except OSError:
-            return self._left
+            return self._found
         self._read_bytes += len(whole) + 1 if whole else 0
         for line in whole.split(b"\n"):
             found = json.loads(line) if line else None
             if isinstance(found, dict):
-                self._left.append(found)
-        return self._left
+                self._found.append(found)
+        return self._found
 
-    def _send_findings(self, run: Any, findings: list[Mapping[str, Any]]) -> None:
-        sent = self._known[run.id]
+    def _send_findings(self, state: RunState, findings: list[Mapping[str, Any]]) -> None:
         for finding in findings:
             key = tuple(str(finding.get(name)) for name in ("code", "first_step", "rank", "phase", "module"))
-            if key not in sent and len(sent) < MAX_FINDINGS:
-                sent.add(key)
-                send_finding(run, finding)
+            if key not in state.findings and len(state.findings) < MAX_FINDINGS:
+                state.findings.add(key)
+                send_finding(state.run, finding)
 
     # at its end
 
-    def _complete_all(self) -> None:
+    def _complete_open(self) -> None:
         """The process ends with runs that the program has left to W&B to end."""
-        for run in list(self._open.values()):
-            self._complete(run)
+        for state in list(self._open.values()):
+            self._complete(state.run)
 
     def _complete(self, run: Any) -> None:
         """The program is about to finish the run: add all that is known by now."""
-        if not (self._feed.hears and self._belongs(run)):
+        state = self._find_state(run) if self._feed.hears else None
+        if state is None:
             return
-        self._open.pop(run.id, None)
+        self._open.pop(run.id)
         error = getattr(sys, "last_value", None)
         if isinstance(error, Exception):  # the report is to say what ended the program
             tracebacks.record(self._feed.me, error, how="uncaught")
-        values, self._values = self._values, {}
-        run.summary.update({**values, STEP_KEY: self._step})  # a row would move the run's step
+        run.summary.update({**state.values, STEP_KEY: self._step})  # a row would move the run's step
         run_dir = self._feed.me.run_dir
-        report = sink_files.request_report(run_dir, REPORT_PATIENCE_S)
-        self._send_findings(run, report.get("findings") or self._read_findings())
+        report = sink_files.request_report(run_dir, self._patience_s)
+        self._send_findings(state, report.get("findings") or self._read_findings())
         trouble = ""
         if report:
             send_report(run, str(report.get("headline")), str(report.get("markdown")))
         else:
-            trouble = f"no report was made within {REPORT_PATIENCE_S:g} s of the end of the run"
+            trouble = f"no report was made within {self._patience_s:g} s of the end of the run"
+            self._patience_s = 0.0  # further runs of this process do not wait for it again
         where = (
-            f"{self._sent_steps} step records and {len(self._known[run.id])} findings in the program's own run {run.id}"
+            f"{counted(state.sent_steps, 'step record')} and {counted(len(state.findings), 'finding')} in the program's "
+            f"own run {run.id}"
         )
-        sink_files.note_outcome(run_dir, sink_files.WANDB, where, error=trouble, is_own=True)
+        ended_at = self._feed.monitor.step
+        sink_files.note_outcome(run_dir, sink_files.WANDB, where, error=trouble, own_run=str(run.id), ended_at=ended_at)
+        state.run = None
+        state.values = {}
+
+
+def _step_of(run: Any) -> object:
+    """The number of the run's next row; None if it cannot be read."""
+    return getattr(run, "_local_step", getattr(run, "_step", None))
