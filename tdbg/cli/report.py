@@ -125,14 +125,18 @@ def send(name: str, run: "RunDir", verdict: "Verdict", notes: list[str]) -> None
     from tdbg.launch.run_sinks import make_report, write_to_sink
 
     def fail(error: BaseException) -> None:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-        why = " ".join(redact_text(str(error) if isinstance(error, TdbgError) else why).split())[:300]
-        raise TdbgError(f"{name}: {why}", "the run directory is as it was: try again") from None
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, TdbgError):
+            why = str(error)
+        elif isinstance(error, OSError) and error.strerror:
+            why = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
+        hint = f"nothing else is changed: `tdbg report {run.path} --to {name}` tries again"
+        raise TdbgError(f"--to {name}: {' '.join(redact_text(why).split())[:300]}", hint) from None
 
     where = ""
     with guarded("a package that sends may raise anything", fail):
         where = write_to_sink(run, name, make_report(run, verdict, notes))
-    say(f"{name}: {where}")
+    say(f"--to {name}: {where}")
     with contextlib.suppress(OSError):  # another user's run
         note_outcome(run.path, name, where)
 

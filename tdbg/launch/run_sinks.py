@@ -38,6 +38,9 @@ def make_report(run: RunDir, verdict: Verdict, notes: Sequence[str] = ()) -> dic
 def write_to_sink(run: RunDir, name: str, report: dict[str, Any]) -> str:
     """Write a run to a new run of this sink, or beside the program's own; returns what was written, and where to."""
     sink, where = _open_sink(run, name)
+    if _is_disabled(sink):
+        sink.close()
+        return "nothing is written: W&B is disabled (WANDB_MODE)"
     steps = 0
     for row in _read_rows(run):
         sink.write(row)
@@ -134,11 +137,15 @@ def _open_wandb(run: RunDir) -> MetricSink:
     return sink
 
 
+def _is_disabled(sink: MetricSink) -> bool:
+    """True for a run of W&B that goes nowhere: it has no folder either."""
+    run = getattr(sink, "run", None)
+    return run is not None and (getattr(run, "disabled", False) or run.settings.mode == "disabled")
+
+
 def _describe_wandb(sink: Any) -> str:
     """The new run, and how it gets to the server if it is not there."""
     run = sink.run
-    if getattr(run, "disabled", False) or run.settings.mode == "disabled":
-        return "no run: W&B is disabled (WANDB_MODE)"
     if run.url:
         return f"{run.url}"
     return f"the offline run {Path(run.dir).parent}: `wandb sync {Path(run.dir).parent}`"

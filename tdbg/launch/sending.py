@@ -133,11 +133,13 @@ class Sender:
         if is_late:
             self._end(signal.SIGTERM)
         self._end(signal.SIGKILL)  # what it has left behind
-        self._process.wait(GRACE_S)
+        code = self._process.wait(GRACE_S)
         lines = self._read_lines()
-        if is_late or self._process.returncode:
-            error = why if is_late else (lines[0] if lines else f"it ended with {self._process.returncode}")
-            say(f"--to {self.name}: {error}; `tdbg report {self.run.path} --to {self.name}` tries again")
+        if is_late or code:
+            prefix = f"--to {self.name}: "
+            said = lines[0].removeprefix(prefix) if lines else f"the process that writes it ended with {code}"
+            error = why if is_late else said
+            say(f"{prefix}{error}; `tdbg report {self.run.path} --to {self.name}` tries again")
             sink_files.note_outcome(self.run.path, self.name, "", error=error)
         elif not self._quiet:
             say(*lines)
