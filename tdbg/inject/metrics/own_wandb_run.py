@@ -52,6 +52,7 @@ class OwnRun:
         self._guard = feed.me.guard("W&B run")
         self._values: dict[str, float | str] = {}  # the newest ones, for a run that begins
         self._step = 0
+        self._has_news = True  # a row came since `log` was last called
         self._runs: dict[str, RunState] = {}  # by id
         self._open: dict[str, RunState] = {}  # those that are not finished
         self._found: list[Mapping[str, Any]] = []  # findings that the supervisor has left so far
@@ -73,6 +74,7 @@ class OwnRun:
         for state in self._open.values():
             state.values |= values
         self._step = max(row.step, self._step)
+        self._has_news = True
 
     # standing in front
 
@@ -84,7 +86,9 @@ class OwnRun:
         is_compiling, guard = torch.compiler.is_compiling, self._guard
 
         def log(*args: Any, **kwargs: Any) -> object:
-            extended = None if is_compiling() else unseen(guard.call, self._extend, args, kwargs)
+            if is_compiling() or not (self._has_news or time.perf_counter() - self._looked_at > LOOK_EVERY_S):
+                return original(*args, **kwargs)
+            extended = unseen(guard.call, self._extend, args, kwargs)
             if extended is None:
                 return original(*args, **kwargs)
             (more_args, more_kwargs), share = extended
@@ -131,10 +135,12 @@ class OwnRun:
                 self._looked_at = begun
                 self._send_findings(state, self._read_findings())
             if not state.values or not self._is_affordable(begun):
+                self._has_news = False  # until there are newer values
                 return None
             added = {key: value for key, value in ({**state.values, STEP_KEY: self._step}).items() if key not in data}
             state.values = {}
             state.sent_steps += 1
+            self._has_news = any(other.values for other in self._open.values())
             merged, share = {**data, **added}, len(added) / (len(data) + len(added))
             if len(args) > 1:
                 return ((run, merged, *args[2:]), kwargs), share
