@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from tdbg.core.files import read_tables
 from tdbg.core.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tdbg.core.rundir import RunDir
@@ -134,11 +135,21 @@ def send(name: str, run: "RunDir", verdict: "Verdict", notes: list[str]) -> None
         raise TdbgError(f"--to {name}: {' '.join(redact_text(why).split())[:300]}", hint) from None
 
     where = ""
-    with guarded("a package that sends may raise anything", fail):
+    with guarded("a package that sends may raise anything", fail), no_tracebacks_of_threads():
         where = write_to_sink(run, name, make_report(run, verdict, notes))
     say(f"--to {name}: {where}")
     with contextlib.suppress(OSError):  # another user's run
         note_outcome(run.path, name, where)
+
+
+@contextlib.contextmanager
+def no_tracebacks_of_threads() -> "Iterator[None]":
+    """What a thread of a package fails with is raised where it is waited for, and is one line there."""
+    before, threading.excepthook = threading.excepthook, lambda args: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def check_forms(args: ReportArgs) -> None:

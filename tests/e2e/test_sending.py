@@ -1,7 +1,10 @@
 """`tdbg run --to wandb|tensorboard` on programs with and without runs of their own, read back from the real files."""
 
 import json
+import resource
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Result, Runner, program
+from tests.e2e.conftest import Result, Runner, program, torchrun
+from tests.e2e.conftest import environment as clean_environment
 from tests.metrics.wandb_files import runs
 
 pytest.importorskip("wandb")
@@ -18,14 +22,23 @@ OF_TIME = ("_runtime", "_timestamp", "_wandb")
 SECRET = "hf_" + "q7Rt" * 8
 
 
+@pytest.fixture(autouse=True)
+def no_folder_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_DIR", raising=False)
+
+
 def environment(**more: str) -> dict[str, str]:
-    return {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_API_KEY": "", "WANDB_DIR": "", **more}
+    return {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_API_KEY": "", **more}
 
 
 def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The program's own rows, without what depends on the time."""
-    kept = [{k: v for k, v in row.items() if k not in OF_TIME} for row in found["history"]]
-    return [{k: v for k, v in row.items() if not k.startswith("tdbg/")} for row in kept]
+    return [own_keys(row) for row in found["history"]]
+
+
+def own_keys(values: dict[str, Any]) -> dict[str, Any]:
+    """What the program itself has put there, but times."""
+    return {key: value for key, value in values.items() if key not in OF_TIME and not key.startswith("tdbg/")}
 
 
 def program_words(*args: str) -> list[str]:
@@ -60,7 +73,10 @@ def test_rows_of_the_programs_run_stay_the_same(
     found = own_run(tmp_path / "with")
     assert result.code == 0, result.stderr
     assert rows(found) == rows(without) and len(found["history"]) == 10
-    assert {key: value for key, value in found["config"].items() if key != "_wandb"} == {"lr": 0.1}
+    for part in ("config", "summary"):
+        assert own_keys(found[part]) == own_keys(without[part]), part
+    assert own_keys(found["config"]) == {"lr": 0.1}
+    assert "HandleAbandonedError" not in result.stderr, "what W&B logs of itself is no exception of the program"
     carried = [row for row in found["history"] if "tdbg/step" in row]
     assert carried, "no step record went along"
     assert all({"tdbg/train/loss", "tdbg/lr/group0"} <= row.keys() for row in carried)
@@ -86,11 +102,15 @@ def test_an_exception_stands_in_the_report_of_the_programs_run(watched: Runner, 
     assert any(one["title"].startswith("TD-R003") and "RuntimeError" in one["text"] for one in found["alerts"])
 
 
-def test_a_program_without_runs_gets_new_ones(watched: Runner) -> None:
+def test_a_program_without_runs_gets_new_ones(watched: Runner, tmp_path: Path) -> None:
+    """Neither a file of the working folder nor the id of another run counts."""
     pytest.importorskip("tensorboard")
-    result = watched(program_words("nan"), BOTH, environment(HF_TOKEN=SECRET))
+    (tmp_path / "wandb.py").write_text("raise SystemExit('not the package')\n")
+    other = {"WANDB_RUN_ID": "another", "WANDB_RESUME": "must"}
+    result = watched(program_words("nan"), BOTH, environment(HF_TOKEN=SECRET, **other))
     assert result.code == 0, result.stderr
     (found,) = runs(result.folder)
+    assert found["id"] != "another"
     assert (found["project"], "tdbg" in found["tags"], "TD-N001" in found["tags"]) == (result.folder.name, True, True)
     recorded = [step.step for step in result.steps()]
     assert [row["global_step"] for row in found["history"]] == recorded
@@ -102,6 +122,85 @@ def test_a_program_without_runs_gets_new_ones(watched: Runner) -> None:
     assert {"tdbg/findings/TD-N001/text_summary", "tdbg/report/text_summary"} <= texts
     for path in result.folder.rglob("*"):
         assert SECRET.encode() not in (path.read_bytes() if path.is_file() else b""), path
+
+
+def new_run(result: Result) -> dict[str, Any]:
+    """The run that tdbg itself has begun, in the run directory."""
+    (found,) = runs(result.folder)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "said"),
+    [
+        ("early", 0, "ended at step 20 of 50"),
+        ("killed", -signal.SIGKILL, "ended without the report"),
+        ("keys-refused", 0, "ended without the report"),
+        ("alert-raises", 0, "ended without the report"),
+    ],
+)
+def test_what_the_programs_run_lacks_goes_into_a_new_one(
+    watched: Runner, bare: Runner, tmp_path: Path, fault: str, code: int, said: str
+) -> None:
+    args = program("sink_faults", fault)
+    expected = bare(args, env=environment(WANDB_DIR=str(tmp_path / "without")))
+    result = watched(args, WANDB, environment())
+    assert expected.code == code and result.code == (code if code >= 0 else 128 - code), result.stderr
+    assert result.stdout == expected.stdout
+    if code >= 0:  # else the end of W&B's own file depends on when it was killed
+        own = own_run(tmp_path / "wandb")
+        assert rows(own) == rows(own_run(tmp_path / "without")), "the program's rows have changed"
+    assert any(said in line and "so all is written to a new run" in line for line in result.said), result.stderr
+    found = new_run(result)
+    assert [row["global_step"] for row in found["history"]] == [step.step for step in result.steps()]
+    assert set(result.codes) <= set(found["tags"]) and found["project"] == "own"
+
+
+def test_each_run_of_a_program_has_its_own_part(watched: Runner, tmp_path: Path) -> None:
+    """The second one is left open at the end."""
+    result = watched(program("sink_faults", "two"), [*WANDB, "--max-overhead", "100"], environment())
+    assert result.code == 0, result.stderr
+    first, second = runs(tmp_path / "wandb")
+    assert [len(one["history"]) for one in (first, second)] == [20, 20]
+    steps = [[row["tdbg/step"] for row in one["history"] if "tdbg/step" in row] for one in (first, second)]
+    assert steps[0] and steps[1] and max(steps[0]) <= 20 < min(steps[1][1:]) and max(steps[1]) <= 40
+    assert first["alerts"] == [] and "TD-N001" in second["tags"]
+    assert len(list((tmp_path / "wandb").rglob("files/tdbg/report.md"))) == 2
+    assert not list(result.folder.rglob("*.wandb")), "nothing was lacking"
+
+
+def test_of_two_ranks_rank_0_sends(watched: Runner, tmp_path: Path) -> None:
+    result = watched(torchrun("sink_faults", "ranks"), WANDB, environment())
+    assert result.code == 0, result.stderr
+    by_rank = {one["config"]["rank"]: one for one in runs(tmp_path / "wandb")}
+    assert any("tdbg/step" in row for row in by_rank[0]["history"]) and "TD-N001" in by_rank[0]["tags"]
+    assert not any(key.startswith("tdbg/") for row in by_rank[1]["history"] for key in row)
+    assert by_rank[1]["tags"] == [] and by_rank[1]["alerts"] == [] and len(by_rank[1]["history"]) == 20
+    assert not list(result.folder.rglob("*.wandb"))
+
+
+def test_a_report_is_sent_later_or_refused_in_two_lines(watched: Runner, bare: Runner) -> None:
+    """W&B switched off, and a disk on which files cannot grow."""
+    result = watched(program_words("nan"))
+    before = sorted(result.folder.rglob("*"))
+    report = [sys.executable, "-m", "tdbg", "report", str(result.folder)]
+    off = bare([*report, *WANDB], environment(WANDB_MODE="disabled"))
+    assert off.code == 0 and "tdbg: --to wandb: nothing is written: W&B is disabled (WANDB_MODE)" in off.stderr
+    full = subprocess.run(
+        [*report, *TENSORBOARD],
+        env={**clean_environment({}), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)),
+    )
+    assert full.returncode == 2 and len(full.stderr.splitlines()) == 2, full.stderr
+    assert "--to tensorboard: File too large" in full.stderr and "tries again" in full.stderr
+    shutil.rmtree(result.folder / "tensorboard")
+    left = [path for path in sorted(result.folder.rglob("*")) if "sinks" not in path.parts]
+    assert left == before, "the run directory has changed"
+    assert bare([*report, *TENSORBOARD], {}).code == 0
+    assert board(result.folder / "tensorboard").Tags()["scalars"]
 
 
 def test_tensorboard_gets_a_run_below_the_programs(watched: Runner, bare: Runner, tmp_path: Path) -> None:

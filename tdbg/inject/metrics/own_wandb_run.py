@@ -92,11 +92,11 @@ class OwnRun:
             if extended is None:
                 return original(*args, **kwargs)
             (more_args, more_kwargs), share = extended
-            before, begun = _step_of(args[0]), time.perf_counter()
+            before, begun = read_step(args[0]), time.perf_counter()
             try:
                 return original(*more_args, **more_kwargs)
             except Exception as error:
-                if before is None or _step_of(args[0]) != before:
+                if before is None or read_step(args[0]) != before:
                     raise
                 refused = error
             finally:
@@ -151,7 +151,7 @@ class OwnRun:
     def _find_state(self, run: Any) -> RunState | None:
         """What a run of rank 0's that goes somewhere has got; one that is new is announced."""
         me = self._feed.me
-        if me.rank != 0 or self._is_disabled(run):
+        if me.rank != 0 or is_disabled(run) or getattr(run, "_is_finished", False):
             return None
         if run.id not in self._runs:
             # W&B ends its runs at exit without finishing them. It has registered that when this run began, so this
@@ -165,10 +165,6 @@ class OwnRun:
             run.define_metric(f"{PREFIX}*", step_metric=STEP_KEY)
             return state
         return self._open.get(run.id)
-
-    @staticmethod
-    def _is_disabled(run: Any) -> bool:
-        return getattr(getattr(run, "_settings", None), "mode", "") == "disabled" or getattr(run, "_is_finished", False)
 
     def _is_affordable(self, now: float) -> bool:
         budget = self._feed.monitor.budget
@@ -240,6 +236,13 @@ class OwnRun:
         state.values = {}
 
 
-def _step_of(run: Any) -> object:
-    """The number of the run's next row; None if it cannot be read."""
-    return getattr(run, "_local_step", getattr(run, "_step", None))
+def is_disabled(run: object) -> bool:
+    """True for a run that goes nowhere."""
+    return getattr(getattr(run, "_settings", None), "mode", "") == "disabled"
+
+
+def read_step(run: object) -> int | None:
+    """The step a run is at, as this process counts it: ``run.step`` asks wandb's service, and waits."""
+    step = getattr(run, "_local_step", None)
+    step = getattr(run, "_step", None) if step is None else step  # its name before wandb 0.20
+    return step if isinstance(step, int) else None

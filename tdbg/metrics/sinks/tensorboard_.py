@@ -112,10 +112,18 @@ class TensorboardSink(MetricSink):
             self._writer.flush()
 
     def close(self) -> None:
-        """Write what is buffered, and close the file."""
+        """Write what is buffered, and close the file. Raises what its own thread could not write, as a full disk."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
-            writer.close()
+            try:
+                writer.flush()
+            finally:
+                writer.close()
+            # A failure that came after the last event was taken: `close` has waited for the thread, and does not say it.
+            worker = getattr(getattr(writer, "_async_writer", None), "_worker", None)
+            error = getattr(worker, "exception", None)
+            if error is not None:
+                raise error
 
 
 def _text(tag: str, text: str) -> object:
