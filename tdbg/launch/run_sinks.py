@@ -74,14 +74,14 @@ def _open_sink(run: RunDir, name: str) -> tuple[MetricSink, str]:
     if name == sink_files.TENSORBOARD:
         from tdbg.metrics.sinks.tensorboard_ import TensorboardSink
 
-        folder, suffix = _find_folder(run), f".{run.path.name}.tdbg"
+        folder, suffix = find_folder(run), f".{run.path.name}.tdbg"
         for path in folder.glob(f"events.out.tfevents.*{suffix}"):  # of an earlier time: the same once more
             path.unlink()
         return TensorboardSink(folder, suffix=suffix), str(folder)
     return _open_wandb(run), ""
 
 
-def _find_folder(run: RunDir) -> Path:
+def find_folder(run: RunDir) -> Path:
     """Below the folder of the program's own events, where it is on this machine; else in the run directory."""
     for own in _list_announced(run, sink_files.TENSORBOARD):
         folder = Path(str(own.get("folder")))

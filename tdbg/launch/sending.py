@@ -65,7 +65,7 @@ def send_all(run: RunDir, settings: Settings, verdict: Verdict) -> None:
     with guarded("a sink must not change how the run ends", report):
         senders = []
         for name in settings.to:
-            done, lacking = _find_own(run, name, steps)
+            done, lacking = find_own(run, name, steps)
             if done and not lacking:
                 _say_own(name, done, settings)
                 continue
@@ -75,7 +75,7 @@ def send_all(run: RunDir, settings: Settings, verdict: Verdict) -> None:
         _wait(senders, talks=not settings.quiet)
 
 
-def _find_own(run: RunDir, name: str, steps: int) -> tuple[dict[str, Any], str]:
+def find_own(run: RunDir, name: str, steps: int) -> tuple[dict[str, Any], str]:
     """What became of the program's own run, the last that it began, and why that has not all of so many steps."""
     announced = sink_files.list_announced(run.path, name)
     if not announced or name != sink_files.WANDB:
