@@ -6,6 +6,8 @@ python sink_faults.py early | killed | keys-refused | alert-raises | two | ranks
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,8 +39,18 @@ def train(run: Any, steps: int, bad: int = 0) -> None:
         loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
         loss.backward()
         optimizer.step()
+        if FAULT == "alert-raises" and step == 15:
+            wait_for_findings()
         if run is not None:
             run.log({"loss": loss.item()})
+
+
+def wait_for_findings() -> None:
+    """Under tdbg: until there is one, and another look for it is due."""
+    folder, until = os.environ.get("TDBG_RUN_DIR"), time.monotonic() + 30
+    while folder and not (Path(folder) / "findings.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(1.1 if folder else 0.0)
 
 
 def refuse_keys(original: Any) -> Any:
