@@ -248,18 +248,19 @@ def test_a_sink_that_cannot_be_written_is_said_and_noted(watched: Runner, tmp_pa
     assert len(runs(result.folder)) == 1 and (folder / "tdbg").read_text() == "in the way"
 
 
-def test_a_missing_package_is_refused_before_the_start(bare: Runner, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_a_missing_package_is_refused_before_the_start(bare: Runner, tmp_path: Path, name: str) -> None:
     (tmp_path / "hide.py").write_text(
         "import importlib.util, sys\n"
         "real = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *more: None if name == 'wandb' else real(name, *more)\n"
+        "importlib.util.find_spec = lambda name, *more: None if name in ('wandb', 'tensorboard') else real(name, *more)\n"
         "from tdbg.__main__ import main\n"
         "sys.argv = ['tdbg', *sys.argv[1:]]\n"
         "sys.exit(main())\n"
     )
-    result = bare([sys.executable, str(tmp_path / "hide.py"), "run", *WANDB, "--", "touch", "started"])
-    assert result.code == 2 and "pip install 'tdbg[wandb]'" in result.stderr
-    assert not list(tmp_path.rglob("started"))
+    result = bare([sys.executable, str(tmp_path / "hide.py"), "run", "--to", name, "--", "touch", str(tmp_path / "x")])
+    assert result.code == 2 and f"pip install 'tdbg[{name}]'" in result.stderr and len(result.stderr.splitlines()) == 2
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(
