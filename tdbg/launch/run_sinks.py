@@ -76,7 +76,7 @@ def _open_sink(run: RunDir, name: str) -> tuple[MetricSink, str]:
 
         folder, suffix = find_folder(run), f".{run.path.name}.tdbg"
         for path in folder.glob(f"events.out.tfevents.*{suffix}"):  # of an earlier time: the same once more
-            path.unlink()
+            run_files.remove(path)
         return TensorboardSink(folder, suffix=suffix), str(folder)
     return _open_wandb(run), ""
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import say
 from tdbg.core.redaction import redact_text
@@ -137,8 +138,7 @@ def describe_finding(finding: Mapping[str, Any]) -> tuple[str, str]:
 def send_report(run: Any, headline: str, markdown: str) -> None:
     """Put the report beside the files of a run, and its first line into the summary."""
     path = Path(run.dir) / REPORT
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(markdown, encoding="utf-8", errors="backslashreplace")
+    run_files.write_whole(path, markdown.encode("utf-8", "backslashreplace"), makes=True)
     run.save(str(path), base_path=run.dir, policy="now")
     run.summary[f"{PREFIX}verdict"] = redact_text(headline)
 
