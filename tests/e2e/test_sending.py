@@ -38,7 +38,11 @@ def rows(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def own_keys(values: dict[str, Any]) -> dict[str, Any]:
     """What the program itself has put there, but times."""
-    return {key: value for key, value in values.items() if key not in OF_TIME and not key.startswith("tdbg/")}
+    return {
+        key: value
+        for key, value in values.items()
+        if key.partition(".")[0] not in OF_TIME and not key.startswith("tdbg/")
+    }
 
 
 def program_words(*args: str) -> list[str]:
