@@ -81,13 +81,22 @@ def reply(request: Path, report: dict[str, object]) -> None:
 
 
 def note_outcome(
-    run: Path, sink: str, where: str, *, error: str = "", own_run: str = "", ended_at: int | None = None
+    run: Path,
+    sink: str,
+    where: str,
+    *,
+    error: str = "",
+    own_run: str = "",
+    ended_at: int | None = None,
+    waited_s: float = 0.0,
 ) -> None:
     """Leave word what became of a sink. Raises OSError.
 
     where: what was written to. own_run: the id of the program's own run, which ended at step ``ended_at`` of training.
+    waited_s: how long the program waited for the report.
     """
-    about = {"sink": sink, "where": where, "error": error, "own": own_run, "ended_at": ended_at, "t": time.time()}
+    about: dict[str, object] = {"sink": sink, "where": where, "error": error, "t": time.time()}
+    about |= {"own": own_run, "ended_at": ended_at, "waited_s": waited_s}
     _write(run, f"{OUTCOME}-{sink}-{os.getpid()}-{time.monotonic_ns()}.json", about)
 
 

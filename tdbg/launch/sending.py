@@ -94,7 +94,7 @@ def _say_own(name: str, done: dict[str, Any], settings: Settings) -> None:
     if done.get("error"):
         say(f"--to {name}: {done['where']}; {done['error']}")
     elif not settings.quiet:
-        say(f"--to {name}: {done['where']}, with the report")
+        say(f"--to {name}: {done['where']}, with the report (it was waited for {done.get('waited_s', 0.0):.1f} s)")
 
 
 class Sender:

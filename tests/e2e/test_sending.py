@@ -95,7 +95,7 @@ def test_rows_of_the_programs_run_stay_the_same(
     assert "TD-N001" in report and "tdbg report of" in report
     assert outcome(result, "wandb")["own"] and not outcome(result, "wandb")["error"]
     assert not list(result.folder.rglob("*.wandb")), "a second run was made"
-    assert any("program's own run" in line and "with the report" in line for line in result.said)
+    assert any("program's own run" in line and "with the report (it was waited for " in line for line in result.said)
 
 
 def test_an_exception_stands_in_the_report_of_the_programs_run(watched: Runner, tmp_path: Path) -> None:
@@ -120,6 +120,8 @@ def test_a_program_without_runs_gets_new_ones(watched: Runner, tmp_path: Path) -
     assert [row["global_step"] for row in found["history"]] == recorded
     assert all("tdbg/lr/group0" in row for row in found["history"])
     assert found["summary"]["tdbg/verdict"].startswith("verdict: ")
+    (report,) = [path for path in result.folder.rglob("files/tdbg/report.md") if "latest-run" not in path.parts]
+    assert "TD-N001" in report.read_text()
     read = board(result.folder / "tensorboard")
     assert [event.step for event in read.Scalars("tdbg/lr/group0")] == recorded
     texts = {tag for tag in read.Tags()["tensors"] if tag.startswith("tdbg/")}

@@ -218,7 +218,9 @@ class OwnRun:
             tracebacks.record(self._feed.me, error, how="uncaught")
         run.summary.update({**state.values, STEP_KEY: self._step})  # a row would move the run's step
         run_dir = self._feed.me.run_dir
+        begun = time.perf_counter()
         report = sink_files.request_report(run_dir, self._patience_s)
+        waited_s = round(time.perf_counter() - begun, 3)
         self._send_findings(state, report.get("findings") or self._read_findings())
         trouble = ""
         if report:
@@ -231,7 +233,15 @@ class OwnRun:
             f"own run {run.id}"
         )
         ended_at = self._feed.monitor.step
-        sink_files.note_outcome(run_dir, sink_files.WANDB, where, error=trouble, own_run=str(run.id), ended_at=ended_at)
+        sink_files.note_outcome(
+            run_dir,
+            sink_files.WANDB,
+            where,
+            error=trouble,
+            own_run=str(run.id),
+            ended_at=ended_at,
+            waited_s=waited_s,
+        )
         state.run = None
         state.values = {}
 
