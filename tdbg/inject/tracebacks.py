@@ -36,8 +36,6 @@ RAISED_AGAIN = "\nOriginal Traceback (most recent call last):\n"  # torch, of a 
 # What ends a rank of `torch.multiprocessing` is caught there, and written down for the process that started it.
 RANK_STARTER = os.path.join("torch", "multiprocessing", "spawn.py")
 FRAME = re.compile(r'^ *File "(.+)", line (\d+),', re.MULTILINE)
-# W&B logs, in threads of its own, requests that it gives up as a run ends.
-BACKGROUND = tuple(os.path.join(path, "wandb", "") for path in SITE)
 NO_CRASH = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
 
 
