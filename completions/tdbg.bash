@@ -18,9 +18,9 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
-        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
-        'report') reply='--all --markdown --note --fail-on --html --force --json --color -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
+        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
+        'report') reply='--all --markdown --note --fail-on --html --force --to --json --color -h --help' ;;
         'status') reply='--watch --json --color -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --profile --clear-history --timeout --json --color -h --help' ;;
         'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --log-level --steps --since --until -e --regex -v --invert-match --map -A --after-context -B --before-context -C --context --merge -F --follow --collapse --diverge --silent --errors --count --stats --list-prefixes -o --output --format --log-format --jobs --color -h --help' ;;
@@ -94,6 +94,7 @@ _tdbg_kind() {
         'run --fail-on') reply='SEVERITY' ;;
         'run --on-finding') reply='COMMAND' ;;
         'run --notify') reply='URL' ;;
+        'run --to') reply='SINK' ;;
         'run --when') reply='CONDITION' ;;
         'run --then') reply='ACTION' ;;
         'run --run-dir') reply='DIR' ;;
@@ -138,6 +139,7 @@ _tdbg_kind() {
         'profile --fail-on') reply='SEVERITY' ;;
         'profile --on-finding') reply='COMMAND' ;;
         'profile --notify') reply='URL' ;;
+        'profile --to') reply='SINK' ;;
         'profile --when') reply='CONDITION' ;;
         'profile --then') reply='ACTION' ;;
         'profile --run-dir') reply='DIR' ;;
@@ -150,6 +152,7 @@ _tdbg_kind() {
         'report --note') reply='TEXT' ;;
         'report --fail-on') reply='SEVERITY' ;;
         'report --html') reply='FILE' ;;
+        'report --to') reply='SINK' ;;
         'report --color') reply='WHEN' ;;
         'status --color') reply='WHEN' ;;
         'control -l'|'control --level') reply='LEVEL' ;;
@@ -366,6 +369,7 @@ _tdbg_words() {
         'FAULT') reply='none forward-inf backward-nan inf-grad bad-batch lr-spike' ;;
         'IMAGE') reply='auto never kitty iterm sixel' ;;
         'KIND') reply='light memory shapes stacks flops full' ;;
+        'SINK') reply='wandb tensorboard' ;;
         'WHEN') reply='auto always never' ;;
         *) reply='' ;;
     esac

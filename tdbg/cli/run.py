@@ -142,6 +142,12 @@ OPTIONS: Options = {
     "notify": Option(
         ("--notify",), "URL", "Send each finding and the verdict to this URL, of Slack or any webhook.", group=FOUND
     ),
+    "to": Option(
+        ("--to",),
+        "SINK",
+        "Send step records, findings and the report to wandb or tensorboard; repeatable.",
+        group=FOUND,
+    ),
     "when": Option(
         ("--when",), "CONDITION", "A condition on step records, such as 'loss > 10 or skipped'.", group=FOUND
     ),
@@ -207,6 +213,7 @@ class RunArgs(Args):
     fail_on: str | None = None
     on_finding: str | None = None
     notify: str | None = None
+    to: "Sequence[str]" = ()
     when: "Sequence[str]" = ()
     then: "Sequence[str]" = ()
     run_dir: str | None = None
@@ -239,6 +246,7 @@ def carry_out(args: RunArgs, more: "Mapping[str, Any] | None" = None) -> int:
         ("--name NAME", args.name),
         ("--on-finding COMMAND", args.on_finding),
         ("--notify URL", args.notify),
+        ("--to SINK", "" if "" in args.to else None),
     ):
         if value == "":
             raise TdbgError(f"{option.split()[0]} is empty", f"write {option}, or leave it out")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core import flags as flag_table
+from tdbg.core import sink_files
 from tdbg.core.capture import PHASES, Epochs, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
 from tdbg.core.config_files import Source, is_trusted, pyproject_sources, say_once, user_source, yaml_source
@@ -113,6 +114,9 @@ class Settings:
     )
     on_finding: str = setting(ACT, "a command that is run once for each finding, which it reads as JSON from stdin", "")
     notify: str = setting(ACT, "a URL that each finding and the verdict are sent to; it is kept secret", "")
+    to: list[str] = setting(
+        ACT, "sinks that step records, findings and the report are sent to: wandb, tensorboard", factory=list
+    )
     when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
     then: list[str] = setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
 
@@ -371,6 +375,10 @@ def _phases(key: str, value: object) -> list[str]:
     return [_choice(PHASES)(key, word) for word in _words(key, value)]
 
 
+def _sinks(key: str, value: object) -> list[str]:
+    return list(dict.fromkeys(_choice(sink_files.NAMES)(key, word) for word in _words(key, value)))
+
+
 def _url(key: str, value: object) -> str:
     if value:
         try:
@@ -453,6 +461,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "profile_on": _words,
     "on_finding": _command,
     "notify": _webhook,
+    "to": _sinks,
     "when": _texts(check_condition),
     "then": _texts(check_action),
 }

@@ -16,7 +16,7 @@ from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say, shared_terminal
 from tdbg.core.rundir import RunDir
-from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, uploading
+from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, uploading
 from tdbg.launch.orphans import Guard
 from tdbg.launch.program_rows import ProgramRows
 from tdbg.launch.run_follower import Follower
@@ -75,6 +75,7 @@ def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], 
     check_words(settings.capture_on)
     check_words(settings.profile_on)
     uploading.check(settings)
+    sending.check(settings.to)
     command.check(words, environ)
     boot.check_path(join.intended_path(settings, words, environ))
 
@@ -90,6 +91,7 @@ def _check_replace(settings: Settings) -> None:
         "--fail-on": settings.fail_on != "never",
         "--on-finding": settings.on_finding,
         "--notify": settings.notify,
+        "--to": settings.to,
         "--then stop": any(parse_action(text).stop for text in settings.then),
     }
     for option, given in asked.items():
@@ -172,6 +174,7 @@ class Supervision:
             capture=self._capture,
             profile=self._profile,
             alert=messages.add,
+            reply=lambda: sending.reply_to_ranks(self.run) if self.leads and self.settings.to else None,
             speaks=self.leads,
         )
         copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
@@ -203,6 +206,8 @@ class Supervision:
         if self.leads:
             self._write_board()
         self._break_silence(verdict)
+        if self.leads:
+            sending.send_all(self.run, self.settings, verdict)
         messages.finish(verdict, code)
         return self.exit_code(code, verdict)
 

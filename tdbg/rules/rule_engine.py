@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+from tdbg.core import sink_files
 from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation, Start
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.observations import OF_INSPECTION
@@ -157,7 +158,7 @@ class RuleEngine:
             injections=view.injections.rows(),
             observations_by_flag=_observations_by_flag(view),
             triggers=_trigger_rows(view),
-            notes=[*_merge_notes(view), *corrections, *_describe_alerts(self.run)],
+            notes=[*_merge_notes(view), *corrections, *_describe_alerts(self.run), *_describe_sinks(self.run)],
             files=_list_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
@@ -445,6 +446,14 @@ def _describe_alerts(run: RunDir) -> Iterator[str]:
             why = f": {clip(str(tally.get('error')), 200)}" if failed and tally.get("error") else ""
             if failed or dropped:
                 yield f"{option} on {agent.get('host')}: {failed + dropped} of {sent + failed + dropped} not sent{why}"
+
+
+def _describe_sinks(run: RunDir) -> Iterator[str]:
+    """What `--to` has sent, and what it could not: of each sink the last that is known."""
+    latest = {str(one.get("sink")): one for one in sink_files.list_outcomes(run.path)}
+    for name, one in latest.items():
+        texts = [str(one[key]) for key in ("where", "error") if one.get(key)]
+        yield f"--to {clip(name, 40)}: {clip('; '.join(texts), 400)}"
 
 
 def _list_files(run: RunDir) -> list[str]:
