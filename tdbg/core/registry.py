@@ -54,9 +54,12 @@ class Registry(Generic[T]):
         import pkgutil
 
         path = importlib.import_module(self.package).__path__
-        for module in sorted(pkgutil.iter_modules(path), key=lambda found: found.name):
-            if not module.name.startswith("_"):
-                self._import(module.name)
+        names = sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+        for name in names:
+            self._import(name)
+        place = {f"{self.package}.{name}": at for at, name in enumerate(names)}  # some may have been loaded before
+        found = sorted(self._items.items(), key=lambda pair: place.get(_module_of(pair[1]), len(names)))
+        self._items = dict(found)
 
     @property
     def is_loaded(self) -> bool:
