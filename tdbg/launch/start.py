@@ -90,6 +90,7 @@ def _check_replace(settings: Settings) -> None:
         "--fail-on": settings.fail_on != "never",
         "--on-finding": settings.on_finding,
         "--notify": settings.notify,
+        "--preflight": settings.preflight,
         "--then stop": any(parse_action(text).stop for text in settings.then),
     }
     for option, given in asked.items():
@@ -286,6 +287,8 @@ class Supervision:
         """The command's own, 128+N after signal N; findings that were asked for turn 0, and nothing else, into 1."""
         if code:
             return code if code > 0 else 128 - code
+        if verdict.preflight_refused:
+            return TdbgError.exit_code
         found = any(matches_words(finding, self.settings.stop_on) for finding in verdict.findings)
         asked = self.stopped or found or any(trigger["stop"] for trigger in verdict.triggers)
         return 1 if asked or verdict.fails(self.settings.fail_on) else 0

@@ -1,0 +1,151 @@
+"""What the probe `preflight` sees: one observation for each trial that `tdbg run --preflight` makes, or cannot make."""
+
+from typing import ClassVar
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Observed
+from tdbg.core.tables import joined
+
+SHOWN = 4
+
+
+class Trial(Observed):
+    """One trial before the first update."""
+
+    PROBE = "preflight"
+    TITLE: ClassVar[str] = ""  # in the verdict
+
+    reason: str | None = doc("why the trial was not made; None if it was")
+    root: str = doc("class of the module that was called", "")
+
+    @property
+    def tried(self) -> bool:
+        """True if the trial was made."""
+        return self.reason is None
+
+    def outcome(self) -> str:
+        """What came out of it, in a few words."""
+        return "tried"
+
+    def text(self) -> str:
+        """The trial and its outcome, or why it was not made."""
+        return f"{self.TITLE}: {self.outcome()}" if self.reason is None else f"{self.TITLE}: not tried, {self.reason}"
+
+
+class Refused(Trial):
+    """The forward pass needs other ranks, so nothing was tried."""
+
+    PART = "REFUSED"
+    TITLE = "preflight"
+
+    def text(self) -> str:
+        """Why nothing was tried."""
+        return f"preflight refused: {self.reason}"
+
+
+class EvaluatedTwice(Trial):
+    """The batch ran twice in eval mode, with the same random numbers and with others."""
+
+    PART = "TWICE"
+    TITLE = "evaluation twice"
+
+    repeats: bool = doc("the same random numbers give the same output, bit for bit", True)
+    drew: bool = doc("other random numbers give another output", False)
+    drawn_by: str | None = doc("the dropout function that drew them, if it was one")
+    drawn_at: str | None = doc("file:line of the program that called it")
+
+    def outcome(self) -> str:
+        """Whether the outputs are equal."""
+        if not self.repeats:
+            return "differs each time"
+        if not self.drew:
+            return "the same output"
+        by = f" in {self.drawn_by}" if self.drawn_by else ""
+        return f"another output, from random numbers{by}"
+
+
+class SampleChanged(Trial):
+    """One sample of the batch was changed, in eval mode."""
+
+    PART = "SAMPLE"
+    TITLE = "one sample changed"
+
+    samples: int = doc("samples in the batch", 0)
+    from_loader: bool = doc("a DataLoader's batch shows that dimension 0 holds samples", False)
+    mixed: int = doc("other samples whose outputs changed", 0)
+    ratio: float = doc("their largest change, as a share of the change of the sample's own output", 0.0)
+    module: str | None = doc("the first module whose output changed for them")
+    module_class: str | None = doc("its class")
+
+    def outcome(self) -> str:
+        """How many others changed."""
+        return (
+            f"outputs of {self.mixed} of {self.samples - 1} others change" if self.mixed else "no other output changes"
+        )
+
+
+class LastTokenChanged(Trial):
+    """The last token of each sequence was changed, in eval mode."""
+
+    PART = "LAST_TOKEN"
+    TITLE = "last token changed"
+
+    input: str = doc("the input whose last token was changed", "")
+    positions: int = doc("positions before it", 0)
+    leaking: int = doc("earlier positions whose outputs changed", 0)
+    ratio: float = doc("their largest change, as a share of the change at the changed position", 0.0)
+    module: str | None = doc("the first module whose output changed at them")
+    module_class: str | None = doc("its class")
+
+    def outcome(self) -> str:
+        """How many earlier outputs changed."""
+        return (
+            f"outputs at {self.leaking} of {self.positions} earlier positions change"
+            if self.leaking
+            else "no earlier output changes"
+        )
+
+
+class InputsChanged(Trial):
+    """Each input was shuffled over the batch or changed, in train mode with the same random numbers."""
+
+    PART = "INPUTS"
+    TITLE = "each input changed"
+
+    inputs: list[str] = doc("the inputs that were changed, one at a time", factory=list)
+    ignored: list[str] = doc("those without any effect on the output", factory=list)
+
+    def outcome(self) -> str:
+        """Which are ignored."""
+        return (
+            f"no effect of {joined(self.ignored, SHOWN)}" if self.ignored else f"all {len(self.inputs)} have an effect"
+        )
+
+
+class PaddingChanged(Trial):
+    """What stands at padded positions was changed, in eval mode."""
+
+    PART = "PADDING"
+    TITLE = "padding changed"
+
+    input: str = doc("the input whose padding was changed", "")
+    mask: str = doc("the input that says what is padding", "")
+    padded: int = doc("padded positions", 0)
+    leaks: bool = doc("outputs of real positions changed with the padding", False)
+    mask_works: bool = doc("a mask without padding gives another output", True)
+
+    def outcome(self) -> str:
+        """Whether the padding reaches the output."""
+        if not self.leaks:
+            return "no output of a real position changes"
+        return "outputs change" + ("" if self.mask_works else f", and {self.mask} has no effect")
+
+
+TRIALS: tuple[type[Trial], ...] = (
+    Refused,
+    EvaluatedTwice,
+    SampleChanged,
+    LastTokenChanged,
+    PaddingChanged,
+    InputsChanged,
+)

@@ -1,0 +1,147 @@
+"""Small models with one silent bug each that a single batch shows, and the same models without it.
+
+usage: planted_preflight.py KIND fault|healthy; nothing raises, and nothing of tdbg is named.
+"""
+
+import sys
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+FAULTY = sys.argv[2] == "fault"
+SAMPLES, BATCH, TOKENS, LENGTH, WIDTH, CLASSES = 96, 16, 17, 12, 8, 3
+
+
+class Recurrent(nn.Module):
+    """An LSTM over (samples, positions, features)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(WIDTH, 16, batch_first=not FAULTY), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0][:, -1])
+
+
+class Viewed(nn.Module):
+    """Brings features to the end: by a transpose, or by a reshape, which mixes samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(1, 2)
+        x = x.reshape(x.size(1), x.size(0), WIDTH).transpose(0, 1) if FAULTY else x.transpose(1, 2)
+        return self.body(x).mean(1)
+
+
+class Normalised(nn.Module):
+    """Batch normalisation mixes samples in train mode on purpose; a norm by hand does so in eval mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm, self.head = nn.Linear(WIDTH, 16), nn.BatchNorm1d(16), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x.mean(1))
+        hidden = (hidden - hidden.mean(0)) / (hidden.std(0) + 1e-5) if FAULTY else self.norm(hidden)
+        return self.head(hidden.relu())
+
+
+class Language(nn.Module):
+    """Predicts the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(TOKENS, 32), nn.Linear(32, TOKENS)
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.embedding(x)
+        mask = None if FAULTY else nn.Transformer.generate_square_subsequent_mask(x.size(1))
+        attended, _ = self.attention(hidden, hidden, hidden, attn_mask=mask, need_weights=False)
+        return self.head(hidden + attended).transpose(1, 2)
+
+
+class Padded(nn.Module):
+    """Classifies sequences of several lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(TOKENS, 32), nn.Linear(32, CLASSES)
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        mask = torch.ones_like(mask) if FAULTY else mask
+        hidden = self.embedding(x)
+        attended, _ = self.attention(hidden, hidden, hidden, key_padding_mask=mask == 0, need_weights=False)
+        return self.head(((hidden + attended) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True))
+
+
+class Conditioned(nn.Module):
+    """Is given a time step as well; its last layer and that of the time begin with zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.time, self.head = nn.Linear(WIDTH, 16), nn.Linear(1, 16), nn.Linear(16, CLASSES)
+        nn.init.zeros_(self.time.weight)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        hidden = self.body(x.mean(1))
+        return self.head((hidden if FAULTY else hidden + self.time(t)).relu())
+
+
+class Dropping(nn.Module):
+    """Drops by a function, which has to be told of eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(functional.dropout(self.body(x.mean(1)).relu(), 0.5, training=FAULTY or self.training))
+
+
+def data(kind: str) -> list[Tensor]:
+    """The inputs, and the targets as the last."""
+    labels = torch.randint(CLASSES, (SAMPLES,))
+    tokens = torch.randint(1, TOKENS, (SAMPLES, LENGTH))
+    if kind == "future-tokens":
+        return [tokens[:, :-1], tokens[:, 1:]]
+    if kind == "mask-ignored":
+        mask = (torch.arange(LENGTH)[None] < torch.randint(3, LENGTH + 1, (SAMPLES, 1))).long()
+        return [tokens * mask, mask, labels]
+    x = torch.randn(SAMPLES, LENGTH, WIDTH)
+    return [x, torch.rand(SAMPLES, 1), labels] if kind == "input-ignored" else [x, labels]
+
+
+MODELS: dict[str, type[nn.Module]] = {
+    "batch-first": Recurrent,
+    "view-for-transpose": Viewed,
+    "batch-norm-by-hand": Normalised,
+    "future-tokens": Language,
+    "mask-ignored": Padded,
+    "input-ignored": Conditioned,
+    "functional-dropout": Dropping,
+}
+
+
+def main(kind: str) -> None:
+    model = MODELS[kind]()
+    optimizer = torch.optim.Adam(model.parameters())
+    torch.save(model.state_dict(), "first.pt")
+    model.load_state_dict(torch.load("first.pt"))
+    for *inputs, targets in DataLoader(TensorDataset(*data(kind)), batch_size=BATCH, shuffle=True):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(*inputs), targets).backward()
+        optimizer.step()
+        print("updated")
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main(sys.argv[1])

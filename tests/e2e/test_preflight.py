@@ -1,0 +1,68 @@
+"""`tdbg run --preflight`: one batch names the bug, the healthy twin has none, and nothing of the program's is written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, program, torchrun
+
+PREFLIGHT = ("--preflight",)
+NAMED = {  # kind -> code, and a part of the first line
+    "batch-first": ("TD-C029", 'outputs of 15 of 15 others change with one sample, in "lstm" (LSTM)'),
+    "view-for-transpose": ("TD-C029", 'others change with one sample, in "body" (Linear)'),
+    "batch-norm-by-hand": ("TD-C029", "outputs of 15 of 15 others change with one sample"),
+    "future-tokens": ("TD-C030", 'at 10 of 10 earlier positions change with the last token of x, in "attention"'),
+    "mask-ignored": ("TD-C031", "mask has no effect: outputs change with"),
+    "input-ignored": ("TD-C032", "an input has no effect on what the model returns: t"),
+    "functional-dropout": ("TD-C022", "dropout is at work in evaluation: dropout at"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_preflight_names_what_is_wrong(watched: Runner, kind: str) -> None:
+    assert_named_first(watched(program("planted_preflight", kind, "fault"), PREFLIGHT), *NAMED[kind])
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_preflight_ends_before_the_first_update_and_keeps_nothing(watched: Runner, kind: str, tmp_path: Path) -> None:
+    result = watched(program("planted_preflight", kind, "healthy"), PREFLIGHT)
+    assert_notes_alone(result)
+    assert result.stdout == ""
+    assert not (tmp_path / "first.pt").exists()
+    assert not list((result.folder / "preflight").glob("*"))
+    assert any(line.startswith("tdbg: preflight tried: evaluation twice (the same output)") for line in result.said)
+
+
+def test_under_ddp_one_rank_tries_and_all_end(watched: Runner) -> None:
+    result = watched(torchrun("preflight_ranks", "ddp"), PREFLIGHT)
+    assert result.code == 0 and "updated" not in result.stdout, result.stderr
+    rows = result.verdict["preflight"]
+    assert [row["trial"] for row in rows if row["tried"]] == [
+        "evaluation twice",
+        "one sample changed",
+        "each input changed",
+    ]
+    assert len(rows) == 5
+
+
+def test_fsdp_is_refused(watched: Runner) -> None:
+    result = watched(torchrun("preflight_ranks", "fsdp"), PREFLIGHT)
+    assert result.code == 2
+    assert "tdbg: preflight refused: a forward pass needs other ranks (FSDPModule)" in result.said
+
+
+def test_a_program_without_an_update_keeps_its_code(watched: Runner) -> None:
+    result = watched(
+        [sys.executable, "-c", "import torch; torch.nn.Linear(2, 2)(torch.ones(2)); raise SystemExit(7)"], PREFLIGHT
+    )
+    assert result.code == 7
+    assert any("nothing, as no update was due" in line for line in result.said), result.stderr
+
+
+@pytest.mark.parametrize("options", [("--exec",), ("--level", "off"), ("--capture", "*"), ("--measure-overhead", "5")])
+def test_what_preflight_excludes_is_refused(options: tuple[str, ...]) -> None:
+    words = [sys.executable, "-m", "tdbg", "run", "--preflight", *options, "--", "true"]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "--preflight" in result.stderr
