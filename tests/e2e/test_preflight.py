@@ -11,7 +11,7 @@ from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, p
 PREFLIGHT = ("--preflight",)
 NAMED = {  # kind -> code, and a part of the first line
     "batch-first": ("TD-C029", 'outputs of 15 of 15 others change with one sample, in "lstm" (LSTM)'),
-    "view-for-transpose": ("TD-C029", 'others change with one sample, in "body" (Linear)'),
+    "view-for-transpose": ("TD-C029", 'others change with one sample, in "head" (Linear)'),
     "batch-norm-by-hand": ("TD-C029", "outputs of 15 of 15 others change with one sample"),
     "future-tokens": ("TD-C030", 'at 10 of 10 earlier positions change with the last token of x, in "attention"'),
     "mask-ignored": ("TD-C031", "mask has no effect: outputs change with"),

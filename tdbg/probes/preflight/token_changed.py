@@ -40,9 +40,10 @@ def try_last_token_changed(trials: ForwardTrials, samples: Samples, targets: lis
     own = other = scale = 0.0
     leaking = torch.zeros(last, dtype=torch.bool)
     for before, after in pair_outputs(trials.run(), trials.run(others)):
-        if before.dim() < 2 or before.shape[:2] != tokens.tensor.shape:
+        rows = _by_position(after - before, tokens.tensor.shape)
+        if rows is None:
             continue
-        moved = torch.nan_to_num((after - before).abs(), 0.0, 0.0, 0.0)
+        moved = torch.nan_to_num(rows.abs(), 0.0, 0.0, 0.0)
         moved = moved.transpose(0, 1).reshape(last + 1, -1).amax(1).cpu()
         own, scale = max(own, float(moved[last])), max(scale, largest(before.abs()))
         other = max(other, largest(moved[:last]))
@@ -59,6 +60,18 @@ def try_last_token_changed(trials: ForwardTrials, samples: Samples, targets: lis
         layer = trials.find_layer(others, lambda output: _earlier_of(output, tokens.tensor.shape))
         seen.module, seen.module_class = layer or (None, None)
     return seen
+
+
+def _by_position(output: Tensor, shape: torch.Size) -> Tensor | None:
+    """The output with a row for each position: as it is, with classes in the middle, or one row for each token."""
+    count, length = shape
+    if output.dim() >= 2 and output.shape[:2] == shape:
+        return output
+    if output.dim() == 3 and (output.size(0), output.size(2)) == (count, length):
+        return output.transpose(1, 2)
+    if output.dim() == 2 and output.size(0) == count * length:
+        return output.reshape(count, length, -1)
+    return None
 
 
 def _find_tokens(samples: Samples, targets: list[Tensor]) -> Input:

@@ -26,16 +26,15 @@ class Recurrent(nn.Module):
 
 
 class Viewed(nn.Module):
-    """Brings features to the end: by a transpose, or by a reshape, which mixes samples."""
+    """Brings positions to the front: by a transpose, or by a reshape, which mixes samples."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Linear(WIDTH, CLASSES)
+        self.body, self.head = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.transpose(1, 2)
-        x = x.reshape(x.size(1), x.size(0), WIDTH).transpose(0, 1) if FAULTY else x.transpose(1, 2)
-        return self.body(x).mean(1)
+        x = x.reshape(x.size(1), x.size(0), WIDTH) if FAULTY else x.transpose(0, 1)
+        return self.head(self.body(x).relu().mean(0))
 
 
 class Normalised(nn.Module):
