@@ -102,6 +102,7 @@ PLACES: dict[str, Place] = {
     ),
     "loss-computed": Place("targets and weights of losses that eager code computes", _LOSSES),
     "dropout": Place("dropout that is at work in evaluation", _DROPOUTS),
+    "custom-function": Place("functions with a backward of their own", ("torch.autograd.function:Function.apply",)),
     # construction
     "optimizer-made": Place("the optimizers of the program", ("torch.optim:Optimizer.__init__",)),
     "module-copied": Place("root modules that were copied or loaded", ("torch.nn:Module.__setstate__",)),

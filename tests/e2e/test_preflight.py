@@ -16,6 +16,8 @@ NAMED = {  # kind -> code, and a part of the first line
     "future-tokens": ("TD-C030", 'at 10 of 10 earlier positions change with the last token of x, in "attention"'),
     "mask-ignored": ("TD-C031", "mask has no effect: outputs change with"),
     "input-ignored": ("TD-C032", "an input has no effect on what the model returns: t"),
+    "custom-gradient": ("TD-G006", "backward of Swish is not the derivative of its forward: for x"),
+    "detached": ("TD-L022", "one batch cannot be overfitted: cross_entropy"),
     "functional-dropout": ("TD-C022", "dropout is at work in evaluation: dropout at"),
 }
 

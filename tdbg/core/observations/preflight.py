@@ -141,6 +141,48 @@ class PaddingChanged(Trial):
         return "outputs change" + ("" if self.mask_works else f", and {self.mask} has no effect")
 
 
+class CustomGradients(Trial):
+    """The backward of each custom `autograd.Function` was compared with differences of its forward, in float64."""
+
+    PART = "GRADIENTS"
+    TITLE = "gradients of custom functions"
+
+    checked: list[str] = doc("the functions whose gradients were compared", factory=list)
+    intended: list[str] = doc("those left alone: the forward is constant in pieces, or returns its input", factory=list)
+    unchecked: list[str] = doc("those that could not be compared, and why", factory=list)
+    wrong: list[str] = doc("those with a wrong gradient", factory=list)
+    input: str = doc("of the first of them: the input whose gradient is wrong", "")
+    backward: float = doc("its derivative in one direction, by backward", 0.0)
+    differences: float = doc("the same by differences of the forward", 0.0)
+    defined_at: str = doc("file:line of the first wrong function's backward", "")
+
+    def outcome(self) -> str:
+        """Which are wrong."""
+        if self.wrong:
+            return f"wrong in {joined(self.wrong, SHOWN)}"
+        right = f"right in {joined(self.checked, SHOWN)}" if self.checked else ""
+        intended = f"no derivative to compare with in {joined(self.intended, SHOWN)}" if self.intended else ""
+        return ", ".join(filter(None, (right, intended)))
+
+
+class BatchOverfitted(Trial):
+    """The batch was trained on alone, with another optimizer, on weights that are put back."""
+
+    PART = "OVERFIT"
+    TITLE = "one batch overfitted"
+
+    loss: str = doc("the loss function", "")
+    updates: int = doc("updates with the rate that came furthest", 0)
+    rate: float = doc("that rate", 0.0)
+    first: float = doc("the loss before", 0.0)
+    last: float = doc("the lowest loss", 0.0)
+    fell: bool = doc("the loss fell by a tenth at least", True)
+
+    def outcome(self) -> str:
+        """How far the loss fell."""
+        return f"{self.loss} from {self.first:.3g} to {self.last:.3g} in {self.updates} updates"
+
+
 TRIALS: tuple[type[Trial], ...] = (
     Refused,
     EvaluatedTwice,
@@ -148,4 +190,6 @@ TRIALS: tuple[type[Trial], ...] = (
     LastTokenChanged,
     PaddingChanged,
     InputsChanged,
+    CustomGradients,
+    BatchOverfitted,
 )

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from tdbg.core.guard import describe_error, guarded
 from tdbg.core.observations.preflight import (
     TRIALS,
+    BatchOverfitted,
+    CustomGradients,
     EvaluatedTwice,
     InputsChanged,
     LastTokenChanged,
@@ -19,6 +21,8 @@ from tdbg.core.observations.preflight import (
 )
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.preflight.batch_inputs import Samples, find_samples
+from tdbg.probes.preflight.batch_overfitted import LossRecorder, try_batch_overfitted
+from tdbg.probes.preflight.custom_gradients import FunctionCalls, try_custom_gradients
 from tdbg.probes.preflight.evaluated_twice import try_evaluated_twice
 from tdbg.probes.preflight.forward_trials import ForwardTrials, Unfit, no_zero_weights
 from tdbg.probes.preflight.input_changed import try_inputs_changed
@@ -55,10 +59,19 @@ class Preflight(Probe):
     def attach(self) -> None:
         self._targets: list[Tensor] = []
         self._is_closure = False  # an update has begun that computes its loss itself
+        self._functions = FunctionCalls()
         self.patch_at("backward", before=self._backward_begins)
+        self._losses = LossRecorder()
+        self.at("loss-computed", self._watch_loss)
+        self.patch_at("custom-function", before=self._functions.record)
+
+    def _watch_loss(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+        self.patch(owner, name, before=lambda args, kwargs: self._losses.record(name, original, args, kwargs))
 
     def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the graph is freed."""
+        self._losses.backward_begins()
         loss = args[0] if args else kwargs.get("tensors")
         if isinstance(loss, Tensor) and loss.grad_fn is not None:
             self._targets = find_targets(loss)
@@ -79,13 +92,17 @@ class Preflight(Probe):
         self._targets, self._is_closure = [], False
 
     def _carry_out(self) -> None:
+        """Try, and end: whatever happens to the trials, no update is made."""
+        self.guard.call(self._try_as_rank)
+        self.monitor.end_process()
+
+    def _try_as_rank(self) -> None:
         begun = time.perf_counter()
         self.monitor.become_rank_now()
         if not self.monitor.rank:
             with self.monitor.own_pass():
                 self._try_all()
         self.monitor.budget.ask(time.perf_counter() - begun)
-        self.monitor.end_process()
 
     def _try_all(self) -> None:
         call = next((one for one in self.monitor.calls if not _is_computed(one)), None)
@@ -113,9 +130,13 @@ class Preflight(Probe):
                 (LastTokenChanged, lambda: try_last_token_changed(trials, samples, self._targets)),
                 (PaddingChanged, lambda: try_padding_changed(trials, samples)),
                 (InputsChanged, lambda: try_inputs_changed(trials)),
+                (CustomGradients, lambda: try_custom_gradients(self._functions)),
             ):
                 reason = _find_obstacle(kind, twice, samples)
                 self._tell(kind(reason=reason) if reason else self._attempt(kind, attempt), model)
+        with same_random_states():  # on the weights of the call: by its values an output is known in the loss
+            losses = self._losses.of_backward
+            self._tell(self._attempt(BatchOverfitted, lambda: try_batch_overfitted(trials, losses)), model)
 
     def _attempt(self, kind: type[Trial], attempt: Callable[[], Trial]) -> Trial:
         """The trial's outcome; a forward pass that may not be repeated is a reason."""

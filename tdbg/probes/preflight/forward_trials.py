@@ -47,6 +47,20 @@ class ForwardTrials:
         self, others: Mapping[int, Tensor] | None = None, *, trains: bool = False, other_numbers: bool = False
     ) -> Outputs:
         """The tensors that the model returns. others: inputs in the place of those with these identities."""
+        found = {
+            name: tensor.detach()
+            for name, tensor in self._forward(others or {}, trains=trains, other_numbers=other_numbers).items()
+        }
+        if not found:
+            raise Unfit("the model returns no tensor")
+        return found
+
+    def run_graded(self) -> Outputs:
+        """The same in train mode, with the graph."""
+        with torch.enable_grad():
+            return self._forward({}, trains=True, other_numbers=False)
+
+    def _forward(self, others: Mapping[int, Tensor], *, trains: bool, other_numbers: bool) -> Outputs:
         args, kwargs = self.call.args, self.call.kwargs
         if others:
             args, kwargs = replace_tensors(args, others), replace_tensors(kwargs, others)
@@ -59,10 +73,7 @@ class ForwardTrials:
             if other_numbers:
                 _draw_others()
             output = self.model(*args, **kwargs)
-        found = {name: tensor.detach() for name, tensor in walk(output) if not has_no_data(tensor)}
-        if not found:
-            raise Unfit("the model returns no tensor")
-        return found
+        return {name: tensor for name, tensor in walk(output) if not has_no_data(tensor)}
 
     def summarise(self, others: Mapping[int, Tensor], summary: Summary) -> list["Tensor | None"]:
         """What ``summary`` makes of the output of each module, in the order in which they return."""

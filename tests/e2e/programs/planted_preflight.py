@@ -4,6 +4,7 @@ usage: planted_preflight.py KIND fault|healthy; nothing raises, and nothing of t
 """
 
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -105,9 +106,78 @@ class Dropping(nn.Module):
         return self.head(functional.dropout(self.body(x.mean(1)).relu(), 0.5, training=FAULTY or self.training))
 
 
+class Swish(torch.autograd.Function):
+    """x * sigmoid(x); the fault forgets a term of the derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        gate = x.sigmoid()
+        return grads[0] * (gate if FAULTY else gate * (1 + x * (1 - gate)))
+
+
+class Rounded(torch.autograd.Function):
+    """A straight-through estimator: on purpose."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+class Reversed(torch.autograd.Function):
+    """Reverses gradients: on purpose."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return -grads[0]
+
+
+swish = Swish.apply
+
+
+class Activated(nn.Module):
+    """Three functions with a backward of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = swish(self.body(x.mean(1)))
+        return self.head(Reversed.apply(hidden + Rounded.apply(8 * hidden)))
+
+
+class Detached(nn.Module):
+    """The fault cuts the graph before the last bias, so that nothing but the bias learns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(WIDTH * LENGTH, 64), nn.Linear(64, CLASSES, bias=False)
+        self.bias = nn.Parameter(torch.zeros(CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.head(self.body(x.flatten(1)).relu())
+        return (logits.detach() if FAULTY else logits) + self.bias
+
+
 def data(kind: str) -> list[Tensor]:
     """The inputs, and the targets as the last."""
     labels = torch.randint(CLASSES, (SAMPLES,))
+    if kind == "detached":
+        return [torch.randn(SAMPLES, LENGTH, WIDTH) / 8, labels]
     tokens = torch.randint(1, TOKENS, (SAMPLES, LENGTH))
     if kind == "future-tokens":
         return [tokens[:, :-1], tokens[:, 1:]]
@@ -126,6 +196,8 @@ MODELS: dict[str, type[nn.Module]] = {
     "mask-ignored": Padded,
     "input-ignored": Conditioned,
     "functional-dropout": Dropping,
+    "custom-gradient": Activated,
+    "detached": Detached,
 }
 
 
