@@ -1,93 +1,79 @@
-"""`--preflight`: what the program saves goes into a temporary folder of the run directory, which is removed at the end.
+"""`--preflight`: nothing of the program's is written. Files are redirected into the run directory, trackers are off.
 
-Covered are `torch.save` and `torch.load` with a path, safetensors' `save_file` and the event files of torch's
-SummaryWriter; W&B is off by its environment variable, and where the program asks for another mode. Files that the program
-opens itself are written as ever.
+`file_overlay` has what Python itself opens. Here stand functions that leave that to compiled code (`torch.save`,
+safetensors, sqlite3) and trackers that send: W&B is off by its environment variable, and where the program asks for
+another mode. The supervisor removes the folder at the end.
 """
 
-import atexit
-import os
-import shutil
-from pathlib import Path
+import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tdbg.core import run_files
-from tdbg.inject.agent import Agent
+from tdbg.core.host import host_name
+from tdbg.core.rundir import PREFLIGHT_FOLDER
+from tdbg.inject.agent import Agent, agent
+from tdbg.inject.file_overlay import FileOverlay, install_overlay
 from tdbg.inject.imports import when_imported
 
-FOLDER = "preflight"
-_moved: dict[str, str] = {}  # where the program wrote -> where it stands
-_folders: list[Path] = []
+_overlay: FileOverlay | None = None
+
+
+def arrive(module: ModuleType) -> None:
+    """Python itself is there: the process has just begun."""
+    global _overlay
+    me = agent()
+    _overlay = FileOverlay(str(me.run_dir / PREFLIGHT_FOLDER / host_name()), str(me.run_dir))
+    install_overlay(_overlay)
+    when_imported("sqlite3.dbapi2", lambda loaded: _redirect(loaded, "connect", 0, "database"))
+    when_imported("sqlite3", lambda loaded: _redirect(loaded, "connect", 0, "database"))
+    when_imported("safetensors.torch", _safetensors_loaded)
+    when_imported("safetensors.numpy", _safetensors_loaded)
+    when_imported("safetensors", lambda loaded: _redirect(loaded, "safe_open", 0, "filename", writes=False))
+    when_imported("wandb", _wandb_loaded)
 
 
 def install(me: Agent) -> None:
-    """Stand in front of what writes, as soon as the program has it. torch is imported."""
-    from tdbg.runtime.patches import Patches
+    """The same for torch, which is imported."""
     from tdbg.runtime.torch_hooks import targets
 
-    guard, patches = me.guard("redirects"), Patches()
-    folder = me.run_dir / FOLDER / f"{me.host}-{os.getpid()}"
-    _folders.append(folder)
-    atexit.register(remove_files)
-
-    def moved(path: str) -> str:
-        if path not in _moved:
-            run_files.make_folder(folder)
-            _moved[path] = str(folder / f"{len(_moved)}-{Path(path).name}")
-            me.note_once(FOLDER, "what the program saves is redirected and discarded; W&B is off")
-        return _moved[path]
-
-    def redirect(owner: object, name: str, at: int, word: str, *, reads: bool = False) -> None:
-        """Give the function another path in the place of its argument number ``at``, by the name ``word``."""
-
-        def make(original: Any) -> Any:
-            def function(*args: Any, **kwargs: Any) -> object:
-                given = args[at] if at < len(args) else kwargs.get(word)
-                if isinstance(given, str | os.PathLike):
-                    path = os.path.abspath(os.fspath(given))
-                    other = _moved.get(path) if reads else guard.call(moved, str(path))
-                    if other is not None and at < len(args):
-                        args = (*args[:at], other, *args[at + 1 :])
-                    elif other is not None:
-                        kwargs = {**kwargs, word: other}
-                return original(*args, **kwargs)
-
-            return function
-
-        patches.wrap(owner, name, make)
-
-    for owner, name in targets("save"):
-        redirect(owner, name, 1, "f")
-    for owner, name in targets("load"):
-        redirect(owner, name, 0, "f", reads=True)
-
-    def safetensors_loaded(module: ModuleType) -> None:
-        redirect(module, "save_file", 1, "filename")
-        redirect(module, "load_file", 0, "filename", reads=True)
-
-    def board_loaded(module: ModuleType) -> None:
-        redirect(module.FileWriter, "__init__", 1, "log_dir")
-
-    def wandb_loaded(module: ModuleType) -> None:
-        def make(original: Any) -> Any:
-            def init(*args: Any, **kwargs: Any) -> object:
-                return original(*args, **{**kwargs, "mode": "disabled"})
-
-            return init
-
-        patches.wrap(module, "init", make)
-
-    for module, then in (
-        ("safetensors.torch", safetensors_loaded),
-        ("torch.utils.tensorboard.writer", board_loaded),
-        ("wandb", wandb_loaded),
-    ):
-        when_imported(module, lambda loaded, then=then: guard.call(then, loaded))  # type: ignore[misc]
+    guard = me.guard("redirects")
+    for place, at, word, writes in (("save", 1, "f", True), ("load", 0, "f", False), ("script-saved", 1, "f", True)):
+        for owner, name in targets(place):
+            guard.call(_redirect, owner, name, at, word, writes=writes)
 
 
-def remove_files() -> None:
-    """The process ends: what was redirected goes with it."""
-    for folder in _folders:
-        shutil.rmtree(folder, ignore_errors=True)
-    _folders.clear()
+def _redirect(owner: Any, name: str, at: int, word: str, *, writes: bool = True) -> None:
+    """Give a function another path in the place of its argument number ``at``, by the name ``word``."""
+    original = getattr(owner, name, None)
+    if original is not None:
+        setattr(owner, name, _with_other_path(original, at, word, writes=writes))
+
+
+def _with_other_path(original: Callable[..., Any], at: int, word: str, *, writes: bool) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        given = args[at] if at < len(args) else kwargs.get(word)
+        found = _overlay.find_path(given, writes=writes) if _overlay is not None else None
+        if found is not None and at < len(args):
+            args = (*args[:at], found, *args[at + 1 :])
+        elif found is not None:
+            kwargs = {**kwargs, word: found}
+        return original(*args, **kwargs)
+
+    return function
+
+
+def _safetensors_loaded(module: ModuleType) -> None:
+    _redirect(module, "save_file", 1, "filename")
+    _redirect(module, "load_file", 0, "filename", writes=False)
+
+
+def _wandb_loaded(module: ModuleType) -> None:
+    original: Any = module.init
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> object:
+        return original(*args, **{**kwargs, "mode": "disabled"})
+
+    module.init = init  # type: ignore[attr-defined]

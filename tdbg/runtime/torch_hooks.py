@@ -140,6 +140,7 @@ PLACES: dict[str, Place] = {
     # files
     "save": Place("what is saved, where, how long it takes", ("torch:save",)),
     "load": Place("what is loaded", ("torch:load",)),
+    "script-saved": Place("scripted modules that are saved", ("torch.jit:save",)),
     "sharded-save": Place(
         "checkpoints of several ranks",
         tuple(f"{_DCP}{module}:{name}" for module in ("", ".state_dict_saver") for name in ("save", "async_save")),

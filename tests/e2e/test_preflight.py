@@ -20,6 +20,17 @@ NAMED = {  # kind -> code, and a part of the first line
     "detached": ("TD-L022", "one batch cannot be overfitted: cross_entropy"),
     "functional-dropout": ("TD-C022", "dropout is at work in evaluation: dropout at"),
 }
+TRIED = {  # kind -> the trial that its healthy twin must go through
+    "batch-first": "one sample changed",
+    "view-for-transpose": "one sample changed",
+    "batch-norm-by-hand": "one sample changed",
+    "future-tokens": "last token changed",
+    "mask-ignored": "padding changed",
+    "input-ignored": "each input changed",
+    "functional-dropout": "evaluation twice",
+    "custom-gradient": "gradients of custom functions",
+    "detached": "one batch overfitted",
+}
 
 
 @pytest.mark.parametrize("kind", NAMED)
@@ -33,8 +44,42 @@ def test_preflight_ends_before_the_first_update_and_keeps_nothing(watched: Runne
     assert_notes_alone(result)
     assert result.stdout == ""
     assert not (tmp_path / "first.pt").exists()
-    assert not list((result.folder / "preflight").glob("*"))
+    assert not (result.folder / "preflight").exists()
+    trial = TRIED.get(kind)
+    assert trial is None or [row["tried"] for row in result.verdict["preflight"] if row["trial"] == trial] == [True]
     assert any(line.startswith("tdbg: preflight tried: evaluation twice (the same output)") for line in result.said)
+
+
+def list_contents(folder: Path) -> dict[str, bytes | None]:
+    """Every file and folder below it, with what files hold."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def make_old_files(folder: Path) -> None:
+    """What stood there before `writes_files` ran."""
+    (folder / "old-run").mkdir()
+    for name, text in (("before.txt", "x"), ("appended.txt", "old "), ("deleted.txt", ""), ("moved.txt", "moved")):
+        (folder / name).write_text(text)
+    (folder / "old-run" / "a").write_text("a")
+
+
+def test_nothing_of_the_program_is_written(watched: Runner, tmp_path: Path) -> None:
+    make_old_files(tmp_path)
+    before = list_contents(tmp_path)
+    result = watched(program("writes_files"), PREFLIGHT)
+    assert result.code == 0, result.stderr
+    after = {name: held for name, held in list_contents(tmp_path).items() if Path(name).parts[0] != "run"}
+    assert after == before
+    assert result.stdout.splitlines()[0] == "refused refused.bin" and "model.safetensors" in result.stdout
+    assert "updated" not in result.stdout
+    assert any(line.startswith("tdbg: preflight: files that the program writes go to ") for line in result.said)
+    assert not (result.folder / "preflight").exists()
+
+
+def test_without_preflight_the_same_program_writes(watched: Runner, tmp_path: Path) -> None:
+    make_old_files(tmp_path)
+    result = watched(program("writes_files"))
+    assert "updated" in result.stdout and (tmp_path / "out" / "model.pt").exists(), result.stderr
 
 
 def test_under_ddp_one_rank_tries_and_all_end(watched: Runner) -> None:
@@ -45,8 +90,9 @@ def test_under_ddp_one_rank_tries_and_all_end(watched: Runner) -> None:
         "evaluation twice",
         "one sample changed",
         "each input changed",
+        "one batch overfitted",
     ]
-    assert len(rows) == 5
+    assert len(rows) == 7
 
 
 def test_fsdp_is_refused(watched: Runner) -> None:

@@ -225,7 +225,6 @@ class Rank:
     def _end_process(self) -> None:
         """End the program here: nothing that it does at its end is to happen."""
         self.end()
-        redirects.remove_files()
         for stream in (sys.stdout, sys.stderr):
             with guarded("the program's own stream", program_code=True):
                 stream.flush()
