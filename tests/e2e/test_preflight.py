@@ -90,7 +90,6 @@ def test_under_ddp_one_rank_tries_and_all_end(watched: Runner) -> None:
         "evaluation twice",
         "one sample changed",
         "each input changed",
-        "one batch overfitted",
     ]
     assert len(rows) == 7
 

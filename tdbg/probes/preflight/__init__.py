@@ -19,6 +19,7 @@ from tdbg.core.observations.preflight import (
     SampleChanged,
     Trial,
 )
+from tdbg.core.tables import joined
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.preflight.batch_inputs import Samples, find_samples
 from tdbg.probes.preflight.batch_overfitted import LossRecorder, try_batch_overfitted
@@ -135,8 +136,12 @@ class Preflight(Probe):
                 reason = _find_obstacle(kind, twice, samples)
                 self._tell(kind(reason=reason) if reason else self._attempt(kind, attempt), model)
         with same_random_states():  # on the weights of the call: by its values an output is known in the loss
-            losses = self._losses.of_backward
-            self._tell(self._attempt(BatchOverfitted, lambda: try_batch_overfitted(trials, losses)), model)
+            self._tell(self._attempt(BatchOverfitted, lambda: self._overfit(trials)), model)
+
+    def _overfit(self, trials: ForwardTrials) -> Trial:
+        if self._functions.intended:
+            raise Unfit(f"gradients are changed on purpose ({joined(self._functions.intended, 4)})")
+        return try_batch_overfitted(trials, self._losses.of_backward)
 
     def _attempt(self, kind: type[Trial], attempt: Callable[[], Trial]) -> Trial:
         """The trial's outcome; a forward pass that may not be repeated is a reason."""

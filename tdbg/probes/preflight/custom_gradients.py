@@ -43,6 +43,7 @@ class FunctionCalls:
     def __init__(self) -> None:
         self.calls: dict[type, FunctionCall] = {}
         self.skipped: dict[str, str] = {}
+        self.intended: list[str] = []  # those that the trial left alone
 
     def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the arguments of ``Function.apply``, the class first, before it runs."""
@@ -69,7 +70,9 @@ def try_custom_gradients(calls: FunctionCalls) -> CustomGradients:
     """Which functions have another derivative than their backward says."""
     if not calls.calls and not calls.skipped:
         raise Unfit("no custom autograd.Function was called")
-    seen = CustomGradients(unchecked=[f"{name} ({reason})" for name, reason in calls.skipped.items()])
+    seen = CustomGradients(
+        intended=calls.intended, unchecked=[f"{name} ({reason})" for name, reason in calls.skipped.items()]
+    )
     for call in calls.calls.values():
         name = call.function.__name__
         raised: list[BaseException] = []
