@@ -155,6 +155,10 @@ PLACES: dict[str, Place] = {
     ),
     "group-made": Place("process groups", ("torch.distributed:init_process_group",)),
     "group-destroyed": Place("process groups that are destroyed", ("torch.distributed:destroy_process_group",)),
+    "stage-made": Place(
+        "pipelines, whose stages wait for one another",
+        ("torch.distributed.pipelining.stage:_PipelineStageBase.__init__",),
+    ),
     "join": Place("uneven inputs, where ranks differ on purpose", ("torch.distributed.algorithms.join:Join.__init__",)),
     # profiling and details
     "profile-prepared": Place("a profiler of the program's own", (f"{_PROFILE}._prepare_trace",)),

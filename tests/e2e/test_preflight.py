@@ -82,6 +82,29 @@ def test_without_preflight_the_same_program_writes(watched: Runner, tmp_path: Pa
     assert "updated" in result.stdout and (tmp_path / "out" / "model.pt").exists(), result.stderr
 
 
+LOOPS = {  # program and its arguments -> a trial that must be made
+    "accumulate": ((), "one batch overfitted"),
+    "lbfgs": ((), "one batch overfitted"),
+    "amp": ((), "one batch overfitted"),
+    "compiled": (("whole", "eager"), "one batch overfitted"),
+    "gan": ((), "one sample changed"),
+    "hf_trainer": (("1", "trained"), "one batch overfitted"),
+    "lightning_fit": ((), "one batch overfitted"),
+    "evaluate": ((), ""),
+}
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_loops_end_before_the_first_update_and_write_nothing(watched: Runner, kind: str, tmp_path: Path) -> None:
+    args, trial = LOOPS[kind]
+    result = watched(program(kind, *args), PREFLIGHT)
+    assert_notes_alone(result)
+    assert all(step.skipped for step in result.steps())
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    made = [row["trial"] for row in result.verdict["preflight"] if row["tried"]]
+    assert trial in made if trial else not made, result.stderr
+
+
 def test_under_ddp_one_rank_tries_and_all_end(watched: Runner) -> None:
     result = watched(torchrun("preflight_ranks", "ddp"), PREFLIGHT)
     assert result.code == 0 and "updated" not in result.stdout, result.stderr
@@ -90,14 +113,24 @@ def test_under_ddp_one_rank_tries_and_all_end(watched: Runner) -> None:
         "evaluation twice",
         "one sample changed",
         "each input changed",
+        "one batch overfitted",
     ]
     assert len(rows) == 7
 
 
-def test_fsdp_is_refused(watched: Runner) -> None:
-    result = watched(torchrun("preflight_ranks", "fsdp"), PREFLIGHT)
-    assert result.code == 2
-    assert "tdbg: preflight refused: a forward pass needs other ranks (FSDPModule)" in result.said
+SHARED = {
+    "fsdp": "FSDPModule",
+    "fsdp1": "FullyShardedDataParallel",
+    "tensor": "its parameters are sharded",
+    "pipeline": "a pipeline stage",
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_forward_that_needs_other_ranks_is_refused(watched: Runner, kind: str) -> None:
+    result = watched(torchrun("preflight_ranks", kind), PREFLIGHT)
+    assert result.code == 2 and "updated" not in result.stdout, result.stderr
+    assert f"tdbg: preflight refused: a forward pass needs other ranks ({SHARED[kind]})" in result.said
 
 
 def test_a_program_without_an_update_keeps_its_code(watched: Runner) -> None:

@@ -27,6 +27,7 @@ from tdbg.probes.preflight.custom_gradients import FunctionCalls, try_custom_gra
 from tdbg.probes.preflight.evaluated_twice import try_evaluated_twice
 from tdbg.probes.preflight.forward_trials import ForwardTrials, Unfit, no_zero_weights
 from tdbg.probes.preflight.input_changed import try_inputs_changed
+from tdbg.probes.preflight.outermost_calls import OutermostCalls
 from tdbg.probes.preflight.padding_changed import try_padding_changed
 from tdbg.probes.preflight.sample_changed import try_sample_changed
 from tdbg.probes.preflight.token_changed import find_targets, try_last_token_changed
@@ -63,8 +64,24 @@ class Preflight(Probe):
         self._functions = FunctionCalls()
         self.patch_at("backward", before=self._backward_begins)
         self._losses = LossRecorder()
+        self._outermost = OutermostCalls()
+        self.patch_at("compile", before=self._compile_begins)
+        self.patch_at("module-compiled", before=self._compile_begins)
+        self._has_backward = False
+        self.patch_at("optimizer-made", after=self._optimizer_made)
         self.at("loss-computed", self._watch_loss)
+        self._is_pipeline = False
+        self.patch_at("stage-made", before=self._stage_made)
         self.patch_at("custom-function", before=self._functions.record)
+
+    def _optimizer_made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        self._outermost.watch()
+
+    def _compile_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._outermost.end()
+
+    def _stage_made(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._is_pipeline = True
 
     def _watch_loss(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
@@ -73,19 +90,21 @@ class Preflight(Probe):
     def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the graph is freed."""
         self._losses.backward_begins()
+        self._outermost.backward_begins()
         loss = args[0] if args else kwargs.get("tensors")
         if isinstance(loss, Tensor) and loss.grad_fn is not None:
             self._targets = find_targets(loss)
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         """The first update is due, unless its closure has to compute the loss first."""
-        if list(self.monitor.calls):
+        if self._has_backward or any(call.graded for call in self._list_calls()):
             self._carry_out()
         else:
             self._is_closure = True
 
     def backward_ended(self) -> None:
         """Within an update: the loss of its closure is there."""
+        self._has_backward = True
         if self._is_closure:
             self._carry_out()
 
@@ -97,6 +116,10 @@ class Preflight(Probe):
         self.guard.call(self._try_as_rank)
         self.monitor.end_process()
 
+    def _list_calls(self) -> list[Call]:
+        """The calls of roots since the last update; of their parts, where no root was called."""
+        return list(self.monitor.calls) or list(self._outermost.calls)
+
     def _try_as_rank(self) -> None:
         begun = time.perf_counter()
         self.monitor.become_rank_now()
@@ -106,13 +129,14 @@ class Preflight(Probe):
         self.monitor.budget.ask(time.perf_counter() - begun)
 
     def _try_all(self) -> None:
-        call = next((one for one in self.monitor.calls if not _is_computed(one)), None)
+        self._outermost.end()
+        call = next((one for one in self._list_calls() if not _is_computed(one)), None)
         root = call.module() if call is not None else None
         if call is None or root is None:
             self._tell_all("no call of a model was seen")
             return
         model = unwrapped(root)
-        shared = _find_shared(model)
+        shared = "a pipeline stage" if self._is_pipeline else _find_shared(model)
         if shared:
             self._tell(Refused(reason=f"a forward pass needs other ranks ({shared})"), model)
             return
@@ -141,7 +165,7 @@ class Preflight(Probe):
     def _overfit(self, trials: ForwardTrials) -> Trial:
         if self._functions.intended:
             raise Unfit(f"gradients are changed on purpose ({joined(self._functions.intended, 4)})")
-        return try_batch_overfitted(trials, self._losses.of_backward)
+        return try_batch_overfitted(trials, list(self._losses.of_backwards))
 
     def _attempt(self, kind: type[Trial], attempt: Callable[[], Trial]) -> Trial:
         """The trial's outcome; a forward pass that may not be repeated is a reason."""

@@ -3,7 +3,9 @@
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +27,7 @@ TIME_LIMIT_S = 20.0
 LEAST_FALL = 0.1
 NEAR_ZERO = 1e-3
 BETAS, EPS = (0.9, 0.99), 1e-8
-MAX_CALLS = 64
+MAX_CALLS, MAX_BACKWARDS = 64, 8
 
 Transform = Callable[[Tensor], Tensor]
 # From what a model returns to what a loss function is given, before a reshape.
@@ -51,11 +53,11 @@ class RecordedLoss(NamedTuple):
 
 
 class LossRecorder:
-    """The calls of loss functions since the last backward pass, and those before it."""
+    """The calls of loss functions before each of the last backward passes."""
 
     def __init__(self) -> None:
         self._calls: list[RecordedLoss] = []
-        self.of_backward: list[RecordedLoss] = []
+        self.of_backwards: deque[list[RecordedLoss]] = deque(maxlen=MAX_BACKWARDS)
 
     def record(self, name: str, function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep references to the arguments of a call that gradients go through."""
@@ -65,10 +67,11 @@ class LossRecorder:
 
     def backward_begins(self) -> None:
         """These calls belong to it."""
-        self.of_backward, self._calls = self._calls, []
+        self.of_backwards.append(self._calls)
+        self._calls = []
 
 
-def try_batch_overfitted(trials: ForwardTrials, calls: list[RecordedLoss]) -> BatchOverfitted:
+def try_batch_overfitted(trials: ForwardTrials, calls: Sequence[list[RecordedLoss]]) -> BatchOverfitted:
     """Whether the loss of the batch falls, at one of three rates."""
     parameters = [one for one in trials.model.parameters() if one.requires_grad and one.is_floating_point()]
     if not parameters:
@@ -137,28 +140,37 @@ def _same_weights(parameters: list[nn.Parameter]) -> Iterator[Callable[[], None]
         put_back()
 
 
-def _find_loss(trials: ForwardTrials, calls: list[RecordedLoss]) -> tuple[str, Callable[[], Tensor]]:
+def _find_loss(trials: ForwardTrials, calls: Sequence[list[RecordedLoss]]) -> tuple[str, Callable[[], Tensor]]:
     """The loss of the batch as a function of the weights: one that the model returns, or one of torch's on its output."""
     outputs = trials.run_graded()
     scalars = [name for name, tensor in outputs.items() if tensor.numel() == 1 and tensor.requires_grad]
     if len(scalars) == 1 and len(outputs) > 1:
         return "the loss that the model returns", lambda: trials.run_graded()[scalars[0]].sum()
-    if len(scalars) == 1 and not calls:
-        raise Unfit("the model returns one number alone, which may be no loss")
+    reason = "no loss function of torch's was seen"
+    for of_backward in calls:  # of accumulated gradients one belongs to the call
+        try:
+            recorded, output, transform = _match_call(outputs, of_backward)
+        except Unfit as error:
+            reason = str(error)
+            continue
+        return LAYOUTS[recorded.name].name, partial(_compute_loss, trials, recorded, output, transform)
+    raise Unfit(reason)
+
+
+def _compute_loss(trials: ForwardTrials, recorded: RecordedLoss, output: str, transform: Transform) -> Tensor:
+    loss = recorded.function(transform(trials.run_graded()[output]), *recorded.args[1:], **recorded.kwargs)
+    return loss if loss.numel() == 1 else loss.mean()
+
+
+def _match_call(outputs: Outputs, calls: list[RecordedLoss]) -> tuple[RecordedLoss, str, Transform]:
+    """The one loss of a backward pass, if it is computed from an output."""
     if len(calls) != 1:
         raise Unfit("no loss function of torch's was seen" if not calls else "several loss functions were called")
     (recorded,) = calls
-    layout = LAYOUTS[recorded.name]
-    if layout.name not in LOSSES or _has_soft_targets(recorded):
-        raise Unfit(f"{layout.name} has soft targets, or no lower bound of 0")
-    output, transform = _match_output(outputs, recorded.args[0].detach())
-
-    def compute() -> Tensor:
-        given = transform(trials.run_graded()[output])
-        loss = recorded.function(given, *recorded.args[1:], **recorded.kwargs)
-        return loss if loss.numel() == 1 else loss.mean()
-
-    return layout.name, compute
+    name = LAYOUTS[recorded.name].name
+    if name not in LOSSES or _has_soft_targets(recorded):
+        raise Unfit(f"{name} has soft targets, or no lower bound of 0")
+    return recorded, *_match_output(outputs, recorded.args[0].detach())
 
 
 def _has_soft_targets(recorded: RecordedLoss) -> bool:
