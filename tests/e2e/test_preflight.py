@@ -1,12 +1,14 @@
 """`tdbg run --preflight`: one batch names the bug, the healthy twin has none, and nothing of the program's is written."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, program, torchrun
+from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, environment, program, torchrun
 
 PREFLIGHT = ("--preflight",)
 NAMED = {  # kind -> code, and a part of the first line
@@ -139,6 +141,43 @@ def test_a_program_without_an_update_keeps_its_code(watched: Runner) -> None:
     )
     assert result.code == 7
     assert any("nothing, as no update was due" in line for line in result.said), result.stderr
+
+
+SLEEPS = """
+import os, sys, time
+open("mine.txt", "w").write("x")
+print(os.getpid(), os.path.exists("mine.txt"), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, 137)])
+def test_a_program_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    words = [sys.executable, "-m", "tdbg", "run", "--run-dir", "run", "--preflight", "--", sys.executable, "-c", SLEEPS]
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        pid, seen = process.stdout.readline().split()
+        os.kill(int(pid), number)
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, seen) == (code, "True"), stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    assert not (tmp_path / "run" / "preflight").exists()
+    assert "nothing, as no update was due" in stderr
+
+
+def test_a_program_that_fails_keeps_its_code_and_its_files(watched: Runner, tmp_path: Path) -> None:
+    fails = "import torch\nopen('mine.txt', 'w').write('x')\nraise ValueError('before the first update')"
+    result = watched([sys.executable, "-c", fails], PREFLIGHT)
+    assert result.code == 1 and "ValueError: before the first update" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+def test_profile_refuses_preflight() -> None:
+    words = [sys.executable, "-m", "tdbg", "profile", "--preflight", "--", "true"]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "leave out --preflight" in result.stderr
 
 
 @pytest.mark.parametrize("options", [("--exec",), ("--level", "off"), ("--capture", "*"), ("--measure-overhead", "5")])
