@@ -29,7 +29,7 @@ class SamplesMixed(KindsRule):
     softmax or norm.
 
     Thresholds: A ten-thousandth of the change of the sample's own output. Models that mix on purpose are left alone:
-    experts with a capacity, graphs, batch norm without running statistics, layers over the whole batch, outputs with
+    one matrix over pairs of samples (attention over the batch, a contrast), experts with a capacity, graphs, batch norm without running statistics, layers over the whole batch, outputs with
     a column for each sample, and all that give another output each time.
     """
 
@@ -39,7 +39,7 @@ class SamplesMixed(KindsRule):
     observes = (SampleChanged,)
 
     def evaluate(self, process: ProcessDir, seen: SampleChanged) -> Iterable[tuple[str, Finding]]:
-        if not seen.tried or not seen.mixed or not self.is_news(process, "mixed"):
+        if not seen.tried or not seen.mixed or seen.pairs or not self.is_news(process, "mixed"):
             return ()
         at = f', in "{seen.module}" ({seen.module_class})' if seen.module else ""
         found = self.make_finding(

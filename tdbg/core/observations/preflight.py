@@ -74,14 +74,16 @@ class SampleChanged(Trial):
     from_loader: bool = doc("a DataLoader's batch shows that dimension 0 holds samples", False)
     mixed: int = doc("other samples whose outputs changed", 0)
     ratio: float = doc("their largest change, as a share of the change of the sample's own output", 0.0)
+    pairs: bool = doc("the model compares samples in pairs, as attention over the batch does on purpose", False)
     module: str | None = doc("the first module whose output changed for them")
     module_class: str | None = doc("its class")
 
     def outcome(self) -> str:
         """How many others changed."""
-        return (
-            f"outputs of {self.mixed} of {self.samples - 1} others change" if self.mixed else "no other output changes"
-        )
+        if not self.mixed:
+            return "no other output changes"
+        on_purpose = ", as the model compares samples in pairs" if self.pairs else ""
+        return f"outputs of {self.mixed} of {self.samples - 1} others change{on_purpose}"
 
 
 class LastTokenChanged(Trial):

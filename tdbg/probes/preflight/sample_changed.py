@@ -1,13 +1,16 @@
 """One sample of the batch in the place of another: the outputs of the other samples must stay as they are."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from tdbg.core.guard import guarded
 from tdbg.core.observations.preflight import SampleChanged
 from tdbg.probes.preflight.batch_inputs import Samples
 from tdbg.probes.preflight.forward_trials import ForwardTrials, Outputs, Unfit, is_change, largest, pair_outputs
+from tdbg.runtime.torch_compat import DispatchMode, sees_operators
 
 MAX_TRIES = 3
 
@@ -35,10 +38,62 @@ def try_sample_changed(trials: ForwardTrials, samples: Samples, *, from_loader: 
             samples=samples.size, from_loader=from_loader, mixed=mixed, ratio=_ratio(largest(rest), own)
         )
         if mixed:
+            seen.pairs = compares_samples(trials, samples)
             layer = trials.find_layer(others, partial(_others_of, count=samples.size, place=place))
             seen.module, seen.module_class = layer or (None, None)
         return seen
     raise unfit
+
+
+def compares_samples(trials: ForwardTrials, samples: Samples) -> bool:
+    """True if the forward makes one matrix over pairs of samples: attention over the batch, a kernel, a contrast.
+
+    A layer that takes samples for positions makes one for each position, from inputs that have positions.
+    """
+    if not sees_operators or samples.size < 3:
+        return False
+    has_positions = any(one.tensor.dim() > 2 for one in samples.inputs)
+    for count in (samples.size, samples.size - 1):  # another dimension may have the size of one batch by chance
+        fewest = 0
+        with guarded("a forward may need the size of its batch", program_code=True):
+            watch = _PairWatch(count)
+            with watch:
+                trials.run({id(one.tensor): one.tensor.detach()[:count] for one in samples.inputs})
+            fewest = watch.fewest
+        if not (fewest == 1 or (fewest > 1 and not has_positions)):
+            return False
+    return True
+
+
+class _PairWatch(DispatchMode):
+    """Looks for matrices over pairs of samples. fewest: how many of them an operator made at once; 0: none."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, count: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count, self.fewest = count, 0
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        output = func(*args, **(kwargs or {}))
+        if "scaled_dot_product" in str(func):
+            first, second = args[:2]
+            if isinstance(first, Tensor) and isinstance(second, Tensor):
+                self._count(first.shape[:-2], (first.size(-2), second.size(-2)))
+        elif isinstance(output, Tensor) and output.dim() > 1:
+            self._count(output.shape[:-2], tuple(output.shape[-2:]))
+        return output
+
+    def _count(self, leading: torch.Size, pair: tuple[int, ...]) -> None:
+        if pair == (self.count, self.count):
+            matrices = leading.numel()
+            self.fewest = min(self.fewest, matrices) if self.fewest else matrices
 
 
 def _put_other_at(samples: Samples, place: int) -> dict[int, Tensor] | None:

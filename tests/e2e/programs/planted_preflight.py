@@ -51,6 +51,33 @@ class Normalised(nn.Module):
         return self.head(hidden.relu())
 
 
+class Attending(nn.Module):
+    """Attention over positions that takes samples for positions; the twin attends over the samples on purpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(WIDTH, 2), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not FAULTY:
+            x = x[:, None]  # samples are the positions of one sequence
+        return self.head((x + self.attention(x, x, x, need_weights=False)[0]).mean(1))
+
+
+class Contrasted(nn.Module):
+    """Softmax over the wrong dimension; the twin weighs each sample by how near the others are, on purpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(WIDTH, 16), nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x.mean(1) if x.dim() > 2 else x)
+        if FAULTY:
+            return self.head(hidden.softmax(0))
+        return self.head(hidden + functional.normalize(hidden @ hidden.T, dim=1) @ hidden)
+
+
 class Language(nn.Module):
     """Predicts the next token."""
 
@@ -185,6 +212,8 @@ def data(kind: str) -> list[Tensor]:
         mask = (torch.arange(LENGTH)[None] < torch.randint(3, LENGTH + 1, (SAMPLES, 1))).long()
         return [tokens * mask, mask, labels]
     x = torch.randn(SAMPLES, LENGTH, WIDTH)
+    if not FAULTY and kind == "attention-batch-first":
+        return [x[:, 0], labels]
     return [x, torch.rand(SAMPLES, 1), labels] if kind == "input-ignored" else [x, labels]
 
 
@@ -192,6 +221,8 @@ MODELS: dict[str, type[nn.Module]] = {
     "batch-first": Recurrent,
     "view-for-transpose": Viewed,
     "batch-norm-by-hand": Normalised,
+    "attention-batch-first": Attending,
+    "softmax-dimension": Contrasted,
     "future-tokens": Language,
     "mask-ignored": Padded,
     "input-ignored": Conditioned,
