@@ -20,7 +20,7 @@ class DropoutInEvaluation(KindsRule):
     generators before and after calls in eval mode without gradients. Where they differ, it stands in front of
     torch's dropout functions in the calls that follow. A dropout function that is at work is a warning, with its
     line. Numbers that something else drew are for information: a VAE or a diffusion model samples on purpose.
-    `tdbg run --preflight` compares two outputs of the first batch in eval mode instead.
+    `tdbg run --preflight` compares outputs of the first batch in eval mode instead.
 
     Why it matters: `torch.nn.functional.dropout(x, 0.5)` drops in eval mode too, as `training` is True unless it
     is given, and so does `scaled_dot_product_attention(..., dropout_p=0.1)`. Metrics are worse than the model,
@@ -44,9 +44,11 @@ class DropoutInEvaluation(KindsRule):
 
     def evaluate(self, process: ProcessDir, seen: EvaluationPass | EvaluatedTwice) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, EvaluatedTwice):
+            where = f"preflight, {seen.root} in eval mode, rank {process.rank}"
+            if seen.tried and not seen.repeats and self.is_news(process, "each time"):
+                return [("each time", self._make_unrepeated(seen, where, process.rank))]
             if not seen.tried or not seen.drew:
                 return ()
-            where = f"preflight, {seen.root} in eval mode, rank {process.rank}"
             evidence = "the same batch gives another output in eval mode with other random numbers"
         elif (seen.drew or 0) < LEAST_CALLS:
             return ()
@@ -80,3 +82,15 @@ class DropoutInEvaluation(KindsRule):
             try_next=try_next,
         )
         return [(kind, found)]
+
+    def _make_unrepeated(self, seen: EvaluatedTwice, where: str, rank: int | None) -> Finding:
+        return self.make_finding(
+            f"evaluation differs each time, with the same random numbers too: {where}",
+            severity="info",
+            first_step=seen.step,
+            rank=rank,
+            phase="eval",
+            evidence=["the same batch, weights, buffers and random states give another output"],
+            cause="a random generator of the model's own, a state outside of modules, or an operator that is not deterministic",
+            try_next="seed that generator for each pass, or torch.use_deterministic_algorithms(True)",
+        )

@@ -26,7 +26,8 @@ class BatchNotOverfitted(KindsRule):
     What to do: Look for `detach()`, `no_grad`, `argmax` or rounding between input and loss, for an output activation
     that the loss applies again, and at what the first layers return for two different samples.
 
-    Thresholds: A tenth of the first loss. Tried with one loss function of torch's whose lower bound is 0, on the
+    Thresholds: A tenth of the first loss; silent if it still falls in the last third of the updates, and if most of
+    the weights are frozen. Tried with one loss function of torch's whose lower bound is 0, on the
     output of the model alone, or with the loss that the model returns; silent with soft targets.
     """
 
@@ -36,7 +37,7 @@ class BatchNotOverfitted(KindsRule):
     observes = (BatchOverfitted,)
 
     def evaluate(self, process: ProcessDir, seen: BatchOverfitted) -> Iterable[tuple[str, Finding]]:
-        if not seen.tried or seen.fell or not self.is_news(process, "stays"):
+        if not seen.tried or seen.fell or seen.falls or not self.is_news(process, "stays"):
             return ()
         found = self.make_finding(
             f"one batch cannot be overfitted: {seen.loss} from {seen.first:.3g} to {seen.last:.3g}"

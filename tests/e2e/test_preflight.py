@@ -20,6 +20,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "future-tokens": ("TD-C030", 'at 10 of 10 earlier positions change with the last token of x, in "attention"'),
     "mask-ignored": ("TD-C031", "mask has no effect: outputs change with"),
     "input-ignored": ("TD-C032", "an input has no effect on what the model returns: t"),
+    "own-generator": ("TD-C022", "evaluation differs each time, with the same random numbers too"),
     "custom-gradient": ("TD-G006", "backward of Swish is not the derivative of its forward: for x"),
     "detached": ("TD-L022", "one batch cannot be overfitted: cross_entropy"),
     "functional-dropout": ("TD-C022", "dropout is at work in evaluation: dropout at"),
@@ -34,6 +35,7 @@ TRIED = {  # kind -> the trial that its healthy twin must go through
     "mask-ignored": "padding changed",
     "input-ignored": "each input changed",
     "functional-dropout": "evaluation twice",
+    "own-generator": "evaluation twice",
     "custom-gradient": "gradients of custom functions",
     "detached": "one batch overfitted",
 }

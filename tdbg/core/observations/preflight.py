@@ -179,10 +179,11 @@ class BatchOverfitted(Trial):
     first: float = doc("the loss before", 0.0)
     last: float = doc("the lowest loss", 0.0)
     fell: bool = doc("the loss fell by a tenth at least", True)
+    falls: bool = doc("it was still falling at one of the rates", False)
 
     def outcome(self) -> str:
         """How far the loss fell."""
-        return f"{self.loss} from {self.first:.3g} to {self.last:.3g} in {self.updates} updates"
+        return f"{self.loss} from {self.first:.3g} to {self.last:.3g} in {self.updates} updates{', and still falling' if self.falls else ''}"
 
 
 TRIALS: tuple[type[Trial], ...] = (

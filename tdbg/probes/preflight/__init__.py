@@ -1,6 +1,7 @@
 """`tdbg run --preflight`: what the live run must not do is tried on one batch, before the first update."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ from tdbg.runtime.tensors import is_sharded, walk
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+MAX_TARGETS = 16
 SHARED = ("FSDPModule", "FullyShardedDataParallel", "PipelineStage")
 COMPARED = (SampleChanged, LastTokenChanged, PaddingChanged)  # outputs of two runs, which must be equal otherwise
 
@@ -48,9 +50,9 @@ COMPARED = (SampleChanged, LastTokenChanged, PaddingChanged)  # outputs of two r
 class Preflight(Probe):
     """Runs the kept batch again with one thing changed, before the first update, and ends the process there.
 
-    Reads:  the last call of the model before the first update; targets of cross-entropies, from the loss's graph.
+    Reads:  a call of the model before the first update; losses of torch's and their targets; custom Functions.
     Emits:  one observation for each trial: its outcome, or why it was not made.
-    Cost:   some 15 to 30 forward passes. It is asked for by `--preflight` alone, and no budget limits it.
+    Cost:   some 15 to 40 forward passes, and up to 180 updates (20 s) where the loss does not fall. It is asked for by `--preflight` alone, and no budget limits it.
     Limits: on rank 0 alone; where a forward needs other ranks (FSDP, tensor or pipeline parallel) it refuses.
     Source: docs/run.md
     """
@@ -59,7 +61,7 @@ class Preflight(Probe):
     observations = TRIALS
 
     def attach(self) -> None:
-        self._targets: list[Tensor] = []
+        self._targets: deque[Tensor] = deque(maxlen=MAX_TARGETS)  # of all accumulated gradients
         self._is_closure = False  # an update has begun that computes its loss itself
         self._functions = FunctionCalls()
         self.patch_at("backward", before=self._backward_begins)
@@ -93,7 +95,7 @@ class Preflight(Probe):
         self._outermost.backward_begins()
         loss = args[0] if args else kwargs.get("tensors")
         if isinstance(loss, Tensor) and loss.grad_fn is not None:
-            self._targets = find_targets(loss)
+            self._targets += find_targets(loss)
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         """The first update is due, unless its closure has to compute the loss first."""
@@ -109,7 +111,8 @@ class Preflight(Probe):
             self._carry_out()
 
     def forked(self) -> None:
-        self._targets, self._is_closure = [], False
+        self._is_closure = False
+        self._targets.clear()
 
     def _carry_out(self) -> None:
         """Try, and end: whatever happens to the trials, no update is made."""
@@ -152,7 +155,7 @@ class Preflight(Probe):
                 return
             for kind, attempt in (
                 (SampleChanged, lambda: try_sample_changed(trials, samples, from_loader=self._is_loaded(samples))),
-                (LastTokenChanged, lambda: try_last_token_changed(trials, samples, self._targets)),
+                (LastTokenChanged, lambda: try_last_token_changed(trials, samples, list(self._targets))),
                 (PaddingChanged, lambda: try_padding_changed(trials, samples)),
                 (InputsChanged, lambda: try_inputs_changed(trials)),
                 (CustomGradients, lambda: try_custom_gradients(self._functions)),

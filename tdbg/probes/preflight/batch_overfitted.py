@@ -25,6 +25,7 @@ RATES = (1e-2, 1e-3, 1e-4)
 UPDATES = 60  # at each rate
 TIME_LIMIT_S = 20.0
 LEAST_FALL = 0.1
+STILL_FALLING = 0.005  # of the first loss, in the last third of the updates
 NEAR_ZERO = 1e-3
 BETAS, EPS = (0.9, 0.99), 1e-8
 MAX_CALLS, MAX_BACKWARDS = 64, 8
@@ -76,19 +77,24 @@ def try_batch_overfitted(trials: ForwardTrials, calls: Sequence[list[RecordedLos
     parameters = [one for one in trials.model.parameters() if one.requires_grad and one.is_floating_point()]
     if not parameters:
         raise Unfit("no parameter needs a gradient")
+    if 2 * sum(one.numel() for one in parameters) < sum(one.numel() for one in trials.model.parameters()):
+        raise Unfit("most of the weights are frozen")
     name, compute = _find_loss(trials, calls)
     until = time.perf_counter() + TIME_LIMIT_S
     best = BatchOverfitted(loss=name, first=math.inf, last=math.inf, fell=False)
+    falls = False
     with _same_weights(parameters) as put_back:
         for rate in RATES:
             put_back()
             seen = _train(compute, parameters, rate, until)
             seen.loss = name
+            falls = falls or seen.falls
             best = seen if seen.last < best.last else best
             if best.fell:
                 break
             if time.perf_counter() > until:
                 raise Unfit(f"{UPDATES} updates at each of {len(RATES)} rates take more than {TIME_LIMIT_S:g} s")
+    best.falls = falls
     return best
 
 
@@ -97,6 +103,7 @@ def _train(compute: Callable[[], Tensor], parameters: list[nn.Parameter], rate: 
     means = [torch.zeros_like(one.data) for one in parameters]
     squares = [torch.zeros_like(one.data) for one in parameters]
     seen = BatchOverfitted(rate=rate, fell=False)
+    before_end = math.inf
     for update in range(UPDATES + 1):
         loss = compute()
         value = float(loss.detach())
@@ -107,6 +114,8 @@ def _train(compute: Callable[[], Tensor], parameters: list[nn.Parameter], rate: 
         if math.isfinite(value) and value < seen.last:
             seen.last, seen.updates = value, update
         seen.fell = seen.last <= (1.0 - LEAST_FALL) * seen.first
+        if update == UPDATES * 2 // 3:
+            before_end = seen.last
         if seen.fell or not math.isfinite(value) or update == UPDATES or time.perf_counter() > until:
             break
         grads: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -122,6 +131,7 @@ def _train(compute: Callable[[], Tensor], parameters: list[nn.Parameter], rate: 
                 mean = means[at] / (1 - BETAS[0] ** (update + 1))
                 square = squares[at] / (1 - BETAS[1] ** (update + 1))
                 parameter.data = parameter.data - rate * mean / (square.sqrt() + EPS)
+    seen.falls = not seen.fell and math.isfinite(before_end) and before_end - seen.last > STILL_FALLING * seen.first
     return seen
 
 

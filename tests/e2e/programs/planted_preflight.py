@@ -133,6 +133,20 @@ class Dropping(nn.Module):
         return self.head(functional.dropout(self.body(x.mean(1)).relu(), 0.5, training=FAULTY or self.training))
 
 
+class Noisy(nn.Module):
+    """Adds noise from a generator of its own: whatever the mode is, or in train mode alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.generator = nn.Linear(WIDTH, CLASSES), torch.Generator()
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = x.mean(1)
+        if FAULTY or self.training:
+            hidden = hidden + 0.1 * torch.randn(hidden.shape, generator=self.generator)
+        return self.head(hidden)
+
+
 class Swish(torch.autograd.Function):
     """x * sigmoid(x); the fault forgets a term of the derivative."""
 
@@ -227,6 +241,7 @@ MODELS: dict[str, type[nn.Module]] = {
     "mask-ignored": Padded,
     "input-ignored": Conditioned,
     "functional-dropout": Dropping,
+    "own-generator": Noisy,
     "custom-gradient": Activated,
     "detached": Detached,
 }
