@@ -172,6 +172,13 @@ OPTIONS: Options = {
         group=LAUNCH,
         value=float,
     ),
+    "preflight": Option(
+        ("--preflight",),
+        "",
+        "Try one batch before the first update and end there: samples mixed, future tokens seen, inputs ignored.",
+        group=LAUNCH,
+        value=bool,
+    ),
     "dry_run": Option(("--dry-run",), "", "Print what would be done, and do nothing.", group=LAUNCH),
     "replace": Option(("--exec",), "", "Replace tdbg by the command: no live findings, no verdict.", group=LAUNCH),
     "quiet": Option(("--quiet", "-q"), "", "Say only errors and one line at the end.", group=LAUNCH, value=bool),
@@ -224,6 +231,7 @@ class RunArgs(Args):
     profile_name: str | None = None
     log_level: str | None = None
     progress_every: float | None = None
+    preflight: bool | None = None
     dry_run: bool = False
     replace: bool = False
     quiet: bool | None = None

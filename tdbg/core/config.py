@@ -117,6 +117,7 @@ class Settings:
     to: list[str] = setting(
         ACT, "sinks that step records, findings and the report are sent to: wandb, tensorboard", factory=list
     )
+    preflight: bool = setting(LOCAL, "try one batch before the first update, and end there", False)
     when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
     then: list[str] = setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
 
@@ -462,6 +463,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "on_finding": _command,
     "notify": _webhook,
     "to": _sinks,
+    "preflight": _boolean,
     "when": _texts(check_condition),
     "then": _texts(check_action),
 }
@@ -520,6 +522,7 @@ def resolve(
     check_pairs(settings.when, settings.then)
     _check_capture(settings, origin)
     _check_profile(settings, origin)
+    _check_preflight(settings)
     return settings, origin
 
 
@@ -575,6 +578,25 @@ def _check_profile(settings: Settings, origin: Mapping[str, str]) -> None:
             f"--{looks[0]} is for what flags and levels look at, and a profiler has windows",
             "write --window 4:6" if looks[0] == "steps" else "write --wait 10 --repeat 0",
         )
+
+
+def _check_preflight(settings: Settings) -> None:
+    """A program that ends before its first update has nothing to profile, to capture or to measure."""
+    if not settings.preflight:
+        return
+    if settings.level == "off":
+        raise TdbgError("at level off nothing is tried", "leave out --level off, or --preflight")
+    asked = {
+        "a profiler": settings.flags.get("PROFILER") or settings.profile_on,
+        "--capture": settings.capture,
+        "--measure-overhead": settings.baseline,
+    }
+    for option, given in asked.items():
+        if given:
+            raise TdbgError(
+                f"--preflight ends the program before its first update, and {option} needs steps",
+                f"leave out --preflight, or {option}",
+            )
 
 
 def _profile_option(key: str) -> str:

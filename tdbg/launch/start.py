@@ -1,7 +1,9 @@
 """`tdbg run` from end to end: check, make or join the run directory, start, watch, judge, return the status."""
 
+import contextlib
 import os
 import shlex
+import shutil
 import sys
 import threading
 import time
@@ -15,7 +17,7 @@ from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say, shared_terminal
-from tdbg.core.rundir import RunDir
+from tdbg.core.rundir import PREFLIGHT_FOLDER, RunDir
 from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, uploading
 from tdbg.launch.orphans import Guard
 from tdbg.launch.program_rows import ProgramRows
@@ -92,6 +94,7 @@ def _check_replace(settings: Settings) -> None:
         "--on-finding": settings.on_finding,
         "--notify": settings.notify,
         "--to": settings.to,
+        "--preflight": settings.preflight,
         "--then stop": any(parse_action(text).stop for text in settings.then),
     }
     for option, given in asked.items():
@@ -200,6 +203,8 @@ class Supervision:
         if self.leads:
             git.join(GIT_PATIENCE_S)
             self._note_end(code)
+        if self.settings.preflight:
+            self._discard_files()
         if copies:
             copies.finish()
         verdict = follower.finish(code)
@@ -268,6 +273,15 @@ class Supervision:
         """The command's own process: its exit code is that of no other."""
         _record(self.run, child={"pid": pid, "host": host_name()})
 
+    def _discard_files(self) -> None:
+        """What the program of this host has written."""
+        folder = self.run.path / PREFLIGHT_FOLDER
+        if self.leads and not self.settings.quiet:
+            say(f"preflight: files that the program writes go to {folder} and are removed at the end; W&B is off")
+        shutil.rmtree(folder / host_name(), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # of no other host
+
     def _note_end(self, code: int) -> None:
         _record(
             self.run,
@@ -291,6 +305,8 @@ class Supervision:
         """The command's own, 128+N after signal N; findings that were asked for turn 0, and nothing else, into 1."""
         if code:
             return code if code > 0 else 128 - code
+        if verdict.preflight_refused:
+            return TdbgError.exit_code
         found = any(matches_words(finding, self.settings.stop_on) for finding in verdict.findings)
         asked = self.stopped or found or any(trigger["stop"] for trigger in verdict.triggers)
         return 1 if asked or verdict.fails(self.settings.fail_on) else 0

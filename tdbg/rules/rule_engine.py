@@ -9,6 +9,7 @@ from tdbg.core import sink_files
 from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation, Start
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.observations import OF_INSPECTION
+from tdbg.core.observations.preflight import Refused
 from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir, alerts_of, restart_count
 from tdbg.core.tables import counted, joined
@@ -18,6 +19,7 @@ from tdbg.rules._order import order_findings
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
 from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare
+from tdbg.rules.preflight_lines import list_trials
 from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.recorded_lines import Recorded, describe_capture, has_profile, merge_profiles
 from tdbg.rules.text import clip, kept_in
@@ -166,6 +168,8 @@ class RuleEngine:
             not_watched=_group_unarmed(unarmed),
             capture_line=_capture_line(view),
             profile_line=_profile_line(view),
+            is_preflight=view.settings.preflight,
+            trials=list_trials(event for found in view.processes.values() for event in found.trials),
             has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.ranks()),
         )
 
@@ -407,6 +411,8 @@ def _read_signals(view: View) -> Signals:
             code.removeprefix(UNAVAILABLE): text for code, text in found.notes.items() if code.startswith(UNAVAILABLE)
         }
         unavailable.update(notes)
+    if not settings.preflight:
+        unavailable[Refused.PROBE] = "needs --preflight"
     if settings.allowance <= 0.0:
         unavailable.update(dict.fromkeys(OF_INSPECTION, "needs the opening inspection (--allowance)"))
     inspected = {probe for found in processes if found.cost is not None for probe in found.cost.inspected}

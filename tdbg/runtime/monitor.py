@@ -70,7 +70,8 @@ class Monitor(State):
     before the first update of a process that is no rank yet, and before its first evaluation call. log: (level letter, step, tag, text) into the
     rank's own logs. when_imported: call back with a module once the program has it. requests: what `tdbg control`
     asked for, read at most twice a second. keep: (name, plain data) -> file name, in the rank's folder. folder: that
-    folder, once there is one. rank: as far as it is known before the first step.
+    folder, once there is one. rank: as far as it is known before the first step. end_process: end the program here, with
+    exit code 0.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Monitor(State):
         keep: Callable[[str, object], str] = lambda name, data: "",
         folder: Callable[[], Path | None] = lambda: None,
         rank: int = 0,
+        end_process: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.emit = emit
@@ -103,6 +105,7 @@ class Monitor(State):
         self.requests = requests
         self.keep = keep
         self.folder = folder
+        self.end_process = end_process
         self.rank = rank
         self.world_size = 1
         self.roots = Roots(failed)
