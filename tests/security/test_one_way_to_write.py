@@ -17,6 +17,7 @@ OTHER_WAYS = {
     "launch/join.py": "the run directory itself, and tdbg_runs",
     "launch/startup_files.py": "site-packages, which the user names",
     "launch/orphans.py": "/dev/null",
+    "launch/shell_completions.py": "the user's own shell, which the user names",
     "cli/__init__.py": "/dev/null",
     "cli/generate/__init__.py": "the source tree",
     "cli/flags.py": "a file that the user names",
