@@ -80,6 +80,7 @@ def test_what_lies_in_a_run_directory_is_opened_in_one_place() -> None:
 
 # Files that open something to read by themselves: what it is.
 OTHER_READS = {
+    "launch/shell_completions.py": "start-up files of the user's own shell",
     "core/registry.py": "what installed packages register, in their own folders",
     "core/run_files.py": "the one place",
     "core/files.py": "a descriptor that the one place opened",
