@@ -19,9 +19,9 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
-        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --dry-run --exec -q --quiet --color -h --help' ;;
-        'report') reply='--all --markdown --note --fail-on --html --force --json --color -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --preflight --dry-run --exec -q --quiet --color -h --help' ;;
+        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset --threshold --strict-flags --forbid-flags --inject --step-optimizer -l --level --max-overhead --allowance --measure-overhead --every --steps --ranks --keep-steps --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --stop-on --stop-before-update --fail-on --on-finding --notify --to --when --then --run-dir --name --share --tee --disk-budget --profile-name --log-level --progress-every --preflight --dry-run --exec -q --quiet --color -h --help' ;;
+        'report') reply='--all --markdown --note --fail-on --html --force --to --json --color -h --help' ;;
         'status') reply='--watch --json --color -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --profile --clear-history --timeout --json --color -h --help' ;;
         'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --log-level --steps --since --until -e --regex -v --invert-match --map -A --after-context -B --before-context -C --context --merge -F --follow --collapse --diverge --silent --errors --count --stats --list-prefixes -o --output --format --log-format --jobs --color -h --help' ;;
@@ -98,6 +98,7 @@ _tdbg_kind() {
         'run --fail-on') reply='SEVERITY' ;;
         'run --on-finding') reply='COMMAND' ;;
         'run --notify') reply='URL' ;;
+        'run --to') reply='SINK' ;;
         'run --when') reply='CONDITION' ;;
         'run --then') reply='ACTION' ;;
         'run --run-dir') reply='DIR' ;;
@@ -142,6 +143,7 @@ _tdbg_kind() {
         'profile --fail-on') reply='SEVERITY' ;;
         'profile --on-finding') reply='COMMAND' ;;
         'profile --notify') reply='URL' ;;
+        'profile --to') reply='SINK' ;;
         'profile --when') reply='CONDITION' ;;
         'profile --then') reply='ACTION' ;;
         'profile --run-dir') reply='DIR' ;;
@@ -154,6 +156,7 @@ _tdbg_kind() {
         'report --note') reply='TEXT' ;;
         'report --fail-on') reply='SEVERITY' ;;
         'report --html') reply='FILE' ;;
+        'report --to') reply='SINK' ;;
         'report --color') reply='WHEN' ;;
         'status --color') reply='WHEN' ;;
         'control -l'|'control --level') reply='LEVEL' ;;
@@ -368,12 +371,13 @@ _tdbg_words() {
         'MODE') reply='auto yacs hydra argparse argv env none' ;;
         'PRESET') reply='hierarchical distributed data schedule gradnorm numerics memory' ;;
         'SEVERITY') reply='never info warning error critical' ;;
-        'CODE') reply='TD-A001 TD-A002 TD-A003 TD-C001 TD-C002 TD-C003 TD-C004 TD-C005 TD-C006 TD-C007 TD-C008 TD-C009 TD-C010 TD-C011 TD-C012 TD-C013 TD-C014 TD-C015 TD-C016 TD-C017 TD-C018 TD-C019 TD-C020 TD-C021 TD-C022 TD-C023 TD-C024 TD-C025 TD-C026 TD-C027 TD-C028 TD-D001 TD-D002 TD-D003 TD-D004 TD-D005 TD-D006 TD-D007 TD-D008 TD-D009 TD-D010 TD-D011 TD-D012 TD-D013 TD-G001 TD-G002 TD-G003 TD-G004 TD-G005 TD-L001 TD-L002 TD-L003 TD-L004 TD-L005 TD-L006 TD-L007 TD-L008 TD-L009 TD-L010 TD-L011 TD-L012 TD-L013 TD-L014 TD-L015 TD-L016 TD-L017 TD-L018 TD-L019 TD-L020 TD-L021 TD-M001 TD-M002 TD-M003 TD-N001 TD-N002 TD-N003 TD-N004 TD-N005 TD-P001 TD-P002 TD-P003 TD-P004 TD-P005 TD-P006 TD-R001 TD-R002 TD-R003 TD-R004 TD-R005 TD-R006 TD-R007 TD-R008 TD-R009 TD-S001 TD-S002 TD-S003 TD-S004 TD-S005 TD-S006 TD-S007 TD-S008 TD-S009 TD-S010 TD-S011 TD-S012' ;;
+        'CODE') reply='TD-A001 TD-A002 TD-A003 TD-C001 TD-C002 TD-C003 TD-C004 TD-C005 TD-C006 TD-C007 TD-C008 TD-C009 TD-C010 TD-C011 TD-C012 TD-C013 TD-C014 TD-C015 TD-C016 TD-C017 TD-C018 TD-C019 TD-C020 TD-C021 TD-C022 TD-C023 TD-C024 TD-C025 TD-C026 TD-C027 TD-C028 TD-C029 TD-C030 TD-C031 TD-C032 TD-D001 TD-D002 TD-D003 TD-D004 TD-D005 TD-D006 TD-D007 TD-D008 TD-D009 TD-D010 TD-D011 TD-D012 TD-D013 TD-D014 TD-G001 TD-G002 TD-G003 TD-G004 TD-G005 TD-G006 TD-L001 TD-L002 TD-L003 TD-L004 TD-L005 TD-L006 TD-L007 TD-L008 TD-L009 TD-L010 TD-L011 TD-L012 TD-L013 TD-L014 TD-L015 TD-L016 TD-L017 TD-L018 TD-L019 TD-L020 TD-L021 TD-L022 TD-M001 TD-M002 TD-M003 TD-N001 TD-N002 TD-N003 TD-N004 TD-N005 TD-P001 TD-P002 TD-P003 TD-P004 TD-P005 TD-P006 TD-R001 TD-R002 TD-R003 TD-R004 TD-R005 TD-R006 TD-R007 TD-R008 TD-R009 TD-S001 TD-S002 TD-S003 TD-S004 TD-S005 TD-S006 TD-S007 TD-S008 TD-S009 TD-S010 TD-S011 TD-S012' ;;
         'ADVICE') reply='TD-K001 TD-K002 TD-K003 TD-K004 TD-K005 TD-K006 TD-K007 TD-K008 TD-K009 TD-K010 TD-K011 TD-K012 TD-P101 TD-P102 TD-P103 TD-P104 TD-P105 TD-P106 TD-P107 TD-P108 TD-P109 TD-P110 TD-P111 TD-P112 TD-P113 TD-P114 TD-P115 TD-P116 TD-P117' ;;
         'LOG_LEVEL') reply='DEBUG STATS INFO WARNING ERROR CRITICAL' ;;
         'FAULT') reply='none forward-inf backward-nan inf-grad bad-batch lr-spike' ;;
         'IMAGE') reply='auto never kitty iterm sixel' ;;
         'KIND') reply='light memory shapes stacks flops full' ;;
+        'SINK') reply='wandb tensorboard' ;;
         'WHEN') reply='auto always never' ;;
         *) reply='' ;;
     esac

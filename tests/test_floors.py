@@ -44,6 +44,7 @@ FLOORS = (
         "core.output_file",
         "core.ownership",
         "core.run_files",
+        "core.sink_files",
         "core.deprecation",
         "core.rule_base",
         "core.source_tree",

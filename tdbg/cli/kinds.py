@@ -17,6 +17,7 @@ LISTED = (
     "FAULT",
     "IMAGE",
     "KIND",
+    "SINK",
     "WHEN",
 )
 # Completed by looking at the disk: any file, any folder, either, a run (a folder, or a name under ./tdbg_runs).

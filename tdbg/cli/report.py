@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from tdbg.core.files import read_tables
 from tdbg.core.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tdbg.core.rundir import RunDir
@@ -24,7 +26,7 @@ PAGES = (".html", ".htm")  # what --html may write in a run directory
 HELP = """Show the verdict of a run: findings, evidence, cost.
 
     It is derived from the events alone, so a run that was killed, or is still going, has one too. Only
-    --note writes to the run directory.
+    --note and --to write to the run directory.
 
     Examples:
         tdbg report
@@ -40,6 +42,7 @@ OPTIONS: Options = {
     "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
     "html": Option(("--html",), "FILE", "Write it as one HTML file, with charts, that opens without a network."),
     "force": Option(("--force",), "", "With --html: overwrite a file that is there."),
+    "to": Option(("--to",), "SINK", "Send step records, findings and the report to wandb or tensorboard; repeatable."),
     "json": JSON,
 }
 
@@ -54,6 +57,7 @@ class ReportArgs(Args):
     fail_on: str = "never"
     html: str = ""
     force: bool = False
+    to: "Sequence[str]" = ()
     json: bool = False
 
 
@@ -65,6 +69,7 @@ def run(args: ReportArgs) -> int:
     from tdbg.rules.rule_engine import judge_run
 
     floor = severity(args.fail_on)
+    sinks = check_sinks(args.to)
     check_forms(args)
     found = RunDir.open(args.run, writes=args.note is not None)
     if not found.processes():
@@ -81,6 +86,8 @@ def run(args: ReportArgs) -> int:
     notes = kept(found)
     if page is not None:
         write_page(page, found, verdict, notes)
+    for name in sinks:
+        send(name, found, verdict, note_lines(notes))
     if args.json:
         print_json("report", {**verdict.as_dict(), "people": notes})
     elif args.markdown:
@@ -97,6 +104,52 @@ def run(args: ReportArgs) -> int:
     elif page is None:
         print_lines(verdict.screen(note_lines(notes)))
     return 1 if verdict.fails(floor) else 0
+
+
+def check_sinks(names: "Sequence[str]") -> list[str]:
+    """The sinks that --to names; TdbgError for one that there is not, or whose package is missing."""
+    if not names:
+        return []
+    from tdbg.core.config import check
+    from tdbg.launch import sending
+
+    sinks: list[str] = check("to", list(names), "--to")
+    sending.check(sinks)
+    return sinks
+
+
+def send(name: str, run: "RunDir", verdict: "Verdict", notes: list[str]) -> None:
+    """Write the run to a sink. Raises TdbgError if that fails."""
+    from tdbg.core.guard import guarded
+    from tdbg.core.redaction import redact_text
+    from tdbg.core.sink_files import note_outcome
+    from tdbg.launch.run_sinks import make_report, write_to_sink
+
+    def fail(error: BaseException) -> None:
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, TdbgError):
+            why = str(error)
+        elif isinstance(error, OSError) and error.strerror:
+            why = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
+        hint = f"nothing else is changed: `tdbg report {run.path} --to {name}` tries again"
+        raise TdbgError(f"--to {name}: {' '.join(redact_text(why).split())[:300]}", hint) from None
+
+    where = ""
+    with guarded("a package that sends may raise anything", fail), no_tracebacks_of_threads():
+        where = write_to_sink(run, name, make_report(run, verdict, notes))
+    say(f"--to {name}: {where}")
+    with contextlib.suppress(OSError):  # another user's run
+        note_outcome(run.path, name, where)
+
+
+@contextlib.contextmanager
+def no_tracebacks_of_threads() -> "Iterator[None]":
+    """What a thread of a package fails with is raised where it is waited for, and is one line there."""
+    before, threading.excepthook = threading.excepthook, lambda args: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def check_forms(args: ReportArgs) -> None:

@@ -142,6 +142,12 @@ OPTIONS: Options = {
     "notify": Option(
         ("--notify",), "URL", "Send each finding and the verdict to this URL, of Slack or any webhook.", group=FOUND
     ),
+    "to": Option(
+        ("--to",),
+        "SINK",
+        "Send step records, findings and the report to wandb or tensorboard; repeatable.",
+        group=FOUND,
+    ),
     "when": Option(
         ("--when",), "CONDITION", "A condition on step records, such as 'loss > 10 or skipped'.", group=FOUND
     ),
@@ -165,6 +171,13 @@ OPTIONS: Options = {
         "Time between progress lines; with --tee, a terminal has one live line.",
         group=LAUNCH,
         value=float,
+    ),
+    "preflight": Option(
+        ("--preflight",),
+        "",
+        "Try one batch before the first update and end there: samples mixed, future tokens seen, inputs ignored.",
+        group=LAUNCH,
+        value=bool,
     ),
     "dry_run": Option(("--dry-run",), "", "Print what would be done, and do nothing.", group=LAUNCH),
     "replace": Option(("--exec",), "", "Replace tdbg by the command: no live findings, no verdict.", group=LAUNCH),
@@ -207,6 +220,7 @@ class RunArgs(Args):
     fail_on: str | None = None
     on_finding: str | None = None
     notify: str | None = None
+    to: "Sequence[str]" = ()
     when: "Sequence[str]" = ()
     then: "Sequence[str]" = ()
     run_dir: str | None = None
@@ -217,6 +231,7 @@ class RunArgs(Args):
     profile_name: str | None = None
     log_level: str | None = None
     progress_every: float | None = None
+    preflight: bool | None = None
     dry_run: bool = False
     replace: bool = False
     quiet: bool | None = None
@@ -239,6 +254,7 @@ def carry_out(args: RunArgs, more: "Mapping[str, Any] | None" = None) -> int:
         ("--name NAME", args.name),
         ("--on-finding COMMAND", args.on_finding),
         ("--notify URL", args.notify),
+        ("--to SINK", "" if "" in args.to else None),
     ):
         if value == "":
             raise TdbgError(f"{option.split()[0]} is empty", f"write {option}, or leave it out")

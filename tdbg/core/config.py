@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core import flags as flag_table
+from tdbg.core import sink_files
 from tdbg.core.capture import PHASES, Epochs, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
 from tdbg.core.config_files import Source, is_trusted, pyproject_sources, say_once, user_source, yaml_source
@@ -113,6 +114,10 @@ class Settings:
     )
     on_finding: str = setting(ACT, "a command that is run once for each finding, which it reads as JSON from stdin", "")
     notify: str = setting(ACT, "a URL that each finding and the verdict are sent to; it is kept secret", "")
+    to: list[str] = setting(
+        ACT, "sinks that step records, findings and the report are sent to: wandb, tensorboard", factory=list
+    )
+    preflight: bool = setting(LOCAL, "try one batch before the first update, and end there", False)
     when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
     then: list[str] = setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
 
@@ -371,6 +376,10 @@ def _phases(key: str, value: object) -> list[str]:
     return [_choice(PHASES)(key, word) for word in _words(key, value)]
 
 
+def _sinks(key: str, value: object) -> list[str]:
+    return list(dict.fromkeys(_choice(sink_files.NAMES)(key, word) for word in _words(key, value)))
+
+
 def _url(key: str, value: object) -> str:
     if value:
         try:
@@ -453,6 +462,8 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "profile_on": _words,
     "on_finding": _command,
     "notify": _webhook,
+    "to": _sinks,
+    "preflight": _boolean,
     "when": _texts(check_condition),
     "then": _texts(check_action),
 }
@@ -511,6 +522,7 @@ def resolve(
     check_pairs(settings.when, settings.then)
     _check_capture(settings, origin)
     _check_profile(settings, origin)
+    _check_preflight(settings)
     return settings, origin
 
 
@@ -566,6 +578,25 @@ def _check_profile(settings: Settings, origin: Mapping[str, str]) -> None:
             f"--{looks[0]} is for what flags and levels look at, and a profiler has windows",
             "write --window 4:6" if looks[0] == "steps" else "write --wait 10 --repeat 0",
         )
+
+
+def _check_preflight(settings: Settings) -> None:
+    """A program that ends before its first update has nothing to profile, to capture or to measure."""
+    if not settings.preflight:
+        return
+    if settings.level == "off":
+        raise TdbgError("at level off nothing is tried", "leave out --level off, or --preflight")
+    asked = {
+        "a profiler": settings.flags.get("PROFILER") or settings.profile_on,
+        "--capture": settings.capture,
+        "--measure-overhead": settings.baseline,
+    }
+    for option, given in asked.items():
+        if given:
+            raise TdbgError(
+                f"--preflight ends the program before its first update, and {option} needs steps",
+                f"leave out --preflight, or {option}",
+            )
 
 
 def _profile_option(key: str) -> str:

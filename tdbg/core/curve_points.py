@@ -5,7 +5,7 @@ What comes out is plain data, which ``web/charts.js`` draws.
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypedDict
 
 from tdbg.core.events import Number
@@ -36,20 +36,58 @@ class BandData(TypedDict):
     high: list[float]
 
 
-class CurvePoints:
-    """One curve: of each bucket of equally many values the least and the most, and every marked step.
+class ValueBuckets:
+    """Steps and values in constant memory: of each bucket of equally many values the least and the most.
 
-    marked: steps whose value stays (or, where a step has no record, that of the next one).
     buckets: how many at most; two neighbours become one when there are more.
     """
 
-    def __init__(self, marked: Iterable[int] = (), buckets: int = 1000) -> None:
-        self.count = 0
+    def __init__(self, buckets: int) -> None:
         self._most = max(buckets, 2) & ~1
         self._size = 1  # values of a whole bucket
         self._held = 1  # values of the last one
         self._low_steps, self._high_steps = array("q"), array("q")
         self._lows, self._highs = array("d"), array("d")
+
+    def add_value(self, step: int, value: float) -> None:
+        """The next value, which is finite."""
+        if self._held < self._size:
+            self._held += 1
+            if value < self._lows[-1]:
+                self._lows[-1], self._low_steps[-1] = value, step
+            elif value > self._highs[-1]:
+                self._highs[-1], self._high_steps[-1] = value, step
+            return
+        if len(self._lows) >= self._most:
+            self._join_buckets()
+        self._held = 1
+        self._lows.append(value)
+        self._highs.append(value)
+        self._low_steps.append(step)
+        self._high_steps.append(step)
+
+    def _join_buckets(self) -> None:
+        """Make one bucket of each two neighbours."""
+        for values, steps, better in ((self._lows, self._low_steps, min), (self._highs, self._high_steps, max)):
+            kept = [better((at, at + 1), key=values.__getitem__) for at in range(0, len(values) - 1, 2)]
+            values[:], steps[:] = array("d", [values[at] for at in kept]), array("q", [steps[at] for at in kept])
+        self._size *= 2
+
+    def extremes(self) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
+        """Step and value of the least and of the most of each bucket, in order."""
+        lows, highs = zip(self._low_steps, self._lows, strict=True), zip(self._high_steps, self._highs, strict=True)
+        return zip(lows, highs, strict=True)
+
+
+class CurvePoints(ValueBuckets):
+    """One curve: the extremes of its buckets, and every marked step.
+
+    marked: steps whose value stays (or, where a step has no record, that of the next one).
+    """
+
+    def __init__(self, marked: Iterable[int] = (), buckets: int = 1000) -> None:
+        super().__init__(buckets)
+        self.count = 0
         self._marked = sorted(set(marked), reverse=True)
         self._kept_from = -MAX_STEP  # the next value from this step on is kept: the first one, and marked ones
         self._kept: list[tuple[int, float]] = []
@@ -79,20 +117,7 @@ class CurvePoints:
             self._keep_value(step, value)
         self._last_step, self._last_value, self._last_is_finite = step, value, True
         self.count += 1
-        if self._held < self._size:
-            self._held += 1
-            if value < self._lows[-1]:
-                self._lows[-1], self._low_steps[-1] = value, step
-            elif value > self._highs[-1]:
-                self._highs[-1], self._high_steps[-1] = value, step
-            return
-        if len(self._lows) >= self._most:
-            self._join_buckets()
-        self._held = 1
-        self._lows.append(value)
-        self._highs.append(value)
-        self._low_steps.append(step)
-        self._high_steps.append(step)
+        self.add_value(step, value)
 
     def _find_gap(self, step: int, distance: int) -> None:
         if self._usual and distance > max(GAP_RATIO * self._usual, LEAST_GAP) and len(self._gaps) < MAX_GAPS:
@@ -117,26 +142,13 @@ class CurvePoints:
             self._non_finite.append((step, step, 1, kind))
         self._last_is_finite = False
 
-    def _join_buckets(self) -> None:
-        for values, steps, better in (
-            (self._lows, self._low_steps, min),
-            (self._highs, self._high_steps, max),
-        ):
-            kept = [better((at, at + 1), key=values.__getitem__) for at in range(0, len(values) - 1, 2)]
-            values[:], steps[:] = array("d", [values[at] for at in kept]), array("q", [steps[at] for at in kept])
-        self._size *= 2
-
     def is_empty(self) -> bool:
         """True if there was neither a number nor a NaN or Inf."""
         return not self.count and not self._non_finite
 
     def as_data(self, name: str) -> CurveData:
         """The curve as plain data, in the order of steps."""
-        points: set[tuple[int, float]] = {
-            *zip(self._low_steps, self._lows, strict=True),
-            *zip(self._high_steps, self._highs, strict=True),
-            *self._kept,
-        }
+        points = {*self._kept, *(point for bucket in self.extremes() for point in bucket)}
         if self._last_step is not None:
             points.add((self._last_step, self._last_value))
         ordered: list[tuple[int, int, float | None]] = [(step, 1, value) for step, value in points]

@@ -5,7 +5,7 @@ import re
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from re import Pattern
-    from typing import Any
+    from typing import Any, AnyStr
 
 METHODS = ("search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer", "groupindex", "pattern")
 
@@ -13,7 +13,7 @@ METHODS = ("search", "match", "fullmatch", "sub", "subn", "split", "findall", "f
 class _Lazy:
     """Stands for an expression; after the first use its methods are those of the compiled one."""
 
-    def __init__(self, pattern: str, flags: int) -> None:
+    def __init__(self, pattern: "Any", flags: int) -> None:
         self._asked = pattern, flags
 
     def __getattr__(self, name: str) -> "Any":
@@ -25,7 +25,7 @@ class _Lazy:
         return getattr(compiled, name)
 
 
-def lazy_pattern(pattern: str, flags: int = 0) -> "Pattern[str]":
+def lazy_pattern(pattern: "AnyStr", flags: int = 0) -> "Pattern[AnyStr]":
     """As `re.compile`; what is wrong with the expression shows at its first use."""
     found: Any = _Lazy(pattern, flags)
     return found  # type: ignore[no-any-return]

@@ -54,9 +54,12 @@ class Registry(Generic[T]):
         import pkgutil
 
         path = importlib.import_module(self.package).__path__
-        for module in sorted(pkgutil.iter_modules(path), key=lambda found: found.name):
-            if not module.name.startswith("_"):
-                self._import(module.name)
+        names = sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+        for name in names:
+            self._import(name)
+        place = {f"{self.package}.{name}": at for at, name in enumerate(names)}  # some may have been loaded before
+        found = sorted(self._items.items(), key=lambda pair: place.get(_module_of(pair[1]), len(names)))
+        self._items = dict(found)
 
     @property
     def is_loaded(self) -> bool:
@@ -163,11 +166,22 @@ def _entry_points(path: tuple[str, ...]) -> bytes | None:
             return None
         for name in names:
             try:
-                with open(os.path.join(place, name, "entry_points.txt"), "rb") as file:
-                    found.append(file.read())
+                found.append(_read_whole(f"{place or '.'}/{name}/entry_points.txt"))
             except OSError:  # it registers nothing
                 continue
     return b"\n".join(found)
+
+
+def _read_whole(path: str) -> bytes:
+    """The bytes of a small file, of which there may be hundreds: a file object each would take three times as long."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(handle, 1 << 16):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(handle)
 
 
 def _module_of(item: object) -> str:

@@ -36,6 +36,8 @@ def watch_table(settings: "Settings") -> "dict[str, str]":
     if settings.inject != "none" or settings.forbid_flags:
         for mode in (*AUTO, settings.inject):  # also without flags: the program's config may have some on of itself
             table.update(TAKERS.get(mode, {}))
+    if settings.preflight:
+        table["os"] = "tdbg.inject.redirects"
     if settings.log_level:
         table["logging"] = "tdbg.inject.console_level"
     return table

@@ -194,6 +194,7 @@ def _without_ours(shown: traceback.TracebackException) -> traceback.TracebackExc
 
 
 _recorder: Recorder | None = None
+_uncaught: BaseException | None = None  # what ended the process, once it is written
 
 
 def install(agent: Agent) -> Recorder:
@@ -211,9 +212,12 @@ def install(agent: Agent) -> Recorder:
 
 
 def record(agent: Agent, error: BaseException, how: str) -> None:
-    """Write an exception's event; one that ends the process is written even if it was logged on its way."""
+    """Write an exception's event; one that ends the process is written even if it was logged on its way, and once."""
+    global _uncaught
     if how == "uncaught":
-        emit(agent, error, how)
+        if error is not _uncaught:
+            _uncaught = error
+            emit(agent, error, how)
     else:
         install(agent).record(error, how)
 

@@ -65,6 +65,9 @@ def child_env(run: RunDir, settings: Settings, environ: Mapping[str, str]) -> di
     env.pop("TDBG_NOTIFY", None)  # the secret of this process alone
     if settings.flags:
         env["TDBG_FLAGS"] = flags_to_env(settings.flags)
+    if settings.preflight:
+        env["WANDB_MODE"] = "disabled"
+        env["PYTHONDONTWRITEBYTECODE"] = "1"
     if settings.flags.get("PROFILER"):  # torch's recorder writes a line to stderr at each start and stop
         env.setdefault("KINETO_LOG_LEVEL", SILENT)
     return env

@@ -81,6 +81,7 @@ class Follower:
     stop: called, from the thread, at the first finding that `--stop-on` asks for, or trigger whose `--then` does;
         with the reason, for people.
     alert: called, from the thread, with each finding.
+    reply: called, from the thread, four times a second, to answer what ranks ask.
     speaks: False for an agent that joined another's run directory: it judges and may stop, but prints nothing
         and leaves report.json to the agent that made the directory.
     """
@@ -94,6 +95,7 @@ class Follower:
         capture: Callable[[], None] = lambda: None,
         profile: Callable[[], None] = lambda: None,
         alert: Callable[[Finding], None] = lambda finding: None,
+        reply: Callable[[], None] = lambda: None,
         speaks: bool = True,
     ) -> None:
         self.run = run
@@ -101,6 +103,7 @@ class Follower:
         self.judge = RuleEngine(run)
         self.speaks = speaks
         self._stop, self._capture, self._profile, self._alert = stop, capture, profile, alert
+        self._reply = reply
         self._stopped = False
         self._tails: dict[str, Tail] = {}
         self._lines_left = LIVE_LINES
@@ -154,7 +157,10 @@ class Follower:
             while not self._ending.is_set():
                 begun = time.thread_time()
                 self.poll()
-                self._ending.wait(max(POLL_S, REST * (time.thread_time() - begun)))
+                rested_at = time.monotonic() + REST * (time.thread_time() - begun)
+                self._reply()
+                while not self._ending.wait(POLL_S) and time.monotonic() < rested_at:
+                    self._reply()
 
     def _note_failure(self, error: BaseException) -> None:
         self._failed = f"{type(error).__name__}: {error}"

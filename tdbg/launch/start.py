@@ -1,7 +1,9 @@
 """`tdbg run` from end to end: check, make or join the run directory, start, watch, judge, return the status."""
 
+import contextlib
 import os
 import shlex
+import shutil
 import sys
 import threading
 import time
@@ -15,8 +17,8 @@ from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say, shared_terminal
-from tdbg.core.rundir import RunDir
-from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, uploading
+from tdbg.core.rundir import PREFLIGHT_FOLDER, RunDir
+from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, uploading
 from tdbg.launch.orphans import Guard
 from tdbg.launch.program_rows import ProgramRows
 from tdbg.launch.run_follower import Follower
@@ -75,6 +77,7 @@ def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], 
     check_words(settings.capture_on)
     check_words(settings.profile_on)
     uploading.check(settings)
+    sending.check(settings.to)
     command.check(words, environ)
     boot.check_path(join.intended_path(settings, words, environ))
 
@@ -90,6 +93,8 @@ def _check_replace(settings: Settings) -> None:
         "--fail-on": settings.fail_on != "never",
         "--on-finding": settings.on_finding,
         "--notify": settings.notify,
+        "--to": settings.to,
+        "--preflight": settings.preflight,
         "--then stop": any(parse_action(text).stop for text in settings.then),
     }
     for option, given in asked.items():
@@ -172,6 +177,7 @@ class Supervision:
             capture=self._capture,
             profile=self._profile,
             alert=messages.add,
+            reply=lambda: sending.reply_to_ranks(self.run) if self.leads and self.settings.to else None,
             speaks=self.leads,
         )
         copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
@@ -197,12 +203,16 @@ class Supervision:
         if self.leads:
             git.join(GIT_PATIENCE_S)
             self._note_end(code)
+        if self.settings.preflight:
+            self._discard_files()
         if copies:
             copies.finish()
         verdict = follower.finish(code)
         if self.leads:
             self._write_board()
         self._break_silence(verdict)
+        if self.leads:
+            sending.send_all(self.run, self.settings, verdict)
         messages.finish(verdict, code)
         return self.exit_code(code, verdict)
 
@@ -263,6 +273,15 @@ class Supervision:
         """The command's own process: its exit code is that of no other."""
         _record(self.run, child={"pid": pid, "host": host_name()})
 
+    def _discard_files(self) -> None:
+        """What the program of this host has written."""
+        folder = self.run.path / PREFLIGHT_FOLDER
+        if self.leads and not self.settings.quiet:
+            say(f"preflight: files that the program writes go to {folder} and are removed at the end; W&B is off")
+        shutil.rmtree(folder / host_name(), ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # of no other host
+
     def _note_end(self, code: int) -> None:
         _record(
             self.run,
@@ -286,6 +305,8 @@ class Supervision:
         """The command's own, 128+N after signal N; findings that were asked for turn 0, and nothing else, into 1."""
         if code:
             return code if code > 0 else 128 - code
+        if verdict.preflight_refused:
+            return TdbgError.exit_code
         found = any(matches_words(finding, self.settings.stop_on) for finding in verdict.findings)
         asked = self.stopped or found or any(trigger["stop"] for trigger in verdict.triggers)
         return 1 if asked or verdict.fails(self.settings.fail_on) else 0

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from tdbg.logs.formats import Format
+from tdbg.logs.formats import Format, match_header
 from tdbg.logs.query import Buffer, Matcher
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ class Filter:
 
     def _counts(self, begin: int, stop: int, place: int = -1) -> bool:
         """Whether the record that starts at ``begin`` counts. place: where its tag must be."""
-        found = self.format.header.match(self._buffer, begin, stop)
+        found = match_header(self.format, self._buffer, begin, stop)
         hit = found.start("tag") if found is not None else -1
         if hit < 0 or place not in (-1, hit):
             return False
@@ -350,7 +350,7 @@ class Filter:
 
     def _look(self, look: bytes, begin: int, hit: int, stop: int) -> bool:
         """Whether the tag at ``hit`` is that of a record that starts at ``begin`` and counts."""
-        found = self.format.header.match(self._buffer, begin, stop)
+        found = match_header(self.format, self._buffer, begin, stop)
         counts = (
             found is not None and found.start("tag") == hit and self.matcher.judge(found, self._buffer, begin, stop)
         )

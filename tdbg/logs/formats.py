@@ -5,10 +5,12 @@ done on bytes, so that what is printed is what was read. Standard library alone.
 """
 
 import re
+import sys
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
 from tdbg.core.flags import tag
+from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.registry import Registry
 from tdbg.logs.log_header import LEVELS
 
@@ -20,8 +22,10 @@ LAUNCHER = rb"(?:\[(?:rank|default)\d+\]:\s?|\d+: )?"
 # What a formatter of the program's own puts before everything else, on the first line of a record alone: `[rank3] `.
 OWN_RANK = rb"\[[Rr]ank[ :=]?\d+\]:?[ \t]+(?:[-|][ \t]+)?"
 PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb"(?:" + OWN_RANK + rb")?)"
-RANKED = re.compile(COLOUR + LAUNCHER + COLOUR + rb"\[[Rr]ank[ :=]?(\d+)\]")
+RANKED = lazy_pattern(COLOUR + LAUNCHER + COLOUR + rb"\[[Rr]ank[ :=]?(\d+)\]")
 LAUNCHED = re.compile(COLOUR + rb"(?:\[rank(\d+)\]:|\[default(?P<local>\d+)\]:|(\d+): )")
+# tdbg's own header up to the tag. In whatever log it stands: a line that begins like this begins a record of tdbg's.
+OWN = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6} [DSIWEC] r\d{4,}+ s\d{8,}+ "
 STEP = rb"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?[ =:#]{1,3}\[?(\d+)"
 TRACEBACK = b"Traceback (most recent call last)"
 ERROR = 40
@@ -65,13 +69,13 @@ class _Expression:
     """An expression that is compiled when it is first needed: most logs are told by the first formats of the list."""
 
     def __init__(self, pattern: bytes, flags: int) -> None:
-        self._asked = pattern, flags
-        self._compiled: re.Pattern[bytes] | None = None
+        self.pattern, self.flags = pattern, flags
+        self.compiled: re.Pattern[bytes] | None = None
 
     def __get__(self, instance: object, owner: type) -> re.Pattern[bytes]:
-        if self._compiled is None:
-            self._compiled = re.compile(*self._asked)
-        return self._compiled
+        if self.compiled is None:
+            self.compiled = re.compile(self.pattern, self.flags)
+        return self.compiled
 
 
 def expression(pattern: bytes, flags: int = 0) -> re.Pattern[bytes]:
@@ -84,13 +88,40 @@ def number(digits: bytes) -> int | None:
     return int(digits) if len(digits) <= 18 else None
 
 
+def _except_own(found: _Expression | re.Pattern[bytes]) -> re.Pattern[bytes]:
+    """The header of a format, which a line with tdbg's own is none of."""
+    return expression(b"(?!" + PREFIX + OWN + b")(?:" + _bare(found) + b")", found.flags)
+
+
+def _or_own(found: _Expression | re.Pattern[bytes]) -> re.Pattern[bytes]:
+    """Where a record of a format starts, or one of tdbg's."""
+    start = _bare(found)
+    if b"(?P<" in start:
+        start = unnamed(start)
+    return expression(b"(?:" + start + b"|" + PREFIX + OWN + b")", found.flags)
+
+
+def unnamed(pattern: bytes) -> bytes:
+    """An expression without the names of its groups, so that it can stand in another one."""
+    return re.sub(rb"\(\?P<\w+>", b"(?:", pattern)
+
+
+def _bare(found: _Expression | re.Pattern[bytes]) -> bytes:
+    """An expression without the flags that may only stand at its beginning; tdbg's own have none."""
+    if isinstance(found, _Expression):
+        return found.pattern
+    return re.sub(rb"\A\(\?[aiLmsux]+\)", b"", found.pattern)
+
+
 class Format:
     """How one kind of log writes a record's first line.
 
-    header: matches a whole header from the line's first byte. Groups, where the format has them: ``time``, ``level``,
+    header: matches a whole header from the line's first byte, but none of tdbg's own (`match_header`). Groups, where the format has them: ``time``, ``level``,
         ``rank``, ``step``, ``tag`` (with its brackets, at its own column: a tag in the message is none).
-    start: whether a record starts at a line; it must fit wherever ``header`` does. The header itself, if not given.
-    sure_start: ``header`` fits wherever ``start`` does, so that a log is told by the one that is made faster.
+    start: whether a record starts at a line; it must fit wherever ``header`` does, and tdbg's own header is added to it.
+        The header itself, if not given.
+    sure_start: ``header`` fits wherever ``start`` does but at tdbg's own header, so that a log is told by the one that is
+        made faster.
     lead: what ``header`` says of all before the tag; a digit in it is like any other. With it headers that look alike
         are judged once, which makes a filter by tags faster.
     by_context: ``start`` looks back at the lines before (`tdbg.logs.extents`).
@@ -107,11 +138,16 @@ class Format:
     levels: ClassVar[dict[bytes, int]] = WORDS
     needs: ClassVar[bytes] = b""
     sure_start: ClassVar[bool] = False
+    _knows_own: ClassVar[bool] = False  # ``start`` fits tdbg's own header as it is, and ``header`` does not
     by_context: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
-        if "start" not in cls.__dict__:
-            cls.start = cls.__dict__["header"]
+        if (header := cls.__dict__.get("header")) is None:  # another format with another start
+            return
+        start = cls.__dict__.get("start", header)
+        if not cls.__dict__.get("_knows_own"):  # of a subclass nothing is known
+            header, start = _except_own(header), _or_own(start)
+        cls.header, cls.start = header, start
 
     @classmethod
     def record(cls, header: bytes) -> bytes:
@@ -173,7 +209,7 @@ class Tdbg(Format):
 
     name = "tdbg"
     needs = b" r0"
-    lead = (
+    lead = (  # OWN, with names
         PREFIX
         + rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}) (?P<level>[DSIWEC]) r(?P<rank>\d{4,}+) s(?P<step>\d{8,}+) "
     )
@@ -181,6 +217,7 @@ class Tdbg(Format):
     start = expression(PREFIX + rb"\S")  # whatever is not indented
     column = 45
     levels = LETTERS
+    _knows_own = True
 
     @classmethod
     def level_marks(cls, least: int) -> tuple[bytes, ...]:
@@ -231,7 +268,7 @@ class Stamped(Format):
 
     name = "stamped"
     lead = (
-        PREFIX + rb"[\[(]?(?P<time>" + STAMP + rb")[\])]?"
+        PREFIX + rb"(?!" + OWN + rb")[\[(]?(?P<time>" + STAMP + rb")[\])]?"
         rb"(?>(?:"
         + BEFORE
         + rb"(?:\[[ ]*+)?(?<!_)(?P<level>"
@@ -245,7 +282,7 @@ class Stamped(Format):
     )
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
     start = expression(PREFIX + rb"[\[(]?" + STAMP)
-    sure_start = True
+    sure_start = _knows_own = True
 
 
 @FORMATS.add
@@ -344,9 +381,17 @@ class Lines(Format):
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?", re.MULTILINE)
 
 
-def unnamed(pattern: bytes) -> bytes:
-    """An expression without the names of its groups, so that it can stand in another one."""
-    return re.sub(rb"\(\?P<\w+>", b"(?:", pattern)
+def match_header(
+    form: type[Format], data: bytes | bytearray, at: int = 0, stop: int = sys.maxsize
+) -> "re.Match[bytes] | None":
+    """The header of a record: as the format of its log writes it, or tdbg's own. `format_of` tells which it is."""
+    found = form.header.match(data, at, stop)
+    return found if found is not None or form is Tdbg else Tdbg.header.match(data, at, stop)
+
+
+def format_of(found: "re.Match[bytes]", form: type[Format]) -> type[Format]:
+    """The format of a header in a log of this format: that one, or tdbg's own."""
+    return Tdbg if found.re is vars(Tdbg)["header"].compiled else form  # not compiled for it
 
 
 def sortable(time: bytes) -> bytes:
@@ -357,15 +402,28 @@ def sortable(time: bytes) -> bytes:
 
 
 def sniff(sample: bytes) -> type[Format]:
-    """The format of a log, from its beginning: the first of the list that enough lines fit."""
+    """The format of a log, from its beginning: the first of the list that enough lines fit.
+
+    Lines of tdbg's own are known in any log. So where they stand among others it is the format of the others that counts.
+    """
     lines = sample.split(b"\n")[:SNIFF_LINES]
     if len(lines) > 1:
         lines = lines[:-1]  # the last one may be cut
     told = [line for line in lines if line.strip() and not line.startswith((b" ", b"\t"))]  # not those indented
-    for candidate in FORMATS:
-        if candidate.needs in sample and _fits(candidate, told):
+    others = told
+    if Tdbg.needs in sample:
+        others = [line for line in told if not _is_own(line)]
+    rest: type[Format] = Tdbg if len(told) - len(others) >= ENOUGH * max(len(told), 1) else Lines
+    for candidate in FORMATS if others else ():
+        if candidate not in (Tdbg, Lines) and candidate.needs in sample and _fits(candidate, others):
             return candidate
-    return Lines
+    return rest
+
+
+def _is_own(line: bytes) -> bool:
+    """True if a line has tdbg's own header."""
+    at = Tdbg.column
+    return (line[10:11] == b"T" and line[at : at + 1] == b"[") or Tdbg.header.match(line) is not None
 
 
 def _fits(candidate: type[Format], lines: Sequence[bytes]) -> bool:

@@ -18,11 +18,12 @@ from typing import IO, Any, NamedTuple
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.logs.log_header import RECORDS
 
 STDIN = "-"
 # base name, number of a rotated part, date of one, packing
-PARTS = re.compile(
+PARTS = lazy_pattern(
     r"(?P<base>.+?\.(?:txt|log|out|err|jsonl|json))(?:\.(?P<part>\d{1,4})|[.-](?P<date>\d{4}-?\d\d-?\d\d[\w:-]*))?"
     r"(?P<packed>\.(?:gz|zst))?"
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from tdbg.core import flags
-from tdbg.logs.formats import ERROR, TRACEBACK, Format, sortable
+from tdbg.logs.formats import ERROR, TRACEBACK, Format, Tdbg, format_of, sortable
 
 Buffer = bytes | bytearray
 # (buffer, from, to) -> where something that may count begins, or -1
@@ -110,10 +110,11 @@ class Matcher:
         if query.invert:
             return ()
         if query.by_tag:
-            marks = (mark for name in query.families for mark in self.format.marks(name))
+            marks = (mark for name in query.families for mark in (*self.format.marks(name), *Tdbg.marks(name)))
             spelled = query.spelled.literals if query.spelled is not None else ()
             return tuple(dict.fromkeys((*marks, *spelled))) or query.prefixes
         words = self.format.level_marks(query.level) if query.level and query.pattern is None else ()
+        words = tuple(dict.fromkeys((*words, *Tdbg.level_marks(query.level)))) if words else ()
         return (*words, TRACEBACK) if words and query.level <= ERROR else words  # one that nobody logged has no level
 
     @property
@@ -130,7 +131,9 @@ class Matcher:
         return self.judge(self.format.header.match(buffer, start, stop), buffer, start, stop)
 
     def judge(self, header: "re.Match[bytes] | None", buffer: Buffer, start: int, stop: int) -> bool:
-        """The same for a header that has been looked at."""
+        """The same for a header that has been looked at: None if it is not as the log's format writes it."""
+        if header is None and self.format is not Tdbg:
+            header = Tdbg.header.match(buffer, start, stop)
         return self._fits(header, buffer, start, stop) is not self.query.invert
 
     def _fits(self, found: "re.Match[bytes] | None", buffer: Buffer, start: int, stop: int) -> bool:
@@ -158,7 +161,7 @@ class Matcher:
         return query.pattern is None or self._matches(buffer, start, stop)
 
     def _flags_fit(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> bool:
-        query, tags = self.query, self.format.tags(found)
+        query, tags = self.query, format_of(found, self.format).tags(found)
         for tag in tags:
             if tag not in self._owned:
                 self._owned[tag] = self._owns(tag)
@@ -185,21 +188,21 @@ class Matcher:
 
     def _level(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> int:
         """The record's level; a traceback that nobody logged is an error."""
-        level = self.format.level(found)
+        level = format_of(found, self.format).level(found)
         if level is not None:
             return level
         return ERROR if buffer.find(TRACEBACK, start, stop) >= 0 else 0
 
     def _rank_fits(self, found: "re.Match[bytes]") -> bool:
-        rank = self.format.rank(found) if self.rank is None else self.rank
+        rank = format_of(found, self.format).rank(found) if self.rank is None else self.rank
         return rank is not None and _within(rank, self.query.ranks)
 
     def _step_fits(self, found: "re.Match[bytes]") -> bool:
-        step = self.format.step(found)
+        step = format_of(found, self.format).step(found)
         return step is not None and _within(step, self.query.steps)
 
     def _time_fits(self, found: "re.Match[bytes]") -> bool:
-        time = found["time"] if "time" in self.format.header.groupindex else None
+        time = found["time"] if "time" in found.re.groupindex else None
         if not time:
             return False
         time = sortable(time)

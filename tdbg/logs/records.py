@@ -11,7 +11,7 @@ from itertools import groupby
 
 from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import Filter
-from tdbg.logs.formats import LAUNCHED, Format, sortable
+from tdbg.logs.formats import LAUNCHED, Format, format_of, match_header, sortable
 from tdbg.logs.log_files import PARTS, Source
 from tdbg.logs.query import Matcher, Query
 
@@ -36,9 +36,11 @@ class Record:
         self._json = form.name == "json"
         self.step: int | None = None
         self.time = before
-        found = form.header.match(data)
+        found = match_header(form, data)
         if found is None:
             return
+        form = format_of(found, form)
+        self._json &= form.name == "json"
         known = form.header.groupindex
         self._body = found.end()
         self.level = form.level(found) or 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tdbg.core.ranges import gaps
 from tdbg.logs.collapse import alike, kind_of
-from tdbg.logs.formats import Format
+from tdbg.logs.formats import Format, match_header
 from tdbg.logs.log_files import Source
 from tdbg.logs.parallel import Readable, opened
 from tdbg.logs.query import Matcher, Query
@@ -109,7 +109,7 @@ def _of_log(log: Sequence[Source], form: Callable[[Source], type[Format]], query
         for data in split(_end(source, kind), kind) if matcher.possible else ():
             record = Record(data, source, kind, before)
             before = record.time
-            if kind.header.match(data) and matcher.accept(data, 0, len(data)):
+            if match_header(kind, data) and matcher.accept(data, 0, len(data)):
                 by_rank.setdefault(record.rank, []).append(record)
         if by_rank:
             return [Sign(rank, records[-LOOKED_AT:]) for rank, records in by_rank.items()]

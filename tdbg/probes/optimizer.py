@@ -2,6 +2,7 @@
 
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -238,11 +239,23 @@ class OptimizerReport(Probe):
         seen = ParameterCoverage(trainable=len(trainable), left_out_count=len(left_out), left_out_graded=graded)
         if left_out:
             seen.left_out = [named.name_of(p) for p in left_out[:MAX_NAMES]]
-            seen.forgotten = graded > 0 and len(left_out) < FORGOTTEN_SHARE * len(trainable)
+            few = len(left_out) < FORGOTTEN_SHARE * len(trainable)
+            seen.forgotten = graded > 0 and (few or self._were_replaced(left_out, trainable))
         if twice:
             seen.twice, seen.twice_count = [named.name_of(p) for p in twice[:MAX_NAMES]], len(twice)
             seen.optimizers = holders[id(twice[0])][:MAX_NAMES]
         self.emit(seen)
+
+    def _were_replaced(self, left_out: Sequence[Tensor], trainable: Sequence[Tensor]) -> bool:
+        """True if the optimizers hold, in place of each of these, a tensor like it that no gradient reaches.
+
+        Like it but for the first dimension: a new head has another number of classes. Where nothing of the model is
+        held, the optimizer is of another instance.
+        """
+        known = {id(p) for p in trainable}
+        held = [p for optimizer in self.monitor.optimizers for group in optimizer.param_groups for p in group["params"]]
+        idle = Counter(p.shape[1:] for p in held if id(p) not in known and p.grad is None)
+        return len(left_out) < len(trainable) and not Counter(p.shape[1:] for p in left_out) - idle
 
     # updates of nothing
 

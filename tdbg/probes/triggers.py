@@ -74,7 +74,7 @@ class SkipStreak:
 
     def true(self, record: Step) -> bool:
         """See one record."""
-        self.streak = self.streak + 1 if record.skipped else 0
+        self.streak = max(self.streak + 1, record.skipped_in_a_row) if record.skipped else 0
         return self.streak >= (SKIPS if record.step > START_STEPS + SKIPS else START_SKIPS)
 
 

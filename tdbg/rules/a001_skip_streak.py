@@ -82,8 +82,7 @@ def _count_skips(state: _State, event: Step) -> None:
         state.steps += 1
         state.recent = (state.recent << 1 | event.skipped) & _MASK
     if not event.skipped:
-        state.streak, state.scale_then = 0, event.scale
+        state.streak, state.since, state.scale_then = 0, 0, event.scale
         return
-    if state.streak == 0:
-        state.since = event.step
-    state.streak += 1
+    state.streak = max(state.streak + 1, event.skipped_in_a_row)  # records of earlier ones may be missing
+    state.since = event.step - event.skipped_in_a_row + 1 if event.skipped_in_a_row else state.since or event.step

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.core.observations.preflight import EvaluatedTwice
 from tdbg.core.observations.validation import EvaluationPass
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
@@ -19,6 +20,7 @@ class DropoutInEvaluation(KindsRule):
     generators before and after calls in eval mode without gradients. Where they differ, it stands in front of
     torch's dropout functions in the calls that follow. A dropout function that is at work is a warning, with its
     line. Numbers that something else drew are for information: a VAE or a diffusion model samples on purpose.
+    `tdbg run --preflight` compares outputs of the first batch in eval mode instead.
 
     Why it matters: `torch.nn.functional.dropout(x, 0.5)` drops in eval mode too, as `training` is True unless it
     is given, and so does `scaled_dot_product_attention(..., dropout_p=0.1)`. Metrics are worse than the model,
@@ -38,12 +40,21 @@ class DropoutInEvaluation(KindsRule):
     code = "TD-C022"
     title = "dropout in evaluation"
     severity = "warning"
-    observes = (EvaluationPass,)
+    observes = (EvaluationPass, EvaluatedTwice)
 
-    def evaluate(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
-        if (seen.drew or 0) < LEAST_CALLS:
+    def evaluate(self, process: ProcessDir, seen: EvaluationPass | EvaluatedTwice) -> Iterable[tuple[str, Finding]]:
+        if isinstance(seen, EvaluatedTwice):
+            where = f"preflight, {seen.root} in eval mode, rank {process.rank}"
+            if seen.tried and not seen.repeats and self.is_news(process, "each time"):
+                return [("each time", self._make_unrepeated(seen, where, process.rank))]
+            if not seen.tried or not seen.drew:
+                return ()
+            evidence = "the same batch gives another output in eval mode with other random numbers"
+        elif (seen.drew or 0) < LEAST_CALLS:
             return ()
-        where = f"pass {seen.number} after step {seen.step}, {seen.root} in eval mode, rank {process.rank}"
+        else:
+            where = f"pass {seen.number} after step {seen.step}, {seen.root} in eval mode, rank {process.rank}"
+            evidence = f"{seen.drew} of {seen.compared} calls left the random generators in another state"
         kind = "dropout" if seen.drawn_by else "other"
         if not self.is_news(process, kind) or (kind == "other" and (process.label, "dropout") in self._reported):
             return ()
@@ -66,8 +77,20 @@ class DropoutInEvaluation(KindsRule):
             first_step=seen.step,
             rank=process.rank,
             phase="eval",
-            evidence=[f"{seen.drew} of {seen.compared} calls left the random generators in another state"],
+            evidence=[evidence],
             cause=cause,
             try_next=try_next,
         )
         return [(kind, found)]
+
+    def _make_unrepeated(self, seen: EvaluatedTwice, where: str, rank: int | None) -> Finding:
+        return self.make_finding(
+            f"evaluation differs each time, with the same random numbers too: {where}",
+            severity="info",
+            first_step=seen.step,
+            rank=rank,
+            phase="eval",
+            evidence=["the same batch, weights, buffers and random states give another output"],
+            cause="a random generator of the model's own, a state outside of modules, or an operator that is not deterministic",
+            try_next="seed that generator for each pass, or torch.use_deterministic_algorithms(True)",
+        )

@@ -5,9 +5,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation
+from tdbg.core import sink_files
+from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation, Start
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.observations import OF_INSPECTION
+from tdbg.core.observations.preflight import Refused
 from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir, alerts_of, restart_count
 from tdbg.core.tables import counted, joined
@@ -16,10 +18,10 @@ from tdbg.rules._live_findings import correct_live_findings
 from tdbg.rules._order import order_findings
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, list_rule_cards
 from tdbg.rules._signals import Signals
-from tdbg.rules.captured import describe_capture
 from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare
-from tdbg.rules.profiled import Recorded, has_profile, merge_profiles
+from tdbg.rules.preflight_lines import list_trials
 from tdbg.rules.rank_lines import RankRow
+from tdbg.rules.recorded_lines import Recorded, describe_capture, has_profile, merge_profiles
 from tdbg.rules.text import clip, kept_in
 from tdbg.rules.verdict import REPORT_FILE, ExitRow, ObservationsRow, TriggerRow, Verdict
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
@@ -48,6 +50,8 @@ class RuleEngine:
         self._feeds_by_key: dict[type[Event] | str, tuple[Feed, ...]] = {}
         self._rules: dict[str, Rule] = {}  # by code: those that were needed so far
         self._failed_codes: set[str] = set()
+        # What the rules for several ranks have not seen: they are loaded at the first sign of a second rank.
+        self._unseen_starts: list[tuple[ProcessDir, Start]] | None = []
         self._make_rules(card for card in self._cards if isinstance(card, LoadedCard))
 
     def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
@@ -55,13 +59,35 @@ class RuleEngine:
         key: type[Event] | str = type(event)
         if type(event) is Observation and event.probe in self._cards_by_key:
             key = event.probe
+        early = self._admit_rank_rules(process, event, key) if self._unseen_starts is not None else []
         feeds = self._feeds_by_key.get(key)
         if feeds is None:
-            rules = self._make_rules(self._cards_by_key.get(key, ()))
+            rules = self._make_rules(card for card in self._cards_by_key.get(key, ()) if not self._is_held(card))
             feeds = self._feeds_by_key[key] = tuple((rule, rule.feed) for rule in rules)
-        new = evaluate_rules(feeds, self._switch_off, process, event)
+        new = early + evaluate_rules(feeds, self._switch_off, process, event)
         self.view.add_event(process, event)  # last: it drops the long vectors
         return self._add_findings(new) if new else new
+
+    def _admit_rank_rules(self, process: ProcessDir, event: Event, key: type[Event] | str) -> list[Finding]:
+        """Load the rules for several ranks if the event is for them, and show them the starts before it."""
+        unseen = self._unseen_starts
+        assert unseen is not None
+        if isinstance(event, Start) and event.world_size <= 1:
+            unseen.append((process, event))
+            return []
+        if key in self._feeds_by_key and not isinstance(event, Start):  # known to be none of theirs
+            return []
+        cards = [card for card in self._cards_by_key.get(Start, ()) if self._is_held(card)]
+        if not isinstance(event, Start) and not any(self._is_held(card) for card in self._cards_by_key.get(key, ())):
+            return []
+        self._unseen_starts = None
+        self._feeds_by_key.clear()
+        feeds = [(rule, rule.feed) for rule in self._make_rules(cards)]
+        return [new for start in unseen for new in evaluate_rules(feeds, self._switch_off, *start)]
+
+    def _is_held(self, card: RuleCard) -> bool:
+        """True for a rule for several ranks that is not loaded, as long as there is one."""
+        return self._unseen_starts is not None and card.needed_ranks > 1 and not isinstance(card, LoadedCard)
 
     def finish(self, exit_code: int | None = None) -> Verdict:
         """Evaluate the whole run after its last event.
@@ -76,7 +102,7 @@ class RuleEngine:
     def _concludes(self, card: RuleCard) -> bool:
         """True if the rule's `finish` may have something to say."""
         known = bool(self.view.processes) or card.code in self._rules or not card.needs_process
-        return card.has_finish and known
+        return card.has_finish and known and not self._is_held(card)
 
     def _make_rules(self, cards: Iterable[RuleCard]) -> list[Rule]:
         """The rules of these cards, each loaded when it is first needed; without those that failed."""
@@ -134,7 +160,7 @@ class RuleEngine:
             injections=view.injections.rows(),
             observations_by_flag=_observations_by_flag(view),
             triggers=_trigger_rows(view),
-            notes=[*_merge_notes(view), *corrections, *_describe_alerts(self.run)],
+            notes=[*_merge_notes(view), *corrections, *_describe_alerts(self.run), *_describe_sinks(self.run)],
             files=_list_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
@@ -142,6 +168,8 @@ class RuleEngine:
             not_watched=_group_unarmed(unarmed),
             capture_line=_capture_line(view),
             profile_line=_profile_line(view),
+            is_preflight=view.settings.preflight,
+            trials=list_trials(event for found in view.processes.values() for event in found.trials),
             has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.ranks()),
         )
 
@@ -383,6 +411,8 @@ def _read_signals(view: View) -> Signals:
             code.removeprefix(UNAVAILABLE): text for code, text in found.notes.items() if code.startswith(UNAVAILABLE)
         }
         unavailable.update(notes)
+    if not settings.preflight:
+        unavailable[Refused.PROBE] = "needs --preflight"
     if settings.allowance <= 0.0:
         unavailable.update(dict.fromkeys(OF_INSPECTION, "needs the opening inspection (--allowance)"))
     inspected = {probe for found in processes if found.cost is not None for probe in found.cost.inspected}
@@ -422,6 +452,14 @@ def _describe_alerts(run: RunDir) -> Iterator[str]:
             why = f": {clip(str(tally.get('error')), 200)}" if failed and tally.get("error") else ""
             if failed or dropped:
                 yield f"{option} on {agent.get('host')}: {failed + dropped} of {sent + failed + dropped} not sent{why}"
+
+
+def _describe_sinks(run: RunDir) -> Iterator[str]:
+    """What `--to` has sent, and what it could not: of each sink the last that is known."""
+    latest = {str(one.get("sink")): one for one in sink_files.list_outcomes(run.path)}
+    for name, one in latest.items():
+        texts = [str(one[key]) for key in ("where", "error") if one.get(key)]
+        yield f"--to {clip(name, 40)}: {clip('; '.join(texts), 400)}"
 
 
 def _list_files(run: RunDir) -> list[str]:

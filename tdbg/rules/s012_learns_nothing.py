@@ -2,9 +2,8 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from statistics import fmean, median, variance
 from typing import ClassVar
 
 from tdbg.core.events import End, Event, Finding, Observation, Step, as_float
@@ -133,24 +132,24 @@ class LearnsNothing(ObservingRule[_State]):
     def _is_flat(self, state: _State) -> bool:
         """No better than guessing, and not falling."""
         losses = list(state.losses)
-        guessing, first, mean = math.log(state.classes or 1), fmean(state.first), fmean(losses)
+        guessing, first, mean = math.log(state.classes or 1), _mean(state.first), _mean(losses)
         is_guessing = abs(mean - guessing) <= WITHIN * guessing
         is_first = mean > guessing and abs(mean - first) <= WITHIN * first
         half = len(losses) // 2
         early, late = losses[:half], losses[half:]
-        error = math.sqrt(variance(early) / len(early) + variance(late) / len(late))
-        return (is_guessing or is_first) and fmean(early) - fmean(late) <= SIGMAS * error
+        error = math.sqrt(_variance(early) / len(early) + _variance(late) / len(late))
+        return (is_guessing or is_first) and _mean(early) - _mean(late) <= SIGMAS * error
 
     def _describe(self, process: ProcessDir, state: _State, step: int, severity: str) -> Finding:
-        classes, mean = state.classes or 1, fmean(state.losses)
+        classes, mean = state.classes or 1, _mean(state.losses)
         guessing = math.log(classes)
         what = "that of guessing" if abs(mean - guessing) <= WITHIN * guessing else "no better than at first"
         evidence = [
-            f"mean of the last {len(state.losses)} losses: {figure(mean)}; of the first {len(state.first)}: {figure(fmean(state.first))}",
+            f"mean of the last {len(state.losses)} losses: {figure(mean)}; of the first {len(state.first)}: {figure(_mean(state.first))}",
             f"learning rate {figure(state.rate)}",
         ]
         if state.norms:
-            evidence.append(f"gradient norm {figure(median(state.norms))} (median)")
+            evidence.append(f"gradient norm {figure(_median(state.norms))} (median)")
         if state.ratio is not None:
             evidence.append(f"update to weight {figure(state.ratio)} (median of the sampled weights)")
         return self.make_finding(
@@ -167,11 +166,26 @@ class LearnsNothing(ObservingRule[_State]):
         )
 
 
+# `statistics` takes longer to import than most rules take to load.
+def _mean(values: Collection[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _variance(values: Collection[float]) -> float:
+    mean = _mean(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _median(values: Collection[float]) -> float:
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
 def _suspect(state: _State) -> str:
     """The first of what is suspicious in the record, in the order in which one would look."""
     if state.rate < 1e-7:
         return f"the learning rate is tiny: {figure(state.rate)}"
-    if state.norms and median(state.norms) < 1e-6:
+    if state.norms and _median(state.norms) < 1e-6:
         return "gradients are close to zero: the loss hardly depends on the weights"
     if state.ratio is not None and state.ratio < 1e-6:
         return "updates are far smaller than the weights: a rate that is too small, or a format that is too coarse"

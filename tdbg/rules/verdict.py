@@ -15,6 +15,7 @@ from tdbg.rules import at_least
 from tdbg.rules.cost_lines import BaselineRow, CostRow, cost_text, list_baseline, list_costs
 from tdbg.rules.finding_lines import Story, block, group_stories, list_grades, list_stories, title_line
 from tdbg.rules.flag_lines import InjectionRow, flag_lines
+from tdbg.rules.preflight_lines import TrialRow, trial_lines
 from tdbg.rules.rank_lines import RankRow, ended_as_planned, list_processes, list_progress, loss_text
 from tdbg.rules.screen_rows import COLUMNS, ROWS, count_rows, cut_rows, fit_stories
 from tdbg.rules.text import clip, figure
@@ -98,6 +99,8 @@ class Verdict:
     not_watched: list[NotWatched] = field(default_factory=list)
     capture_line: str = ""  # what was captured, in the short form
     profile_line: str = ""  # what was profiled
+    is_preflight: bool = False  # the program ended before its first update, as --preflight asks
+    trials: list[TrialRow] = field(default_factory=list)
     has_unseen_losses: bool = False  # a rank made its gradients without a backward pass
 
     def stories(self) -> list[Story]:
@@ -111,12 +114,21 @@ class Verdict:
 
     def _describe_silence(self) -> str:
         """No finding must mean that nothing was wrong, never that nothing was looked at."""
+        if self.is_preflight and not self.trials:
+            return "nothing was tried, as no update was due"
+        if self.is_preflight:
+            return "preflight refused" if self.preflight_refused else "no problem found in the preflight"
         if self.level == "off":
             return "level off: nothing was looked at"
         if not any(row["steps"] or row["evals"] for row in (*self.ranks, *self.others)):
             return "no step and no evaluation was seen"
         unseen = " (some losses were not checked: updates without a backward pass)" if self.has_unseen_losses else ""
         return f"no problem found in what was watched{unseen}"
+
+    @property
+    def preflight_refused(self) -> bool:
+        """True if nothing could be tried, as a forward pass needs other ranks."""
+        return any(row["refused"] for row in self.trials)
 
     @property
     def worst_severity(self) -> str | None:
@@ -164,7 +176,8 @@ class Verdict:
         if not self.findings:
             return cut_rows(self._healthy_lines()[:limit], rows, columns)
         more = f"more: `{self._report_command()}`, `tdbg explain {self.stories()[0].first.code}`"
-        tail = [more, *self._rank_lines(), *self._extra_lines()]
+        tried = trial_lines(self.trials) if self.is_preflight else ()
+        tail = [more, *self._rank_lines(), *tried, *self._extra_lines()]
         room = min(max(limit - 1 - len(tail), 1), SHOWN_FINDINGS)
         while True:
             lines = [self.headline(), *list_stories(self.stories(), room), *tail]
@@ -237,6 +250,7 @@ class Verdict:
             "triggers": self.triggers,
             "watched": self.watched or {},
             "not_watched": self.not_watched,
+            "preflight": self.trials,
             "notes": self.notes,
             "files": self.files,
             "trouble": self.trouble,
@@ -273,6 +287,8 @@ class Verdict:
         return not self.trainings and not self.others and not self.restarts and ended_as_planned(self.ranks)
 
     def _coverage_lines(self) -> tuple[str, str]:
+        if self.is_preflight:
+            return trial_lines(self.trials)
         return watched_line(self.watched, self.level), not_watched_line(self.level, self.not_watched)
 
     def _extra_lines(self) -> list[str]:

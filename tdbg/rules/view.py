@@ -29,12 +29,14 @@ from tdbg.core.events import (
 )
 from tdbg.core.host import host_name
 from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved
+from tdbg.core.observations.preflight import Refused
 from tdbg.core.rundir import ProcessDir, RunDir, lives, restart_count
 from tdbg.rules.flag_lines import Injections
 
 CHECKPOINTS = (CheckpointSaved.PART, CheckpointRead.PART)
 MAX_NOTES = 50
 MAX_TRIGGERS = 50
+MAX_TRIALS = 20
 MAX_EXITS = 10_000
 # A rank of another host, whose process table is not ours to see, counts as gone after this silence.
 SILENT_S = 60.0
@@ -115,6 +117,7 @@ class ProcessView:
     failed_probes: set[str] = field(default_factory=set)  # parts of tdbg that switched themselves off
     switch: Switch | None = None  # the last change of level and flags; None: as the run began
     triggers: list[Trigger] = field(default_factory=list)  # the first ones
+    trials: list[Observation] = field(default_factory=list)  # of a preflight
     _epoch: tuple[int | None, int] = (None, 0)  # of the training loader: which one, and the batches before it
 
     @property
@@ -165,6 +168,8 @@ class ProcessView:
 
     def _add_observation(self, event: Observation) -> None:
         self.probes.add(event.probe)
+        if event.probe == Refused.PROBE and len(self.trials) < MAX_TRIALS:
+            self.trials.append(event)
         self.checkpoints += event.probe == CheckpointSaved.PROBE and event.part in CHECKPOINTS
         name = event.flag or event.probe
         found = self.observations_by_flag.get(name)

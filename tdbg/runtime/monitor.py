@@ -51,6 +51,8 @@ from tdbg.runtime.step_record import Recorder
 from tdbg.runtime.torch_compat import MISSING, active_modes, subclasses_aside
 from tdbg.runtime.training_hooks import TrainingHooks
 
+SKIPPED_STREAK = 5  # updates in a row, after which a few steps are on record
+
 
 def if_imported(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call ``then`` with a module that is loaded already; outside of a run nobody waits for later imports."""
@@ -68,7 +70,8 @@ class Monitor(State):
     before the first update of a process that is no rank yet, and before its first evaluation call. log: (level letter, step, tag, text) into the
     rank's own logs. when_imported: call back with a module once the program has it. requests: what `tdbg control`
     asked for, read at most twice a second. keep: (name, plain data) -> file name, in the rank's folder. folder: that
-    folder, once there is one. rank: as far as it is known before the first step.
+    folder, once there is one. rank: as far as it is known before the first step. end_process: end the program here, with
+    exit code 0.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Monitor(State):
         keep: Callable[[str, object], str] = lambda name, data: "",
         folder: Callable[[], Path | None] = lambda: None,
         rank: int = 0,
+        end_process: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.emit = emit
@@ -101,6 +105,7 @@ class Monitor(State):
         self.requests = requests
         self.keep = keep
         self.folder = folder
+        self.end_process = end_process
         self.rank = rank
         self.world_size = 1
         self.roots = Roots(failed)
@@ -541,6 +546,8 @@ class Monitor(State):
         self.step += 1
         self.losses.last.end_step(self.step)
         self.attended = self.step
+        if skipped:
+            self._count_skipped_update()
         self.last_full = self.plan.full
         self.ending = True
         try:
@@ -554,6 +561,14 @@ class Monitor(State):
             self.ending = False
             self._forget_step(now)
             self._boundary()
+
+    def _count_skipped_update(self) -> None:
+        """Exact without a record; a streak of them gets a few records, however small the budget is."""
+        follows = self.last_skipped_step == self.step - 1
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if follows else 1
+        self.last_skipped_step = self.step
+        if self.skipped_in_a_row == SKIPPED_STREAK:
+            self.inspection.ask_for_repetition()
 
     def _forget_rehearsal(self) -> None:
         """A step on tensors without data (a dry run on the meta device) is none; what was gathered of it goes."""

@@ -46,6 +46,8 @@ class RecordWriter:
         """Make the record of the step that ends now; it is written at once, or when its late values are there."""
         begun = time.perf_counter()
         record = self._recorder.build(self._state.step, optimizer, now, skipped=skipped, late_loss=self._late_loss)
+        if skipped:
+            record.skipped_in_a_row = self._state.skipped_in_a_row
         self._dispatcher.dispatch("step_ended", record, optimizer)
         if record.checked == "all":
             self._state.sampled += 1

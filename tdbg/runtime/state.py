@@ -25,6 +25,8 @@ class State:
         """A new process, in which nothing was seen yet."""
         self.step = 0
         self.attended = 0  # the last step that was more than counted
+        self.skipped_in_a_row = 0  # updates that GradScaler skipped one after the other
+        self.last_skipped_step = 0
         self.updates = 0  # of any optimizer
         self.eval_calls = 0
         self.sampled = 0

@@ -331,6 +331,13 @@ def saved_dim(node: Any) -> int | None:
     return (dim - (1 << 64) if dim >= 1 << 63 else dim) % len(shape)
 
 
+def saved_target(node: Any) -> Tensor | None:
+    """The targets that a cross-entropy over classes was given, until its graph is freed."""
+    if type(node).__name__ not in ("NllLossBackward0", "NllLoss2DBackward0"):
+        return None
+    return getattr(node, "_saved_target", None)
+
+
 # Norms of many tensors at once
 
 _foreach_norm = _find("_foreach_norm", "norms are taken one by one, which costs more")

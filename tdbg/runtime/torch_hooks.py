@@ -102,6 +102,7 @@ PLACES: dict[str, Place] = {
     ),
     "loss-computed": Place("targets and weights of losses that eager code computes", _LOSSES),
     "dropout": Place("dropout that is at work in evaluation", _DROPOUTS),
+    "custom-function": Place("functions with a backward of their own", ("torch.autograd.function:Function.apply",)),
     # construction
     "optimizer-made": Place("the optimizers of the program", ("torch.optim:Optimizer.__init__",)),
     "module-copied": Place("root modules that were copied or loaded", ("torch.nn:Module.__setstate__",)),
@@ -139,6 +140,7 @@ PLACES: dict[str, Place] = {
     # files
     "save": Place("what is saved, where, how long it takes", ("torch:save",)),
     "load": Place("what is loaded", ("torch:load",)),
+    "script-saved": Place("scripted modules that are saved", ("torch.jit:save",)),
     "sharded-save": Place(
         "checkpoints of several ranks",
         tuple(f"{_DCP}{module}:{name}" for module in ("", ".state_dict_saver") for name in ("save", "async_save")),
@@ -153,6 +155,10 @@ PLACES: dict[str, Place] = {
     ),
     "group-made": Place("process groups", ("torch.distributed:init_process_group",)),
     "group-destroyed": Place("process groups that are destroyed", ("torch.distributed:destroy_process_group",)),
+    "stage-made": Place(
+        "pipelines, whose stages wait for one another",
+        ("torch.distributed.pipelining.stage:_PipelineStageBase.__init__",),
+    ),
     "join": Place("uneven inputs, where ranks differ on purpose", ("torch.distributed.algorithms.join:Join.__init__",)),
     # profiling and details
     "profile-prepared": Place("a profiler of the program's own", (f"{_PROFILE}._prepare_trace",)),

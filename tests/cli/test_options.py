@@ -39,6 +39,7 @@ MEANINGS = {
     "--color": "whether the output is coloured",
     "--threshold": "another bound of a probe or rule, as NAME=VALUE",
     "--tolerance": "how far two sides may differ, as a share",
+    "--to": "a sink that the run is sent to",
     "--top": "how many rows of a table",
     "--windows": "which windows of a profiler are read",
     "-f": "short for --flag",

@@ -31,6 +31,14 @@ def test_a_registry_keeps_order_and_refuses_doubles() -> None:
     assert caught.value.hint == "known: zeta, alpha"
 
 
+def test_the_order_is_that_of_the_files_whatever_was_loaded_first() -> None:
+    """Pages that are generated from a registry would differ otherwise."""
+    code = "from tdbg.rules import RULES; {}; print(*RULES.names())"
+    loaded = [code.format(first) for first in ("pass", "RULES.some(['s012_learns_nothing', 'd001_bad_batch'])")]
+    plain, after = (subprocess.run([sys.executable, "-c", one], capture_output=True, text=True) for one in loaded)
+    assert plain.stdout == after.stdout and plain.stdout.startswith("TD-A001 ")
+
+
 def test_third_parties_join_through_entry_points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package = tmp_path / "things-1.0.dist-info"
     package.mkdir()

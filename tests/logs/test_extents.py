@@ -71,6 +71,15 @@ def test_records_of_a_flag(flag: str, name: str, before: str, its: str, after: s
     assert found(flag, name, before + its + after, out=True) == (before + after).replace("T ", HEAD)
 
 
+@pytest.mark.parametrize("name", ["lines", "stamped"])
+def test_a_line_with_tdbg_s_own_header_ends_a_message(name: str) -> None:
+    own = "2026-11-20T03:06:40.000299 D r0003 s00020000 [DEBUG_LR] x\n    loss: 3\n"
+    begun = "rows:\nu\nv\n" if name == "lines" else "T rows:\nu\nv\n"  # whatever follows is one of them
+    text = f"T a plain line of 3\n{begun}{own}T x\n"
+    assert found("AMP", name, text) == begun.replace("T ", HEAD)
+    assert found("LR", name, text) == own
+
+
 def test_any_size_of_blocks() -> None:
     text = b"".join(b"a plain line of %d\nthe first line\nloss: %d\n\nand the last\n" % (i, i) for i in range(200))
     matcher = Matcher(Query(spelled=Spoken(made(), ["AMP"])), FORMATS["lines"])

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import whole
-from tdbg.logs.formats import FORMATS, Format, sniff, sortable
+from tdbg.logs.formats import FORMATS, SNIFF_LINES, Format, sniff, sortable
+from tdbg.logs.log_files import Source
 from tdbg.logs.query import Matcher, Query, family
+from tdbg.logs.records import Record
 
 TRACEBACK = b'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    x\nValueError: bad\n'
 GREEN, BOLD, OFF = b"\x1b[32m", b"\x1b[1m", b"\x1b[0m"
@@ -349,3 +351,78 @@ def test_a_sure_start_is_a_header(line: bytes) -> None:
     for form in FORMATS:
         if form.sure_start and form.start.match(line):
             assert form.header.match(line), form.name
+
+
+OWN = [
+    b"2026-11-20T03:06:40.000299 D r0003 s00020000 [DEBUG_NULL_MASKING_INPUT] 128 targets\n    more of it\n",
+    b"2026-11-20T03:06:40.000299 E r0003 s00020000 [DEBUG_NULL_MASKING] 17 without a label\n",
+]
+FOREIGN = [kind for kind, (name, _, _) in KINDS.items() if name != "tdbg"]
+
+
+def mixed(kind: str, often: int) -> list[bytes]:
+    """Records of a kind, so many times, then two of tdbg's own, and that three times."""
+    return [*KINDS[kind][1] * often, *OWN] * 3
+
+
+@pytest.mark.parametrize("often", [1, 30])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_tdbg_s_own_lines_are_records_in_a_log_of_another_kind(kind: str, often: int) -> None:
+    records = mixed(kind, often)
+    data = b"".join(records)
+    form = sniff(data)
+    found = split(data, form)
+    assert [record for record in found if record in OWN] == OWN * 3
+
+    def kept(query: Query) -> bytes:
+        return whole(data, Matcher(query, form))
+
+    assert kept(Query(families=(family("NULL_MASKING"),))) == b"".join(OWN * 3)
+    assert kept(Query(families=(family("NULL_MASKING"),), level=40)) == OWN[1] * 3
+    assert kept(Query(prefixes=(b"[DEBUG_NULL",))) == b"".join(OWN * 3)
+    assert kept(Query(steps=((20000, 20000),))) == b"".join(OWN * 3)
+    assert kept(Query(ranks=((3, 3),), since=b"2026-11-20T03:06:40.0002", until=b"2026-11-20T03:06:41")).endswith(
+        OWN[1]
+    )
+    assert OWN[1] in kept(Query(level=40)) and OWN[0] not in kept(Query(level=40))
+    assert not any(own in kept(Query(excluded=(family("NULL_MASKING"),))) for own in OWN)
+
+
+@pytest.mark.parametrize("often", [1, 30])
+@pytest.mark.parametrize("kind", [kind for kind in FOREIGN if KINDS[kind][2][2]])
+def test_the_others_are_what_they_are_without_them(kind: str, often: int) -> None:
+    records = mixed(kind, often)
+    data, others = b"".join(records), b"".join(record for record in records if record not in OWN)
+    for query in (Query(families=(family("LR"),)), Query(excluded=(family("NULL_MASKING"),))):
+        assert whole(data, Matcher(query, sniff(data))) == whole(others, Matcher(query, sniff(others))) != b""
+
+
+def test_a_record_of_tdbg_s_own_says_what_it_is_in_any_log() -> None:
+    for kind in FOREIGN:
+        found = Record(OWN[0], Source("x"), FORMATS[KINDS[kind][0]], b"")
+        said = found.time, found.level, found.rank, found.step, found.tag
+        assert said == (b"2026-11-20T03:06:40.000299", 10, 3, 20000, b"[DEBUG_NULL_MASKING_INPUT]"), kind
+        assert found.text == b"[DEBUG_NULL_MASKING_INPUT] 128 targets\n    more of it\n"
+
+
+def test_a_launcher_s_prefix_stands_before_tdbg_s_own_lines_too() -> None:
+    data = b"".join([b"INFO:root:a\n" * 30, b"[rank3]: " + OWN[1], b"INFO:root:a\n"])
+    query = Query(families=(family("NULL_MASKING"),), ranks=((3, 3),))
+    assert whole(data, Matcher(query, sniff(data))) == b"[rank3]: " + OWN[1]
+
+
+def test_own_lines_that_come_long_after_the_beginning_are_found() -> None:
+    data = b"2026-11-21 03:06:40,123 INFO a\n" * 9000 + OWN[0] + b"2026-11-21 03:06:40,123 INFO a\n"
+    assert len(data) > 4 * SNIFF_LINES
+    assert whole(data, Matcher(Query(families=(family("NULL_MASKING"),)), sniff(data[: 1 << 16]))) == OWN[0]
+
+
+def test_a_format_of_another_package_with_flags_in_its_expression_is_joined_with_tdbg_s_own() -> None:
+    class Loud(Format):
+        name = "loud"
+        header = re.compile(rb"(?i)loud (?P<tag>\[[A-Z_]+\])?")
+
+    data = b"LOUD [DEBUG_LR] a\nmore\n" + OWN[0] + b"loud b\n"
+    assert split(data, Loud) == [b"LOUD [DEBUG_LR] a\nmore\n", OWN[0], b"loud b\n"]
+    assert whole(data, Matcher(Query(families=(family("LR"),)), Loud)) == b"LOUD [DEBUG_LR] a\nmore\n"
+    assert whole(data, Matcher(Query(steps=((20000, 20000),)), Loud)) == OWN[0]

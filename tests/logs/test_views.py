@@ -448,6 +448,23 @@ def test_records_as_json(ask: Ask) -> None:
     assert row["text"].endswith("a\nb") and row["time"].startswith("20")
 
 
+def test_tdbg_s_own_lines_in_a_log_of_another_kind(ask: Ask) -> None:
+    own = "2026-11-20T03:06:40.000299 W r0003 s00020000 [DEBUG_LR] a\n    b\n"
+    write("out.log", *[stamped(at, "[DEBUG_AMP] x\nmore") for at in range(40)], own, stamped(41, "end"))
+    code, out, _ = ask(paths=["out.log"], flag=["LR"], format="jsonl")
+    row = json.loads(out)
+    assert code == 0
+    assert (row["time"], row["level"], row["rank"], row["step"]) == ("2026-11-20T03:06:40.000299", "WARNING", 3, 20000)
+    assert (row["tag"], row["text"]) == ("[DEBUG_LR]", own.rstrip())
+    assert ask(paths=["out.log"], flag=["LR"])[:2] == (0, own)
+    assert ask(paths=["out.log"], flag=["LR"], context=1)[1].splitlines()[1:5] == [
+        "more",
+        *own.splitlines(),
+        stamped(41, "end")[:-1],
+    ]
+    assert ask(paths=["out.log"], level="WARNING")[:2] == (0, own)
+
+
 def test_a_table_into_a_file(ask: Ask) -> None:
     write("rank0.log", stamped(1, "[OURS] c"))
     assert ask(paths=["rank0.log"], list_prefixes=True, output="out.tsv") == (0, "", "")

@@ -38,7 +38,7 @@ def frames(path: Path) -> Iterator[bytes]:
 
 
 def runs(folder: Path, names: str = "*") -> list[dict[str, Any]]:
-    """History, config, summary and id of each run that lies in a folder, in the order of their begin.
+    """History, config, summary, tags, alerts and id of each run that lies in a folder, in the order of their begin.
 
     names: of wandb's folders of the runs; one that never began is never ended either, and waited for to no end.
 
@@ -60,6 +60,7 @@ def _run(path: Path) -> dict[str, Any]:
     from wandb.proto import wandb_internal_pb2 as proto
 
     one: dict[str, Any] = {"history": [], "config": {}, "summary": {}, "id": None, "ended": False}
+    one |= {"tags": [], "alerts": [], "project": ""}
     for data in frames(path):
         record = proto.Record()
         record.ParseFromString(data)
@@ -67,12 +68,14 @@ def _run(path: Path) -> dict[str, Any]:
         if kind == "history":
             one["history"].append(_items(record.history.item))
         elif kind == "run":
-            one["id"] = record.run.run_id
+            one["id"], one["project"], one["tags"] = record.run.run_id, record.run.project, list(record.run.tags)
             one["config"] |= _items(record.run.config.update)
         elif kind == "config":
             one["config"] |= _items(record.config.update)
         elif kind == "summary":
             one["summary"] |= _items(record.summary.update)
+        elif kind == "alert":
+            one["alerts"].append({"title": record.alert.title, "text": record.alert.text, "level": record.alert.level})
         elif kind == "exit":
             one["ended"] = True
     return one

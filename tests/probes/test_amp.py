@@ -181,3 +181,11 @@ def test_nothing_is_told_once_the_flag_is_off(watch: Any) -> None:
     train(12, scaler=fp16(init_scale=2.0**20))
     skip = seen(watched, "amp", "SKIP")[0]
     assert skip.step == 4 and skip.values["bad_count"] > 0, "patched on top of what is there already"
+
+
+def test_a_streak_of_skipped_updates_is_named_whatever_the_budget_leaves_on_record(watch: Any, tmp_path: Path) -> None:
+    watched = watch(max_overhead=1e-6)
+    watched.monitor.inspection.begin(1.0)
+    train(100, scaler=fp16(init_scale=4.0), spoil=lambda step, model, loss: loss * (1e38 if step >= 70 else 1.0))
+    (finding,) = [one for one in findings(watched, tmp_path) if one.code == "TD-A001"]
+    assert finding.first_step == 70 and "in a row from step 70 on" in finding.title

@@ -101,6 +101,18 @@ def test_a_layer_added_after_the_optimizer(watch: Any, tmp_path: Path) -> None:
     )
 
 
+def test_layers_replaced_after_the_optimizer_are_named_though_they_are_most_of_the_model(
+    watch: Any, tmp_path: Path
+) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net[2] = nn.Linear(net[2].in_features, 7)  # another number of classes
+    for _ in range(8):
+        step(net, optimizer)
+    assert codes(watched, tmp_path)[0] == "TD-S006"
+
+
 def test_only_a_head_is_trained_on_purpose(watch: Any, tmp_path: Path) -> None:
     watched = watch(**EVERY_STEP)
     net = model()

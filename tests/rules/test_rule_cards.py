@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from tdbg.core.rundir import RunDir
+from tdbg.core.events import Event, Observation, Start
+from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.rules import RULES, Rule, _rule_cards
+from tdbg.rules._rank_looks import RankLooks
 from tdbg.rules._rule_cards import LoadedCard, RuleCard, describe_rule, list_rule_cards
 from tdbg.rules.rule_engine import judge_run
 from tdbg.rules.view import View
@@ -110,6 +112,44 @@ def test_a_verdict_is_the_same(name: str, cards_file: Path, tmp_path: Path, monk
     assert judge_run(run).as_dict() == loaded
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_rules_for_several_ranks_miss_nothing(
+    world: int, cards_file: Path, stream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a start says that there is one rank, and more of them come."""
+    run = stream()
+    for rank in range(2):
+        folder = run.rank(rank, world)
+        run.train(folder, [1.0] * 12)
+        for step in range(1, 12):
+            values = {
+                "group": [0, 1],
+                "wrapped": True,
+                "module": 0,
+                "names": ["w [4]"],
+                "checksums": [f"{step * (1 + rank * (step > 5)):08x}"],
+                "norms": [1.0 + step + rank * (step > 5)],
+            }
+            run.emit(folder, Observation(probe="rank-weights", part="WEIGHTS", step=step, text="", values=values))
+        run.end(folder, 12)
+    run.done()
+    shown: list[list[ProcessDir]] = []
+    note_start = RankLooks.note_start
+
+    def note(looks: Any, process: ProcessDir, event: Event) -> None:
+        shown[-1] += [process] if isinstance(event, Start) else []
+        note_start(looks, process, event)
+
+    monkeypatch.setattr(RankLooks, "note_start", note)
+    shown.append([])
+    loaded = judge_run(run.run).as_dict()
+    forget(monkeypatch)
+    shown.append([])
+    assert judge_run(run.run).as_dict() == loaded
+    assert [found["code"] for found in loaded["findings"]] == ["TD-R008"]
+    assert len(shown[0]) == 4 and [one.label for one in shown[1]].count("rank0000") == 2, "R008 and R009 see each start"
+
+
 @pytest.mark.cold
 def test_a_small_run_loads_the_rules_that_it_needs(tmp_path: Path) -> None:
     run = unpack("single", tmp_path)
@@ -122,6 +162,7 @@ def test_a_small_run_loads_the_rules_that_it_needs(tmp_path: Path) -> None:
 
     first, second = load(), load()
     assert "a001_skip_streak" in first and "l001_no_nulls_seen" in first
+    assert "r001_uneven_ranks" in first and not [name for name in second if name.startswith(("r001", "r005", "r008"))]
     assert "a001_skip_streak" in second and "l001_no_nulls_seen" not in second and len(second) < len(first) - 30
 
 

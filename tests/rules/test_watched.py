@@ -57,7 +57,9 @@ def test_what_has_no_record_is_not_counted_as_watched(one: tuple[Stream, str]) -
     )
 
 
-@pytest.mark.parametrize(("allowance", "missing"), [(1.0, []), (0.0, ["TD-D010", "TD-D011", "TD-D012", "TD-D013"])])
+@pytest.mark.parametrize(
+    ("allowance", "missing"), [(1.0, []), (0.0, ["TD-D010", "TD-D011", "TD-D012", "TD-D013", "TD-D014"])]
+)
 def test_without_an_allowance_what_the_inspection_alone_has_is_not_watched(
     stream: Callable[..., Stream], allowance: float, missing: list[str]
 ) -> None:

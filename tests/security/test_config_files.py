@@ -103,6 +103,7 @@ HOSTILE = {
     "share": True,
     "on_finding": "touch /tmp/anywhere-else",
     "notify": "https://attacker.example/hook",
+    "to": ["wandb"],
 }
 SHOWN = {"notify": "***"}  # where --dry-run does not show the value
 

@@ -1,6 +1,6 @@
 """The values of each kind of option, for completions and the manual: (word, a line about it or nothing)."""
 
-from tdbg.core import config
+from tdbg.core import config, sink_files
 from tdbg.core.flags import FLAGS, PRESETS
 from tdbg.core.profiling import KINDS
 from tdbg.core.terminal import COLOR_MODES
@@ -20,6 +20,7 @@ def of(kind: str) -> Words:
         "LOG_LEVEL": config.LOG_LEVELS,
         "IMAGE": IMAGES,
         "KIND": tuple(KINDS),
+        "SINK": sink_files.NAMES,
         "WHEN": COLOR_MODES,
     }
     return [(word, "") for word in choices.get(kind, ())]

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from tdbg.metrics.rows.row import Row
     from tdbg.runtime.monitor import Monitor
 
+    class RowSink(Protocol):
+        """A run of the program's own that rows of tdbg's go into."""
+
+        def add_row(self, row: Row) -> None:
+            """Take one row; it costs no more than a few microseconds."""
+
     class RowFeed(Protocol):
         """What `tdbg.inject.metrics.feed` is to those who hand rows to it."""
 
@@ -17,6 +23,7 @@ if TYPE_CHECKING:
         monitor: Monitor
         guard: Guard
         is_off: bool
+        own_run: RowSink | None  # the program's own run elsewhere, which tdbg's rows go into as well
         rehearses: bool  # Lightning tries out the validation: nothing of it counts
 
         @property

@@ -20,6 +20,7 @@ from tdbg.metrics.step_logger import default_dir
 
 if TYPE_CHECKING:
     from tdbg.inject.agent import Agent
+    from tdbg.inject.metrics import RowSink
     from tdbg.runtime.monitor import Monitor
 
 PART = "metrics"  # its name in the budget
@@ -27,6 +28,7 @@ SHARE = 0.25  # of the disk budget
 LAST_BYTES = 500  # of it, for rows that say what was left out
 FREE_ROWS = 100  # so many rows of what the program logs are kept whatever they cost
 MAX_LATE = 1000  # device values on their way at a time
+OWN_SOURCES = ("tdbg", "metric")  # what a program's own run does not hold anyway
 STEPS_ALONE = ("transformers.Trainer",)  # its epochs mean nothing where max_steps is given
 
 
@@ -41,6 +43,7 @@ class Feed:
         self.me, self.monitor = me, monitor
         self.is_off = False
         self.guard = Guard(PART, self._switch_off)
+        self.own_run: RowSink | None = None  # the program's own run elsewhere, which tdbg's rows go into as well
         self.rehearses = False  # Lightning tries out the validation: nothing of it counts
         self._file: RowFile | None = None
         self.taps, self.dumps, self.printed = Tap(self), Dumps(self), PrintedNumbers(self)
@@ -244,6 +247,8 @@ class Feed:
             row.units = {key: steps.UNITS[key] for key in row.values if key in steps.UNITS and key not in self._told}
             self._told.update(row.values)
         self._last_step = row.step
+        if self.own_run is not None and row.source in OWN_SOURCES:
+            self.own_run.add_row(row)
         row.left_out, before = self._left_out, file.written_bytes
         if file.row(row):
             self._left_out = {}

@@ -14,9 +14,10 @@ from tdbg.core import run_files
 from tdbg.core.control import CONTROL_FILE, Request, read
 from tdbg.core.events import End, Event, Metric, Start, Step, number, plain
 from tdbg.core.flags import DIAGNOSTICS
+from tdbg.core.guard import guarded
 from tdbg.core.redaction import redact_argv
 from tdbg.core.rundir import allowed_env, env_rank, rank_folder, write_json
-from tdbg.inject import children, log_recorder, tracebacks
+from tdbg.inject import children, log_recorder, redirects, tracebacks
 from tdbg.inject.agent import INSPECTION_BYTES, Agent, agent
 from tdbg.inject.identity import is_child
 from tdbg.inject.imports import when_imported
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 BATCH_LIMIT_BYTES = 256_000_000
+CHILD_S = 2.0  # for a loader's worker to end
+PEERS_S = 1.0  # other ranks may still be reading what this one has sent
 FED = (Step, Metric)  # the events that say metrics
 
 
@@ -89,6 +92,7 @@ class Rank:
             keep=self._keep,
             folder=lambda: me.folder if me.rank is not None else None,
             rank=env_rank(os.environ) or 0,
+            end_process=self._end_process,
         )
         me.monitor = self.monitor
         PROBES.add_points(me.third_party)
@@ -96,6 +100,9 @@ class Rank:
             from tdbg.debuggers.run_capture import Capture
 
             self.monitor.lasting.append(Capture.into(lambda: me.folder))
+        if me.settings.preflight:
+            self.monitor.lasting += CATALOG.load("preflight")
+            redirects.install(me)
         own_passes = me.guard("own-passes")
         when_imported("tdbg.debuggers.hooks", lambda module: own_passes.call(self._expect_own_passes, module))
         me.feed = self.feed = me.guard("metrics").call(self._feed)
@@ -214,6 +221,20 @@ class Rank:
     def end(self) -> None:
         """The process leaves in good order: write what is pending, and how it ended."""
         self._guard.call(self._end)
+
+    def _end_process(self) -> None:
+        """End the program here: nothing that it does at its end is to happen."""
+        self.end()
+        for stream in (sys.stdout, sys.stderr):
+            with guarded("the program's own stream", program_code=True):
+                stream.flush()
+        processes = sys.modules.get("multiprocessing")
+        for child in processes.active_children() if processes is not None else ():
+            child.terminate()
+            child.join(CHILD_S)
+        if self.monitor.world_size > 1:
+            time.sleep(PEERS_S)
+        os._exit(0)
 
     def _end(self) -> None:
         """Every piece of the end has a guard of its own: what one cannot say must not keep the others from it."""

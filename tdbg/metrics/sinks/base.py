@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tdbg.metrics.rows.row import Row
 
@@ -30,6 +30,12 @@ class MetricSink:
 
     def summary(self, values: Mapping[str, object]) -> None:
         """Take the final results."""
+
+    def add_finding(self, finding: Mapping[str, Any]) -> None:
+        """Take one finding, with the keys that `tdbg report --json` gives it."""
+
+    def add_report(self, headline: str, markdown: str) -> None:
+        """Take the report of the run: its first line, and the whole of it."""
 
     def flush(self) -> None:
         """Let nothing that was taken be lost if the process is killed now."""

@@ -101,6 +101,12 @@ class FanOut(MetricSink):
             if health.lost:
                 self._say(f"metrics: sink {sink.name} lost {health.lost} rows ({health.error})")
 
+    def add_finding(self, finding: Mapping[str, Any]) -> None:
+        self._each(lambda sink: sink.add_finding(finding))
+
+    def add_report(self, headline: str, markdown: str) -> None:
+        self._each(lambda sink: sink.add_report(headline, markdown))
+
     def state_dict(self) -> dict[str, object]:
         """Those of its sinks, by their names."""
         found: dict[str, Any] = {}

@@ -1,12 +1,14 @@
 """Rows for TensorBoard, by the writer of its own package; torch is not needed."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.redaction import redact_text
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
@@ -20,14 +22,17 @@ class TensorboardSink(MetricSink):
     """A file of events in ``folder``. A resumed run makes TensorBoard forget the steps that are made again.
 
     folder: ``tensorboard`` beside ``metrics.jsonl`` if left out. Each process writes a file of its own there.
+    suffix: the end of that file's name.
     """
 
     name: ClassVar[str] = "tensorboard"
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, folder: str | os.PathLike[str] | None = None, *, suffix: str = "") -> None:
         self._is_named = folder is not None
         self._folder = FOLDER if folder is None else os.fspath(folder)
+        self._suffix = suffix
         self._writer: Any = None
+        self._texts: Counter[tuple[str, int]] = Counter()  # of each tag and step
 
     def place(self, folder: Path) -> None:
         """Have the events below this folder, unless theirs was named."""
@@ -44,7 +49,7 @@ class TensorboardSink(MetricSink):
                 hint = "install the extra: pip install 'tdbg[tensorboard]'"
                 raise TdbgError("the tensorboard sink needs tensorboard", hint) from None
             run_files.make_folder(self._folder)
-            self._writer = EventFileWriter(self._folder, flush_secs=FLUSH_S)
+            self._writer = EventFileWriter(self._folder, flush_secs=FLUSH_S, filename_suffix=self._suffix)
         return self._writer
 
     def write(self, row: Row) -> None:
@@ -66,6 +71,28 @@ class TensorboardSink(MetricSink):
         lines = ["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in values.items())]
         self._add(time.time(), 0, summary=Summary(value=[_text("config", "\n".join(lines))]))
 
+    def add_finding(self, finding: Mapping[str, Any]) -> None:
+        """A text at the finding's first step."""
+        lines = [f"**{finding.get('severity')}: {finding.get('title')}**"]
+        lines += [f"- {line}" for line in finding.get("evidence") or []]
+        lines += [f"{key}: {finding[key]}" for key in ("cause", "try_next") if finding.get(key)]
+        self._add_text(f"tdbg/findings/{finding.get('code')}", "\n\n".join(lines), finding.get("first_step") or 0)
+
+    def add_report(self, headline: str, markdown: str) -> None:
+        """The report as a text."""
+        self._add_text("tdbg/report", markdown, 0)
+
+    def _add_text(self, tag: str, text: str, step: int) -> None:
+        """A text; of several at one step each has a tag of its own, since TensorBoard shows one."""
+        import time
+
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self._texts[tag, step] += 1
+        count = self._texts[tag, step]
+        tag = tag if count == 1 else f"{tag}_{count}"
+        self._add(time.time(), step, summary=Summary(value=[_text(tag, redact_text(text))]))
+
     def resumed(self, step: int) -> None:
         """Tell TensorBoard that later steps are made again."""
         import time
@@ -85,10 +112,18 @@ class TensorboardSink(MetricSink):
             self._writer.flush()
 
     def close(self) -> None:
-        """Write what is buffered, and close the file."""
+        """Write what is buffered, and close the file. Raises what its own thread could not write, as a full disk."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
-            writer.close()
+            try:
+                writer.flush()
+            finally:
+                writer.close()
+            # A failure that came after the last event was taken: `close` has waited for the thread, and does not say it.
+            worker = getattr(getattr(writer, "_async_writer", None), "_worker", None)
+            error = getattr(worker, "exception", None)
+            if error is not None:
+                raise error
 
 
 def _text(tag: str, text: str) -> object:

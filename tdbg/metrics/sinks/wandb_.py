@@ -2,16 +2,24 @@
 
 import copy
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
+from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import say
+from tdbg.core.redaction import redact_text
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
 
 STEP = "global_step"
 INIT_TIMEOUT_S = 60
+PREFIX = "tdbg/"  # of what tdbg adds to a run that a program may have keys in
+REPORT = "tdbg/report.md"  # among the files of a run
+ALERTS = {"critical": "ERROR", "error": "ERROR", "warning": "WARN"}  # severity -> level of an alert, else INFO
+MAX_TITLE = 63  # W&B takes no longer title
+MAX_TEXT = 4_000
 
 
 @SINKS.add
@@ -77,6 +85,14 @@ class WandbSink(MetricSink):
         if self._run is not None:
             self._run.config.update(dict(values), allow_val_change=True)
 
+    def add_finding(self, finding: Mapping[str, Any]) -> None:
+        """An alert and a tag of the run."""
+        send_finding(self.run, finding)
+
+    def add_report(self, headline: str, markdown: str) -> None:
+        """A file and a line in the summary of the run."""
+        send_report(self.run, headline, markdown)
+
     def summary(self, values: Mapping[str, object]) -> None:
         """Add to the summary of the run."""
         self.run.summary.update(dict(values))
@@ -99,6 +115,32 @@ class WandbSink(MetricSink):
             self._id, self._resume = str(saved), True
         elif saved and saved != self._id:
             say(f"metrics: this run of W&B is {self._id}, not {saved} of the checkpoint: load before the first row")
+
+
+def send_finding(run: Any, finding: Mapping[str, Any]) -> None:
+    """Send a finding as an alert, and tag the run with its code. Neither makes a row or moves the run's step."""
+    title, text = describe_finding(finding)
+    run.alert(title=title, text=text, level=ALERTS.get(str(finding.get("severity")), "INFO"))
+    code = str(finding.get("code"))
+    if code not in (run.tags or ()):
+        run.tags = (*(run.tags or ()), code)
+
+
+def describe_finding(finding: Mapping[str, Any]) -> tuple[str, str]:
+    """The title of an alert, and its text in Markdown."""
+    title = f"{finding.get('code')}: {finding.get('title')}"
+    lines = [f"**{finding.get('severity')}** {finding.get('title')}"]
+    lines += [f"- {line}" for line in finding.get("evidence") or []]
+    lines += [f"{name}: {finding[key]}" for key, name in (("cause", "cause"), ("try_next", "try")) if finding.get(key)]
+    return redact_text(title)[:MAX_TITLE], redact_text("\n\n".join(lines))[:MAX_TEXT]
+
+
+def send_report(run: Any, headline: str, markdown: str) -> None:
+    """Put the report beside the files of a run, and its first line into the summary."""
+    path = Path(run.dir) / REPORT
+    run_files.write_whole(path, markdown.encode("utf-8", "backslashreplace"), makes=True)
+    run.save(str(path), base_path=run.dir, policy="now")
+    run.summary[f"{PREFIX}verdict"] = redact_text(headline)
 
 
 def _patient(settings: Any) -> object:

@@ -28,7 +28,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="parts of names of programs written by hand; all of them without one")
     parser.add_argument("--generated", type=int, default=0, metavar="N", help="N generated programs instead")
     parser.add_argument("--seed", type=int, default=1, help="of the generator")
-    parser.add_argument("--levels", help=f"separated by commas (of those by hand {','.join(LEVELS)}; of others basic)")
+    parser.add_argument(
+        "--levels",
+        help=f"separated by commas (of those by hand {','.join(LEVELS)}; of others basic); preflight is one as well",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="programs that run at once")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep programs, run directories and rows.jsonl there")
     return parser.parse_args()

@@ -505,7 +505,7 @@ def _write_optimizers(recipe: "Recipe") -> list[str]:
         "radam": "RAdam({}, lr=LR)",
         "adamax": "Adamax({}, lr=LR)",
         "adafactor": "Adafactor({}, lr=LR)",
-        "lbfgs": "LBFGS({}, lr=LR, max_iter=3)",
+        "lbfgs": "LBFGS({}, lr=LR, max_iter=3, line_search_fn='strong_wolfe')",
     }[recipe.optimizer]
     return [*lines, f"optimizer = torch.optim.{made_by.format(chosen)}"]
 

@@ -92,6 +92,10 @@ def training(kind: str) -> Training:
         case "scaled-short":  # steps so short that the hooks are away when the pass comes
             many = DataLoader(samples(6400, 1), batch_size=32, shuffle=True)
             return Training(loader=many, checks=DataLoader(samples(160, 2, 0.01 if FAULTY else 1.0)), step_s=0.0)
+        case "bytes":
+            top, y = 255.0 if FAULTY else 1.0, torch.arange(640) % CLASSES
+            parts = [TensorDataset(torch.rand(640, FEATURES) * top, y[torch.randperm(640)]) for _ in range(2)]
+            return Training(DataLoader(parts[0], batch_size=32, shuffle=True), DataLoader(parts[1], batch_size=32))
         case "training-data":  # the splits are drawn twice
             whole = samples(800, 1)
             first = random_split(whole, [720, 80], torch.Generator().manual_seed(1))

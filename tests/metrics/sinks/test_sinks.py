@@ -245,3 +245,21 @@ def test_tensorboard_reads_it_back(tmp_path):
     assert set(read.Tags()["scalars"]) == {"train/loss", "val/acc1_taxa_L10", "epoch"}
     assert read.Tensors("schedule/group_str/text_summary")[0].tensor_proto.string_val[0] == b"a"
     assert b"lr" in read.Tensors("config/text_summary")[0].tensor_proto.string_val[0]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_tensorboard_raises_what_its_own_thread_could_not_write(tmp_path):
+    """Which fails after the last row was taken."""
+    import errno
+    import time
+
+    def refuse(data):
+        time.sleep(0.2)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sink = TensorboardSink(tmp_path)
+    sink.writer.flush()
+    sink.writer._async_writer._writer.write = refuse
+    sink.write(row(1, {"loss": 1.0}))
+    with pytest.raises(OSError, match="No space left"):
+        sink.close()

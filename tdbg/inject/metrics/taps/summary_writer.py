@@ -1,9 +1,15 @@
 """What the program writes with ``SummaryWriter``, torch's own or tensorboardX's."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
+from tdbg.core.sink_files import TENSORBOARD, announce
 from tdbg.inject.metrics.taps import Tap, argument
+
+if TYPE_CHECKING:
+    from tdbg.inject.metrics import RowFeed
 
 
 def arrive(module: ModuleType, tap: Tap) -> None:
@@ -20,6 +26,8 @@ def arrive(module: ModuleType, tap: Tap) -> None:
             named = {f"{tag}/{name}": value for name, value in values.items() if not isinstance(value, str)}
             _heard(named, argument(args, kwargs, 3, "global_step"), tap)
 
+    if TENSORBOARD in tap.feed.me.settings.to:
+        tap.hear(module.SummaryWriter, "__init__", after=lambda args, kwargs, result: _announce(args[0], tap.feed))
     tap.hear(module.SummaryWriter, "add_scalar", before=scalar)
     tap.hear(module.SummaryWriter, "add_scalars", before=scalars)
 
@@ -27,3 +35,17 @@ def arrive(module: ModuleType, tap: Tap) -> None:
 def _heard(data: dict[str, object], step: object, tap: Tap) -> None:
     own_step = int(step) if isinstance(step, int) else None
     tap.feed.logged("tensorboard", data, own_step=own_step, gather=True)
+
+
+def _announce(writer: object, feed: "RowFeed") -> None:
+    """Tell whoever sends where the program keeps its events; those of rank 0 count, and the first of them."""
+    folder = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
+    if not isinstance(folder, str | Path):
+        return
+    place = str(folder) if "://" in str(folder) else str(Path(folder).absolute())
+
+    def announce_as_rank() -> None:
+        if feed.me.rank == 0:
+            announce(feed.me.run_dir, TENSORBOARD, {"folder": place, "host": feed.me.host}, id(writer))
+
+    feed.monitor.when_rank(announce_as_rank)

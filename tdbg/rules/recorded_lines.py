@@ -1,12 +1,24 @@
-"""What the profiler recorded, of all ranks together, in a line."""
+"""What `--capture` and the profiler recorded, in a line each."""
 
 from collections.abc import Sequence
 
 from tdbg.core.events import Observation
+from tdbg.core.observations.capture import CaptureDone, CaptureFailed, CaptureOver, LayersChosen
 from tdbg.core.observations.profiler import ProfilingDone, TraceLost, TraceWritten
 from tdbg.core.tables import counted
 
+CUT_OFF = "captured until it ended"  # it ended before it could tell
 Recorded = tuple[str, Observation]  # who says it, and the last observation of its profiler
+
+
+def describe_capture(event: Observation) -> tuple[str, bool] | None:
+    """The line of the last observation of a capture, and whether pages are there; None where it tells of neither."""
+    done = CaptureDone.of(event)
+    if done is not None:
+        return event.text, done.why is None
+    if any(kind.of(event) is not None for kind in (LayersChosen, CaptureOver, CaptureFailed)):
+        return CUT_OFF, True
+    return None
 
 
 def merge_profiles(recorded: Sequence[Recorded]) -> str:

@@ -1,0 +1,198 @@
+"""What the probe `preflight` sees: one observation for each trial that `tdbg run --preflight` makes, or cannot make."""
+
+from typing import ClassVar
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Observed
+from tdbg.core.tables import joined
+
+SHOWN = 4
+
+
+class Trial(Observed):
+    """One trial before the first update."""
+
+    PROBE = "preflight"
+    TITLE: ClassVar[str] = ""  # in the verdict
+
+    reason: str | None = doc("why the trial was not made; None if it was")
+    root: str = doc("class of the module that was called", "")
+
+    @property
+    def tried(self) -> bool:
+        """True if the trial was made."""
+        return self.reason is None
+
+    def outcome(self) -> str:
+        """What came out of it, in a few words."""
+        return "tried"
+
+    def text(self) -> str:
+        """The trial and its outcome, or why it was not made."""
+        return f"{self.TITLE}: {self.outcome()}" if self.reason is None else f"{self.TITLE}: not tried, {self.reason}"
+
+
+class Refused(Trial):
+    """The forward pass needs other ranks, so nothing was tried."""
+
+    PART = "REFUSED"
+    TITLE = "preflight"
+
+    def text(self) -> str:
+        """Why nothing was tried."""
+        return f"preflight refused: {self.reason}"
+
+
+class EvaluatedTwice(Trial):
+    """The batch ran twice in eval mode, with the same random numbers and with others."""
+
+    PART = "TWICE"
+    TITLE = "evaluation twice"
+
+    repeats: bool = doc("the same random numbers give the same output, bit for bit", True)
+    drew: bool = doc("other random numbers give another output", False)
+    drawn_by: str | None = doc("the dropout function that drew them, if it was one")
+    drawn_at: str | None = doc("file:line of the program that called it")
+
+    def outcome(self) -> str:
+        """Whether the outputs are equal."""
+        if not self.repeats:
+            return "differs each time"
+        if not self.drew:
+            return "the same output"
+        by = f" in {self.drawn_by}" if self.drawn_by else ""
+        return f"another output, from random numbers{by}"
+
+
+class SampleChanged(Trial):
+    """One sample of the batch was changed, in eval mode."""
+
+    PART = "SAMPLE"
+    TITLE = "one sample changed"
+
+    samples: int = doc("samples in the batch", 0)
+    from_loader: bool = doc("a DataLoader's batch shows that dimension 0 holds samples", False)
+    mixed: int = doc("other samples whose outputs changed", 0)
+    ratio: float = doc("their largest change, as a share of the change of the sample's own output", 0.0)
+    pairs: bool = doc("the model compares samples in pairs, as attention over the batch does on purpose", False)
+    module: str | None = doc("the first module whose output changed for them")
+    module_class: str | None = doc("its class")
+
+    def outcome(self) -> str:
+        """How many others changed."""
+        if not self.mixed:
+            return "no other output changes"
+        on_purpose = ", as the model compares samples in pairs" if self.pairs else ""
+        return f"outputs of {self.mixed} of {self.samples - 1} others change{on_purpose}"
+
+
+class LastTokenChanged(Trial):
+    """The last token of each sequence was changed, in eval mode."""
+
+    PART = "LAST_TOKEN"
+    TITLE = "last token changed"
+
+    input: str = doc("the input whose last token was changed", "")
+    positions: int = doc("positions before it", 0)
+    leaking: int = doc("earlier positions whose outputs changed", 0)
+    ratio: float = doc("their largest change, as a share of the change at the changed position", 0.0)
+    module: str | None = doc("the first module whose output changed at them")
+    module_class: str | None = doc("its class")
+
+    def outcome(self) -> str:
+        """How many earlier outputs changed."""
+        return (
+            f"outputs at {self.leaking} of {self.positions} earlier positions change"
+            if self.leaking
+            else "no earlier output changes"
+        )
+
+
+class InputsChanged(Trial):
+    """Each input was shuffled over the batch or changed, in train mode with the same random numbers."""
+
+    PART = "INPUTS"
+    TITLE = "each input changed"
+
+    inputs: list[str] = doc("the inputs that were changed, one at a time", factory=list)
+    ignored: list[str] = doc("those without any effect on the output", factory=list)
+
+    def outcome(self) -> str:
+        """Which are ignored."""
+        return (
+            f"no effect of {joined(self.ignored, SHOWN)}" if self.ignored else f"all {len(self.inputs)} have an effect"
+        )
+
+
+class PaddingChanged(Trial):
+    """What stands at padded positions was changed, in eval mode."""
+
+    PART = "PADDING"
+    TITLE = "padding changed"
+
+    input: str = doc("the input whose padding was changed", "")
+    mask: str = doc("the input that says what is padding", "")
+    padded: int = doc("padded positions", 0)
+    leaks: bool = doc("outputs of real positions changed with the padding", False)
+    mask_works: bool = doc("a mask without padding gives another output", True)
+
+    def outcome(self) -> str:
+        """Whether the padding reaches the output."""
+        if not self.leaks:
+            return "no output of a real position changes"
+        return "outputs change" + ("" if self.mask_works else f", and {self.mask} has no effect")
+
+
+class CustomGradients(Trial):
+    """The backward of each custom `autograd.Function` was compared with differences of its forward, in float64."""
+
+    PART = "GRADIENTS"
+    TITLE = "gradients of custom functions"
+
+    checked: list[str] = doc("the functions whose gradients were compared", factory=list)
+    intended: list[str] = doc("those left alone: the forward is constant in pieces, or returns its input", factory=list)
+    unchecked: list[str] = doc("those that could not be compared, and why", factory=list)
+    wrong: list[str] = doc("those with a wrong gradient", factory=list)
+    input: str = doc("of the first of them: the input whose gradient is wrong", "")
+    backward: float = doc("its derivative in one direction, by backward", 0.0)
+    differences: float = doc("the same by differences of the forward", 0.0)
+    defined_at: str = doc("file:line of the first wrong function's backward", "")
+
+    def outcome(self) -> str:
+        """Which are wrong."""
+        if self.wrong:
+            return f"wrong in {joined(self.wrong, SHOWN)}"
+        right = f"right in {joined(self.checked, SHOWN)}" if self.checked else ""
+        intended = f"no derivative to compare with in {joined(self.intended, SHOWN)}" if self.intended else ""
+        return ", ".join(filter(None, (right, intended)))
+
+
+class BatchOverfitted(Trial):
+    """The batch was trained on alone, with another optimizer, on weights that are put back."""
+
+    PART = "OVERFIT"
+    TITLE = "one batch overfitted"
+
+    loss: str = doc("the loss function", "")
+    updates: int = doc("updates with the rate that came furthest", 0)
+    rate: float = doc("that rate", 0.0)
+    first: float = doc("the loss before", 0.0)
+    last: float = doc("the lowest loss", 0.0)
+    fell: bool = doc("the loss fell by a tenth at least", True)
+    falls: bool = doc("it was still falling at one of the rates", False)
+
+    def outcome(self) -> str:
+        """How far the loss fell."""
+        return f"{self.loss} from {self.first:.3g} to {self.last:.3g} in {self.updates} updates{', and still falling' if self.falls else ''}"
+
+
+TRIALS: tuple[type[Trial], ...] = (
+    Refused,
+    EvaluatedTwice,
+    SampleChanged,
+    LastTokenChanged,
+    PaddingChanged,
+    InputsChanged,
+    CustomGradients,
+    BatchOverfitted,
+)

@@ -1,0 +1,79 @@
+"""`--preflight`: nothing of the program's is written. Files are redirected into the run directory, trackers are off.
+
+`file_overlay` has what Python itself opens. Here stand functions that leave that to compiled code (`torch.save`,
+safetensors, sqlite3) and trackers that send: W&B is off by its environment variable, and where the program asks for
+another mode. The supervisor removes the folder at the end.
+"""
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from tdbg.core.host import host_name
+from tdbg.core.rundir import PREFLIGHT_FOLDER
+from tdbg.inject.agent import Agent, agent
+from tdbg.inject.file_overlay import FileOverlay, install_overlay
+from tdbg.inject.imports import when_imported
+
+_overlay: FileOverlay | None = None
+
+
+def arrive(module: ModuleType) -> None:
+    """Python itself is there: the process has just begun."""
+    global _overlay
+    me = agent()
+    _overlay = FileOverlay(str(me.run_dir / PREFLIGHT_FOLDER / host_name()), str(me.run_dir))
+    install_overlay(_overlay)
+    when_imported("sqlite3.dbapi2", lambda loaded: _redirect(loaded, "connect", 0, "database"))
+    when_imported("sqlite3", lambda loaded: _redirect(loaded, "connect", 0, "database"))
+    when_imported("safetensors.torch", _safetensors_loaded)
+    when_imported("safetensors.numpy", _safetensors_loaded)
+    when_imported("safetensors", lambda loaded: _redirect(loaded, "safe_open", 0, "filename", writes=False))
+    when_imported("wandb", _wandb_loaded)
+
+
+def install(me: Agent) -> None:
+    """The same for torch, which is imported."""
+    from tdbg.runtime.torch_hooks import targets
+
+    guard = me.guard("redirects")
+    for place, at, word, writes in (("save", 1, "f", True), ("load", 0, "f", False), ("script-saved", 1, "f", True)):
+        for owner, name in targets(place):
+            guard.call(_redirect, owner, name, at, word, writes=writes)
+
+
+def _redirect(owner: Any, name: str, at: int, word: str, *, writes: bool = True) -> None:
+    """Give a function another path in the place of its argument number ``at``, by the name ``word``."""
+    original = getattr(owner, name, None)
+    if original is not None:
+        setattr(owner, name, _with_other_path(original, at, word, writes=writes))
+
+
+def _with_other_path(original: Callable[..., Any], at: int, word: str, *, writes: bool) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        given = args[at] if at < len(args) else kwargs.get(word)
+        found = _overlay.find_path(given, writes=writes) if _overlay is not None else None
+        if found is not None and at < len(args):
+            args = (*args[:at], found, *args[at + 1 :])
+        elif found is not None:
+            kwargs = {**kwargs, word: found}
+        return original(*args, **kwargs)
+
+    return function
+
+
+def _safetensors_loaded(module: ModuleType) -> None:
+    _redirect(module, "save_file", 1, "filename")
+    _redirect(module, "load_file", 0, "filename", writes=False)
+
+
+def _wandb_loaded(module: ModuleType) -> None:
+    original: Any = module.init
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> object:
+        return original(*args, **{**kwargs, "mode": "disabled"})
+
+    module.init = init  # type: ignore[attr-defined]

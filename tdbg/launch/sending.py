@@ -1,0 +1,178 @@
+"""`--to wandb|tensorboard`: the supervisor's part.
+
+While the program goes on its own run of W&B is written to in rank 0 (`tdbg.inject.metrics.own_wandb_run`); the supervisor
+makes the report for it. After the end a child process for each sink writes all the rest: whatever breaks or hangs there is
+ended with it, in time.
+"""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import IO, Any
+
+from tdbg.core import sink_files
+from tdbg.core.config import Settings
+from tdbg.core.errors import TdbgError
+from tdbg.core.guard import guarded
+from tdbg.core.output import say
+from tdbg.core.rundir import RunDir
+from tdbg.rules.verdict import Verdict
+
+LIMIT_S = 60.0  # for all sinks together, after the end of the program
+LOOK_S = 0.05  # between two looks whether they have ended, so that Ctrl-C is heard
+SAID_AFTER_S = 3.0
+GRACE_S = 2.0  # after a signal to end
+PREFIX = "tdbg: "
+# The process ends itself if nobody is left to end it; `-P`: what lies in the working folder is no part of tdbg.
+STARTER = "import signal, sys; signal.alarm(int(sys.argv.pop(1))); from tdbg.__main__ import main; sys.exit(main())"
+
+
+def check(names: Sequence[str]) -> None:
+    """TdbgError if this environment, whose process writes at the end, lacks the package of a sink."""
+    for name in names:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:  # a folder of that name, such as W&B's own for its offline runs
+            raise TdbgError(f"--to {name} needs the package {name}", f"install the extra: pip install 'tdbg[{name}]'")
+
+
+def reply_to_ranks(run: RunDir) -> None:
+    """Make the report for each rank that waits for it; nothing is raised."""
+    for request in sink_files.list_requests(run.path):
+        with guarded("a rank that gets no reply goes on without it"):
+            sink_files.reply(request, _make_report(run))
+
+
+def _make_report(run: RunDir) -> dict[str, object]:
+    from tdbg.launch import metrics_findings
+    from tdbg.launch.run_sinks import make_report
+    from tdbg.rules.rule_engine import judge_run
+
+    return make_report(run, metrics_findings.join(judge_run(run), run))
+
+
+def send_all(run: RunDir, settings: Settings, verdict: Verdict) -> None:
+    """Write to each sink that does not have all already, within the limit; nothing is raised."""
+    steps = max((row["steps"] for row in verdict.ranks if row["rank"] == 0), default=0)
+
+    def report(error: BaseException) -> None:
+        say(f"--to: nothing more is sent: {type(error).__name__}: {error}")
+
+    with guarded("a sink must not change how the run ends", report):
+        senders = []
+        for name in settings.to:
+            done, lacking = find_own(run, name, steps)
+            if done and not lacking:
+                _say_own(name, done, settings)
+                continue
+            if lacking and not settings.quiet:
+                say(f"--to {name}: {lacking}, so all is written to a new run")
+            senders.append(Sender(run, name, settings.quiet))
+        _wait(senders, talks=not settings.quiet)
+
+
+def find_own(run: RunDir, name: str, steps: int) -> tuple[dict[str, Any], str]:
+    """What became of the program's own run, the last that it began, and why that has not all of so many steps."""
+    announced = sink_files.list_announced(run.path, name)
+    if not announced or name != sink_files.WANDB:
+        return {}, ""
+    latest = announced[-1].get("id")
+    done = next((one for one in sink_files.list_outcomes(run.path, name) if one.get("own") == latest), {})
+    if not done:
+        return {}, f"the program's own run {latest} ended without the report"
+    ended_at = done.get("ended_at")
+    if isinstance(ended_at, int) and ended_at < steps:
+        return done, f"the program's own run {latest} ended at step {ended_at} of {steps}"
+    return done, ""
+
+
+def _say_own(name: str, done: dict[str, Any], settings: Settings) -> None:
+    if done.get("error"):
+        say(f"--to {name}: {done['where']}; {done['error']}")
+    elif not settings.quiet:
+        say(f"--to {name}: {done['where']}, with the report (it was waited for {done.get('waited_s', 0.0):.1f} s)")
+
+
+class Sender:
+    """A process that writes one sink: ``tdbg report RUN --to NAME``, in a session of its own."""
+
+    def __init__(self, run: RunDir, name: str, quiet: bool) -> None:
+        self.run, self.name, self._quiet = run, name, quiet
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("TDBG_")}
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                STARTER,
+                str(int(LIMIT_S + 2 * GRACE_S)),
+                "report",
+                str(run.path),
+                "--to",
+                name,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._said,
+            env=environ,
+            start_new_session=True,
+        )
+
+    def is_working(self) -> bool:
+        """True until it has ended."""
+        return self._process.poll() is None
+
+    def finish(self, why: str) -> None:
+        """Say what became of it. why: it is ended for that, if it still works."""
+        is_late = self.is_working()
+        if is_late:
+            self._end(signal.SIGTERM)
+        self._end(signal.SIGKILL)  # what it has left behind
+        code = self._process.wait(GRACE_S)
+        lines = self._read_lines()
+        if is_late or code:
+            prefix = f"--to {self.name}: "
+            said = lines[0].removeprefix(prefix) if lines else f"the process that writes it ended with {code}"
+            error = why if is_late else said
+            say(f"{prefix}{error}; `tdbg report {self.run.path} --to {self.name}` tries again")
+            sink_files.note_outcome(self.run.path, self.name, "", error=error)
+        elif not self._quiet:
+            say(*lines)
+
+    def _end(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+        until = time.monotonic() + GRACE_S
+        while self.is_working() and time.monotonic() < until:
+            time.sleep(LOOK_S)
+
+    def _read_lines(self) -> list[str]:
+        self._said.seek(0)
+        lines = self._said.read(100_000).decode(errors="replace").splitlines()
+        return [line.removeprefix(PREFIX) for line in lines if line.startswith(PREFIX)][:5]
+
+
+def _wait(senders: Sequence[Sender], *, talks: bool) -> None:
+    begun = time.monotonic()
+    said = not talks
+    why = f"not sent within {LIMIT_S:g} s"
+    try:
+        while working := [one.name for one in senders if one.is_working()]:
+            waited = time.monotonic() - begun
+            if waited > LIMIT_S:
+                break
+            if waited > SAID_AFTER_S and not said:
+                said = True
+                say(f"waiting for --to {' and '.join(working)} (up to {LIMIT_S:g} s); Ctrl-C ends the waiting")
+            time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        why = "interrupted"
+    for sender in senders:
+        sender.finish(why)

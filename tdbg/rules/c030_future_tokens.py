@@ -1,0 +1,55 @@
+"""TD-C030: a model that predicts the next token sees it."""
+
+from collections.abc import Iterable
+
+from tdbg.core.events import Finding
+from tdbg.core.observations.preflight import LastTokenChanged
+from tdbg.core.rundir import ProcessDir
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+
+
+@RULES.add
+class FutureTokens(KindsRule):
+    """Says when outputs at earlier positions depend on a later token, in a model that is trained to predict it.
+
+    What it does: `tdbg run --preflight` changes the last token of each sequence of the first batch, in eval mode.
+    Where the targets of the cross-entropy are the input's next tokens, no output before the last position may
+    change. Where one does, it names the first layer whose output changes.
+
+    Why it matters: Without a causal mask the loss falls fast and far below what is possible, and the model is
+    useless: when text is generated there is no next token to look at.
+
+    Example:
+        TD-C030 error: future tokens are seen: outputs at 63 of 63 earlier positions change with the last token of x
+
+    What to do: Pass `is_causal=True` or a causal mask to attention; look at the sign of the mask, and for
+    convolutions at their padding on the left.
+
+    Thresholds: A ten-thousandth of the change at the last position. Silent unless the targets are the next tokens.
+    """
+
+    code = "TD-C030"
+    title = "future tokens are seen"
+    severity = "error"
+    observes = (LastTokenChanged,)
+
+    def evaluate(self, process: ProcessDir, seen: LastTokenChanged) -> Iterable[tuple[str, Finding]]:
+        if not seen.tried or not seen.leaking or not self.is_news(process, "leaking"):
+            return ()
+        at = f', in "{seen.module}" ({seen.module_class})' if seen.module else ""
+        found = self.make_finding(
+            f"future tokens are seen: outputs at {seen.leaking} of {seen.positions} earlier positions change with the"
+            f" last token of {seen.input}{at}, rank {process.rank}",
+            first_step=seen.step,
+            rank=process.rank,
+            phase="forward",
+            module=seen.module or "",
+            evidence=[
+                f"{seen.root} in eval mode: their largest change is {seen.ratio:g} of that at the last position",
+                f"the targets of the loss are the next tokens of {seen.input}",
+            ],
+            cause="attention has no causal mask, or one that is inverted or not passed on",
+            try_next="pass is_causal=True, or a causal mask, to attention",
+        )
+        return [("leaking", found)]

@@ -1,0 +1,58 @@
+"""TD-C031: a mask of padding that has no effect."""
+
+from collections.abc import Iterable
+
+from tdbg.core.events import Finding
+from tdbg.core.observations.preflight import PaddingChanged
+from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+
+
+@RULES.add
+class MaskIgnored(KindsRule):
+    """Says when padding reaches the outputs of real positions because the mask that the model is given does nothing.
+
+    What it does: `tdbg run --preflight` puts other values at the padded positions of the first batch, in eval mode,
+    and then runs it with a mask that says that nothing is padding. A warning needs both: outputs of real positions
+    change with the padding, and the mask changes nothing. Where the mask has an effect and padding is still seen
+    (a convolution, the backward direction of an LSTM), it is for information.
+
+    Why it matters: The output of a sample then depends on how long the others of its batch are.
+
+    Example:
+        TD-C031 warning: mask has no effect: outputs change with 212 padded positions of x, rank 0
+
+    What to do: Pass the mask on to attention (`key_padding_mask`, `attn_mask`), to the pooling and to packing; look
+    at its sign: True means padding in `nn.MultiheadAttention`, and a real token in Hugging Face's models.
+
+    Thresholds: Silent without an input that says what is padding, and where sequences are padded at the front.
+    """
+
+    code = "TD-C031"
+    title = "a padding mask has no effect"
+    severity = "warning"
+    leads_to = ("TD-C032",)
+    observes = (PaddingChanged,)
+
+    def evaluate(self, process: ProcessDir, seen: PaddingChanged) -> Iterable[tuple[str, Finding]]:
+        if not seen.tried or not seen.leaks or not self.is_news(process, "leaks"):
+            return ()
+        positions = counted(seen.padded, "padded position")
+        what = (
+            f"outputs change with padding: {positions} of {seen.input}, although {seen.mask} has an effect"
+            if seen.mask_works
+            else f"{seen.mask} has no effect: outputs change with {positions} of {seen.input}"
+        )
+        found = self.make_finding(
+            f"{what}, rank {process.rank}",
+            severity="info" if seen.mask_works else self.severity,
+            first_step=seen.step,
+            rank=process.rank,
+            phase="forward",
+            evidence=[f"{seen.root} in eval mode, with other values at the padded positions"],
+            cause="" if seen.mask_works else f"{seen.mask} is not passed on, or is applied where it changes nothing",
+            try_next="apply the mask in attention, in pooling and in packing",
+        )
+        return [("leaks", found)]

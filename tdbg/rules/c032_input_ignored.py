@@ -1,0 +1,51 @@
+"""TD-C032: an input of the model that has no effect."""
+
+from collections.abc import Iterable
+
+from tdbg.core.events import Finding
+from tdbg.core.observations.preflight import InputsChanged
+from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import joined
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+
+
+@RULES.add
+class InputIgnored(KindsRule):
+    """Says when an input that the model is given changes nothing that it returns.
+
+    What it does: `tdbg run --preflight` shuffles each input of the first batch over the batch, one at a time, in
+    train mode with the same random numbers. If everything that the model returns stays the same bit for bit, the
+    input is ignored. Weights that are zero at the beginning (gates, last layers) have small random values meanwhile.
+
+    Why it matters: A condition, a time step or a second view that is dropped on the way raises nothing, and the
+    model learns what it can without it.
+
+    Example:
+        TD-C032 warning: an input has no effect on what the model returns: t, rank 0
+
+    What to do: Follow the input through `forward`: an overwritten name, a branch that is not taken, a detached or
+    multiplied-by-zero path.
+
+    Thresholds: Bit for bit. Inputs whose rows are equal cannot be tried; labels, targets and indices are left alone.
+    """
+
+    code = "TD-C032"
+    title = "an input has no effect"
+    severity = "warning"
+    observes = (InputsChanged,)
+
+    def evaluate(self, process: ProcessDir, seen: InputsChanged) -> Iterable[tuple[str, Finding]]:
+        if not seen.tried or not seen.ignored or not self.is_news(process, "ignored"):
+            return ()
+        everything = len(seen.ignored) == len(seen.inputs)
+        found = self.make_finding(
+            f"an input has no effect on what the model returns: {joined(seen.ignored, 4)}, rank {process.rank}",
+            first_step=seen.step,
+            rank=process.rank,
+            phase="forward",
+            evidence=[f"{seen.root} in train mode, the same random numbers: the output is equal bit for bit"],
+            cause="the output is constant" if everything else "the input is overwritten, or its branch is not taken",
+            try_next="follow the input through forward",
+        )
+        return [("ignored", found)]

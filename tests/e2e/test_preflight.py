@@ -1,0 +1,193 @@
+"""`tdbg run --preflight`: one batch names the bug, the healthy twin has none, and nothing of the program's is written."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, environment, program, torchrun
+
+PREFLIGHT = ("--preflight",)
+NAMED = {  # kind -> code, and a part of the first line
+    "batch-first": ("TD-C029", 'outputs of 15 of 15 others change with one sample, in "lstm" (LSTM)'),
+    "view-for-transpose": ("TD-C029", 'others change with one sample, in "head" (Linear)'),
+    "batch-norm-by-hand": ("TD-C029", "outputs of 15 of 15 others change with one sample"),
+    "attention-batch-first": ("TD-C029", 'others change with one sample, in "attention" (MultiheadAttention)'),
+    "softmax-dimension": ("TD-C029", "outputs of 15 of 15 others change with one sample"),
+    "future-tokens": ("TD-C030", 'at 10 of 10 earlier positions change with the last token of x, in "attention"'),
+    "mask-ignored": ("TD-C031", "mask has no effect: outputs change with"),
+    "input-ignored": ("TD-C032", "an input has no effect on what the model returns: t"),
+    "own-generator": ("TD-C022", "evaluation differs each time, with the same random numbers too"),
+    "custom-gradient": ("TD-G006", "backward of Swish is not the derivative of its forward: for x"),
+    "detached": ("TD-L022", "one batch cannot be overfitted: cross_entropy"),
+    "functional-dropout": ("TD-C022", "dropout is at work in evaluation: dropout at"),
+}
+TRIED = {  # kind -> the trial that its healthy twin must go through
+    "batch-first": "one sample changed",
+    "view-for-transpose": "one sample changed",
+    "batch-norm-by-hand": "one sample changed",
+    "attention-batch-first": "one sample changed",
+    "softmax-dimension": "one sample changed",
+    "future-tokens": "last token changed",
+    "mask-ignored": "padding changed",
+    "input-ignored": "each input changed",
+    "functional-dropout": "evaluation twice",
+    "own-generator": "evaluation twice",
+    "custom-gradient": "gradients of custom functions",
+    "detached": "one batch overfitted",
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_preflight_names_what_is_wrong(watched: Runner, kind: str) -> None:
+    assert_named_first(watched(program("planted_preflight", kind, "fault"), PREFLIGHT), *NAMED[kind])
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_preflight_ends_before_the_first_update_and_keeps_nothing(watched: Runner, kind: str, tmp_path: Path) -> None:
+    result = watched(program("planted_preflight", kind, "healthy"), PREFLIGHT)
+    assert_notes_alone(result)
+    assert result.stdout == ""
+    assert not (tmp_path / "first.pt").exists()
+    assert not (result.folder / "preflight").exists()
+    trial = TRIED.get(kind)
+    assert trial is None or [row["tried"] for row in result.verdict["preflight"] if row["trial"] == trial] == [True]
+    assert any(line.startswith("tdbg: preflight tried: evaluation twice (the same output)") for line in result.said)
+
+
+def list_contents(folder: Path) -> dict[str, bytes | None]:
+    """Every file and folder below it, with what files hold."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def make_old_files(folder: Path) -> None:
+    """What stood there before `writes_files` ran."""
+    (folder / "old-run").mkdir()
+    for name, text in (("before.txt", "x"), ("appended.txt", "old "), ("deleted.txt", ""), ("moved.txt", "moved")):
+        (folder / name).write_text(text)
+    (folder / "old-run" / "a").write_text("a")
+
+
+def test_nothing_of_the_program_is_written(watched: Runner, tmp_path: Path) -> None:
+    make_old_files(tmp_path)
+    before = list_contents(tmp_path)
+    result = watched(program("writes_files"), PREFLIGHT)
+    assert result.code == 0, result.stderr
+    after = {name: held for name, held in list_contents(tmp_path).items() if Path(name).parts[0] != "run"}
+    assert after == before
+    assert result.stdout.splitlines()[0] == "refused refused.bin" and "model.safetensors" in result.stdout
+    assert "updated" not in result.stdout
+    assert any(line.startswith("tdbg: preflight: files that the program writes go to ") for line in result.said)
+    assert not (result.folder / "preflight").exists()
+
+
+def test_without_preflight_the_same_program_writes(watched: Runner, tmp_path: Path) -> None:
+    make_old_files(tmp_path)
+    result = watched(program("writes_files"))
+    assert "updated" in result.stdout and (tmp_path / "out" / "model.pt").exists(), result.stderr
+
+
+LOOPS = {  # program and its arguments -> a trial that must be made
+    "accumulate": ((), "one batch overfitted"),
+    "lbfgs": ((), "one batch overfitted"),
+    "amp": ((), "one batch overfitted"),
+    "compiled": (("whole", "eager"), "one batch overfitted"),
+    "gan": ((), "one sample changed"),
+    "hf_trainer": (("1", "trained"), "one batch overfitted"),
+    "lightning_fit": ((), "one batch overfitted"),
+    "evaluate": ((), ""),
+}
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_loops_end_before_the_first_update_and_write_nothing(watched: Runner, kind: str, tmp_path: Path) -> None:
+    args, trial = LOOPS[kind]
+    result = watched(program(kind, *args), PREFLIGHT)
+    assert_notes_alone(result)
+    assert all(step.skipped for step in result.steps())
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    made = [row["trial"] for row in result.verdict["preflight"] if row["tried"]]
+    assert trial in made if trial else not made, result.stderr
+
+
+def test_under_ddp_one_rank_tries_and_all_end(watched: Runner) -> None:
+    result = watched(torchrun("preflight_ranks", "ddp"), PREFLIGHT)
+    assert result.code == 0 and "updated" not in result.stdout, result.stderr
+    rows = result.verdict["preflight"]
+    assert [row["trial"] for row in rows if row["tried"]] == [
+        "evaluation twice",
+        "one sample changed",
+        "each input changed",
+        "one batch overfitted",
+    ]
+    assert len(rows) == 7
+
+
+SHARED = {
+    "fsdp": "FSDPModule",
+    "fsdp1": "FullyShardedDataParallel",
+    "tensor": "its parameters are sharded",
+    "pipeline": "a pipeline stage",
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_forward_that_needs_other_ranks_is_refused(watched: Runner, kind: str) -> None:
+    result = watched(torchrun("preflight_ranks", kind), PREFLIGHT)
+    assert result.code == 2 and "updated" not in result.stdout, result.stderr
+    assert f"tdbg: preflight refused: a forward pass needs other ranks ({SHARED[kind]})" in result.said
+
+
+def test_a_program_without_an_update_keeps_its_code(watched: Runner) -> None:
+    result = watched(
+        [sys.executable, "-c", "import torch; torch.nn.Linear(2, 2)(torch.ones(2)); raise SystemExit(7)"], PREFLIGHT
+    )
+    assert result.code == 7
+    assert any("nothing, as no update was due" in line for line in result.said), result.stderr
+
+
+SLEEPS = """
+import os, sys, time
+open("mine.txt", "w").write("x")
+print(os.getpid(), os.path.exists("mine.txt"), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, 137)])
+def test_a_program_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    words = [sys.executable, "-m", "tdbg", "run", "--run-dir", "run", "--preflight", "--", sys.executable, "-c", SLEEPS]
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        pid, seen = process.stdout.readline().split()
+        os.kill(int(pid), number)
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, seen) == (code, "True"), stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    assert not (tmp_path / "run" / "preflight").exists()
+    assert "nothing, as no update was due" in stderr
+
+
+def test_a_program_that_fails_keeps_its_code_and_its_files(watched: Runner, tmp_path: Path) -> None:
+    fails = "import torch\nopen('mine.txt', 'w').write('x')\nraise ValueError('before the first update')"
+    result = watched([sys.executable, "-c", fails], PREFLIGHT)
+    assert result.code == 1 and "ValueError: before the first update" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+def test_profile_refuses_preflight() -> None:
+    words = [sys.executable, "-m", "tdbg", "profile", "--preflight", "--", "true"]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "leave out --preflight" in result.stderr
+
+
+@pytest.mark.parametrize("options", [("--exec",), ("--level", "off"), ("--capture", "*"), ("--measure-overhead", "5")])
+def test_what_preflight_excludes_is_refused(options: tuple[str, ...]) -> None:
+    words = [sys.executable, "-m", "tdbg", "run", "--preflight", *options, "--", "true"]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "--preflight" in result.stderr
