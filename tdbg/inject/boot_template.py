@@ -70,6 +70,18 @@ def _is_foreign(run: str) -> bool:
 def _note(what: str, error: Exception) -> None:
     line = "{} {}: {}: {}\n".format(os.getpid(), what, type(error).__name__, " ".join(str(error).split()))
     _append("errors.log", line.encode("utf-8", "replace"))
+    _end_preflight(what)
+
+
+def _end_preflight(what: str) -> None:
+    """A program whose files are not redirected would write them: under --preflight it does not run without tdbg."""
+    if "os" not in WATCH:
+        return
+    text = "tdbg: --preflight ends this process: tdbg could not start in it (" + what + ")\n"
+    try:
+        os.write(2, text.encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(125)
 
 
 class Waker:
@@ -162,10 +174,12 @@ def _install() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 - this file alone is read by any Python
         if not _is_foreign(_run_dir()):
             _append("old-python", b"")
+        _end_preflight("Python 3.11 or later is needed")
         return
     if any(getattr(finder, "tdbg_boot", False) for finder in sys.meta_path):
         return
     if _is_foreign(_run_dir()):
+        _end_preflight("the run directory is another user's")
         return
     _append("woke", b"")
     os.environ.setdefault("TDBG_RUN_DIR", RUN_DIR)  # some launchers pass PYTHONPATH on, but not TDBG_*

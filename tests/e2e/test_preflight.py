@@ -1,6 +1,7 @@
 """`tdbg run --preflight`: one batch names the bug, the healthy twin has none, and nothing of the program's is written."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, environment, program, torchrun
 
+ROOT = Path(__file__).parents[2]
 PREFLIGHT = ("--preflight",)
 NAMED = {  # kind -> code, and a part of the first line
     "batch-first": ("TD-C029", 'outputs of 15 of 15 others change with one sample, in "lstm" (LSTM)'),
@@ -191,3 +193,20 @@ def test_what_preflight_excludes_is_refused(options: tuple[str, ...]) -> None:
     words = [sys.executable, "-m", "tdbg", "run", "--preflight", *options, "--", "true"]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     assert result.returncode == 2 and "--preflight" in result.stderr
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize("broken", ["tdbg/inject/redirects.py", "tdbg/probes/preflight/__init__.py"])
+def test_a_program_does_not_run_where_preflight_cannot_start(broken: str, tmp_path: Path) -> None:
+    """It would write its files, and train on."""
+    shutil.copytree(ROOT / "tdbg", tmp_path / "copy" / "tdbg")
+    (tmp_path / "copy" / broken).write_text("this is no Python")
+    (tmp_path / "work").mkdir()
+    run = [sys.executable, "-P", "-m", "tdbg", "run", "--run-dir", str(tmp_path / "run"), "--preflight", "--"]
+    env = environment({"PYTHONPATH": str(tmp_path / "copy"), "PYTHONDONTWRITEBYTECODE": "1"})
+    done = subprocess.run(
+        [*run, *program("writes_files")], cwd=tmp_path / "work", env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 125, done.stderr
+    assert "tdbg: --preflight ends this process: tdbg could not start in it" in done.stderr
+    assert list((tmp_path / "work").iterdir()) == []

@@ -44,6 +44,8 @@ def arrive(module: ModuleType) -> None:
     if me.settings.level == "off":
         return
     me.guard("monitor").call(Rank, me, begun)
+    if me.settings.preflight and "preflight" not in [probe.name for probe in getattr(me.monitor, "lasting", ())]:
+        raise RuntimeError("the trials could not be set up")  # the boot file ends the process
     if me.settings.records:
         me.guard("records").call(log_recorder.install, me)
         if me.feed is not None:
