@@ -177,6 +177,18 @@ CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], st
         lambda: [Row(1.0, 0, values={"schedule/planned_steps": 600.0}), *map(tdbg_row, range(6))],
         "600 steps were run, and 500 were planned",
     ),
+    "more passes over a loader that validates too": (
+        "TD-K009",
+        lambda: [
+            Row(1.0, 0, values={"schedule/planned_steps": 500.0, "schedule/planned_epochs": 2.0}, source="tdbg"),
+            *map(tdbg_row, range(6)),
+        ],
+        lambda: [
+            Row(1.0, 0, values={"schedule/planned_steps": 600.0, "schedule/planned_epochs": 2.0}, source="tdbg"),
+            *map(tdbg_row, range(6)),
+        ],
+        "600 steps were run, and 500 were planned",
+    ),
     "a loss that is NaN": (
         "TD-K011",
         lambda: epochs(val__loss=lambda e: float("nan") if e in (4, 7) else falling(e), val__acc1=rising),

@@ -15,7 +15,7 @@ class BeyondPlan(Rule):
 
     What it does: A trainer says how far it means to go as it begins; it stands in schedule/planned_steps and
     schedule/planned_epochs, which a program may log itself, of its `OpsSchedule`, say. These are compared with the
-    steps and the passes over the training data that tdbg counted.
+    steps that tdbg counted; where no steps were planned, with the passes over the training data.
 
     Why it matters: The length of an epoch was taken for something else (batches before accumulation, samples, the
     data of all ranks): learning rates, warm-up and the intervals in fractions of the run are all off by that factor.
@@ -37,15 +37,16 @@ class BeyondPlan(Rule):
         for rank in sorted(seen.tally.last):
             own = seen.orders.get(("tdbg", rank))
             planned_epochs, planned_steps = _planned_amount(seen, EPOCHS, rank), _planned_amount(seen, STEPS, rank)
-            if planned_epochs and own is not None and own.epochs:
+            last = own.last_step if own is not None else seen.tally.last[rank].step
+            if planned_steps:  # exact, while one loader for training and validation is passed over more often
+                if last > planned_steps:
+                    yield self._make_plan_finding(f"{last} steps were run, and {planned_steps:g} were planned", rank)
+                    return
+            elif planned_epochs and own is not None and own.epochs:
                 done = len(own.epochs)  # not the last less the first: a look at the training data counts as a pass too
                 if done > planned_epochs:
                     yield self._make_plan_finding(f"{done} epochs were run, and {planned_epochs:g} were planned", rank)
                     return
-            last = own.last_step if own is not None else seen.tally.last[rank].step
-            if planned_steps and last > planned_steps:
-                yield self._make_plan_finding(f"{last} steps were run, and {planned_steps:g} were planned", rank)
-                return
 
     def _make_plan_finding(self, title: str, rank: int) -> Finding:
         return self.make_finding(
