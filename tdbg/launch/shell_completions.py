@@ -34,7 +34,7 @@ def find_target(shell: str) -> Target:
         script = data / "tdbg.bash"
         return Target(script, home / ".bashrc", f"[ -r {_quote(script)} ] && . {_quote(script)}")
     script = data / "_tdbg"
-    needs = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }"
+    needs = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }"
     startup = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
     return Target(script, startup, f"[[ -r {_quote(script)} ]] && {{ {needs}; . {_quote(script)}; }}")
 
