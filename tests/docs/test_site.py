@@ -96,9 +96,11 @@ SHADOWS = (
 
 def test_search_finds_a_page_offline(browser: Browser, address: str) -> None:
     load(browser, f"{address}/index.html")
-    field = "[...document.querySelectorAll('*')].map(part => part.shadowRoot?.querySelector('input')).find(Boolean)"
-    browser.until(f"document.querySelector('.md-search__button').click(), {field} !== undefined")
-    browser.value(f"{field}.focus()")
+    host = "[...document.querySelectorAll('*')].find(part => part.shadowRoot?.querySelector('input'))"
+    browser.until(f"{host} !== undefined")
+    browser.value("document.querySelector('.md-search__button').click()")
+    field = f"{host}.shadowRoot.querySelector('input')"
+    browser.until(f"{field}.focus(), {host}.shadowRoot.activeElement === {field}")
     browser.ask("Input.insertText", text="straggler")
     browser.until(f"({SHADOWS}).includes('A rank hangs or is slow')")
     assert [url for url in browser.requests if not url.startswith((address, "data:", "blob:"))] == []
