@@ -4,12 +4,13 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run profile report status control filter-logs inspect-pages trace metrics flags explain doctor demo hook trust' ;;
+        '') reply='run profile report status control filter-logs inspect-pages trace metrics flags explain doctor demo hook completions trust' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'trace') reply='show advise flame compare slice' ;;
         'metrics') reply='show dump plot compare sanity' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
+        'completions') reply='install remove' ;;
         *) reply='' ;;
     esac
 }
@@ -59,6 +60,9 @@ _tdbg_options() {
         'hook') reply='-h --help' ;;
         'hook install') reply='--python --color -h --help' ;;
         'hook remove') reply='--python --color -h --help' ;;
+        'completions') reply='-h --help' ;;
+        'completions install') reply='--shell --color -h --help' ;;
+        'completions remove') reply='--shell --color -h --help' ;;
         'trust') reply='--remove --list --json --color -h --help' ;;
         *) reply='' ;;
     esac
@@ -311,6 +315,10 @@ _tdbg_kind() {
         'hook install --color') reply='WHEN' ;;
         'hook remove --python') reply='FILE' ;;
         'hook remove --color') reply='WHEN' ;;
+        'completions install --shell') reply='NAME' ;;
+        'completions install --color') reply='WHEN' ;;
+        'completions remove --shell') reply='NAME' ;;
+        'completions remove --color') reply='WHEN' ;;
         'trust --color') reply='WHEN' ;;
         *) reply='' ;;
     esac

@@ -59,6 +59,7 @@ COMMANDS = (
     Entry("doctor", "Show what tdbg sees here: versions, settings and their sources."),
     Entry("demo", "Train a small model under tdbg, with a fault if you like."),
     Entry("hook", "Install or remove the hook for Pythons that ignore PYTHONPATH."),
+    Entry("completions", "Install or remove the completions of commands, options and runs."),
     Entry("trust", "Allow a folder's configuration to run, send and load things."),
     Entry("docs", "Write the generated files: man pages, completions, help, docs.", hidden=True),
 )
@@ -172,7 +173,7 @@ def _run(spec: Command | Group, path: str, words: list[str]) -> int:
     if isinstance(spec, Group):
         words = spec.reorder(words) if spec.reorder else words
         if not words:
-            raise TdbgError(f"`{path}` needs a subcommand: {', '.join(spec.names)}", f"`{path} --help` describes them")
+            return _list_subcommands(spec, path)
         if words[0] in spec.names:
             return _run(spec.load(words[0]), f"{path} {words[0]}", words[1:])
     else:
@@ -182,6 +183,14 @@ def _run(spec: Command | Group, path: str, words: list[str]) -> int:
     from tdbg.cli import parser
 
     return parser.run(spec, path, words)
+
+
+def _list_subcommands(spec: Group, path: str) -> int:
+    """Say which subcommands a group has; wrong use, as one is needed."""
+    width = max(map(len, spec.names))
+    rows = [f"  {name.ljust(width)}  {summary}" for name, summary in spec.summaries()]
+    say(f"`{path}` needs a subcommand:", *rows, f"`{path} SUBCOMMAND --help` shows its options")
+    return TdbgError.exit_code
 
 
 def _print_page(spec: Command | Group, path: str) -> int:

@@ -17,6 +17,7 @@ HELP = """Explain the code of a finding or of an advice, and what to do.
     Examples:
         tdbg explain TD-N001
         tdbg explain TD-P101 TD-P102
+        tdbg explain memory
         tdbg explain
     """
 OPTIONS: Options = {"json": JSON}
@@ -33,6 +34,13 @@ def run(args: ExplainArgs) -> int:
     """Print the pages, or the table of all."""
     from tdbg.core.rule_base import RULE_CATALOG
 
+    matches = search(args.codes)
+    if matches:
+        if args.json:
+            print_json("rules", [describe(rule) for rule in matches])
+        else:
+            print_rules(matches)
+        return 0
     if args.codes:
         rules = list({rule.code: rule for rule in map(RULE_CATALOG.find, args.codes)}.values())
         if not args.json:
@@ -45,8 +53,35 @@ def run(args: ExplainArgs) -> int:
     if args.json:
         print_json("rules", [describe(rule) for rule in RULE_CATALOG])
         return 0
-    print_table(("code", "severity", "title"), [(rule.code, rule.severity, rule.title) for rule in RULE_CATALOG])
+    print_rules(list(RULE_CATALOG))
     return 0
+
+
+def search(words: "Sequence[str]") -> "list[AnyRule]":
+    """Find the rules whose title or page has all of the words, those with a word in the title first.
+
+    A word with a digit or with TD- at its beginning is a code, and no code is searched for.
+    """
+    from tdbg.core.rule_base import RULE_CATALOG
+
+    wanted = [word for text in words for word in text.lower().split()]
+    if not wanted or any(word.startswith("td-") or not set("0123456789").isdisjoint(word) for word in wanted):
+        return []
+    texts = {rule.code: f"{rule.title}\n{rule.page()}".lower() for rule in RULE_CATALOG}
+    found = [rule for rule in RULE_CATALOG if all(_has_word(texts[rule.code], word) for word in wanted)]
+    return sorted(found, key=lambda rule: -sum(_has_word(rule.title.lower(), word) for word in wanted))
+
+
+def _has_word(text: str, word: str) -> bool:
+    """True if a word of the text begins so."""
+    import re
+
+    return re.search(rf"(?<!\w){re.escape(word)}", text) is not None
+
+
+def print_rules(rules: "Sequence[AnyRule]") -> None:
+    """Print code, severity and title of each."""
+    print_table(("code", "severity", "title"), [(rule.code, rule.severity, rule.title) for rule in rules])
 
 
 def describe(rule: "AnyRule") -> dict[str, Any]:
@@ -59,5 +94,5 @@ def page_text(rule: "AnyRule") -> str:
     return f"{rule.code} ({rule.severity}): {rule.title}\n\n{rule.page()}"
 
 
-ARGUMENT = Argument("CODE|ADVICE", "Codes of findings or advice, such as TD-N001; all if left out.", field="codes")
+ARGUMENT = Argument("CODE|ADVICE", "Codes, such as TD-N001, or words to search for; all if left out.", field="codes")
 COMMAND = Command(run, ExplainArgs, HELP, OPTIONS, ARGUMENT)

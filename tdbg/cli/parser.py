@@ -11,6 +11,14 @@ from tdbg.core.command_spec import Args, Argument, Command, Group, Option, conve
 from tdbg.core.errors import TdbgError
 
 Parser = TyperCommand | TyperGroup
+# What other tools call an option: ours that does it, and the command line for a command that lacks it.
+FOREIGN_OPTIONS = {
+    "--verbose": ("--all", "tdbg report --all"),
+    "-v": ("--all", "tdbg report --all"),
+    "--grep": ("--regex", "tdbg filter-logs --regex"),
+    "--pattern": ("--regex", "tdbg filter-logs --regex"),
+    "--search": ("--regex", "tdbg filter-logs --regex"),
+}
 ANOTHER_NAME = "__"  # begins the name of a parameter that holds what was typed by an old name
 
 
@@ -159,6 +167,11 @@ def _wrong_use(error: typer.TyperException, path: str) -> TdbgError:
     if near and context is not None:
         hidden = {name for param in context.command.params if getattr(param, "hidden", False) for name in param.opts}
         near = [name for name in near if name not in hidden]
+    typed = getattr(error, "option_name", "")
+    if typed in FOREIGN_OPTIONS and context is not None:
+        option, line = FOREIGN_OPTIONS[typed]
+        known = {name for param in context.command.params for name in param.opts}
+        near = [option if option in known else f"`{line}`"]
     text = (error.message if near is not None else error.format_message()).strip().rstrip(".")
     hint = f"did you mean {' or '.join(near[:2])}? " if near else ""
     return TdbgError(text[:1].lower() + text[1:], hint + _how_to_use(context.command_path if context else path))

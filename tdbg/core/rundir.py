@@ -29,6 +29,7 @@ SCHEMA = 1
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 HALF_FILE_PATIENCE_S = 0.5
 RUNS = "tdbg_runs"
+NEWEST_WORDS = ("last", "latest", "newest", "-1")  # what users type for the newest run
 EVENTS = "events.jsonl"
 FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
 STATE_FILE = run_files.STATE_FILE
@@ -245,6 +246,8 @@ class RunDir:
             raise TdbgError(
                 f"{given} is not a run directory: it has no {STATE_FILE}", "name the directory `tdbg run` made"
             )
+        if str(where).lower() in NEWEST_WORDS:
+            raise TdbgError(f"there is no {given}", "leave the name out: the newest run is the default")
         raise TdbgError(f"there is no {given}", f"`ls {RUNS}` shows the runs of this folder")
 
     def info(self) -> dict[str, Any]:

@@ -65,12 +65,28 @@ def test_an_unknown_code_is_told_in_the_words_of_its_user(code, near, capsys):
     assert what.endswith(f"no finding has the code '{code}'") and near in hint
 
 
-def test_a_word_is_looked_for_in_the_titles(capsys):
-    assert main(["explain", "nan"]) == 2
-    told = capsys.readouterr().err
-    assert "in titles: " in told and "TD-N001 (first NaN or Inf)" in told and "TD-N005" not in told
-    assert main(["explain", "e"]) == 2
-    assert capsys.readouterr().err.rstrip().endswith("more")
+def test_a_word_is_searched_in_titles_and_texts(capsys):
+    assert main(["explain", "nan"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    codes = [row[0] for row in rows]
+    assert rows[0] == ["code", "severity", "title"]
+    titled = [row for row in rows[1:] if "NaN" in row[2]]
+    assert rows[1 : 1 + len(titled)] == titled and "TD-N001" in codes, "those with the word in the title come first"
+    assert len(titled) < len(rows) - 1, "texts are searched too"
+    assert main(["explain", "loss", "nan"]) == 0
+    both = capsys.readouterr().out
+    assert "TD-N002" in both and len(both.splitlines()) < len(rows)
+
+
+def test_words_are_searched_with_json(capsys):
+    assert main(["explain", "memory", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kind"] == "rules" and "TD-M001" in [item["code"] for item in found["data"]]
+
+
+def test_a_word_that_stands_nowhere_is_wrong_use(capsys):
+    assert main(["explain", "qwertz"]) == 2
+    assert "no finding has the code 'qwertz'" in capsys.readouterr().err
 
 
 def test_several_codes_are_explained_one_after_the_other(capsys):

@@ -30,6 +30,7 @@ MEANINGS = {
     "--rank": "only these ranks",
     "--ranks": "only these ranks",
     "--run-dir": "where the run is kept",
+    "--shell": "which shell is set up",
     "--scores": "part datapoints by the scores in a file",
     "--group-by": "part datapoints by a number or a name",
     "--step": "only these steps",

@@ -33,6 +33,7 @@ SAID = {
     "status": "running",
     "inspect-pages": "layers.0.attn:output",
     "explain": "TD-N001",
+    "explain memory": "TD-M001",
     "doctor": "torch",
     "control": "extreme",
 }
@@ -101,4 +102,5 @@ def test_every_command_of_the_page_works(folder: Path, line: str, request: pytes
     may_find_nothing = head == "filter-logs" or "scan" in words
     assert result.code in ((0, 1) if may_find_nothing else (0,)), (words, result.stdout, result.stderr)
     assert "Traceback" not in result.stderr
-    assert SAID.get(head, "") in result.stdout + result.stderr, (words, result.stdout, result.stderr)
+    said = SAID.get(" ".join(words[1:3]), SAID.get(head, ""))
+    assert said in result.stdout + result.stderr, (words, result.stdout, result.stderr)

@@ -17,6 +17,7 @@ OTHER_WAYS = {
     "launch/join.py": "the run directory itself, and tdbg_runs",
     "launch/startup_files.py": "site-packages, which the user names",
     "launch/orphans.py": "/dev/null",
+    "launch/shell_completions.py": "the user's own shell, which the user names",
     "cli/__init__.py": "/dev/null",
     "cli/generate/__init__.py": "the source tree",
     "cli/flags.py": "a file that the user names",
@@ -79,6 +80,7 @@ def test_what_lies_in_a_run_directory_is_opened_in_one_place() -> None:
 
 # Files that open something to read by themselves: what it is.
 OTHER_READS = {
+    "launch/shell_completions.py": "start-up files of the user's own shell",
     "core/registry.py": "what installed packages register, in their own folders",
     "core/run_files.py": "the one place",
     "core/files.py": "a descriptor that the one place opened",
