@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tools import terminal_picture
+from tests.docs import terminal_picture
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_picture_is_current() -> None:
-    """If this fails, run `python tools/terminal_picture.py`."""
-    words = [sys.executable, "tools/terminal_picture.py", "--check"]
+    """If this fails, run `python -m tests.docs.terminal_picture`."""
+    words = [sys.executable, "-m", "tests.docs.terminal_picture", "--check"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -1,7 +1,7 @@
 """Draw the picture of README.md, docs/assets/demo.svg, from a real run of `tdbg demo --fault backward-nan`.
 
-    python tools/terminal_picture.py            write it
-    python tools/terminal_picture.py --check    run the demo again; exit code 1 if the picture says something else
+    python -m tests.docs.terminal_picture            write it
+    python -m tests.docs.terminal_picture --check    run the demo again; exit code 1 if the picture says something else
 
 The check compares the stable parts: the finding, where it was, its cause and what to try. Times, costs and losses
 differ from one machine to the next, so numbers other than the step are left out of the comparison.
@@ -15,7 +15,7 @@ import tempfile
 from html import escape
 from pathlib import Path
 
-PICTURE = Path(__file__).parents[1] / "docs" / "assets" / "demo.svg"
+PICTURE = Path(__file__).parents[2] / "docs" / "assets" / "demo.svg"
 COMMAND = "tdbg demo --fault backward-nan"
 COLUMNS = 100
 STABLE = ("TD-", "made by", "cause:", "try:", "followed by:")
