@@ -18,7 +18,6 @@ from tdbg.rules.rule_engine import judge_run
 from tests.e2e.conftest import environment
 from tests.metrics.wandb_files import runs
 
-
 SECRET = "hunter-of-mine"  # nothing but the word before it says that it is one
 KEY = "0123456789abcdef" * 2
 ANONYMOUS = f"""
