@@ -131,7 +131,7 @@ def send(name: str, run: "RunDir", verdict: "Verdict", notes: list[str]) -> None
             why = str(error)
         elif isinstance(error, OSError) and error.strerror:
             why = f"{error.strerror}{f': {error.filename}' if error.filename else ''}"
-        hint = f"nothing else is changed: `tdbg report {run.path} --to {name}` tries again"
+        hint = f"nothing else is changed; try again: `tdbg report {run.path} --to {name}`"
         raise TdbgError(f"--to {name}: {' '.join(redact_text(why).split())[:300]}", hint) from None
 
     where = ""

@@ -377,7 +377,15 @@ def _phases(key: str, value: object) -> list[str]:
 
 
 def _sinks(key: str, value: object) -> list[str]:
-    return list(dict.fromkeys(_choice(sink_files.NAMES)(key, word) for word in _words(key, value)))
+    return list(dict.fromkeys(_sink(word) for word in _words(key, value)))
+
+
+def _sink(word: str) -> str:
+    for name in sink_files.NAMES:
+        if word.lower() == name:
+            return name
+    hint = f"{suggest(word, sink_files.NAMES, '')} choose from: {', '.join(sink_files.NAMES)}".lstrip()
+    raise TdbgError(f"--to: unknown sink {word!r}", hint)
 
 
 def _url(key: str, value: object) -> str:

@@ -160,7 +160,7 @@ class Step(Event):
     checked: str = doc("gradients looked at: all, some (small tensors), none", "none")
     scale: Number | None = doc("loss scale of GradScaler")
     skipped: bool = doc("GradScaler skipped the update", False)
-    skipped_in_a_row: int = doc("updates skipped one after the other, up to this one", 0)
+    skipped_in_a_row: int = doc("number of consecutive skipped updates, including this one", 0)
     loader_ms: float | None = doc("wait for batches")
     forward_ms: float | None = doc("in root modules, host time")
     backward_ms: float | None = doc("in backward, host time")

@@ -9,7 +9,7 @@ from tdbg.core import run_files, sink_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.host import host_name
 from tdbg.core.lazy_pattern import lazy_pattern
-from tdbg.core.redaction import redact_flags, redact_text
+from tdbg.core.redaction import redact_argv, redact_flags, redact_text
 from tdbg.core.rundir import RunDir
 from tdbg.core.tables import counted
 from tdbg.metrics.rows.row import Row
@@ -40,7 +40,7 @@ def write_to_sink(run: RunDir, name: str, report: dict[str, Any]) -> str:
     sink, where = _open_sink(run, name)
     if _is_disabled(sink):
         sink.close()
-        return "nothing is written: W&B is disabled (WANDB_MODE)"
+        return "nothing was sent: WANDB_MODE=disabled"
     steps = 0
     for row in _read_rows(run):
         sink.write(row)
@@ -51,7 +51,7 @@ def write_to_sink(run: RunDir, name: str, report: dict[str, Any]) -> str:
     place = where or _describe_wandb(sink)
     sink.close()
     findings = counted(len(report["findings"]), "finding")
-    return f"{counted(steps, 'step record')}, {findings} and the report are in {place}"
+    return f"wrote {counted(steps, 'step record')}, {findings} and the report to {place}"
 
 
 def _read_rows(run: RunDir) -> Iterator[Row]:
@@ -96,7 +96,7 @@ def _list_announced(run: RunDir, name: str) -> list[dict[str, Any]]:
 
 
 def _open_wandb(run: RunDir) -> MetricSink:
-    """A new run; nothing of this process or machine is told."""
+    """A new run. Its config names the run, its command, level and flags; W&B records nothing of the process or machine."""
     import wandb
 
     from tdbg.metrics.sinks.wandb_ import WandbSink
@@ -128,8 +128,8 @@ def _open_wandb(run: RunDir) -> MetricSink:
     flags = info.get("flags")
     sink.config(
         {
-            "tdbg/run": str(run.path),
-            "tdbg/command": [redact_text(str(word), strict=True) for word in info.get("command") or []],
+            "tdbg/run": run.path.name,
+            "tdbg/command": redact_argv([str(word) for word in info.get("command") or []]),
             "tdbg/level": info.get("level"),
             "tdbg/flags": redact_flags(flags) if isinstance(flags, dict) else {},
         }
@@ -144,8 +144,8 @@ def _is_disabled(sink: MetricSink) -> bool:
 
 
 def _describe_wandb(sink: Any) -> str:
-    """The new run, and how it gets to the server if it is not there."""
+    """The new run, and how to upload it if it is offline."""
     run = sink.run
-    if run.url:
-        return f"{run.url}"
-    return f"the offline run {Path(run.dir).parent}: `wandb sync {Path(run.dir).parent}`"
+    if run.url:  # the query of an anonymous run's URL may hold its API key
+        return redact_text(str(run.url).partition("?")[0])
+    return f"the offline run {Path(run.dir).parent}; upload it with `wandb sync {Path(run.dir).parent}`"

@@ -37,7 +37,10 @@ def check(names: Sequence[str]) -> None:
     for name in names:
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:  # a folder of that name, such as W&B's own for its offline runs
-            raise TdbgError(f"--to {name} needs the package {name}", f"install the extra: pip install 'tdbg[{name}]'")
+            raise TdbgError(
+                f"--to {name}: the package {name} is not installed in tdbg's environment",
+                f"install the extra: pip install 'tdbg[{name}]'",
+            )
 
 
 def reply_to_ranks(run: RunDir) -> None:
@@ -60,7 +63,7 @@ def send_all(run: RunDir, settings: Settings, verdict: Verdict) -> None:
     steps = max((row["steps"] for row in verdict.ranks if row["rank"] == 0), default=0)
 
     def report(error: BaseException) -> None:
-        say(f"--to: nothing more is sent: {type(error).__name__}: {error}")
+        say(f"--to: sending stopped: {type(error).__name__}: {error}")
 
     with guarded("a sink must not change how the run ends", report):
         senders = []
@@ -70,7 +73,7 @@ def send_all(run: RunDir, settings: Settings, verdict: Verdict) -> None:
                 _say_own(name, done, settings)
                 continue
             if lacking and not settings.quiet:
-                say(f"--to {name}: {lacking}, so all is written to a new run")
+                say(f"--to {name}: {lacking}; writing everything to a new run")
             senders.append(Sender(run, name, settings.quiet))
         _wait(senders, talks=not settings.quiet)
 
@@ -83,10 +86,10 @@ def find_own(run: RunDir, name: str, steps: int) -> tuple[dict[str, Any], str]:
     latest = announced[-1].get("id")
     done = next((one for one in sink_files.list_outcomes(run.path, name) if one.get("own") == latest), {})
     if not done:
-        return {}, f"the program's own run {latest} ended without the report"
+        return {}, f"run {latest} of the program ended before tdbg added the report"
     ended_at = done.get("ended_at")
     if isinstance(ended_at, int) and ended_at < steps:
-        return done, f"the program's own run {latest} ended at step {ended_at} of {steps}"
+        return done, f"run {latest} of the program ended at step {ended_at} of {steps}"
     return done, ""
 
 
@@ -94,7 +97,8 @@ def _say_own(name: str, done: dict[str, Any], settings: Settings) -> None:
     if done.get("error"):
         say(f"--to {name}: {done['where']}; {done['error']}")
     elif not settings.quiet:
-        say(f"--to {name}: {done['where']}, with the report (it was waited for {done.get('waited_s', 0.0):.1f} s)")
+        waited_s = done.get("waited_s", 0.0)
+        say(f"--to {name}: {done['where']}, and the report (the program waited {waited_s:.1f} s for it)")
 
 
 class Sender:
@@ -137,9 +141,9 @@ class Sender:
         lines = self._read_lines()
         if is_late or code:
             prefix = f"--to {self.name}: "
-            said = lines[0].removeprefix(prefix) if lines else f"the process that writes it ended with {code}"
+            said = lines[0].removeprefix(prefix) if lines else f"the sending process exited with code {code}"
             error = why if is_late else said
-            say(f"{prefix}{error}; `tdbg report {self.run.path} --to {self.name}` tries again")
+            say(f"{prefix}{error}; try again: `tdbg report {self.run.path} --to {self.name}`")
             sink_files.note_outcome(self.run.path, self.name, "", error=error)
         elif not self._quiet:
             say(*lines)
@@ -162,7 +166,7 @@ class Sender:
 def _wait(senders: Sequence[Sender], *, talks: bool) -> None:
     begun = time.monotonic()
     said = not talks
-    why = f"not sent within {LIMIT_S:g} s"
+    why = f"timed out after {LIMIT_S:g} s"
     try:
         while working := [one.name for one in senders if one.is_working()]:
             waited = time.monotonic() - begun
@@ -170,7 +174,7 @@ def _wait(senders: Sequence[Sender], *, talks: bool) -> None:
                 break
             if waited > SAID_AFTER_S and not said:
                 said = True
-                say(f"waiting for --to {' and '.join(working)} (up to {LIMIT_S:g} s); Ctrl-C ends the waiting")
+                say(f"waiting for --to {' and '.join(working)} (up to {LIMIT_S:g} s); press Ctrl-C to stop waiting")
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         why = "interrupted"

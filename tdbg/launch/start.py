@@ -83,7 +83,7 @@ def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], 
 
 
 def _check_replace(settings: Settings) -> None:
-    """With --exec nobody is left to copy output, to stop the run or to change its exit code."""
+    """With --exec no process of tdbg is left to copy output, to stop the run or to change its exit code."""
     asked = {
         "--tee": settings.tee,
         "--stop-on": settings.stop_on,
@@ -99,7 +99,9 @@ def _check_replace(settings: Settings) -> None:
     }
     for option, given in asked.items():
         if given:
-            raise TdbgError(f"{option} needs a supervisor, and --exec leaves none", f"leave out --exec or {option}")
+            raise TdbgError(
+                f"{option} needs tdbg to stay running, and --exec replaces it", f"leave out --exec or {option}"
+            )
 
 
 def plan(

@@ -111,7 +111,8 @@ class Triggers(Probe):
             5 skipped updates in a row, and what --when says. Losses on the host count between records, too.
     Emits:  a Trigger event. Its own triggers dump the last step records, the history of tensors and the batch,
             at most three times a run, and raise the level by one for 20 steps; the same one rests for 200 steps.
-            After a loss spike five steps are on record, paid from the allowance: they tell a spike from a jump.
+            After a loss spike, five steps are recorded at the expense of the allowance, to tell a spike from a
+            lasting jump.
             A user's does what --then says.
     Cost:   2 us a record, 1 to 5 us a condition more. A dump is booked as a report, apart from the budget.
     Limits: sees the steps that are on record; between them, where the loss is on the host, what the loss, the step's

@@ -22,9 +22,8 @@ class ForwardUnseen(Rule):
     Example:
         TD-C004 warning: rank 0: no module's forward was seen
 
-    What to do: Call the model itself, `model(x)`, never `model.forward(x)`: the latter goes past every hook,
-    those of DDP and FSDP too. Where the parameters belong to no module, only steps, losses and gradients are
-    seen: a note.
+    What to do: Call the model itself, `model(x)`: `.forward()` bypasses every hook, those of DDP and FSDP too.
+    Parameters outside any module give a note: only steps, losses and gradients are watched.
 
     Thresholds: None.
     """
@@ -47,7 +46,9 @@ class ForwardUnseen(Rule):
             rank=process.rank,
             phase="forward",
             severity="info" if of_tensors else self.severity,
-            cause="the model is made of plain tensors" if of_tensors else "the model is called through .forward()",
+            cause="the parameters are plain tensors, not part of an nn.Module"
+            if of_tensors
+            else "the model is called through .forward()",
             try_next="steps, losses and gradients are watched all the same"
             if of_tensors
             else "call model(x), not model.forward(x)",

@@ -1,4 +1,4 @@
-"""TD-D014: the model gets inputs of 0 to 255."""
+"""TD-D014: unscaled byte inputs."""
 
 from dataclasses import dataclass
 
@@ -20,26 +20,26 @@ class _State:
 
 @RULES.add
 class ByteInputs(ObservingRule[_State]):
-    """Notes that float inputs reach the model with the values of bytes, 0 to 255.
+    """Notes that float inputs of the model have the values of bytes, 0 to 255.
 
-    What it does: In the opening inspection it reads range and deviation of the float inputs that the model is
-    called with in training. It speaks when none is below 0, the greatest lies from 200 to 255, and every batch
-    has a deviation of 20 or more.
+    What it does: In the opening inspection it reads the range and standard deviation of the float inputs of the
+    model in training; it reports when no value is below 0, the maximum is between 200 and 255, and every batch
+    has a standard deviation of at least 20.
 
-    Why it matters: A model trained on inputs a hundred times as large as its initial weights were made for
-    starts with saturated units and gradients of another scale; it often learns slowly, and from few features.
+    Why it matters: Default initialisation expects inputs of about unit scale. Inputs up to 255 saturate units,
+    inflate gradients and often slow down learning.
 
     Example:
-        TD-D014 info: input 0 reaches the model with values from 0 to 255 (deviation 73.5), rank 0
+        TD-D014 info: input 0 is not scaled: values from 0 to 255, standard deviation 73.5, rank 0
 
-    What to do: Divide by 255, or normalise by the mean and deviation of the dataset. Where the model does that
-    itself, or begins with a normalisation layer, all is well.
+    What to do: Divide by 255, or subtract the mean of the dataset and divide by its standard deviation. Ignore
+    this if the model normalises its inputs itself.
 
-    Thresholds: 2 batches of training or more. Always info: the range alone does not tell what the model does.
+    Thresholds: At least 2 batches of training. Always info: the range alone does not show what the model does.
     """
 
     code = "TD-D014"
-    title = "inputs of 0 to 255"
+    title = "unscaled byte inputs (0 to 255)"
     severity = "info"
     leads_to = ("TD-N004", "TD-S012")
     observes = (InputRanges,)
@@ -51,13 +51,13 @@ class ByteInputs(ObservingRule[_State]):
             return None
         state.said, row = True, rows[0]
         return self.make_finding(
-            f"input {row['name']} reaches the model with values from {figure(row['low'])} to {figure(row['high'])}"
-            f" (deviation {figure(row['most_std'])}), rank {process.rank}",
+            f"input {row['name']} is not scaled: values from {figure(row['low'])} to {figure(row['high'])}, standard"
+            f" deviation {figure(row['most_std'])}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
             phase="data",
             evidence=[seen.text()],
-            cause="bytes that were converted to floats and not scaled",
+            cause="bytes were converted to floats without scaling",
             try_next="divide by 255, or normalise, unless the model does so itself",
         )
 

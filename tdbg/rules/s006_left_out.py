@@ -26,8 +26,8 @@ class LeftOut(ObservingRule[Reported]):
     to be trained should say so: `requires_grad_(False)` saves its share of backward.
 
     Thresholds: The sixth step at the earliest. Fewer than half of the trainable parameters: where most are left
-    out, as when only a new head is trained, it is taken to be meant, unless the optimizer holds in place of each a
-    tensor like it that no gradient reaches: the layers were replaced after it was built.
+    out, as when only a new head is trained, it is assumed to be intended, unless the optimizer holds stale tensors
+    of the same shapes without gradients: then the layers were replaced after it was built.
     """
 
     code = "TD-S006"

@@ -39,7 +39,9 @@ class RootSearch:
             elif self._holds_parameters_of_modules():
                 self._note("forward-unseen", "no module's forward was seen: is the model called through .forward()?")
             else:
-                self._note("forward-of-tensors", "the parameters belong to no module: no forward pass is seen")
+                self._note(
+                    "forward-of-tensors", "the parameters belong to no nn.Module, so forward passes cannot be watched"
+                )
 
     def _holds_parameters_of_modules(self) -> bool:
         """False where what the optimizers update are tensors of their own."""

@@ -66,7 +66,7 @@ def test_no_bucket_is_said_once_and_costs_the_run_nothing(
         ([*CAPTURE, "--capture-upload", "s3://key:sesame@bucket/runs"], "capture-upload: a URL of s3 holds a password"),
         ([*CAPTURE, "--capture-upload", "/tmp/runs"], "capture-upload: '/tmp/runs' is no URL"),
         ([*CAPTURE, "--capture-upload", "nowhere://x/y"], "no store is named nowhere://"),
-        ([*CAPTURE, "--exec", "--capture-upload", "s3://bucket/runs"], "--capture-upload needs a supervisor"),
+        ([*CAPTURE, "--exec", "--capture-upload", "s3://bucket/runs"], "--capture-upload needs tdbg to stay running"),
         (["--capture-upload", "s3://bucket/runs"], "--capture-upload is there, and no --capture"),
     ],
 )

@@ -8,7 +8,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "scaled": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
     "scaled-early": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
     "scaled-short": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
-    "bytes": ("TD-D014", "input 0 reaches the model with values from 0"),
+    "bytes": ("TD-D014", "input 0 is not scaled: values from 0"),
     "training-data": ("TD-D011", "indices of Subset of TensorDataset (80) looked at are also in the training data"),
     "training-file": ("TD-D011", "samples of TensorDataset looked at are also in the training data"),
     "resumed": ("TD-C028", "without the optimizer: AdamW begins without its state (the next save says epoch 8)"),

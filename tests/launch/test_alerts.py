@@ -318,7 +318,7 @@ def test_bad_input_is_refused_before_the_start(shell: Any, option: str, value: s
 @pytest.mark.parametrize(("option", "value"), [("--on-finding", "true"), ("--notify", "https://host/sEcReT")])
 def test_with_exec_nobody_is_left_who_could_send(shell: Any, option: str, value: str) -> None:
     done = shell.run("touch", "made", options=("--exec", option, value))
-    assert done.returncode == 2 and f"{option} needs a supervisor" in done.stderr
+    assert done.returncode == 2 and f"{option} needs tdbg to stay running" in done.stderr
     assert f"leave out --exec or {option}" in done.stderr and os.listdir(shell.folder) == []
 
 

@@ -1,5 +1,6 @@
 """`--to`: where a run is sent, and what is refused or ended."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -13,7 +14,29 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.host import host_name
 from tdbg.core.rundir import RunDir
 from tdbg.launch import join, run_sinks, sending
+from tdbg.rules.rule_engine import judge_run
 from tests.e2e.conftest import environment
+from tests.metrics.wandb_files import runs
+
+SECRET = "hunter-of-mine"  # nothing but the word before it says that it is one
+KEY = "0123456789abcdef" * 2
+ANONYMOUS = f"""
+import pathlib, tempfile, types
+
+class Settings:
+    def __init__(self, **settings): self.mode = "online"
+
+class Run(types.SimpleNamespace):
+    def nothing(self, *args, **kwargs): return None
+    define_metric = log = alert = save = finish = nothing
+
+def init(**settings):
+    url = "https://wandb.example/anonymous/runs/abc?apiKey={KEY}"
+    return Run(id="abc", url=url, dir=tempfile.mkdtemp(), config=Config(), summary={{}}, tags=(), settings=Settings())
+
+class Config(dict):
+    def update(self, values, allow_val_change=False): dict.update(self, values)
+"""
 
 
 @pytest.fixture
@@ -33,13 +56,13 @@ def finish(run: RunDir, name: str = "abc", ended_at: int = 10) -> None:
 def test_the_last_run_of_the_program_counts(run: RunDir) -> None:
     assert sending.find_own(run, "wandb", 10) == ({}, "")
     announce(run)
-    assert sending.find_own(run, "wandb", 10) == ({}, "the program's own run abc ended without the report")
+    assert sending.find_own(run, "wandb", 10) == ({}, "run abc of the program ended before tdbg added the report")
     finish(run)
     done, lacking = sending.find_own(run, "wandb", 10)
     assert (done["where"], lacking) == ("there", "")
-    assert sending.find_own(run, "wandb", 11)[1] == "the program's own run abc ended at step 10 of 11"
+    assert sending.find_own(run, "wandb", 11)[1] == "run abc of the program ended at step 10 of 11"
     announce(run, "def", 2)
-    assert "def ended without" in sending.find_own(run, "wandb", 10)[1]
+    assert "def of the program ended before" in sending.find_own(run, "wandb", 10)[1]
     finish(run, "def")
     assert sending.find_own(run, "wandb", 10)[1] == ""
 
@@ -50,7 +73,7 @@ def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest
     for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(TdbgError, match="needs the package wandb"):
+    with pytest.raises(TdbgError, match="--to wandb: the package wandb is not installed in tdbg's environment"):
         sending.check(["wandb"])
 
 
@@ -66,6 +89,42 @@ def test_a_folder_that_another_user_may_have_named_is_not_written_to(
     run.path.chmod(mode)
     expected = board / "tdbg" if mode == 0o700 else run.path / "tensorboard"
     assert run_sinks.find_folder(run) == expected
+
+
+def test_the_url_of_an_anonymous_run_is_cut_before_its_key(run: RunDir, tmp_path: Path) -> None:
+    """Older wandb ends it in ``?apiKey=...``; a package that does so stands in for one that needs a server."""
+    site = tmp_path / "site"
+    (site / "wandb").mkdir(parents=True)
+    (site / "wandb" / "__init__.py").write_text(ANONYMOUS)
+    make_rank(run)
+    done = report_to("wandb", run, {"PYTHONPATH": str(site), "TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert "the report to https://wandb.example/anonymous/runs/abc\n" in done.stderr
+    for text in (done.stderr, json.dumps(sink_files.list_outcomes(run.path)), json.dumps(judge_run(run).as_dict())):
+        assert KEY not in text and "https://wandb.example" in text
+
+
+def test_a_new_run_gets_the_name_of_the_run_and_no_secret(run: RunDir) -> None:
+    pytest.importorskip("wandb")
+    make_rank(run)
+    run.update(command=["python", "train.py", "--token", SECRET])
+    done = report_to("wandb", run, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
+    assert done.returncode == 0, done.stderr
+    (found,) = runs(run.path)
+    config = {key: value for key, value in found["config"].items() if key.startswith("tdbg/")}
+    assert config["tdbg/run"] == run.path.name
+    assert config["tdbg/command"][:3] == ["python", "train.py", "--token"] and SECRET not in json.dumps(found)
+    assert f"upload it with `wandb sync {run.path}" in done.stderr
+
+
+def make_rank(run: RunDir) -> None:
+    (run.path / "rank0000").mkdir()
+    (run.path / "rank0000" / "events.jsonl").write_text('{"type":"hello","v":1,"t":1.0,"pid":1}\n')
+
+
+def report_to(name: str, run: RunDir, environ: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    words = [sys.executable, "-m", "tdbg", "report", str(run.path), "--to", name]
+    return subprocess.run(words, env=environment(environ), capture_output=True, text=True, timeout=240)
 
 
 def test_the_process_that_writes_ends_itself(run: RunDir, tmp_path: Path) -> None:

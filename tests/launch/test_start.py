@@ -119,7 +119,7 @@ def test_exec_becomes_the_command(shell) -> None:
 def test_exec_refuses_what_needs_a_supervisor(shell, option: tuple[str, ...]) -> None:
     done = shell.run("true", options=("--exec", *option))
     assert done.returncode == 2
-    assert f"{option[0]} needs a supervisor" in done.stderr
+    assert f"{option[0]} needs tdbg to stay running" in done.stderr
 
 
 def test_quiet_says_one_line(shell) -> None:

@@ -89,7 +89,12 @@ def test_forward_unseen(one):
 def test_a_model_of_plain_tensors_is_a_note(one):
     run, rank = one
     run.train(rank, [2.0])
-    run.emit(rank, Note(code="forward-of-tensors", text="the parameters belong to no module"))
+    run.emit(
+        rank,
+        Note(
+            code="forward-of-tensors", text="the parameters belong to no nn.Module, so forward passes cannot be watched"
+        ),
+    )
     assert only(run).severity == "info"
 
 

@@ -2,8 +2,10 @@
 
 W&B counts the calls of ``log`` as the steps of a run, so tdbg makes no call of its own: its newest record rides on the row
 that the program logs anyway, under ``tdbg/...``, over ``tdbg/step``. The program's rows, their number, their steps and their
-values stay. Alerts, tags, files and the summary make no rows. All of it happens in the thread that logs, on rank 0 alone,
-and is handed to W&B's own queue: nothing here waits for a network or a disk but `OwnRun._complete`, at the end of a run.
+values stay. Alerts, tags, files and the summary make no rows. All of it happens in the thread that logs, on rank 0 alone, and
+goes into W&B's own queue: nothing here waits for a network. The first `log` of a run writes a small file in the run
+directory, and once a second a `log` reads the findings that are new; the time counts against the budget. The end of a run
+waits for the report (`OwnRun._complete`).
 """
 
 import atexit
@@ -226,11 +228,11 @@ class OwnRun:
         if report:
             send_report(run, str(report.get("headline")), str(report.get("markdown")))
         else:
-            trouble = f"no report was made within {self._patience_s:g} s of the end of the run"
+            trouble = f"the report was not ready {self._patience_s:g} s after the end of the run"
             self._patience_s = 0.0  # further runs of this process do not wait for it again
         where = (
-            f"{counted(state.sent_steps, 'step record')} and {counted(len(state.findings), 'finding')} in the program's "
-            f"own run {run.id}"
+            f"added {counted(state.sent_steps, 'step record')} and {counted(len(state.findings), 'finding')} to the "
+            f"program's own run {run.id}"
         )
         ended_at = self._feed.monitor.step
         sink_files.note_outcome(

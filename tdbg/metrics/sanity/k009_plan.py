@@ -13,9 +13,9 @@ STEPS, EPOCHS = "schedule/planned_steps", "schedule/planned_epochs"
 class BeyondPlan(Rule):
     """Says that a run did more steps, or more epochs, than its schedule or its trainer had planned.
 
-    What it does: A trainer says how far it means to go as it begins; it stands in schedule/planned_steps and
-    schedule/planned_epochs, which a program may log itself, of its `OpsSchedule`, say. These are compared with the
-    steps that tdbg counted; where no steps were planned, with the passes over the training data.
+    What it does: The planned length is in schedule/planned_steps and schedule/planned_epochs; a program may log these
+    itself. tdbg compares planned steps with counted steps or, if only epochs are planned, planned epochs with passes
+    over the training data.
 
     Why it matters: The length of an epoch was taken for something else (batches before accumulation, samples, the
     data of all ranks): learning rates, warm-up and the intervals in fractions of the run are all off by that factor.

@@ -1,8 +1,9 @@
 """Trains with a run of W&B, a SummaryWriter, both or neither of its own; one batch may hold a NaN.
 
-python own_sinks.py [wandb] [explicit] [finish] [tensorboard] [nan] [crash]
+python own_sinks.py [wandb] [explicit] [finish] [tensorboard] [nan] [crash]; the folder of TensorBoard is BOARD in the environment
 """
 
+import os
 import sys
 
 import torch
@@ -16,7 +17,7 @@ if "wandb" in ASKED:
 if "tensorboard" in ASKED:
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter("board/one")
+    writer = SummaryWriter(os.environ.get("BOARD", "board/one"))
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -38,11 +38,14 @@ def _heard(data: dict[str, object], step: object, tap: Tap) -> None:
 
 
 def _announce(writer: object, feed: "RowFeed") -> None:
-    """Tell whoever sends where the program keeps its events; those of rank 0 count, and the first of them."""
+    """Note in the run directory where the program keeps its events; the first folder of rank 0 counts.
+
+    A URL is not noted: it may hold a secret, and tdbg writes to folders alone.
+    """
     folder = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
-    if not isinstance(folder, str | Path):
+    if not isinstance(folder, str | Path) or "://" in str(folder):
         return
-    place = str(folder) if "://" in str(folder) else str(Path(folder).absolute())
+    place = str(Path(folder).absolute())
 
     def announce_as_rank() -> None:
         if feed.me.rank == 0:
