@@ -26,8 +26,8 @@ class BatchNotOverfitted(KindsRule):
     What to do: Look for `detach()`, `no_grad`, `argmax` or rounding between input and loss, for an output activation
     that the loss applies again, and at what the first layers return for two different samples.
 
-    Thresholds: The loss must fall by a tenth, or give no parameter a gradient. Skipped: a loss that still falls in the last third of the updates, models of which most
-    weights are frozen, soft targets. Tried with one loss function of torch's whose lower bound is 0, on the
+    Thresholds: The loss falls by less than a tenth, or gives no parameter a gradient. Skipped: a loss that still falls
+    in the last third of the updates, models of which most weights are frozen, soft targets. Tried with one loss function of torch's whose lower bound is 0, on the
     output of the model alone, or with the loss that the model returns.
     """
 

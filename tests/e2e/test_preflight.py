@@ -242,6 +242,38 @@ def test_updates_without_a_backward_pass_end_the_process(watched: Runner, update
     assert {row["reason"] for row in result.verdict["preflight"]} == {"no call of a model was seen"}
 
 
+CUT = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        logits = self.head(x)
+        return {logits} + x[:, :3] * 0.1
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+x = torch.randn(8, 4, requires_grad=True)
+torch.nn.functional.cross_entropy(model(x), torch.arange(8) % 3).backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("logits", ["logits.detach()", "logits"])
+def test_a_loss_that_gives_no_parameter_a_gradient_is_named(watched: Runner, logits: str) -> None:
+    result = watched([sys.executable, "-c", CUT.format(logits=logits)], PREFLIGHT)
+    assert result.code == 0, result.stderr
+    assert [row["tried"] for row in result.verdict["preflight"] if row["trial"] == "one batch overfitted"] == [True]
+    if logits == "logits":
+        assert "TD-L022" not in result.codes
+    else:
+        named = "one batch cannot be overfitted: no parameter receives a gradient of cross_entropy"
+        assert named in result.finding("TD-L022")["title"]
+
+
 @pytest.mark.cold
 @pytest.mark.parametrize(
     ("broken", "text", "other"),

@@ -177,7 +177,7 @@ class BatchOverfitted(Trial):
     last: float = doc("the lowest loss", 0.0)
     fell: bool = doc("the loss fell by a tenth at least", True)
     falls: bool = doc("it was still falling at one of the rates", False)
-    cut: bool = doc("the loss gives no parameter a gradient, in the program's own backward pass neither", False)
+    cut: bool = doc("the loss gives no parameter a gradient, and neither does the program's own backward pass", False)
 
     def outcome(self) -> str:
         """How far the loss fell."""
