@@ -39,7 +39,8 @@ OWN_OPTIONS: Options = {
         group=WINDOW,
     ),
 }
-OPTIONS: Options = {**OWN_OPTIONS, **watched.OPTIONS}
+REFUSED = ("preflight",)  # options of `run` that end the program before there is anything to profile
+OPTIONS: Options = {**OWN_OPTIONS, **{name: one for name, one in watched.OPTIONS.items() if name not in REFUSED}}
 
 
 class ProfileArgs(watched.RunArgs):

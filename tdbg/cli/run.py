@@ -175,7 +175,7 @@ OPTIONS: Options = {
     "preflight": Option(
         ("--preflight",),
         "",
-        "Try one batch before the first update and end there: samples mixed, future tokens seen, inputs ignored.",
+        "Test the model on the first batch, then end before the first update; files that the program writes are discarded.",
         group=LAUNCH,
         value=bool,
     ),

@@ -117,7 +117,7 @@ class Settings:
     to: list[str] = setting(
         ACT, "sinks that step records, findings and the report are sent to: wandb, tensorboard", factory=list
     )
-    preflight: bool = setting(LOCAL, "try one batch before the first update, and end there", False)
+    preflight: bool = setting(LOCAL, "test the model on the first batch, then end before the first update", False)
     when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
     then: list[str] = setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
 
@@ -593,11 +593,12 @@ def _check_preflight(settings: Settings) -> None:
     if not settings.preflight:
         return
     if settings.level == "off":
-        raise TdbgError("at level off nothing is tried", "leave out --level off, or --preflight")
+        raise TdbgError("--preflight needs a level other than off", "leave out --level off, or --preflight")
     asked = {
-        "a profiler": settings.flags.get("PROFILER") or settings.profile_on,
+        "`tdbg profile` or `-f PROFILER`": settings.flags.get("PROFILER") or settings.profile_on,
         "--capture": settings.capture,
         "--measure-overhead": settings.baseline,
+        "--to": settings.to,
     }
     for option, given in asked.items():
         if given:

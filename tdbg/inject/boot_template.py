@@ -70,14 +70,20 @@ def _is_foreign(run: str) -> bool:
 def _note(what: str, error: Exception) -> None:
     line = "{} {}: {}: {}\n".format(os.getpid(), what, type(error).__name__, " ".join(str(error).split()))
     _append("errors.log", line.encode("utf-8", "replace"))
-    _end_preflight(what)
+    _end_preflight("{}: {}".format(type(error).__name__, " ".join(str(error).split())))
 
 
-def _end_preflight(what: str) -> None:
+def _end_preflight(reason: str) -> None:
     """A program whose files are not redirected would write them: under --preflight it does not run without tdbg."""
     if "os" not in WATCH:
         return
-    text = "tdbg: --preflight ends this process: tdbg could not start in it (" + what + ")\n"
+    text = (
+        "tdbg: preflight: process "
+        + str(os.getpid())
+        + " was ended, because tdbg failed to start in it: "
+        + reason
+        + "\n"
+    )
     try:
         os.write(2, text.encode("utf-8", "backslashreplace"))
     finally:

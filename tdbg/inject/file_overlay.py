@@ -320,7 +320,9 @@ def _refuse(overlay: FileOverlay, event: str, args: tuple[Any, ...]) -> None:
     with overlay.busy():
         is_outside = overlay.copy_of(_resolve(path)) is not None
     if is_outside:
-        raise PermissionError(errno.EACCES, "tdbg run --preflight writes nothing of the program's", os.fsdecode(path))
+        raise PermissionError(
+            errno.EACCES, "tdbg run --preflight blocks this write: it bypasses Python's open()", os.fsdecode(path)
+        )
 
 
 class _Entries:

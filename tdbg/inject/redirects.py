@@ -12,7 +12,7 @@ from typing import Any
 
 from tdbg.core.host import host_name
 from tdbg.core.rundir import PREFLIGHT_FOLDER
-from tdbg.inject.agent import Agent, agent
+from tdbg.inject.agent import agent
 from tdbg.inject.file_overlay import FileOverlay, install_overlay
 from tdbg.inject.imports import when_imported
 
@@ -33,14 +33,16 @@ def arrive(module: ModuleType) -> None:
     when_imported("wandb", _wandb_loaded)
 
 
-def install(me: Agent) -> None:
-    """The same for torch, which is imported."""
+def install() -> None:
+    """The same for torch, which is imported. What fails here ends the process: see the boot file."""
     from tdbg.runtime.torch_hooks import targets
 
-    guard = me.guard("redirects")
     for place, at, word, writes in (("save", 1, "f", True), ("load", 0, "f", False), ("script-saved", 1, "f", True)):
-        for owner, name in targets(place):
-            guard.call(_redirect, owner, name, at, word, writes=writes)
+        found = list(targets(place))
+        if not found and place == "save":
+            raise RuntimeError("torch.save is not where it was, and cannot be redirected")
+        for owner, name in found:
+            _redirect(owner, name, at, word, writes=writes)
 
 
 def _redirect(owner: Any, name: str, at: int, word: str, *, writes: bool = True) -> None:

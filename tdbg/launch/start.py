@@ -279,7 +279,10 @@ class Supervision:
         """What the program of this host has written."""
         folder = self.run.path / PREFLIGHT_FOLDER
         if self.leads and not self.settings.quiet:
-            say(f"preflight: files that the program writes go to {folder} and are removed at the end; W&B is off")
+            say(
+                f"preflight: the program's own files are unchanged; what it wrote to {folder} is removed, and W&B was"
+                " disabled"
+            )
         shutil.rmtree(folder / host_name(), ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.rmdir()  # of no other host

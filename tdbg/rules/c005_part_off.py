@@ -11,8 +11,11 @@ from tdbg.rules.text import clip
 from tdbg.rules.view import View
 
 MAX_TOLD = 20
-# Of parts that run code of others, by the first word of their name.
-CAUSES = {"debugger": "an error in a hook of this debugger, or in what the layer gave it; training went on"}
+# Of parts that run code of others or end the program, by the first word of their name.
+CAUSES = {
+    "debugger": "an error in a hook of this debugger, or in what the layer gave it; training went on",
+    "preflight": "an error in tdbg, not in the program; the process was ended before its first update",
+}
 ADVICE = {"debugger": "if the debugger is your own, these lines name the place; else please report it with them"}
 
 

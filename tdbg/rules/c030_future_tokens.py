@@ -21,16 +21,17 @@ class FutureTokens(KindsRule):
     useless: when text is generated there is no next token to look at.
 
     Example:
-        TD-C030 error: future tokens are seen: outputs at 63 of 63 earlier positions change with the last token of x
+        TD-C030 error: the model sees future tokens: changing the last token of x changes the outputs at 63 of 63 earlier positions
 
     What to do: Pass `is_causal=True` or a causal mask to attention; look at the sign of the mask, and for
     convolutions at their padding on the left.
 
-    Thresholds: A ten-thousandth of the change at the last position. Silent unless the targets are the next tokens.
+    Thresholds: The change must exceed 0.01 % of the change at the last position. Skipped: models whose targets are not
+    the next tokens.
     """
 
     code = "TD-C030"
-    title = "future tokens are seen"
+    title = "the model sees future tokens"
     severity = "error"
     observes = (LastTokenChanged,)
 
@@ -39,8 +40,8 @@ class FutureTokens(KindsRule):
             return ()
         at = f', in "{seen.module}" ({seen.module_class})' if seen.module else ""
         found = self.make_finding(
-            f"future tokens are seen: outputs at {seen.leaking} of {seen.positions} earlier positions change with the"
-            f" last token of {seen.input}{at}, rank {process.rank}",
+            f"the model sees future tokens: changing the last token of {seen.input} changes the outputs at"
+            f" {seen.leaking} of {seen.positions} earlier positions{at}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",

@@ -17,17 +17,18 @@ class MaskIgnored(KindsRule):
     What it does: `tdbg run --preflight` puts other values at the padded positions of the first batch, in eval mode,
     and then runs it with a mask that says that nothing is padding. A warning needs both: outputs of real positions
     change with the padding, and the mask changes nothing. Where the mask has an effect and padding is still seen
-    (a convolution, the backward direction of an LSTM), it is for information.
+    (a convolution, the backward direction of an LSTM), it is a note.
 
     Why it matters: The output of a sample then depends on how long the others of its batch are.
 
     Example:
-        TD-C031 warning: mask has no effect: outputs change with 212 padded positions of x, rank 0
+        TD-C031 warning: mask has no effect: changing 212 padded positions of x changes outputs at real positions
 
     What to do: Pass the mask on to attention (`key_padding_mask`, `attn_mask`), to the pooling and to packing; look
     at its sign: True means padding in `nn.MultiheadAttention`, and a real token in Hugging Face's models.
 
-    Thresholds: Silent without an input that says what is padding, and where sequences are padded at the front.
+    Thresholds: The change must exceed 0.01 % of the largest output. Skipped: models without an input that says what is
+    padding, and sequences that are padded at the front.
     """
 
     code = "TD-C031"
@@ -41,9 +42,9 @@ class MaskIgnored(KindsRule):
             return ()
         positions = counted(seen.padded, "padded position")
         what = (
-            f"outputs change with padding: {positions} of {seen.input}, although {seen.mask} has an effect"
+            f"changing {positions} of {seen.input} changes outputs at real positions, although {seen.mask} has an effect"
             if seen.mask_works
-            else f"{seen.mask} has no effect: outputs change with {positions} of {seen.input}"
+            else f"{seen.mask} has no effect: changing {positions} of {seen.input} changes outputs at real positions"
         )
         found = self.make_finding(
             f"{what}, rank {process.rank}",

@@ -22,12 +22,13 @@ class InputIgnored(KindsRule):
     model learns what it can without it.
 
     Example:
-        TD-C032 warning: an input has no effect on what the model returns: t, rank 0
+        TD-C032 warning: input t has no effect on the model's output
 
     What to do: Follow the input through `forward`: an overwritten name, a branch that is not taken, a detached or
     multiplied-by-zero path.
 
-    Thresholds: Bit for bit. Inputs whose rows are equal cannot be tried; labels, targets and indices are left alone.
+    Thresholds: The output must stay the same bit for bit. Skipped: inputs whose rows are equal, labels, targets and
+    indices.
     """
 
     code = "TD-C032"
@@ -38,9 +39,11 @@ class InputIgnored(KindsRule):
     def evaluate(self, process: ProcessDir, seen: InputsChanged) -> Iterable[tuple[str, Finding]]:
         if not seen.tried or not seen.ignored or not self.is_news(process, "ignored"):
             return ()
+        names = joined(seen.ignored, 4)
+        named = f"input {names} has" if len(seen.ignored) == 1 else f"inputs {names} have"
         everything = len(seen.ignored) == len(seen.inputs)
         found = self.make_finding(
-            f"an input has no effect on what the model returns: {joined(seen.ignored, 4)}, rank {process.rank}",
+            f"{named} no effect on the model's output, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",

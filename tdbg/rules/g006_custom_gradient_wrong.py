@@ -22,12 +22,12 @@ class CustomGradientWrong(KindsRule):
     model trains in a wrong direction, more slowly or to a worse end.
 
     Example:
-        TD-G006 warning: backward of Swish is not the derivative of its forward: for x 0.312, by differences 0.547
+        TD-G006 warning: backward of Swish is wrong for input x: 0.312, finite differences give 0.547
 
     What to do: Run `torch.autograd.gradcheck(Swish.apply, inputs)` with float64 inputs, and derive the term for that
     input once more. A backward must also multiply by the gradient that it is given.
 
-    Thresholds: 1 % between both. Left alone are functions that change gradients on purpose: a forward that is
+    Thresholds: Both must differ by more than 1 %. Skipped: functions that change gradients on purpose, with a forward that is
     constant in pieces (straight-through and surrogate gradients) or that returns its input (reversal, scaling,
     clipping); torch's own; those that refuse float64 or compute in another precision.
     """
@@ -43,8 +43,8 @@ class CustomGradientWrong(KindsRule):
             return ()
         others = seen.wrong[1:]
         found = self.make_finding(
-            f"backward of {seen.wrong[0]} is not the derivative of its forward: for {seen.input}"
-            f" {seen.backward:.4g}, by differences {seen.differences:.4g}, rank {process.rank}",
+            f"backward of {seen.wrong[0]} is wrong for input {seen.input}: {seen.backward:.4g},"
+            f" finite differences give {seen.differences:.4g}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",

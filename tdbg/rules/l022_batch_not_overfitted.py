@@ -21,14 +21,14 @@ class BatchNotOverfitted(KindsRule):
     a graph that is cut, features that are constant, an output activation that does not fit the loss.
 
     Example:
-        TD-L022 warning: one batch cannot be overfitted: cross_entropy from 1.1 to 1.08 in 60 updates, rank 0
+        TD-L022 warning: one batch cannot be overfitted: cross_entropy falls only from 1.1 to 1.08 in 60 updates
 
     What to do: Look for `detach()`, `no_grad`, `argmax` or rounding between input and loss, for an output activation
     that the loss applies again, and at what the first layers return for two different samples.
 
-    Thresholds: A tenth of the first loss; silent if it still falls in the last third of the updates, and if most of
-    the weights are frozen. Tried with one loss function of torch's whose lower bound is 0, on the
-    output of the model alone, or with the loss that the model returns; silent with soft targets.
+    Thresholds: The loss falls by less than a tenth, or gives no parameter a gradient. Skipped: a loss that still falls
+    in the last third of the updates, models of which most weights are frozen, soft targets. Tried with one loss function of torch's whose lower bound is 0, on the
+    output of the model alone, or with the loss that the model returns.
     """
 
     code = "TD-L022"
@@ -39,14 +39,21 @@ class BatchNotOverfitted(KindsRule):
     def evaluate(self, process: ProcessDir, seen: BatchOverfitted) -> Iterable[tuple[str, Finding]]:
         if not seen.tried or seen.fell or seen.falls or not self.is_news(process, "stays"):
             return ()
+        what = (
+            f"no parameter receives a gradient of {seen.loss}"
+            if seen.cut
+            else f"{seen.loss} falls only from {seen.first:.3g} to {seen.last:.3g} in {seen.updates} updates"
+        )
+        rates = "" if seen.cut else f", Adam at 1e-2, 1e-3 and 1e-4; the best was {seen.rate:g}"
         found = self.make_finding(
-            f"one batch cannot be overfitted: {seen.loss} from {seen.first:.3g} to {seen.last:.3g}"
-            f" in {seen.updates} updates, rank {process.rank}",
+            f"one batch cannot be overfitted: {what}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",
-            evidence=[f"{seen.root} in train mode, Adam at 1e-2, 1e-3 and 1e-4; the best was {seen.rate:g}"],
-            cause="the graph is cut, features are constant, or the output activation does not fit the loss",
+            evidence=[f"{seen.root} in train mode{rates}"],
+            cause="the graph is cut"
+            if seen.cut
+            else "the graph is cut, features are constant, or the output activation does not fit the loss",
             try_next="look for detach(), no_grad, argmax or rounding between input and loss",
         )
         return [("stays", found)]

@@ -16,7 +16,6 @@ from tdbg.rules.cost_lines import list_baseline, list_costs
 from tdbg.rules.finding_lines import Story, block, follower_line
 from tdbg.rules.text import clip, ranges
 from tdbg.rules.verdict import Verdict
-from tdbg.rules.watched import not_watched_line, watched_line
 
 MAX_ROWS = 50
 MAX_STORIES = 10
@@ -34,8 +33,7 @@ def write_markdown(verdict: Verdict, info: Mapping[str, Any], notes: Sequence[st
     if len(stories) > MAX_STORIES:
         shown += ["", f"... and {counted(len(stories) - MAX_STORIES, 'more finding')}"]
     lines += _section("Evidence", fence(shown))
-    coverage = [watched_line(verdict.watched, verdict.level), not_watched_line(verdict.level, verdict.not_watched)]
-    lines += _section("Watched", fence(coverage))
+    lines += _section("Preflight" if verdict.is_preflight else "Watched", fence(verdict.coverage_lines()))
     lines += _section("Environment", fence(_describe_environment(verdict, info)))
     lines += _section(
         "Cost of tdbg", fence([*list_costs(verdict.cost, verdict.costliest), *list_baseline(verdict.baseline)])

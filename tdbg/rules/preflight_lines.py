@@ -37,16 +37,24 @@ def list_trials(events: Iterable[Observation]) -> list[TrialRow]:
     ]
 
 
-def trial_lines(rows: Sequence[TrialRow]) -> tuple[str, str]:
-    """``preflight tried: one sample changed, ...`` and ``not tried: last token changed (no integer input)``."""
+def trial_lines(rows: Sequence[TrialRow], *, failed: bool) -> list[str]:
+    """``preflight tried: one sample changed, ...`` and ``not tried: last token changed (no integer input)``.
+
+    failed: the trials failed with an error of tdbg's.
+    """
     if not rows:
-        return "preflight tried: nothing, as no update was due", "not tried: anything"
+        return [untested_line(failed=failed)]
     refused = next((row["reason"] for row in rows if row["refused"]), "")
     if refused:
-        return f"preflight refused: {refused}", "not tried: anything"
+        return [f"preflight refused: {refused}"]
     tried = [f"{row['trial']} ({row['outcome']})" for row in rows if row["tried"]]
     left = [f"{row['trial']} ({row['reason']})" for row in rows if not row["tried"]]
-    return (
-        clip(f"preflight tried: {'; '.join(tried) or 'nothing'}", SHOWN_CHARS),
-        clip(f"not tried: {'; '.join(left) or 'nothing was left out'}", SHOWN_CHARS),
-    )
+    lines = [clip(f"preflight tried: {'; '.join(tried) or 'nothing'}", SHOWN_CHARS)]
+    return [*lines, clip(f"not tried: {'; '.join(left)}", SHOWN_CHARS)] if left else lines
+
+
+def untested_line(*, failed: bool) -> str:
+    """Why there is no trial."""
+    if failed:
+        return "the preflight failed: nothing was tried (TD-C005)"
+    return "preflight: the program ended before its first update, so nothing was tested"

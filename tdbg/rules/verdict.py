@@ -15,7 +15,7 @@ from tdbg.rules import at_least
 from tdbg.rules.cost_lines import BaselineRow, CostRow, cost_text, list_baseline, list_costs
 from tdbg.rules.finding_lines import Story, block, group_stories, list_grades, list_stories, title_line
 from tdbg.rules.flag_lines import InjectionRow, flag_lines
-from tdbg.rules.preflight_lines import TrialRow, trial_lines
+from tdbg.rules.preflight_lines import TrialRow, trial_lines, untested_line
 from tdbg.rules.rank_lines import RankRow, ended_as_planned, list_processes, list_progress, loss_text
 from tdbg.rules.screen_rows import COLUMNS, ROWS, count_rows, cut_rows, fit_stories
 from tdbg.rules.text import clip, figure
@@ -115,7 +115,7 @@ class Verdict:
     def _describe_silence(self) -> str:
         """No finding must mean that nothing was wrong, never that nothing was looked at."""
         if self.is_preflight and not self.trials:
-            return "nothing was tried, as no update was due"
+            return untested_line(failed=self._preflight_failed())
         if self.is_preflight:
             return "preflight refused" if self.preflight_refused else "no problem found in the preflight"
         if self.level == "off":
@@ -176,7 +176,7 @@ class Verdict:
         if not self.findings:
             return cut_rows(self._healthy_lines()[:limit], rows, columns)
         more = f"more: `{self._report_command()}`, `tdbg explain {self.stories()[0].first.code}`"
-        tried = trial_lines(self.trials) if self.is_preflight else ()
+        tried = trial_lines(self.trials, failed=self._preflight_failed()) if self.is_preflight else ()
         tail = [more, *self._rank_lines(), *tried, *self._extra_lines()]
         room = min(max(limit - 1 - len(tail), 1), SHOWN_FINDINGS)
         while True:
@@ -199,7 +199,7 @@ class Verdict:
         if not self.findings:
             return cut_rows([*self._healthy_lines(), *added], ROWS)
         ends = [self.headline(), self._more_text(999)]
-        tail = [*self._rank_lines(), *self._extra_lines(), *added, *self._coverage_lines()]
+        tail = [*self._rank_lines(), *self._extra_lines(), *added, *self.coverage_lines()]
         tail = cut_rows(tail, ROWS - STORY_ROWS - count_rows(ends))
         rows = ROWS - count_rows([*ends, *tail])
         lines = [self.headline(), *fit_stories(self.stories(), rows), *tail]
@@ -208,7 +208,7 @@ class Verdict:
 
     def page(self) -> list[str]:
         """The long form for `tdbg report --all`."""
-        lines = [self.headline(), *self._coverage_lines()]
+        lines = [self.headline(), *self.coverage_lines()]
         for story in self.stories():
             lines += self._whole_lines(story.first)
             for finding in story.followers:
@@ -273,12 +273,12 @@ class Verdict:
 
     def _healthy_lines(self) -> list[str]:
         """What was watched and what was not; of ranks only what the headline does not say."""
-        watched, unwatched = self._coverage_lines()
+        *first, last = self.coverage_lines()
         ranks = [] if self._ended_well() else self._rank_lines()
         return [
             self.headline(),
-            watched,
-            f"{unwatched}; more: `{self._report_command()} --all`",
+            *first,
+            f"{last}; more: `{self._report_command()} --all`",
             *ranks,
             *self._extra_lines(),
         ]
@@ -286,10 +286,15 @@ class Verdict:
     def _ended_well(self) -> bool:
         return not self.trainings and not self.others and not self.restarts and ended_as_planned(self.ranks)
 
-    def _coverage_lines(self) -> tuple[str, str]:
+    def coverage_lines(self) -> list[str]:
+        """What was watched and what was not; of a preflight what was tried."""
         if self.is_preflight:
-            return trial_lines(self.trials)
-        return watched_line(self.watched, self.level), not_watched_line(self.level, self.not_watched)
+            return trial_lines(self.trials, failed=self._preflight_failed())
+        return [watched_line(self.watched, self.level), not_watched_line(self.level, self.not_watched)]
+
+    def _preflight_failed(self) -> bool:
+        """True if the trials failed, or an update was made without them."""
+        return any(finding.code == "TD-C005" for finding in self.findings) or any(row["steps"] for row in self.ranks)
 
     def _extra_lines(self) -> list[str]:
         """What an option asked for."""

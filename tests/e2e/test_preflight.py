@@ -1,6 +1,7 @@
 """`tdbg run --preflight`: one batch names the bug, the healthy twin has none, and nothing of the program's is written."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,18 +14,22 @@ from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, e
 
 ROOT = Path(__file__).parents[2]
 PREFLIGHT = ("--preflight",)
+ENDED_BEFORE = "preflight: the program ended before its first update, so nothing was tested"
 NAMED = {  # kind -> code, and a part of the first line
-    "batch-first": ("TD-C029", 'outputs of 15 of 15 others change with one sample, in "lstm" (LSTM)'),
-    "view-for-transpose": ("TD-C029", 'others change with one sample, in "head" (Linear)'),
-    "batch-norm-by-hand": ("TD-C029", "outputs of 15 of 15 others change with one sample"),
-    "attention-batch-first": ("TD-C029", 'others change with one sample, in "attention" (MultiheadAttention)'),
-    "softmax-dimension": ("TD-C029", "outputs of 15 of 15 others change with one sample"),
-    "future-tokens": ("TD-C030", 'at 10 of 10 earlier positions change with the last token of x, in "attention"'),
-    "mask-ignored": ("TD-C031", "mask has no effect: outputs change with"),
-    "input-ignored": ("TD-C032", "an input has no effect on what the model returns: t"),
+    "batch-first": ("TD-C029", 'changing one sample changes the outputs of 15 of 15 others, in "lstm" (LSTM)'),
+    "view-for-transpose": ("TD-C029", ' others, in "head" (Linear)'),
+    "batch-norm-by-hand": ("TD-C029", "changing one sample changes the outputs of 15 of 15 others"),
+    "attention-batch-first": ("TD-C029", ' others, in "attention" (MultiheadAttention)'),
+    "softmax-dimension": ("TD-C029", "changing one sample changes the outputs of 15 of 15 others"),
+    "future-tokens": (
+        "TD-C030",
+        'changing the last token of x changes the outputs at 10 of 10 earlier positions, in "attention"',
+    ),
+    "mask-ignored": ("TD-C031", "mask has no effect: changing "),
+    "input-ignored": ("TD-C032", "input t has no effect on the model's output"),
     "own-generator": ("TD-C022", "evaluation differs each time, with the same random numbers too"),
-    "custom-gradient": ("TD-G006", "backward of Swish is not the derivative of its forward: for x"),
-    "detached": ("TD-L022", "one batch cannot be overfitted: cross_entropy"),
+    "custom-gradient": ("TD-G006", "backward of Swish is wrong for input x: "),
+    "detached": ("TD-L022", "one batch cannot be overfitted: cross_entropy falls only from "),
     "functional-dropout": ("TD-C022", "dropout is at work in evaluation: dropout at"),
 }
 TRIED = {  # kind -> the trial that its healthy twin must go through
@@ -57,7 +62,9 @@ def test_preflight_ends_before_the_first_update_and_keeps_nothing(watched: Runne
     assert not (result.folder / "preflight").exists()
     trial = TRIED.get(kind)
     assert trial is None or [row["tried"] for row in result.verdict["preflight"] if row["trial"] == trial] == [True]
-    assert any(line.startswith("tdbg: preflight tried: evaluation twice (the same output)") for line in result.said)
+    assert any(
+        line.startswith("tdbg: preflight tried: evaluation twice (the output is the same)") for line in result.said
+    )
 
 
 def list_contents(folder: Path) -> dict[str, bytes | None]:
@@ -82,7 +89,10 @@ def test_nothing_of_the_program_is_written(watched: Runner, tmp_path: Path) -> N
     assert after == before
     assert result.stdout.splitlines()[0] == "refused refused.bin" and "model.safetensors" in result.stdout
     assert "updated" not in result.stdout
-    assert any(line.startswith("tdbg: preflight: files that the program writes go to ") for line in result.said)
+    assert any(
+        line.startswith("tdbg: preflight: the program's own files are unchanged; what it wrote to ")
+        for line in result.said
+    )
     assert not (result.folder / "preflight").exists()
 
 
@@ -131,7 +141,7 @@ def test_under_ddp_one_rank_tries_and_all_end(watched: Runner) -> None:
 SHARED = {
     "fsdp": "FSDPModule",
     "fsdp1": "FullyShardedDataParallel",
-    "tensor": "its parameters are sharded",
+    "tensor": "sharded parameters",
     "pipeline": "a pipeline stage",
 }
 
@@ -140,7 +150,7 @@ SHARED = {
 def test_a_forward_that_needs_other_ranks_is_refused(watched: Runner, kind: str) -> None:
     result = watched(torchrun("preflight_ranks", kind), PREFLIGHT)
     assert result.code == 2 and "updated" not in result.stdout, result.stderr
-    assert f"tdbg: preflight refused: a forward pass needs other ranks ({SHARED[kind]})" in result.said
+    assert f"tdbg: preflight refused: the forward pass needs other ranks ({SHARED[kind]})" in result.said
 
 
 def test_a_program_without_an_update_keeps_its_code(watched: Runner) -> None:
@@ -148,7 +158,7 @@ def test_a_program_without_an_update_keeps_its_code(watched: Runner) -> None:
         [sys.executable, "-c", "import torch; torch.nn.Linear(2, 2)(torch.ones(2)); raise SystemExit(7)"], PREFLIGHT
     )
     assert result.code == 7
-    assert any("nothing, as no update was due" in line for line in result.said), result.stderr
+    assert any(ENDED_BEFORE in line for line in result.said), result.stderr
 
 
 SLEEPS = """
@@ -172,7 +182,7 @@ def test_a_program_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal
     assert (process.returncode, seen) == (code, "True"), stderr
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
     assert not (tmp_path / "run" / "preflight").exists()
-    assert "nothing, as no update was due" in stderr
+    assert ENDED_BEFORE in stderr
 
 
 def test_a_program_that_fails_keeps_its_code_and_its_files(watched: Runner, tmp_path: Path) -> None:
@@ -185,22 +195,104 @@ def test_a_program_that_fails_keeps_its_code_and_its_files(watched: Runner, tmp_
 def test_profile_refuses_preflight() -> None:
     words = [sys.executable, "-m", "tdbg", "profile", "--preflight", "--", "true"]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert result.returncode == 2 and "leave out --preflight" in result.stderr
+    assert result.returncode == 2 and "--preflight" in result.stderr
 
 
-@pytest.mark.parametrize("options", [("--exec",), ("--level", "off"), ("--capture", "*"), ("--measure-overhead", "5")])
+@pytest.mark.parametrize(
+    "options",
+    [("--exec",), ("--level", "off"), ("--capture", "*"), ("--measure-overhead", "5"), ("--to", "tensorboard")],
+)
 def test_what_preflight_excludes_is_refused(options: tuple[str, ...]) -> None:
     words = [sys.executable, "-m", "tdbg", "run", "--preflight", *options, "--", "true"]
     result = subprocess.run(words, capture_output=True, text=True, check=False)
     assert result.returncode == 2 and "--preflight" in result.stderr
 
 
+FAILS = """
+import torch
+{how}
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(20):
+    {update}
+    print("updated")
+torch.save(model.state_dict(), "last.pt")
+"""
+HAND_MADE = "model.weight.grad = torch.randn(4, 4); optimizer.step()"
+BACKWARD = "model(torch.randn(8, 4)).sum().backward(); optimizer.step()"
+CLOSURE = "optimizer.step(lambda: model(torch.randn(8, 4)).sum().backward())"
+IN_RECORD = "from tdbg.probes.preflight.batch_overfitted import LossRecorder; LossRecorder.backward_begins = None"
+IN_TRIALS = "import tdbg.probes.preflight as probe; probe.unwrapped = None"
+
+
+@pytest.mark.parametrize(("how", "update"), [(IN_RECORD, BACKWARD), (IN_TRIALS, BACKWARD), (IN_RECORD, CLOSURE)])
+def test_a_failure_of_the_trials_ends_the_process_too(watched: Runner, how: str, update: str, tmp_path: Path) -> None:
+    result = watched([sys.executable, "-c", FAILS.format(how=how, update=update)], PREFLIGHT)
+    assert result.code == 125 and "updated" not in result.stdout, result.stderr
+    assert "was ended before its first update, because the trials failed (TD-C005)" in result.stderr
+    assert "TD-C005" in result.codes and "training went on" not in str(result.verdict)
+    assert "the preflight failed: nothing was tried (TD-C005)" in result.stderr
+    assert not (tmp_path / "last.pt").exists()
+
+
+@pytest.mark.parametrize("update", [HAND_MADE, "optimizer.step(lambda: model.weight.sum().detach())"])
+def test_updates_without_a_backward_pass_end_the_process(watched: Runner, update: str) -> None:
+    result = watched([sys.executable, "-c", FAILS.format(how="", update=update)], PREFLIGHT)
+    assert result.code == 0 and "updated" not in result.stdout, result.stderr
+    assert {row["reason"] for row in result.verdict["preflight"]} == {"no call of a model was seen"}
+
+
+CUT = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = torch.nn.Linear(4, 3)
+
+    def forward(self, x):
+        logits = self.head(x)
+        return {logits} + x[:, :3] * 0.1
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+x = torch.randn(8, 4, requires_grad=True)
+torch.nn.functional.cross_entropy(model(x), torch.arange(8) % 3).backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("logits", ["logits.detach()", "logits"])
+def test_a_loss_that_gives_no_parameter_a_gradient_is_named(watched: Runner, logits: str) -> None:
+    result = watched([sys.executable, "-c", CUT.format(logits=logits)], PREFLIGHT)
+    assert result.code == 0, result.stderr
+    assert [row["tried"] for row in result.verdict["preflight"] if row["trial"] == "one batch overfitted"] == [True]
+    if logits == "logits":
+        assert "TD-L022" not in result.codes
+    else:
+        named = "one batch cannot be overfitted: no parameter receives a gradient of cross_entropy"
+        assert named in result.finding("TD-L022")["title"]
+
+
 @pytest.mark.cold
-@pytest.mark.parametrize("broken", ["tdbg/inject/redirects.py", "tdbg/probes/preflight/__init__.py"])
-def test_a_program_does_not_run_where_preflight_cannot_start(broken: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("broken", "text", "other"),
+    [
+        ("tdbg/inject/redirects.py", "import", "this is no Python"),
+        ("tdbg/inject/redirects.py", "def install() -> None:", "def install() -> None:\n    raise ValueError\n"),
+        ("tdbg/inject/redirects.py", "        setattr(owner, name, ", "        owner.__closed__.set(name, "),
+        ("tdbg/runtime/torch_hooks.py", '("torch:save",)', '("torch:saved",)'),
+        ("tdbg/probes/preflight/__init__.py", "import", "this is no Python"),
+    ],
+)
+def test_a_program_does_not_run_where_preflight_cannot_start(
+    broken: str, text: str, other: str, tmp_path: Path
+) -> None:
     """It would write its files, and train on."""
     shutil.copytree(ROOT / "tdbg", tmp_path / "copy" / "tdbg")
-    (tmp_path / "copy" / broken).write_text("this is no Python")
+    file = tmp_path / "copy" / broken
+    assert text in file.read_text()
+    file.write_text(file.read_text().replace(text, other, 1))
     (tmp_path / "work").mkdir()
     run = [sys.executable, "-P", "-m", "tdbg", "run", "--run-dir", str(tmp_path / "run"), "--preflight", "--"]
     env = environment({"PYTHONPATH": str(tmp_path / "copy"), "PYTHONDONTWRITEBYTECODE": "1"})
@@ -208,5 +300,7 @@ def test_a_program_does_not_run_where_preflight_cannot_start(broken: str, tmp_pa
         [*run, *program("writes_files")], cwd=tmp_path / "work", env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 125, done.stderr
-    assert "tdbg: --preflight ends this process: tdbg could not start in it" in done.stderr
+    assert re.search(
+        "tdbg: preflight: process [0-9]+ was ended, because tdbg failed to start in it: .*Error: ", done.stderr
+    )
     assert list((tmp_path / "work").iterdir()) == []

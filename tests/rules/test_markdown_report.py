@@ -12,6 +12,7 @@ from streams import Stream, bad
 from tdbg.core.events import Cost, Finding
 from tdbg.core.rundir import RunDir
 from tdbg.rules.markdown_report import code_span, fence, write_markdown
+from tdbg.rules.preflight_lines import TrialRow
 from tdbg.rules.verdict import Verdict
 from tdbg.rules.view import read_info
 
@@ -150,3 +151,20 @@ def test_many_findings_stay_readable(one: tuple[Stream, str]) -> None:
     verdict.findings = [Finding(code="TD-X001", severity="error", title=f"finding {number}") for number in range(80)]
     text = "\n".join(write_markdown(verdict, {}))
     assert "\nand 30 more findings\n" in text and "... and 70 more findings" in text and len(text) < 65_536
+
+
+def test_of_a_preflight_it_shows_the_trials() -> None:
+    tried = TrialRow(
+        trial="one sample changed", tried=True, outcome="no other output changes", reason="", refused=False
+    )
+    text = "\n".join(write_markdown(Verdict(run="runs/a", is_preflight=True, trials=[tried]), {}))
+    assert "#### Preflight" in text and "preflight tried: one sample changed (no other output changes)" in text
+    assert "Watched" not in text and "not tried" not in text
+
+
+def test_a_preflight_without_a_trial_says_why() -> None:
+    ended = Verdict(run="runs/a", is_preflight=True)
+    assert "preflight: the program ended before its first update, so nothing was tested" in ended.headline()
+    off = Finding(code="TD-C005", severity="warning", title="off")
+    failed = Verdict(run="runs/a", is_preflight=True, findings=[off], causes=[None])
+    assert failed.coverage_lines() == ["the preflight failed: nothing was tried (TD-C005)"]

@@ -65,6 +65,7 @@ def probes() -> str:
     """docs/probes.md: what each probe reads, what it costs, and the fields of its observations."""
     from tdbg.core.flags import FLAGS
     from tdbg.core.observations import field_lines
+    from tdbg.core.observations.preflight import Refused
     from tdbg.probes import PROBES
 
     parts = [
@@ -77,6 +78,8 @@ def probes() -> str:
         woken = [flag.name for flag in FLAGS if flag.probe == probe.name]
         by = ", ".join([*(f"`--flag {name}`" for name in woken), *(f"level {level}" for level in probe.levels)])
         about = inspect.cleandoc(probe.__doc__ or "")
+        if probe.name == Refused.PROBE:
+            by = "`tdbg run --preflight`"
         by = by or "nobody; the program calls it ([Losses](loss.md))"
         parts.append(f"## {probe.name}\n\nWoken by: {by}.\n\n```text\n{about}\n```\n")
         for kind in probe.observations:

@@ -57,11 +57,10 @@ class EvaluatedTwice(Trial):
     def outcome(self) -> str:
         """Whether the outputs are equal."""
         if not self.repeats:
-            return "differs each time"
+            return "the output differs on each run"
         if not self.drew:
-            return "the same output"
-        by = f" in {self.drawn_by}" if self.drawn_by else ""
-        return f"another output, from random numbers{by}"
+            return "the output is the same"
+        return f"the output is random ({self.drawn_by})" if self.drawn_by else "the output is random"
 
 
 class SampleChanged(Trial):
@@ -119,9 +118,7 @@ class InputsChanged(Trial):
 
     def outcome(self) -> str:
         """Which are ignored."""
-        return (
-            f"no effect of {joined(self.ignored, SHOWN)}" if self.ignored else f"all {len(self.inputs)} have an effect"
-        )
+        return f"no effect: {joined(self.ignored, SHOWN)}" if self.ignored else "every input has an effect"
 
 
 class PaddingChanged(Trial):
@@ -180,10 +177,14 @@ class BatchOverfitted(Trial):
     last: float = doc("the lowest loss", 0.0)
     fell: bool = doc("the loss fell by a tenth at least", True)
     falls: bool = doc("it was still falling at one of the rates", False)
+    cut: bool = doc("the loss gives no parameter a gradient, and neither does the program's own backward pass", False)
 
     def outcome(self) -> str:
         """How far the loss fell."""
-        return f"{self.loss} from {self.first:.3g} to {self.last:.3g} in {self.updates} updates{', and still falling' if self.falls else ''}"
+        if self.cut:
+            return "no parameter receives a gradient"
+        fell = "loss falls" if self.fell else "loss falls slowly" if self.falls else "loss does not fall"
+        return f"{fell}: {self.loss} from {self.first:.3g} to {self.last:.3g} in {self.updates} updates"
 
 
 TRIALS: tuple[type[Trial], ...] = (

@@ -29,6 +29,10 @@ LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 BATCH_LIMIT_BYTES = 256_000_000
 CHILD_S = 2.0  # for a loader's worker to end
 PEERS_S = 1.0  # other ranks may still be reading what this one has sent
+FAILED_CODE = 125  # as the boot file's, where tdbg fails to start
+PREFLIGHT_FAILED = (
+    "tdbg: preflight: process {} was ended before its first update, because the trials failed (TD-C005)\n"
+)
 FED = (Step, Metric)  # the events that say metrics
 
 
@@ -43,9 +47,11 @@ def arrive(module: ModuleType) -> None:
     when_imported(DIAGNOSTICS, lambda module: me.guard("diagnostics").call(_give_host, me))
     if me.settings.level == "off":
         return
-    me.guard("monitor").call(Rank, me, begun)
-    if me.settings.preflight and "preflight" not in [probe.name for probe in getattr(me.monitor, "lasting", ())]:
-        raise RuntimeError("the trials could not be set up")  # the boot file ends the process
+    if me.settings.preflight:
+        redirects.install()
+    rank = me.guard("monitor").call(Rank, me, begun)
+    if me.settings.preflight and (rank is None or not rank.can_preflight()):
+        raise RuntimeError("its trials could not be set up")  # the boot file ends the process
     if me.settings.records:
         me.guard("records").call(log_recorder.install, me)
         if me.feed is not None:
@@ -70,6 +76,7 @@ class Rank:
         from tdbg.probes import PROBES
         from tdbg.probes.catalog import CATALOG
         from tdbg.runtime.baseline import Alternation
+        from tdbg.runtime.first_update import end_first_update
         from tdbg.runtime.monitor import Monitor
 
         self.me = me
@@ -104,7 +111,6 @@ class Rank:
             self.monitor.lasting.append(Capture.into(lambda: me.folder))
         if me.settings.preflight:
             self.monitor.lasting += CATALOG.load("preflight")
-            redirects.install(me)
         own_passes = me.guard("own-passes")
         when_imported("tdbg.debuggers.hooks", lambda module: own_passes.call(self._expect_own_passes, module))
         me.feed = self.feed = me.guard("metrics").call(self._feed)
@@ -116,6 +122,12 @@ class Rank:
         self.monitor.budget.start_up_s = self.startup_ms / 1e3
         me.at_fork(self._forked)
         atexit.register(self.end)
+        if me.settings.preflight:
+            end_first_update(self.monitor, self._end_process)
+
+    def can_preflight(self) -> bool:
+        """False if the probe that makes the trials is not at work."""
+        return self.monitor.probe("preflight") is not None
 
     def _feed(self) -> "Feed":
         """Where metrics go."""
@@ -225,18 +237,23 @@ class Rank:
         self._guard.call(self._end)
 
     def _end_process(self) -> None:
-        """End the program here: nothing that it does at its end is to happen."""
-        self.end()
-        for stream in (sys.stdout, sys.stderr):
-            with guarded("the program's own stream", program_code=True):
-                stream.flush()
-        processes = sys.modules.get("multiprocessing")
-        for child in processes.active_children() if processes is not None else ():
-            child.terminate()
-            child.join(CHILD_S)
-        if self.monitor.world_size > 1:
-            time.sleep(PEERS_S)
-        os._exit(0)
+        """End the program here: nothing that it does at its end is to happen. The code is 0 if the trials did not fail."""
+        failed = not self.can_preflight()
+        try:
+            self.end()
+            for stream in (sys.stdout, sys.stderr):
+                with guarded("the program's own stream", program_code=True):
+                    stream.flush()
+            if failed:
+                os.write(2, PREFLIGHT_FAILED.format(os.getpid()).encode())
+            processes = sys.modules.get("multiprocessing")
+            for child in processes.active_children() if processes is not None else ():
+                child.terminate()
+                child.join(CHILD_S)
+            if self.monitor.world_size > 1:
+                time.sleep(PEERS_S)
+        finally:
+            os._exit(FAILED_CODE if failed else 0)
 
     def _end(self) -> None:
         """Every piece of the end has a guard of its own: what one cannot say must not keep the others from it."""

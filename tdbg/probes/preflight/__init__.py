@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from tdbg.core.events import Step
 from tdbg.core.guard import describe_error, guarded
 from tdbg.core.observations.preflight import (
     TRIALS,
@@ -99,8 +100,8 @@ class Preflight(Probe):
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         """The first update is due, unless its closure has to compute the loss first."""
-        if self._has_backward or any(call.graded for call in self._list_calls()):
-            self._carry_out()
+        if self._is_closure or self._has_backward or any(call.graded for call in self._list_calls()):
+            self.carry_out()
         else:
             self._is_closure = True
 
@@ -108,13 +109,18 @@ class Preflight(Probe):
         """Within an update: the loss of its closure is there."""
         self._has_backward = True
         if self._is_closure:
-            self._carry_out()
+            self.carry_out()
+
+    def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
+        """An update was made that did not show before: its closure sets gradients itself, or it is compiled."""
+        if not record.skipped:
+            self.carry_out()
 
     def forked(self) -> None:
         self._is_closure = False
         self._targets.clear()
 
-    def _carry_out(self) -> None:
+    def carry_out(self) -> None:
         """Try, and end: whatever happens to the trials, no update is made."""
         self.guard.call(self._try_as_rank)
         self.monitor.end_process()
@@ -141,7 +147,7 @@ class Preflight(Probe):
         model = unwrapped(root)
         shared = "a pipeline stage" if self._is_pipeline else _find_shared(model)
         if shared:
-            self._tell(Refused(reason=f"a forward pass needs other ranks ({shared})"), model)
+            self._tell(Refused(reason=f"the forward pass needs other ranks ({shared})"), model)
             return
         if call.changed():
             self._tell_all("the batch was changed in place after the forward pass")
@@ -177,7 +183,7 @@ class Preflight(Probe):
             return attempt()
         error = raised[0]
         if isinstance(error, CollectiveMet):
-            return Refused(reason=f"a forward pass needs other ranks ({error})")
+            return Refused(reason=f"the forward pass needs other ranks ({error})")
         return kind(reason=str(error) if isinstance(error, Unfit) else describe_error(error)[:160])
 
     def _tell(self, seen: Trial, model: nn.Module) -> None:
@@ -213,7 +219,7 @@ def _find_shared(model: nn.Module) -> str:
             if cls.__name__ in SHARED:
                 return cls.__name__
     if any(is_sharded(parameter) for parameter in model.parameters()):
-        return "its parameters are sharded"
+        return "sharded parameters"
     return ""
 
 

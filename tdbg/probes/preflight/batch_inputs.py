@@ -105,7 +105,7 @@ def find_samples(inputs: list[Input], model: nn.Module) -> Samples:
         if sizes[0] == count:
             held.append(one)
         elif not (sizes[0] == 1 or _is_table(sizes, lengths) or (len(sizes) == 3 and sizes[1] == count)):
-            return Samples(reason="inputs differ in their first dimension")
+            return Samples(reason="inputs have different sizes in dimension 0")
     if count < 2:
         return Samples(reason="the batch has one sample")
     return Samples(count, tuple(held))

@@ -89,8 +89,8 @@ def try_batch_overfitted(trials: ForwardTrials, calls: Sequence[list[RecordedLos
             seen = _train(compute, parameters, rate, until)
             seen.loss = name
             falls = falls or seen.falls
-            best = seen if seen.last < best.last else best
-            if best.fell:
+            best = seen if seen.cut or seen.last < best.last else best
+            if best.fell or best.cut:
                 break
             if time.perf_counter() > until:
                 raise Unfit(f"{UPDATES} updates at each of {len(RATES)} rates take more than {TIME_LIMIT_S:g} s")
@@ -120,7 +120,10 @@ def _train(compute: Callable[[], Tensor], parameters: list[nn.Parameter], rate: 
             break
         grads: Sequence[Tensor | None] = torch.autograd.grad(loss, parameters, allow_unused=True)
         if all(grad is None for grad in grads):
-            raise Unfit("no gradient arrives at a parameter")
+            if any(parameter.grad is not None for parameter in parameters):  # the program's own backward pass differs
+                raise Unfit("no parameter receives a gradient")
+            seen.cut = True
+            return seen
         with torch.no_grad():
             for at, (parameter, found) in enumerate(zip(parameters, grads, strict=True)):
                 if found is None:
@@ -156,7 +159,7 @@ def _find_loss(trials: ForwardTrials, calls: Sequence[list[RecordedLoss]]) -> tu
     scalars = [name for name, tensor in outputs.items() if tensor.numel() == 1 and tensor.requires_grad]
     if len(scalars) == 1 and len(outputs) > 1:
         return "the loss that the model returns", lambda: trials.run_graded()[scalars[0]].sum()
-    reason = "no loss function of torch's was seen"
+    reason = "no loss from torch.nn.functional was called"
     for of_backward in calls:  # of accumulated gradients one belongs to the call
         try:
             recorded, output, transform = _match_call(outputs, of_backward)
@@ -175,7 +178,9 @@ def _compute_loss(trials: ForwardTrials, recorded: RecordedLoss, output: str, tr
 def _match_call(outputs: Outputs, calls: list[RecordedLoss]) -> tuple[RecordedLoss, str, Transform]:
     """The one loss of a backward pass, if it is computed from an output."""
     if len(calls) != 1:
-        raise Unfit("no loss function of torch's was seen" if not calls else "several loss functions were called")
+        raise Unfit(
+            "no loss from torch.nn.functional was called" if not calls else "several loss functions were called"
+        )
     (recorded,) = calls
     name = LAYOUTS[recorded.name].name
     if name not in LOSSES or _has_soft_targets(recorded):
@@ -206,7 +211,7 @@ def _match_output(outputs: Outputs, given: Tensor) -> tuple[str, Transform]:
                     found.reshape(given.shape).float(), given.float(), rtol=1e-3, atol=1e-5, equal_nan=True
                 ):
                     return name, _shaped(transform, given)
-    raise Unfit("the loss is not computed from the output of the model alone")
+    raise Unfit("the loss depends on more than the model's output")
 
 
 def _shaped(transform: Transform, like: Tensor) -> Transform:

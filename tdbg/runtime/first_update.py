@@ -1,0 +1,38 @@
+"""`--preflight`: the process ends at its first update, whatever has become of the probe that makes the trials."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.optim import Optimizer
+
+from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.monitor import Monitor
+from tdbg.runtime.torch_hooks import hook_all
+
+
+def end_first_update(monitor: Monitor, end: Callable[[], None]) -> None:
+    """Set hooks on the updates of all optimizers that belong to no probe.
+
+    They stand behind those of the monitor, where the probe ends the process. What comes here is an update that the probe
+    does not see, or takes for one whose closure computes the loss, or has failed before.
+    """
+
+    def end_here() -> None:
+        try:
+            probe = monitor.probe("preflight")
+            if probe is not None:
+                probe.guard.call(probe.carry_out)  # it ends the process
+            monitor.become_rank_now()
+        finally:
+            end()
+
+    def after(optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        if not torch.compiler.is_compiling() and not monitor.optimizers.is_rehearsal(optimizer):
+            unseen(end_here)
+
+    def before(optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        if not any(map(callable, (*args, *kwargs.values()))):  # one with a closure ends in its backward pass, or after
+            after(optimizer, args, kwargs)
+
+    hook_all("before-update", hide(before))
+    hook_all("after-update", hide(after))
