@@ -20,7 +20,7 @@ from typing import Any
 
 from tdbg.core import run_files
 
-READS = ("stat", "lstat", "access", "chdir", "readlink", "getxattr", "listxattr", "statvfs")
+READS = ("stat", "lstat", "access", "readlink", "getxattr", "listxattr", "statvfs")
 CHANGES = ("chmod", "utime", "truncate", "setxattr", "removexattr", "chown", "lchown")
 CREATES = ("mkdir", "mkfifo", "mknod")
 DELETES = ("remove", "unlink", "rmdir")
@@ -42,6 +42,7 @@ class FileOverlay:
     def __init__(self, folder: str, run_dir: str) -> None:
         self.folder = os.path.realpath(folder)
         self.gone: set[str] = set()  # what the program has deleted, and stands where it was
+        self.gone_folders: set[str] = set()  # nothing that stood below them is there, also where they are made again
         self.local = threading.local()
         self.kept = (*SYSTEM, os.path.realpath(run_dir))
         self.left_alone = tuple(map(os.path.realpath, _list_left_alone()))
@@ -76,12 +77,35 @@ class FileOverlay:
 
     def is_there(self, path: str) -> bool:
         """True if the path stands where it was."""
-        return path not in self.gone and os.path.lexists(path)
+        return not self.is_gone(path) and os.path.lexists(path)
+
+    def is_gone(self, path: str) -> bool:
+        """True if the program has deleted or moved the path, or a folder that it was in."""
+        return path in self.gone or any(_is_below(path, (folder,)) and path != folder for folder in self.gone_folders)
+
+    def forget(self, path: str) -> None:
+        """What stands there is gone for this process."""
+        if os.path.lexists(path):
+            self.gone.add(path)
+            if os.path.isdir(path) and not os.path.islink(path):
+                self.gone_folders.add(path)
+
+    def find_folder(self, path: str) -> str:
+        """Where to change to: the folder itself where there is one, as commands that are started there need it."""
+        return path if self.is_there(path) and os.path.isdir(path) else self.find(path)
+
+    def is_elsewhere(self, absolute: str, found: str) -> bool:
+        """True if the path as it was given would not lead there: it is another one, or the process stands in the copies."""
+        return found != absolute or _is_below(os.getcwd(), (self.folder,))
+
+    def shown(self, path: str) -> str:
+        """The path as the program knows it."""
+        return path[len(self.folder) :] or os.sep if _is_below(path, (self.folder,)) else path
 
     def find(self, path: str) -> str:
         """Where the path is read."""
         copy = self.copy_of(path)
-        return copy if copy is not None and (path in self.gone or os.path.lexists(copy)) else path
+        return copy if copy is not None and (self.is_gone(path) or os.path.lexists(copy)) else path
 
     def prepare(self, path: str, *, with_content: bool) -> str:
         """Where the path is written. with_content: what it holds is needed there."""
@@ -100,14 +124,14 @@ class FileOverlay:
         self.gone.discard(path)
         return copy
 
-    def find_path(self, path: object, *, writes: bool) -> str | None:
+    def find_path(self, path: object, *, writes: bool, with_content: bool = False) -> str | None:
         """Where compiled code is to read or write a path; None for what is none, and where it stands."""
         absolute = None if self.is_busy else _absolute(self, path, None)
         if absolute is None:
             return None
         with self.busy():
-            found = self.prepare(absolute, with_content=False) if writes else self.find(absolute)
-        return None if found == absolute else found
+            found = self.prepare(absolute, with_content=with_content) if writes else self.find(absolute)
+            return found if self.is_elsewhere(absolute, found) else None
 
     def delete(self, path: str, native: Function) -> None:
         """Delete a path: for this process alone, if it stands outside."""
@@ -119,8 +143,7 @@ class FileOverlay:
             native(copy)
         elif not self.is_there(path):
             native(copy)  # it says what a path that is not there says
-        if os.path.lexists(path):
-            self.gone.add(path)
+        self.forget(path)
 
     def move(self, source: str, target: str) -> None:
         """Give a file or folder another name."""
@@ -136,18 +159,17 @@ class FileOverlay:
             shutil.copytree(found, into, symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copy2(found, into)
-        if os.path.lexists(source):
-            self.gone.add(source)
+        self.forget(source)
 
     def names(self, path: str) -> list[str]:
         """What a folder holds, in both places."""
         copy = self.copy_of(path)
         found: list[str] = []
         if copy is None or self.is_there(path):
-            found = [name for name in os.listdir(path) if os.path.join(path, name) not in self.gone]
+            found = [name for name in os.listdir(path) if not self.is_gone(os.path.join(path, name))]
         if copy is not None and os.path.isdir(copy):
             return list(dict.fromkeys([*found, *os.listdir(copy)]))
-        if copy is not None and path in self.gone:
+        if copy is not None and self.is_gone(path):
             return os.listdir(copy)  # which says that it is not there
         return found
 
@@ -182,9 +204,9 @@ def install_overlay(overlay: FileOverlay) -> None:
                     return native(path, *args, **kwargs)
                 with overlay.busy():
                     found = locate(absolute)
-                if found != absolute:
-                    path = found
-                    kwargs.pop("dir_fd", None)
+                    if overlay.is_elsewhere(absolute, found):
+                        path = found
+                        kwargs.pop("dir_fd", None)
                 return native(path, *args, **kwargs)
 
             return function
@@ -248,9 +270,10 @@ def install_overlay(overlay: FileOverlay) -> None:
             with overlay.busy():
                 copy = overlay.copy_of(absolute)
                 if copy is None or not (os.path.isdir(copy) or overlay.gone):
-                    return native(path)
+                    return native(absolute if overlay.is_elsewhere(absolute, absolute) else path)
                 names = set(overlay.names(absolute))
-                places = [path] if overlay.is_there(absolute) else []
+                places = [absolute if overlay.is_elsewhere(absolute, absolute) else path]
+                places = places if overlay.is_there(absolute) else []
                 places += [copy] if os.path.isdir(copy) else []
                 entries = {entry.name: entry for place in places for entry in native(place) if entry.name in names}
             return _Entries(list(entries.values()))
@@ -269,7 +292,7 @@ def install_overlay(overlay: FileOverlay) -> None:
                         found = absolute
                     else:
                         found = overlay.prepare(absolute, with_content="w" not in mode)
-                file = file if found == absolute else found
+                    file = found if overlay.is_elsewhere(absolute, found) else file
             return native(file, mode, *args, **kwargs)
 
         return function
@@ -285,8 +308,8 @@ def install_overlay(overlay: FileOverlay) -> None:
                         found = absolute
                     else:
                         found = overlay.prepare(absolute, with_content=not flags & os.O_TRUNC)
-                if found != absolute:
-                    path, dir_fd = found, None
+                    if overlay.is_elsewhere(absolute, found):
+                        path, dir_fd = found, None
             with overlay.busy():  # the audit hook is not told of dir_fd
                 return native(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
 
@@ -294,6 +317,9 @@ def install_overlay(overlay: FileOverlay) -> None:
 
     for names, make in (
         (READS, at_path(overlay.find)),
+        (("chdir",), at_path(overlay.find_folder)),
+        (("getcwd",), lambda native: lambda: overlay.shown(native())),
+        (("getcwdb",), lambda native: lambda: os.fsencode(overlay.shown(os.fsdecode(native())))),
         (CHANGES, at_path(lambda path: overlay.prepare(path, with_content=True))),
         (CREATES, at_path(create)),
         (DELETES, deleting),
@@ -318,7 +344,9 @@ def _refuse(overlay: FileOverlay, event: str, args: tuple[Any, ...]) -> None:
     if not (flags & WRITES if isinstance(flags, int) else mode and set(mode) & set("wax+")):
         return
     with overlay.busy():
-        is_outside = overlay.copy_of(_resolve(path)) is not None
+        if _is_below(os.path.abspath(os.fsdecode(path)), (overlay.folder,)):
+            return
+        is_outside = overlay.copy_of(_resolve(overlay, path)) is not None
     if is_outside:
         raise PermissionError(
             errno.EACCES, "tdbg run --preflight blocks this write: it bypasses Python's open()", os.fsdecode(path)
@@ -359,12 +387,12 @@ def _absolute(overlay: FileOverlay, path: Any, dir_fd: int | None) -> str | None
                 text = os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), text)
             except OSError:
                 return None
-        return _resolve(text)
+        return _resolve(overlay, text)
 
 
-def _resolve(path: Any) -> str:
+def _resolve(overlay: FileOverlay, path: Any) -> str:
     """Absolute, with links on the way to it followed; its last part may be one itself."""
-    absolute = os.path.abspath(os.fsdecode(path))
+    absolute = overlay.shown(os.path.abspath(os.fsdecode(path)))
     parent, name = os.path.split(absolute)
     return os.path.join(os.path.realpath(parent), name) if name else absolute
 

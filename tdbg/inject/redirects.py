@@ -43,6 +43,8 @@ def install() -> None:
             raise RuntimeError("torch.save is not where it was, and cannot be redirected")
         for owner, name in found:
             _redirect(owner, name, at, word, writes=writes)
+    for owner, name in targets("mapped"):
+        _redirect_mapping(owner, name)
 
 
 def _redirect(owner: Any, name: str, at: int, word: str, *, writes: bool = True) -> None:
@@ -64,6 +66,19 @@ def _with_other_path(original: Callable[..., Any], at: int, word: str, *, writes
         return original(*args, **kwargs)
 
     return function
+
+
+def _redirect_mapping(owner: Any, name: str) -> None:
+    """``from_file(filename, shared=True)`` writes through to the file: a copy is mapped."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def from_file(filename: Any, *args: Any, **kwargs: Any) -> Any:
+        writes = bool(kwargs.get("shared", args[0] if args else False))
+        found = _overlay.find_path(filename, writes=writes, with_content=True) if _overlay is not None else None
+        return original(found or filename, *args, **kwargs)
+
+    setattr(owner, name, staticmethod(from_file) if isinstance(owner, type) else from_file)
 
 
 def _safetensors_loaded(module: ModuleType) -> None:

@@ -280,7 +280,7 @@ class Supervision:
         folder = self.run.path / PREFLIGHT_FOLDER
         if self.leads and not self.settings.quiet:
             say(
-                f"preflight: the program's own files are unchanged; what it wrote to {folder} is removed, and W&B was"
+                f"preflight: what the program wrote went to {folder} and is removed; commands that it started wrote for real; W&B was"
                 " disabled"
             )
         shutil.rmtree(folder / host_name(), ignore_errors=True)

@@ -13,21 +13,22 @@ from tdbg.rules._kinds import KindsRule
 class FutureTokens(KindsRule):
     """Says when outputs at earlier positions depend on a later token, in a model that is trained to predict it.
 
-    What it does: `tdbg run --preflight` changes the last token of each sequence of the first batch, in eval mode.
-    Where the targets of the cross-entropy are the input's next tokens, no output before the last position may
-    change. Where one does, it names the first layer whose output changes.
+    What it does: `tdbg run --preflight` changes the last token of each sequence of the first batch, in eval
+    mode. Where the targets of the cross-entropy are the input's next tokens, no output before the last position
+    may change. Where one does, it names the first layer whose output changes.
 
     Why it matters: Without a causal mask the loss falls fast and far below what is possible, and the model is
     useless: when text is generated there is no next token to look at.
 
     Example:
-        TD-C030 error: the model sees future tokens: changing the last token of x changes the outputs at 63 of 63 earlier positions
+        TD-C030 error: the model sees future tokens: changing the last token of x changes the outputs at 63 of
+        63 earlier positions
 
     What to do: Pass `is_causal=True` or a causal mask to attention; look at the sign of the mask, and for
     convolutions at their padding on the left.
 
-    Thresholds: The change must exceed 0.01 % of the change at the last position. Skipped: models whose targets are not
-    the next tokens.
+    Thresholds: The change must exceed 0.01 % of the change at the last position. Skipped: models whose targets
+    are not the next tokens.
     """
 
     code = "TD-C030"

@@ -12,23 +12,25 @@ from tdbg.rules._kinds import KindsRule
 
 @RULES.add
 class MaskIgnored(KindsRule):
-    """Says when padding reaches the outputs of real positions because the mask that the model is given does nothing.
+    """Says when padding reaches the outputs of real positions because the mask that the model is given does
+    nothing.
 
-    What it does: `tdbg run --preflight` puts other values at the padded positions of the first batch, in eval mode,
-    and then runs it with a mask that says that nothing is padding. A warning needs both: outputs of real positions
-    change with the padding, and the mask changes nothing. Where the mask has an effect and padding is still seen
-    (a convolution, the backward direction of an LSTM), it is a note.
+    What it does: `tdbg run --preflight` puts other values at the padded positions of the first batch, in eval
+    mode, and then runs it with a mask that says that nothing is padding. A warning needs both: outputs of real
+    positions change with the padding, and the mask changes nothing. Where the mask has an effect and padding is
+    still seen (a convolution, the backward direction of an LSTM), it is a note.
 
     Why it matters: The output of a sample then depends on how long the others of its batch are.
 
     Example:
-        TD-C031 warning: mask has no effect: changing 212 padded positions of x changes outputs at real positions
+        TD-C031 warning: mask has no effect: changing 212 padded positions of x changes outputs at real
+        positions
 
-    What to do: Pass the mask on to attention (`key_padding_mask`, `attn_mask`), to the pooling and to packing; look
-    at its sign: True means padding in `nn.MultiheadAttention`, and a real token in Hugging Face's models.
+    What to do: Pass the mask on to attention (`key_padding_mask`, `attn_mask`), to the pooling and to packing;
+    look at its sign: True means padding in `nn.MultiheadAttention`, and a real token in Hugging Face's models.
 
-    Thresholds: The change must exceed 0.01 % of the largest output. Skipped: models without an input that says what is
-    padding, and sequences that are padded at the front.
+    Thresholds: The change must exceed 0.01 % of the largest output. Skipped: models without an input that says
+    what is padding, and sequences that are padded at the front.
     """
 
     code = "TD-C031"

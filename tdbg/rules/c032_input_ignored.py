@@ -14,9 +14,10 @@ from tdbg.rules._kinds import KindsRule
 class InputIgnored(KindsRule):
     """Says when an input that the model is given changes nothing that it returns.
 
-    What it does: `tdbg run --preflight` shuffles each input of the first batch over the batch, one at a time, in
-    train mode with the same random numbers. If everything that the model returns stays the same bit for bit, the
-    input is ignored. Weights that are zero at the beginning (gates, last layers) have small random values meanwhile.
+    What it does: `tdbg run --preflight` shuffles each input of the first batch over the batch, one at a time,
+    in train mode with the same random numbers. If everything that the model returns stays the same bit for bit,
+    the input is ignored. Weights that are zero at the beginning (gates, last layers) have small random values
+    meanwhile.
 
     Why it matters: A condition, a time step or a second view that is dropped on the way raises nothing, and the
     model learns what it can without it.
@@ -24,11 +25,11 @@ class InputIgnored(KindsRule):
     Example:
         TD-C032 warning: input t has no effect on the model's output
 
-    What to do: Follow the input through `forward`: an overwritten name, a branch that is not taken, a detached or
-    multiplied-by-zero path.
+    What to do: Follow the input through `forward`: an overwritten name, a branch that is not taken, a detached
+    or multiplied-by-zero path.
 
-    Thresholds: The output must stay the same bit for bit. Skipped: inputs whose rows are equal, labels, targets and
-    indices.
+    Thresholds: The output must stay the same bit for bit. Skipped: inputs whose rows are equal, labels, targets
+    and indices.
     """
 
     code = "TD-C032"

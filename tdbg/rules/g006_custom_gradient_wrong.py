@@ -14,9 +14,10 @@ from tdbg.rules._kinds import KindsRule
 class CustomGradientWrong(KindsRule):
     """Says when the backward of a custom `autograd.Function` is not the derivative of its forward.
 
-    What it does: `tdbg run --preflight` keeps the inputs of the first call of each custom function, and runs it in
-    float64: the derivative by `backward`, in a random direction for each input, must be the one by differences of
-    `forward`. Two step sizes must agree first, or the forward is not smooth there and nothing is said.
+    What it does: `tdbg run --preflight` keeps the inputs of the first call of each custom function, and runs it
+    in float64: the derivative by `backward`, in a random direction for each input, must be the one by
+    differences of `forward`. Two step sizes must agree first, or the forward is not smooth there and nothing is
+    said.
 
     Why it matters: A forgotten factor, a missing term or two gradients in the wrong order raise nothing. The
     model trains in a wrong direction, more slowly or to a worse end.
@@ -24,12 +25,12 @@ class CustomGradientWrong(KindsRule):
     Example:
         TD-G006 warning: backward of Swish is wrong for input x: 0.312, finite differences give 0.547
 
-    What to do: Run `torch.autograd.gradcheck(Swish.apply, inputs)` with float64 inputs, and derive the term for that
-    input once more. A backward must also multiply by the gradient that it is given.
+    What to do: Run `torch.autograd.gradcheck(Swish.apply, inputs)` with float64 inputs, and derive the term for
+    that input once more. A backward must also multiply by the gradient that it is given.
 
-    Thresholds: Both must differ by more than 1 %. Skipped: functions that change gradients on purpose, with a forward that is
-    constant in pieces (straight-through and surrogate gradients) or that returns its input (reversal, scaling,
-    clipping); torch's own; those that refuse float64 or compute in another precision.
+    Thresholds: Both must differ by more than 1 %. Skipped: functions that change gradients on purpose, with a
+    forward that is constant in pieces (straight-through and surrogate gradients) or that returns its input
+    (reversal, scaling, clipping); torch's own; those that refuse float64 or compute in another precision.
     """
 
     code = "TD-G006"

@@ -13,22 +13,23 @@ from tdbg.rules._kinds import KindsRule
 class BatchNotOverfitted(KindsRule):
     """Says when the loss of a single batch does not fall, whatever the learning rate.
 
-    What it does: `tdbg run --preflight` trains on the first batch alone: Adam with 1e-2, 1e-3 and 1e-4, up to 60
-    updates each, with the same random numbers in each pass. The weights are put back. The loss must fall by a tenth
-    at one of the rates. The program's own optimizer, schedule and regularisation have no part in it.
+    What it does: `tdbg run --preflight` trains on the first batch alone: Adam with 1e-2, 1e-3 and 1e-4, up to
+    60 updates each, with the same random numbers in each pass. The weights are put back. The loss must fall by
+    a tenth at one of the rates. The program's own optimizer, schedule and regularisation have no part in it.
 
-    Why it matters: A model that cannot learn one batch learns no data set. The cause lies between input and loss:
-    a graph that is cut, features that are constant, an output activation that does not fit the loss.
+    Why it matters: A model that cannot learn one batch learns no data set. The cause lies between input and
+    loss: a graph that is cut, features that are constant, an output activation that does not fit the loss.
 
     Example:
         TD-L022 warning: one batch cannot be overfitted: cross_entropy falls only from 1.1 to 1.08 in 60 updates
 
-    What to do: Look for `detach()`, `no_grad`, `argmax` or rounding between input and loss, for an output activation
-    that the loss applies again, and at what the first layers return for two different samples.
+    What to do: Look for `detach()`, `no_grad`, `argmax` or rounding between input and loss, for an output
+    activation that the loss applies again, and at what the first layers return for two different samples.
 
-    Thresholds: The loss falls by less than a tenth, or gives no parameter a gradient. Skipped: a loss that still falls
-    in the last third of the updates, models of which most weights are frozen, soft targets. Tried with one loss function of torch's whose lower bound is 0, on the
-    output of the model alone, or with the loss that the model returns.
+    Thresholds: The loss falls by less than a tenth, or gives no parameter a gradient. Skipped: a loss that
+    still falls in the last third of the updates, models of which most weights are frozen, soft targets. Tried
+    with one loss function of torch's whose lower bound is 0, on the output of the model alone, or with the loss
+    that the model returns.
     """
 
     code = "TD-L022"

@@ -140,7 +140,10 @@ PLACES: dict[str, Place] = {
     # files
     "save": Place("what is saved, where, how long it takes", ("torch:save",)),
     "load": Place("what is loaded", ("torch:load",)),
-    "script-saved": Place("scripted modules that are saved", ("torch.jit:save",)),
+    "mapped": Place("files that are mapped into tensors", ("torch:from_file", "torch:UntypedStorage.from_file")),
+    "script-saved": Place(
+        "scripted modules that are saved", ("torch.jit:save", "torch.jit:RecursiveScriptModule.save")
+    ),
     "sharded-save": Place(
         "checkpoints of several ranks",
         tuple(f"{_DCP}{module}:{name}" for module in ("", ".state_dict_saver") for name in ("save", "async_save")),

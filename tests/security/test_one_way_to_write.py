@@ -30,6 +30,7 @@ OTHER_WAYS = {
     "traces/render/slice_file.py": "--out, which the user names",
     "debuggers/sequential.py": "a folder of pages, which the user names",
     "inject/boot_template.py": "files of boot/, relative to its folder: it cannot import tdbg",
+    "inject/file_overlay.py": "what the program itself writes, below a folder of the run directory",
     "inject/startup.py": "reads alone, relative to folders: it cannot import tdbg",
     "api/performance.py": "a temporary folder",
 }

@@ -44,6 +44,21 @@ os.rename("out/part.tmp", "out/state.pt")
 assert torch.load("out/state.pt")["step"] == 1
 model.load_state_dict(torch.load("out/model.pt"))
 torch.jit.save(torch.jit.script(model), "out/script.pt")
+torch.jit.script(model).save("script-of-before.pt")
+os.makedirs("out/scripts")
+torch.jit.script(model).save("out/scripts/script.pt")
+torch.from_file("mapped.bin", shared=True, size=4).fill_(2.0)
+torch.UntypedStorage.from_file("mapped.bin", True, 16).fill_(1)
+os.makedirs("visited/deep")
+os.chdir("visited/deep")
+Path("here.txt").write_text("here")
+assert Path.cwd().name == "deep" and Path("here.txt").read_text() == "here"
+os.chdir("../..")
+assert Path("kept.txt").read_text() == "kept" and "kept.txt" in os.listdir() and Path("visited/deep/here.txt").exists()
+shutil.move("folder", "moved-folder")
+assert not Path("folder/inside.txt").exists() and Path("moved-folder/inside.txt").read_text() == "inside"
+os.makedirs("folder")
+assert os.listdir("folder") == []
 save_file(dict(model.state_dict()), "out/model.safetensors")
 load_file("out/model.safetensors")
 Path("link.txt").symlink_to("before.txt")
