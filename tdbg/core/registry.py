@@ -59,7 +59,8 @@ class Registry(Generic[T]):
             self._import(name)
         place = {f"{self.package}.{name}": at for at, name in enumerate(names)}  # some may have been loaded before
         found = sorted(self._items.items(), key=lambda pair: place.get(_module_of(pair[1]), len(names)))
-        self._items = dict(found)
+        self._items.clear()  # the same dictionary, in the order of the files
+        self._items.update(found)
 
     @property
     def is_loaded(self) -> bool:

@@ -174,6 +174,8 @@ GIVEN: dict[str, list[list[str]]] = {
     "explain": [["{name}"]],
     "doctor": [[], ["--json"]],
     "demo": [["--fault", "{name}"]],
+    "completions install": [["--shell", "{name}"]],
+    "completions remove": [["--shell", "{name}"]],
     "hook install": [["--python", "{name}"]],
     "hook remove": [["--python", "{name}"]],
     "docs": [["{name}"]],
