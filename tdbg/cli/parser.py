@@ -46,15 +46,31 @@ class _Option(TyperOption):
         return self._converted(ctx, value)
 
     def _converted(self, ctx: Any, value: Any) -> Any:
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not _is_typed(ctx, self.name):
             return value
+        name = self.opts[0]
+        if not value.strip():
+            raise TdbgError(f"{name} is empty", f"write {name} {self.metavar or 'VALUE'}, or leave it out")
         try:
             found = convert(value, self.value)
         except ValueError as error:
-            raise typer.BadParameter(str(error), ctx=ctx, param=self) from None
+            raise TdbgError(f"invalid value for '{name}': {error}", self._how_to_write()) from None
         if self.least is not None and isinstance(found, int) and found < self.least:
-            raise typer.BadParameter(f"{found} is less than {self.least}", ctx=ctx, param=self)
+            raise TdbgError(f"invalid value for '{name}': {found} is less than {self.least}", self._how_to_write())
         return found
+
+    def _how_to_write(self) -> str:
+        """The hint for a value that is no such number."""
+        kind = "a whole number" if self.value is int else "a number"
+        bound = "" if self.least is None else f" from {self.least} on"
+        example = max(10, self.least or 0)
+        return f"write {kind}{bound}, as in {self.opts[0]} {example}"
+
+
+def _is_typed(ctx: Any, name: str | None) -> bool:
+    """False for a default."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 class _Argument(TyperArgument):

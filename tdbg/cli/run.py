@@ -250,14 +250,8 @@ def carry_out(args: RunArgs, more: "Mapping[str, Any] | None" = None) -> int:
     """Run the command with what was typed; ``more`` are further settings."""
     from tdbg.launch.start import launch
 
-    for option, value in (
-        ("--name NAME", args.name),
-        ("--on-finding COMMAND", args.on_finding),
-        ("--notify URL", args.notify),
-        ("--to SINK", "" if "" in args.to else None),
-    ):
-        if value == "":
-            raise TdbgError(f"{option.split()[0]} is empty", f"write {option}, or leave it out")
+    if args.name is not None and args.run_dir is not None:
+        raise TdbgError("--name and --run-dir both say where the run is kept", "leave one of them out")
     typed = {name: getattr(args, name) for name in OPTIONS if name not in NO_SETTINGS}
     typed["flags"] = [*args.flag, *(f"{off}=false" for off in args.no_flag)]
     typed["thresholds"] = args.threshold
@@ -285,9 +279,13 @@ def settle(typed: dict[str, Any], words: list[str], profile: str) -> "tuple[Sett
             return settings, origin
     except TdbgError:  # perhaps for a flag that only the program knows
         pass
+    from tdbg.core.flags import check_values
     from tdbg.launch.scan import known_flags
 
-    return resolve(typed, environ=environ, profile=profile, known_flags=known_flags(words, Path.cwd()))
+    known = known_flags(words, Path.cwd())
+    settings, origin = resolve(typed, environ=environ, profile=profile, known_flags=known)
+    check_values(settings.flags, known)
+    return settings, origin
 
 
 WRAPPED = Argument("COMMAND", "The command and its own options, passed on untouched.", field="words")

@@ -164,6 +164,8 @@ def load_from(package: str) -> "Callable[[str], Command]":
 
 def convert(text: str, value: type) -> object:
     """A value as its type; ValueError says what it should be."""
+    if not text.strip():
+        raise ValueError("it is empty")
     if value is int:
         try:
             return int(text)

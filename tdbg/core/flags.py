@@ -31,6 +31,8 @@ class Flag(NamedTuple):
     thresholds: tuple[Threshold, ...] = ()
     own: bool = False  # tdbg acts on it itself, without a probe
     level: str = ""  # the lowest level that wakes the probe without the flag; empty if none does
+    values: tuple[str, ...] = ()  # words it takes besides true and false
+    takes_text: bool = False  # its value is a text, which is checked elsewhere
 
     @property
     def works_alone(self) -> bool:
@@ -212,6 +214,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it with the value raise when a NaN appears in backward only: the run ends there; it costs 1.3-1.5x.",
         aliases=("autograd_anomaly",),
         probe="anomaly",
+        values=("raise",),
     ),
     Flag(
         "PROFILER",
@@ -220,6 +223,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when steps are slow and it is not known where the time goes.",
         aliases=("autograd_profiler", "tensorboard_profiler"),
         probe="profiler",
+        takes_text=True,
     ),
     Flag(
         "MEMORY",
@@ -443,6 +447,23 @@ def parse(text: str, known: Iterable[str] = ()) -> dict[str, Value]:
         if raw == "":
             raise TdbgError(f"flag {name!r} has an empty value", f"write --flag {name} or --flag {name}=VALUE")
     return dict.fromkeys(expand(name, known), value)
+
+
+def check_values(flags: Mapping[str, Value], known: Iterable[str] = ()) -> None:
+    """TdbgError for a value that nobody reads: a flag that tdbg alone acts on takes true, false and its own words.
+
+    known: the flags that the program's source mentions; it may read any value of them.
+    """
+    of_program = set(known)
+    for flag in FLAGS:
+        value = flags.get(flag.name)
+        if not isinstance(value, str) or not flag.works_alone or flag.takes_text or of_program & {flag.name, flag.leaf}:
+            continue
+        if value not in flag.values:
+            allowed = " or ".join(f"-f {flag.name}{word}" for word in ("", *(f"={word}" for word in flag.values)))
+            raise TdbgError(
+                f"flag {flag.name} cannot be {value!r}", f"write {allowed}; --no-flag {flag.name} switches it off"
+            )
 
 
 def typed_names(words: Iterable[str], known: Iterable[str] = ()) -> dict[str, str]:

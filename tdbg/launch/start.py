@@ -79,7 +79,11 @@ def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], 
     uploading.check(settings)
     sending.check(settings.to)
     command.check(words, environ)
-    boot.check_path(join.intended_path(settings, words, environ))
+    where = join.intended_path(settings, words, environ)
+    for place in (where, *where.parents):
+        if place.exists() and not place.is_dir():
+            raise TdbgError(f"the run cannot be kept in {where}: {place} is no folder", "choose another --run-dir")
+    boot.check_path(where)
 
 
 def _check_replace(settings: Settings) -> None:

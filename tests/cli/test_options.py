@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -160,3 +161,85 @@ def test_a_default_is_told_once_and_only_where_it_is_one() -> None:
                 path,
                 option,
             )
+
+
+BAD_OPTIONS = [
+    (["--flag", ""], "--flag is empty"),
+    (["-f", "GRADIENTS=banana"], "flag GRADIENTS cannot be 'banana'"),
+    (["-f", "AUTOGRAD_ANOMALY=banana"], "flag AUTOGRAD_ANOMALY cannot be 'banana'"),
+    (["--step-optimizer", ""], "--step-optimizer is empty"),
+    (["--run-dir", ""], "--run-dir is empty"),
+    (["--run-dir", "FILE"], "is no folder"),
+    (["--run-dir", "FILE/below"], "is no folder"),
+    (["--name", "X", "--run-dir", "Y"], "--name and --run-dir both"),
+    (["--capture", ""], "--capture is empty"),
+    (["--every", "0"], "0 is less than 1"),
+    (["--measure-overhead", "x"], "'x' is not a whole number"),
+    (["--to", ""], "--to is empty"),
+    (["--to", "a,b"], "unknown sink"),
+    (["--allowance=-1"], "from 0 on"),
+    (["--allowance", "x"], "'x' is not a number"),
+    (["--allowance", "nan"], "from 0 on"),
+    (["--allowance", "inf"], "from 0 on"),
+    (["--on-finding", ""], "--on-finding is empty"),
+    (["--on-finding", "'unclosed"], "no closing quotation"),
+    (["--notify", ""], "--notify is empty"),
+    (["--notify", "ftp://x"], "not an http or https URL"),
+]
+
+
+@pytest.mark.parametrize("command", ["run", "profile"])
+@pytest.mark.parametrize("options, what", BAD_OPTIONS)
+def test_a_bad_option_of_a_run_is_refused_in_two_lines(
+    command: str,
+    options: list[str],
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    assert main([command, *options, "--", "true"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and what in said[0], said
+    assert "--help" not in said[1], "what to do, not where to read on"
+    assert not Path("tdbg_runs").exists() and not Path("Y").exists()
+
+
+def test_the_program_may_read_any_value_of_a_flag_that_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("if cfg.DEBUG.GRADIENTS == 'banana': pass\n")
+    assert main(["run", "--dry-run", "-f", "GRADIENTS=banana", "--", "python", "train.py"]) == 0
+    assert "flag: GRADIENTS = banana" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "options, what",
+    [
+        (["--html", ""], "--html is empty"),
+        (["--html", "FOLDER"], "is a folder"),
+        (["--html", "FILE/page.html"], "Not a directory"),
+        (["--to", ""], "--to is empty"),
+        (["--markdown", "--json"], "cannot both be"),
+        (["--all", "FOLDER"], "is not a run directory"),
+    ],
+)
+def test_a_bad_option_of_a_report_is_refused_in_two_lines(
+    options: list[str],
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from tdbg.core.rundir import RunDir
+
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    Path("FOLDER").mkdir()
+    RunDir.create(tmp_path / "tdbg_runs" / "20260101-000000-one", {"command": ["true"]})
+    assert main(["report", *options]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and what in said[0], said
