@@ -238,6 +238,25 @@ def test_a_failure_of_the_trials_ends_the_process_too(watched: Runner, how: str,
     assert not (tmp_path / "last.pt").exists()
 
 
+COMPILED = {  # how an update is compiled, each with the eager backend
+    "method": "optimizer.step = torch.compile(optimizer.step, backend='eager')",
+    "whole": "optimizer.step = torch.compile(optimizer.step, backend='eager', fullgraph=True)",
+    "function": "update = torch.compile(lambda: torch.optim.SGD.step(optimizer), backend='eager')",
+}
+
+
+@pytest.mark.parametrize("kind", COMPILED)
+@pytest.mark.parametrize(("how", "code"), [("", 0), (IN_TRIALS, 125)])
+def test_a_compiled_update_ends_the_process(watched: Runner, kind: str, how: str, code: int) -> None:
+    update = BACKWARD.replace("optimizer.step()", "update()" if kind == "function" else "optimizer.step()")
+    result = watched(
+        [sys.executable, "-c", FAILS.format(how=how, update=update).replace("for _", f"{COMPILED[kind]}\nfor _")],
+        PREFLIGHT,
+    )
+    assert result.code == code and "updated" not in result.stdout, result.stderr
+    assert ENDED_BEFORE not in result.stderr
+
+
 @pytest.mark.parametrize("update", [HAND_MADE, "optimizer.step(lambda: model.weight.sum().detach())"])
 def test_updates_without_a_backward_pass_end_the_process(watched: Runner, update: str) -> None:
     result = watched([sys.executable, "-c", FAILS.format(how="", update=update)], PREFLIGHT)
