@@ -33,6 +33,7 @@ NEWEST_WORDS = ("last", "latest", "newest", "-1")  # what users type for the new
 EVENTS = "events.jsonl"
 FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
 STATE_FILE = run_files.STATE_FILE
+STARTED_SUFFIX = ".started"  # of a file beside a host's folder there: a command was started after a file was written
 PREFLIGHT_FOLDER = "preflight"  # where the files of a program that must write none stand, until the command has ended
 UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tdbg.core import run_files
+from tdbg.core.rundir import STARTED_SUFFIX
 
 READS = ("stat", "lstat", "access", "readlink", "getxattr", "listxattr", "statvfs")
 CHANGES = ("chmod", "utime", "truncate", "setxattr", "removexattr", "chown", "lchown")
@@ -26,6 +27,7 @@ CREATES = ("mkdir", "mkfifo", "mknod")
 DELETES = ("remove", "unlink", "rmdir")
 MOVES = ("rename", "replace")
 LINKS = ("link", "symlink")
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn")  # audit events of commands
 SYSTEM = ("/dev", "/proc", "/sys", "/run")
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
@@ -43,6 +45,7 @@ class FileOverlay:
         self.folder = os.path.realpath(folder)
         self.gone: set[str] = set()  # what the program has deleted, and stands where it was
         self.gone_folders: set[str] = set()  # nothing that stood below them is there, also where they are made again
+        self.is_told = False  # a command was started after a file was written
         self.local = threading.local()
         self.kept = (*SYSTEM, os.path.realpath(run_dir))
         self.left_alone = tuple(map(os.path.realpath, _list_left_alone()))
@@ -93,6 +96,16 @@ class FileOverlay:
     def find_folder(self, path: str) -> str:
         """Where to change to: the folder itself where there is one, as commands that are started there need it."""
         return path if self.is_there(path) and os.path.isdir(path) else self.find(path)
+
+    def command_starts(self) -> None:
+        """A command begins: it sees files as they were, of which the supervisor is told once."""
+        if self.is_busy or self.is_told:
+            return
+        with self.busy(), contextlib.suppress(OSError):
+            if self.gone or os.path.isdir(self.folder):
+                self.is_told = True
+                run_files.make_folder(os.path.dirname(self.folder))
+                run_files.write_whole(self.folder + STARTED_SUFFIX, b"")
 
     def is_elsewhere(self, absolute: str, found: str) -> bool:
         """True if the path as it was given would not lead there: it is another one, or the process stands in the copies."""
@@ -338,6 +351,8 @@ def install_overlay(overlay: FileOverlay) -> None:
 
 def _refuse(overlay: FileOverlay, event: str, args: tuple[Any, ...]) -> None:
     """What opens a file without the functions above (`io.FileIO`) may not write it."""
+    if event in STARTS:
+        overlay.command_starts()
     if event != "open" or overlay.is_busy or not isinstance(args[0], str | bytes):
         return
     path, mode, flags = args[0], args[1], args[2]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tdbg.core import run_files
 from tdbg.core.conditions import parse_action
 from tdbg.core.config import Settings
 from tdbg.core.control import Request
@@ -17,7 +18,7 @@ from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say, shared_terminal
-from tdbg.core.rundir import PREFLIGHT_FOLDER, RunDir
+from tdbg.core.rundir import PREFLIGHT_FOLDER, STARTED_SUFFIX, RunDir
 from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, uploading
 from tdbg.launch.orphans import Guard
 from tdbg.launch.program_rows import ProgramRows
@@ -287,6 +288,14 @@ class Supervision:
                 f"preflight: what the program wrote went to {folder} and is removed; commands that it started wrote for real; W&B was"
                 " disabled"
             )
+        started = folder / f"{host_name()}{STARTED_SUFFIX}"
+        if started.exists():
+            run_files.remove(started)
+            if not self.settings.quiet:
+                say(
+                    "preflight: commands started by the program saw the files as they were before it wrote any",
+                    "where one fails for that, run the program without --preflight",
+                )
         shutil.rmtree(folder / host_name(), ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.rmdir()  # of no other host

@@ -104,6 +104,28 @@ def test_without_preflight_the_same_program_writes(watched: Runner, tmp_path: Pa
     assert "updated" in result.stdout and (tmp_path / "out" / "model.pt").exists(), result.stderr
 
 
+STARTS = """
+import subprocess, sys
+{first}
+print(subprocess.run(["cat", "old.txt"], capture_output=True, text=True).stdout)
+{second}
+print(subprocess.run(["cat", "old.txt"], capture_output=True, text=True).stdout)
+"""
+CHANGED = "open('old.txt', 'w').write('new')"
+AS_BEFORE = "tdbg: preflight: commands started by the program saw the files as they were before it wrote any"
+
+
+@pytest.mark.parametrize(("first", "second", "told"), [(CHANGED, "pass", 1), ("pass", CHANGED, 1), ("pass", "pass", 0)])
+def test_commands_that_see_files_as_before_are_told_of(
+    watched: Runner, first: str, second: str, told: int, tmp_path: Path
+) -> None:
+    (tmp_path / "old.txt").write_text("old")
+    result = watched([sys.executable, "-c", STARTS.format(first=first, second=second)], PREFLIGHT)
+    assert result.stdout.split() == ["old", "old"], result.stderr
+    assert [line for line in result.said if line.startswith(AS_BEFORE)] == [AS_BEFORE] * told
+    assert not (result.folder / "preflight").exists()
+
+
 LOOPS = {  # program and its arguments -> a trial that must be made
     "accumulate": ((), "one batch overfitted"),
     "lbfgs": ((), "one batch overfitted"),
