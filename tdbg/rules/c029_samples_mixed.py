@@ -1,16 +1,14 @@
 """TD-C029: the output of a sample depends on the other samples of its batch."""
 
-from collections.abc import Iterable
+from typing import Any
 
-from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import SampleChanged
-from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
-from tdbg.rules._kinds import KindsRule
+from tdbg.rules._trials import TrialRule, describe_layer
 
 
 @RULES.add
-class SamplesMixed(KindsRule):
+class SamplesMixed(TrialRule):
     """Says when the samples of a batch reach each other's outputs.
 
     What it does: `tdbg run --preflight` runs the first batch once more in eval mode with one sample in the
@@ -40,23 +38,19 @@ class SamplesMixed(KindsRule):
     severity = "warning"
     observes = (SampleChanged,)
 
-    def evaluate(self, process: ProcessDir, seen: SampleChanged) -> Iterable[tuple[str, Finding]]:
-        if not seen.tried or not seen.mixed or seen.pairs or not self.is_news(process, "mixed"):
-            return ()
-        at = f', in "{seen.module}" ({seen.module_class})' if seen.module else ""
-        found = self.make_finding(
-            f"samples of a batch are mixed: changing one sample changes the outputs of {seen.mixed} of"
-            f" {seen.samples - 1} others{at}, rank {process.rank}",
-            severity=self.severity if seen.from_loader else "info",
-            first_step=seen.step,
-            rank=process.rank,
-            phase="forward",
-            module=seen.module or "",
-            evidence=[
+    def find_fault(self, seen: SampleChanged) -> dict[str, Any] | None:
+        if not seen.mixed or seen.pairs:
+            return None
+        at = describe_layer(seen)
+        return {
+            "title": f"samples of a batch are mixed: changing one sample changes the outputs of {seen.mixed} of"
+            f" {seen.samples - 1} others{at}",
+            "severity": self.severity if seen.from_loader else "info",
+            "module": seen.module or "",
+            "evidence": [
                 f"{seen.root} in eval mode: their largest change is {seen.ratio:g} of that of the sample's own output",
                 *([] if seen.from_loader else ["no batch of a DataLoader shows that dimension 0 holds samples"]),
             ],
-            cause="batch_first is missing, a view stands for a transpose, or a softmax or norm works over dimension 0",
-            try_next="look at the order of dimensions before that layer",
-        )
-        return [("mixed", found)]
+            "cause": "batch_first is missing, a view stands for a transpose, or a softmax or norm works over dimension 0",
+            "try_next": "look at the order of dimensions before that layer",
+        }

@@ -1,16 +1,14 @@
 """TD-C030: a model that predicts the next token sees it."""
 
-from collections.abc import Iterable
+from typing import Any
 
-from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import LastTokenChanged
-from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
-from tdbg.rules._kinds import KindsRule
+from tdbg.rules._trials import TrialRule, describe_layer
 
 
 @RULES.add
-class FutureTokens(KindsRule):
+class FutureTokens(TrialRule):
     """Says when outputs at earlier positions depend on a later token, in a model that is trained to predict it.
 
     What it does: `tdbg run --preflight` changes the last token of each sequence of the first batch, in eval
@@ -36,22 +34,18 @@ class FutureTokens(KindsRule):
     severity = "error"
     observes = (LastTokenChanged,)
 
-    def evaluate(self, process: ProcessDir, seen: LastTokenChanged) -> Iterable[tuple[str, Finding]]:
-        if not seen.tried or not seen.leaking or not self.is_news(process, "leaking"):
-            return ()
-        at = f', in "{seen.module}" ({seen.module_class})' if seen.module else ""
-        found = self.make_finding(
-            f"the model sees future tokens: changing the last token of {seen.input} changes the outputs at"
-            f" {seen.leaking} of {seen.positions} earlier positions{at}, rank {process.rank}",
-            first_step=seen.step,
-            rank=process.rank,
-            phase="forward",
-            module=seen.module or "",
-            evidence=[
+    def find_fault(self, seen: LastTokenChanged) -> dict[str, Any] | None:
+        if not seen.leaking:
+            return None
+        at = describe_layer(seen)
+        return {
+            "title": f"the model sees future tokens: changing the last token of {seen.input} changes the outputs at"
+            f" {seen.leaking} of {seen.positions} earlier positions{at}",
+            "module": seen.module or "",
+            "evidence": [
                 f"{seen.root} in eval mode: their largest change is {seen.ratio:g} of that at the last position",
                 f"the targets of the loss are the next tokens of {seen.input}",
             ],
-            cause="attention has no causal mask, or one that is inverted or not passed on",
-            try_next="pass is_causal=True, or a causal mask, to attention",
-        )
-        return [("leaking", found)]
+            "cause": "attention has no causal mask, or one that is inverted or not passed on",
+            "try_next": "pass is_causal=True, or a causal mask, to attention",
+        }

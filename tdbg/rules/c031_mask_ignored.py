@@ -1,17 +1,15 @@
 """TD-C031: a mask of padding that has no effect."""
 
-from collections.abc import Iterable
+from typing import Any
 
-from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import PaddingChanged
-from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES
-from tdbg.rules._kinds import KindsRule
+from tdbg.rules._trials import TrialRule
 
 
 @RULES.add
-class MaskIgnored(KindsRule):
+class MaskIgnored(TrialRule):
     """Says when padding reaches the outputs of real positions because the mask that the model is given does
     nothing.
 
@@ -39,23 +37,19 @@ class MaskIgnored(KindsRule):
     leads_to = ("TD-C032",)
     observes = (PaddingChanged,)
 
-    def evaluate(self, process: ProcessDir, seen: PaddingChanged) -> Iterable[tuple[str, Finding]]:
-        if not seen.tried or not seen.leaks or not self.is_news(process, "leaks"):
-            return ()
+    def find_fault(self, seen: PaddingChanged) -> dict[str, Any] | None:
+        if not seen.leaks:
+            return None
         positions = counted(seen.padded, "padded position")
         what = (
             f"changing {positions} of {seen.input} changes outputs at real positions, although {seen.mask} has an effect"
             if seen.mask_works
             else f"{seen.mask} has no effect: changing {positions} of {seen.input} changes outputs at real positions"
         )
-        found = self.make_finding(
-            f"{what}, rank {process.rank}",
-            severity="info" if seen.mask_works else self.severity,
-            first_step=seen.step,
-            rank=process.rank,
-            phase="forward",
-            evidence=[f"{seen.root} in eval mode, with other values at the padded positions"],
-            cause="" if seen.mask_works else f"{seen.mask} is not passed on, or is applied where it changes nothing",
-            try_next="apply the mask in attention, in pooling and in packing",
-        )
-        return [("leaks", found)]
+        return {
+            "title": what,
+            "severity": "info" if seen.mask_works else self.severity,
+            "evidence": [f"{seen.root} in eval mode, with other values at the padded positions"],
+            "cause": "" if seen.mask_works else f"{seen.mask} is not passed on, or is applied where it changes nothing",
+            "try_next": "apply the mask in attention, in pooling and in packing",
+        }

@@ -1,17 +1,15 @@
 """TD-C032: an input of the model that has no effect."""
 
-from collections.abc import Iterable
+from typing import Any
 
-from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import InputsChanged
-from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import joined
 from tdbg.rules import RULES
-from tdbg.rules._kinds import KindsRule
+from tdbg.rules._trials import TrialRule
 
 
 @RULES.add
-class InputIgnored(KindsRule):
+class InputIgnored(TrialRule):
     """Says when an input that the model is given changes nothing that it returns.
 
     What it does: `tdbg run --preflight` shuffles each input of the first batch over the batch, one at a time,
@@ -37,19 +35,15 @@ class InputIgnored(KindsRule):
     severity = "warning"
     observes = (InputsChanged,)
 
-    def evaluate(self, process: ProcessDir, seen: InputsChanged) -> Iterable[tuple[str, Finding]]:
-        if not seen.tried or not seen.ignored or not self.is_news(process, "ignored"):
-            return ()
+    def find_fault(self, seen: InputsChanged) -> dict[str, Any] | None:
+        if not seen.ignored:
+            return None
         names = joined(seen.ignored, 4)
         named = f"input {names} has" if len(seen.ignored) == 1 else f"inputs {names} have"
         everything = len(seen.ignored) == len(seen.inputs)
-        found = self.make_finding(
-            f"{named} no effect on the model's output, rank {process.rank}",
-            first_step=seen.step,
-            rank=process.rank,
-            phase="forward",
-            evidence=[f"{seen.root} in train mode, the same random numbers: the output is equal bit for bit"],
-            cause="the output is constant" if everything else "the input is overwritten, or its branch is not taken",
-            try_next="follow the input through forward",
-        )
-        return [("ignored", found)]
+        return {
+            "title": f"{named} no effect on the model's output",
+            "evidence": [f"{seen.root} in train mode, the same random numbers: the output is equal bit for bit"],
+            "cause": "the output is constant" if everything else "the input is overwritten, or its branch is not taken",
+            "try_next": "follow the input through forward",
+        }
