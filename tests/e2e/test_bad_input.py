@@ -74,7 +74,7 @@ WRONG = {
     "share out of range": (["--max-overhead", "0"], "above 0 and at most 100", "such as 1 or 0.3"),
     "bad size": (["--disk-budget", "big"], "not a size: 'big'", "such as 500MB"),
     "not a number": (["--baseline", "x"], "baseline", ""),
-    "negative number": (["--baseline", "-3"], "-3 is less than 1", "tdbg run --help"),
+    "negative number": (["--baseline", "-3"], "-3 is less than 1", "write a whole number from 1 on"),
     "a name that is a path": (["--name", "a/b"], "not a name for a run", "--run-dir"),
     "unknown profile": (["--profile-name", "prod"], "no profile is named 'prod'", "tool.tdbg.profiles.prod"),
     "a path that PYTHONPATH cannot carry": (["--run-dir", "a:b"], "cannot have ':'", "--run-dir"),
@@ -132,11 +132,11 @@ def test_a_directory_with_other_files_is_refused() -> None:
     expect(run("--run-dir", "d", "--", "true"), 2, "is not empty and holds no run", "choose another --run-dir")
 
 
-def test_a_file_in_the_place_of_the_directory_is_125() -> None:
+def test_a_file_in_the_place_of_the_directory_is_wrong_use() -> None:
     Path("d").write_text("")
-    expect(run("--run-dir", "d", "--", "true"), 125, "cannot write the run directory", "--run-dir")
+    expect(run("--run-dir", "d", "--", "true"), 2, "is no folder", "--run-dir")
     Path("tdbg_runs").write_text("")
-    expect(run("--", "true"), 125, "cannot write the run directory", "--run-dir")
+    expect(run("--", "true"), 2, "is no folder", "--run-dir")
 
 
 CAP_DAC_OVERRIDE, PR_CAPBSET_DROP = 1, 24
