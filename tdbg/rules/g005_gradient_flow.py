@@ -3,10 +3,9 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.backward import ModuleGradients
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules._streaks import Streaks
-from tdbg.rules.text import figure
+from tdbg.rules.text import figure, named_modules
 from tdbg.rules.view import finite
 
 LOOKS = 5
@@ -35,7 +34,7 @@ class GradientFlow(ObservingRule[_State]):
     it, and the loss curve looks merely disappointing.
 
     Example:
-        TD-G005 warning: the gradient falls from 0.71 at head to 3.2e-12 at layers.0, rank 0
+        TD-G005 warning: the gradient falls from 0.71 at module "head" to 3.2e-12 at module "layers.0", rank 0
 
     What to do: Residual connections, normalisation, another activation or initialisation where it vanishes (the
     ``flow`` of the observations shows where); where none arrives, look for ``detach()``, ``no_grad``, an
@@ -70,7 +69,7 @@ class GradientFlow(ObservingRule[_State]):
 
     def _make_unreached_finding(self, process: ProcessDir, seen: ModuleGradients, names: list[str]) -> Finding:
         return self.make_finding(
-            f"no gradient reaches {joined(names, 3)}, rank {process.rank}",
+            f"no gradient reaches {named_modules(names, 3)}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",
@@ -83,8 +82,8 @@ class GradientFlow(ObservingRule[_State]):
     def _make_vanishing_finding(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding:
         first, last = finite(seen.first), finite(seen.last)
         return self.make_finding(
-            f"the gradient falls from {figure(last)} at {seen.last_module} to {figure(first)} at"
-            f" {seen.first_module}, rank {process.rank}",
+            f"the gradient falls from {figure(last)} at {named_modules([seen.last_module])} to {figure(first)} at"
+            f" {named_modules([seen.first_module])}, rank {process.rank}",
             first_step=state.since,
             rank=process.rank,
             phase="backward",

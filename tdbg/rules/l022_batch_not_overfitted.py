@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import BatchOverfitted
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -43,7 +44,7 @@ class BatchNotOverfitted(KindsRule):
         what = (
             f"no parameter receives a gradient of {seen.loss}"
             if seen.cut
-            else f"{seen.loss} falls only from {seen.first:.3g} to {seen.last:.3g} in {seen.updates} updates"
+            else f"{seen.loss} falls only from {seen.first:.3g} to {seen.last:.3g} in {counted(seen.updates, 'update')}"
         )
         rates = "" if seen.cut else f", Adam at 1e-2, 1e-3 and 1e-4; the best was {seen.rate:g}"
         found = self.make_finding(

@@ -4,9 +4,9 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.forward import ModuleOutputs
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
 from tdbg.rules import RULES, ObservingRule, Reported
 from tdbg.rules._streaks import Streaks
+from tdbg.rules.text import named_modules
 
 LOOKS = 5
 FIRST_STEPS = 3  # a module whose weights start at zero (LoRA, a residual's last layer) is past that by then
@@ -28,7 +28,7 @@ class DeadModule(ObservingRule[_State]):
     loss may still fall through other paths, only slower and to a worse place.
 
     Example:
-        TD-N005 warning: the output of blocks.2.act has been zero since step 4, rank 0
+        TD-N005 warning: the output of module "blocks.2.act" has been zero since step 4, rank 0
 
     What to do: Look at the bias and the scale of the layer before it, lower the learning rate or lengthen the
     warm-up, or use an activation with a slope on both sides (LeakyReLU, GELU). An input that is all zeros does
@@ -56,12 +56,12 @@ class DeadModule(ObservingRule[_State]):
         state.said = True
         since = state.dead.since[lasting[0]]
         return self.make_finding(
-            f"the output of {lasting[0]} has been zero since step {since}, rank {process.rank}",
+            f"the output of {named_modules(lasting[:1])} has been zero since step {since}, rank {process.rank}",
             first_step=since,
             rank=process.rank,
             phase="forward",
             module=lasting[0],
-            evidence=[f"zero all over in {LOOKS} looks in a row: {joined(lasting, 4)}"],
+            evidence=[f"zero all over in {LOOKS} looks in a row: {named_modules(lasting, 4)}"],
             cause="dead units: a bias far below zero, a step that was too large, or an input of zeros",
             try_next="a lower learning rate, LeakyReLU or GELU there; TD-D findings if the input itself is zero",
         )

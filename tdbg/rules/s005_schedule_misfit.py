@@ -45,7 +45,8 @@ class ScheduleMisfit(ObservingRule[_State]):
     What to do: Step the scheduler in the unit it was given: once an epoch for T_max in epochs, once an update for
     T_max in updates (batches / accumulation steps x epochs; under Accelerate times the number of processes).
 
-    Thresholds: 5 % and two steps past the end; an epoch at least 1.5 times as long as the schedule; steps per
+    Thresholds: 5 % and two steps past the end; an epoch at least 1.5 times as long as the schedule; for a
+    rate that is gone, 5 updates in a row with a step of the scheduler, in an epoch of 8 batches or more. Steps per
     update equal to the number of ranks are Accelerate's custom and do not count. A cosine that runs past its
     T_max over several epochs may be meant, and is not told.
     """

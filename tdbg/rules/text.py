@@ -1,6 +1,6 @@
 """Words for people: numbers, lists of ranks, plurals, all in one line."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tdbg.core.tables import joined
 
@@ -37,6 +37,14 @@ def clip(text: str, width: int) -> str:
     """One line of at most ``width`` characters."""
     line = " ".join(text.split()) if "\n" in text else text
     return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def named_modules(paths: Sequence[object], limit: int = 8) -> str:
+    """``module "2"``, or ``modules "0", "2" and 5 more``; the root has no path."""
+    if len(paths) == 1:
+        return f'module "{paths[0]}"' if paths[0] else "the model"
+    quoted = [f'"{path}"' for path in paths]
+    return f"modules {joined(quoted, limit)}"
 
 
 def ranges(ranks: Iterable[int]) -> str:

@@ -14,7 +14,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "constant": ("TD-D002", "input 0 is 0.5 all over"),
     "repeated": ("TD-D003", "came again in one pass"),
     "sampler-epoch": ("TD-D006", "the sampler's epoch is still 0"),
-    "dead": ("TD-N005", "the output of body.4 has been zero"),
+    "dead": ("TD-N005", 'the output of module "body.4" has been zero'),
     "blocked": ("TD-G003", "body.0.weight"),
     "leak": ("TD-M001", "host memory grew"),
     "starved": ("TD-P002", "waiting for batches of Slow (training)"),

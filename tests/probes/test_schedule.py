@@ -240,6 +240,37 @@ def test_a_step_decay_that_is_gone_in_the_first_epoch(watch: Any, tmp_path: Path
     assert [finding.code for finding in findings(watched, tmp_path)] == ["TD-S005"]
 
 
+@pytest.mark.parametrize(("batches", "size"), [(8, 1), (10, 1), (16, 2), (23, 3)])
+def test_a_step_decay_that_is_gone_in_a_short_first_epoch(watch: Any, tmp_path: Path, batches: int, size: int) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(1, lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=size), batches=batches)
+    assert [finding.code for finding in findings(watched, tmp_path)] == ["TD-S005"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: lr_scheduler.StepLR(o, step_size=10),
+        lambda o: lr_scheduler.MultiStepLR(o, milestones=[10, 20]),
+        lambda o: lr_scheduler.ExponentialLR(o, gamma=0.9),
+        lambda o: lr_scheduler.OneCycleLR(o, max_lr=0.1, total_steps=31, final_div_factor=1e9),
+        lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=30),
+        lambda o: lr_scheduler.LinearLR(o, start_factor=1e-8, total_iters=5),
+    ],
+)
+def test_schedules_per_batch_of_short_epochs_are_healthy(watch: Any, tmp_path: Path, make: Schedulers) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(3, make, batches=10)
+    assert "TD-S005" not in codes(watched, tmp_path)
+
+
+@pytest.mark.parametrize("batches", [1, 8])
+def test_a_step_decay_once_a_short_epoch_is_healthy(watch: Any, tmp_path: Path, batches: int) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(9, lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=1), batches=batches, per_batch=False)
+    assert "TD-S005" not in codes(watched, tmp_path)
+
+
 def test_a_step_decay_once_an_epoch_is_healthy(watch: Any, tmp_path: Path) -> None:
     watched = watch(**EVERY_STEP)
     epochs(9, lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=1), per_batch=False)

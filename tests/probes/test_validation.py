@@ -114,6 +114,14 @@ def test_a_program_that_only_evaluates(watch: Any, tmp_path: Path) -> None:
     assert codes(watched, tmp_path) == ["TD-C012"]
 
 
+def test_a_program_that_only_evaluates_is_told_before_its_pass_ends(watch: Any) -> None:
+    watched = watch(**FLAG)
+    with torch.no_grad():
+        evaluate(Net().eval(), batches(10))
+    (told,) = passes(watched)
+    assert told.values["calls"] == told.values["seen"] == 8 and ": 8 calls so far, " in told.text
+
+
 def test_the_last_pass_is_told_when_the_process_leaves(watch: Any) -> None:
     watched = watch(**FLAG)
     model = Net()

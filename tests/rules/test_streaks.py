@@ -6,7 +6,7 @@ from tdbg.core.events import Observation
 from tdbg.core.observations.forward import ModuleOutputs
 from tdbg.rules._streaks import Streaks
 
-TURNS = {1: ["first", "a"], 2: ["first", "b"]}
+TURNS = {1: ["first", "a", "2"], 2: ["first", "b"]}
 
 
 def look(step: int, turn: int, dead: list[str], *, probe: str = "forward", named: bool = False) -> Observation:
@@ -50,3 +50,13 @@ def test_the_rules_count_own_turns(one, probe, code, healthy):
         dead = ["a"] if step % 2 and not (healthy and step in (15, 21)) else []
         run.emit(rank, look(step, 2 - step % 2, dead, probe=probe, named=step <= 12))
     assert run.codes() == ([] if healthy else [code])
+
+
+@pytest.mark.parametrize("probe", ["forward", "backward"])
+def test_a_module_named_by_a_number_is_quoted(one, probe):
+    run, rank = one
+    run.train(rank, [2.0] * 30)
+    for step in range(11, 21):
+        run.emit(rank, look(step, 2 - step % 2, ["2"] if step % 2 else [], probe=probe, named=step <= 12))
+    (finding,) = run.judge().findings
+    assert 'module "2"' in finding.title and finding.module == "2"

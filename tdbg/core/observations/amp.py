@@ -4,6 +4,7 @@ from typing import TypedDict
 
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed, format_number
+from tdbg.core.tables import counted
 
 RANGES = {"float16": "range 6e-05 to 65504", "bfloat16": "float32's range, 8 bits of precision; needs no loss scale"}
 
@@ -41,7 +42,7 @@ class PrecisionLoss(Observed):
         """The dtype, the scale, and the shares that are lost at either end."""
         text = f"{'autocast' if self.autocast else 'gradients in'} {self.dtype} ({RANGES.get(self.dtype, 'unknown')})"
         if self.updates_skipped is not None:
-            text += f", scale {_exact(self.scale)}, {self.updates_skipped} updates skipped so far"
+            text += f", scale {_exact(self.scale)}, {counted(self.updates_skipped, 'update')} skipped so far"
         return (
             f"{text}; of {self.elements} gradient elements {_percent(self.zero_share)} % are zero,"
             f" {_percent(self.faint_share)} % below the normal range, {_percent(self.huge_share)} % beyond it"

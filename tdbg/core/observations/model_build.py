@@ -2,6 +2,7 @@
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import counted
 
 Shapes = dict[str, list[int]]
 
@@ -91,7 +92,7 @@ class UngradedParameters(Observed):
     def text(self) -> str:
         """How many of how many, and their names."""
         return (
-            f"{self.count} of {self.watched} trainable parameters had no gradient in {self.updates} updates:"
+            f"{self.count} of {self.watched} trainable parameters had no gradient in {counted(self.updates, 'update')}:"
             f" {', '.join(self.unused)}"
         )
 
@@ -108,7 +109,7 @@ class StuckAtZero(Observed):
 
     def text(self) -> str:
         """After how many updates, and which."""
-        return f"zero since it was built, with a gradient of zero after {self.updates} updates: {', '.join(self.stuck)}"
+        return f"zero since it was built, with a gradient of zero after {counted(self.updates, 'update')}: {', '.join(self.stuck)}"
 
 
 class BrokenTie(Observed):

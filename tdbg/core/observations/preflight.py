@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Observed
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 
 SHOWN = 4
 
@@ -184,7 +184,7 @@ class BatchOverfitted(Trial):
         if self.cut:
             return "no parameter receives a gradient"
         fell = "loss falls" if self.fell else "loss falls slowly" if self.falls else "loss does not fall"
-        return f"{fell}: {self.loss} from {self.first:.3g} to {self.last:.3g} in {self.updates} updates"
+        return f"{fell}: {self.loss} from {self.first:.3g} to {self.last:.3g} in {counted(self.updates, 'update')}"
 
 
 TRIALS: tuple[type[Trial], ...] = (

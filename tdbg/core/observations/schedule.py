@@ -4,6 +4,7 @@ from typing import Any
 
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed, format_number
+from tdbg.core.tables import counted
 
 Rates = list[Number | None]
 
@@ -106,9 +107,11 @@ class SchedulerStepped(_OfSchedule):
         """Which step of how many, and what it did to the rate."""
         if self.rates is None:
             when = "steps for the first time" if self.whole else "is first seen stepping"
-            return f"{self.scheduler} {when}, after {self.updates} updates, at rate {first_rate(self.before)}"
+            return (
+                f"{self.scheduler} {when}, after {counted(self.updates, 'update')}, at rate {first_rate(self.before)}"
+            )
         of = f" of {self.planned}" if self.planned is not None else ""
-        text = f"{self.scheduler} step {self.advanced}{of}, after {self.updates} updates"
+        text = f"{self.scheduler} step {self.advanced}{of}, after {counted(self.updates, 'update')}"
         return f"{text}: {change(self.before, self.rates)}" + (f" ({self.why})" if self.why else "")
 
 
@@ -180,12 +183,12 @@ class ScheduleOver(_Warning):
         """After how many updates, and how that is known."""
         rate = first_rate(self.rates) + (f", of {self.highest:.4g}" if self.highest is not None else "")
         told = {
-            "crowded": f"{self.per_update} steps of it between two updates",
+            "crowded": f"{counted(self.per_update, 'step')} of it between two updates",
             "epoch": f"an epoch has {self.batches} batches, and it steps after each",
             "collapsed": f"the rate is {rate}, in the first epoch",
         }.get(self.kind, self.kind)
-        length = f" of {self.planned} steps" if self.planned is not None else ""
-        return f"{self.scheduler}{length} is over after {self.updates} updates: {told}"
+        length = f" of {counted(self.planned, 'step')}" if self.planned is not None else ""
+        return f"{self.scheduler}{length} is over after {counted(self.updates, 'update')}: {told}"
 
 
 class SchedulerIdle(_Warning):

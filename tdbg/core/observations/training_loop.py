@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import counted
 
 FAULTS = {
     "unreset": "{optimizer}: the gradients of the update before were still there in {streak} updates in a row:"
@@ -63,7 +64,7 @@ class EvaluationPhase(_OfLoop):
 
     def text(self) -> str:
         """How many calls, and after which step."""
-        return f"{self.evaluations} calls without gradients after step {self.step - 1}; training goes on"
+        return f"{counted(self.evaluations, 'call')} without gradients after step {self.step - 1}; training goes on"
 
 
 class EpochUpdates(_OfLoop):
@@ -82,9 +83,12 @@ class EpochUpdates(_OfLoop):
 
     def text(self) -> str:
         """Updates, accumulation, what was left over, and evaluation."""
-        told = [f"epoch {self.number}: {self.updates} updates, {window_text(self.windows)}", f"{self.epoch_s:.3g} s"]
+        told = [
+            f"epoch {self.number}: {counted(self.updates, 'update')}, {window_text(self.windows)}",
+            f"{self.epoch_s:.3g} s",
+        ]
         if self.dropped:
-            told.append(f"the last {self.dropped} backward calls went into no update")
+            told.append(f"the last {counted(self.dropped, 'backward call')} went into no update")
         if self.carried:
             told.append(f"the last {self.carried} went into the next epoch's first update")
         if self.evaluations:

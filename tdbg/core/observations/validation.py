@@ -2,6 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import counted
 
 
 class EvaluationPass(Observed):
@@ -33,6 +34,8 @@ class EvaluationPass(Observed):
     drawn_by: str | None = doc("the dropout function that drew them, if it was one")
     drawn_at: str | None = doc("file:line of the program that called it")
 
+    so_far: bool = False  # the pass goes on: for the line alone
+
     @property
     def level(self) -> str:
         """W where something is wrong."""
@@ -45,10 +48,11 @@ class EvaluationPass(Observed):
 
     def text(self) -> str:
         """Size, mode, gradients and memory of the pass."""
-        text = f"pass {self.number} after step {self.step}: {self.calls} calls"
+        text = f"pass {self.number} after step {self.step}: {counted(self.calls, 'call')}"
+        text += " so far" if self.so_far else ""
         if not self.seen:
             return f"{text}, none of them looked at"
-        text += f", {self.samples} samples" + (f" in {self.seen}" if self.seen < self.calls else "")
+        text += f", {counted(self.samples, 'sample')}" + (f" in {self.seen}" if self.seen < self.calls else "")
         text += f", {self.pass_s:.3g} s" if self.pass_s is not None else ""
         text += f"; {self.root} in {self.mode} mode, gradients {self.gradients}"
         if self.graphs:

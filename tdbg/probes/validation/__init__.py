@@ -195,7 +195,7 @@ class Validation(EveryUpdate):
         elif now.draws is not None and not module.training:
             now.draws.end_call(call)
         if now.seen == ALONE_CALLS and self._is_alone():
-            self._tell_pass(now)
+            self._tell_pass(now, so_far=True)
             now.told = True
 
     def _is_alone(self) -> bool:
@@ -273,7 +273,7 @@ class Validation(EveryUpdate):
         self._said.add("none")
         self.emit(NoEvaluation(epochs=epoch - self._since_epoch), step=self.monitor.step)
 
-    def _tell_pass(self, ended: Pass) -> None:
+    def _tell_pass(self, ended: Pass, so_far: bool = False) -> None:
         self._number += 1
         graded = 0 if self._counts_all else ended.graded
         calls = max(self.monitor.eval_calls - ended.evaluated + graded, ended.seen)
@@ -290,6 +290,7 @@ class Validation(EveryUpdate):
             device_mb=device_mb,
             device_grown_mb=_difference(device_mb, ended.device_mb),
             faults=self._faults(ended),
+            so_far=so_far,
         )
         if ended.seen:
             told.root = ended.root

@@ -7,7 +7,7 @@ from torch import nn
 
 FLAG = "FORWARD"
 CODE = "TD-N005"
-SAYS = "the output of 3 has been zero"
+SAYS = 'the output of module "3" has been zero'
 OPTIONS = ()
 RANKS = 1
 
