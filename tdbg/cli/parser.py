@@ -26,7 +26,7 @@ class _Option(TyperOption):
     """An option whose value is what `convert` makes of it."""
 
     def __init__(self, spec: Option, command: Command, field: str, names: Sequence[str], *, old: bool) -> None:
-        self.value, self.least = command.value_type(field), spec.least
+        self.value, self.least, self.takes_empty = command.value_type(field), spec.least, spec.takes_empty
         many = command.is_repeatable(field)
         super().__init__(
             param_decls=[f"{ANOTHER_NAME if old else ''}{field}", *names],
@@ -49,7 +49,7 @@ class _Option(TyperOption):
         if not isinstance(value, str) or not _is_typed(ctx, self.name):
             return value
         name = self.opts[0]
-        if not value.strip():
+        if not value.strip() and not self.takes_empty:
             raise TdbgError(f"{name} is empty", f"write {name} {self.metavar or 'VALUE'}, or leave it out")
         try:
             found = convert(value, self.value)

@@ -35,7 +35,9 @@ class Option:
     repeated. Where the default is None, ``value`` and ``many`` say it.
     """
 
-    __slots__ = ("group", "help", "least", "many", "metavar", "names", "old_names", "shows_default", "value")
+    __slots__ = (
+        *("group", "help", "least", "many", "metavar", "names", "old_names", "shows_default", "takes_empty", "value"),
+    )
 
     def __init__(
         self,
@@ -49,8 +51,10 @@ class Option:
         least: int | None = None,
         old_names: tuple[str, ...] = (),
         shows_default: bool = True,
+        takes_empty: bool = False,
     ) -> None:
         self.names, self.metavar, self.help, self.group = names, metavar, help, group
+        self.takes_empty = takes_empty  # the empty text is a value: rows and pages without a phase have the phase ""
         self.value, self.many, self.least = value, many, least
         self.shows_default = shows_default  # in its line of help; not where it stands for something left out
         self.old_names = old_names  # accepted, and shown nowhere

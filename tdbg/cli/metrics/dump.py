@@ -31,7 +31,7 @@ OPTIONS: Options = {
         "The state as it was after this step; that of the end if left out.",
         old_names=("--step", "--at"),
     ),
-    "phase": Option(("--phase",), "PHASE", "Only rows of this phase, such as val."),
+    "phase": Option(("--phase",), "PHASE", "Only rows of this phase, such as val.", takes_empty=True),
     "series": Option(("--series",), "", "Every value, not the state."),
     "states": Option(("--states",), "", "The states that DUMP_METRICS or VALIDATION_METRICS kept, as JSON."),
     "form": Option(("--format",), "FORMAT", "json, csv or parquet; json if left out."),

@@ -25,7 +25,7 @@ SELECTION: Options = {
     "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
     "steps": Option(("--steps", "--step"), "RANGE", "Only these steps, such as 100:200,500."),
     "epochs": Option(("--epochs", "--epoch"), "RANGE", "Only these epochs, such as 0:2."),
-    "phase": Option(("--phase",), "PHASE", "Only this phase, such as train or eval."),
+    "phase": Option(("--phase",), "PHASE", "Only this phase, such as train or eval.", takes_empty=True),
 }
 
 
