@@ -293,8 +293,8 @@ class Supervision:
             run_files.remove(started)
             if not self.settings.quiet:
                 say(
-                    "preflight: commands started by the program saw the files as they were before it wrote any",
-                    "where one fails for that, run the program without --preflight",
+                    "preflight: commands started by the program may have seen its files as they were before it changed them",
+                    "if one of them fails for that reason, run the program without --preflight",
                 )
         shutil.rmtree(folder / host_name(), ignore_errors=True)
         with contextlib.suppress(OSError):

@@ -188,6 +188,14 @@ BAD_OPTIONS = [
 ]
 
 
+def refused(words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command line that is refused with exit code 2 and two lines, ``what`` in the first; return the second."""
+    assert main(words) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and what in lines[0], lines
+    return lines[1]
+
+
 @pytest.mark.parametrize("command", ["run", "profile"])
 @pytest.mark.parametrize("options, what", BAD_OPTIONS)
 def test_a_bad_option_of_a_run_is_refused_in_two_lines(
@@ -200,10 +208,8 @@ def test_a_bad_option_of_a_run_is_refused_in_two_lines(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("FILE").touch()
-    assert main([command, *options, "--", "true"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and what in said[0], said
-    assert "--help" not in said[1], "what to do, not where to read on"
+    second = refused([command, *options, "--", "true"], what, capsys)
+    assert "--help" not in second, "what to do, not where to read on"
     assert not Path("tdbg_runs").exists() and not Path("Y").exists()
 
 
@@ -240,6 +246,4 @@ def test_a_bad_option_of_a_report_is_refused_in_two_lines(
     Path("FILE").touch()
     Path("FOLDER").mkdir()
     RunDir.create(tmp_path / "tdbg_runs" / "20260101-000000-one", {"command": ["true"]})
-    assert main(["report", *options]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and what in said[0], said
+    refused(["report", *options], what, capsys)
