@@ -34,6 +34,7 @@ class ControlledRun(Protocol):
     note: "Callable[[str, str], None]"
 
     def switch(self, on: bool) -> None: ...
+    def grant_request(self, first_step: int) -> None: ...
     def use(self, probes: "Iterable[type[Listener]]") -> None: ...
     def clear_history(self) -> None: ...
     def profile(self, begin: int, steps: int, why: str) -> None: ...
@@ -183,7 +184,7 @@ class LevelOverrides:
             monitor.switch(True)
             monitor.budget.change_share(settings.budget_pct, time.perf_counter())
             if asked:  # somebody waits for what these flags see
-                monitor.budget.forgive(time.perf_counter())
+                monitor.grant_request(self._coming)
             level, flags = settings.level, dict(settings.flags)
             import_off_main_thread(lambda: monitor.catalog.select(level, flags))
             monitor.use(monitor.catalog.select(level, flags))

@@ -336,6 +336,11 @@ class Monitor(State):
         """True if work that a flag or level asks for is to be done in the running step, and can be afforded."""
         return self.active and not self.quiet and self._planner.may(kind, self.step + 1)
 
+    def grant_request(self, first_step: int) -> None:
+        """Pay for the first looks at what was requested in a live run, whatever was spent before."""
+        self.budget.forgive(time.perf_counter())
+        self._planner.grant_request(first_step)
+
     def cost(self) -> Cost:
         """tdbg's own cost so far."""
         return self._costs.cost()

@@ -8,6 +8,7 @@ from tdbg.core.config import Selection
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
 
 RECORDED_STEPS = 12  # so many first steps are on record whatever that costs: rules need ten to know what is usual
+REQUEST_STEPS = 4  # the same for what was requested in a live run, in the steps after the switch: somebody waits for it
 CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at
 MAX_DEAF = 16  # steps in a row
 LEAST_EVERY_S = 2.0  # a record that often at least: of short steps the glance alone is more than the budget
@@ -45,6 +46,7 @@ class Planner:
         self.strict = strict
         self._inspects = False
         self._rested = False
+        self._granted_until = ALWAYS_STEPS  # what flags and levels add is done up to this step, whatever was spent
         self.plan = Plan()
         self.rank = 0
         self.world_size = 1
@@ -66,7 +68,7 @@ class Planner:
             plan.full = self.budget.own_s <= self.budget.earned_s(now)
             plan.watch = plan.small = plan.record = True
             return
-        if step < RECORDED_STEPS:
+        if step < max(RECORDED_STEPS, self._granted_until):
             plan.full = self._affords_full(step, now)
             plan.watch = plan.small = plan.record = True
             return
@@ -101,6 +103,13 @@ class Planner:
             return False
         return self.world_size == 1 or (step + 1) % self.budget.stride("full", self._step_s(step, now)) == 0
 
+    def grant_request(self, first_step: int) -> None:
+        """Let what was requested in a live run look in its first steps, also where the budget is spent.
+
+        All ranks switch at the same step, so they look at the same steps.
+        """
+        self._granted_until = first_step + REQUEST_STEPS - 1
+
     def may(self, kind: str, step: int) -> bool:
         """True if a flag's or level's work of this kind is to be done in ``step``, the running one."""
         known = self.plan.extras.get(kind)
@@ -111,7 +120,7 @@ class Planner:
     def _affords(self, kind: str, step: int) -> bool:
         if not (self.selection.step(step) and self.selection.rank(self.rank)):
             return False
-        if step <= ALWAYS_STEPS:
+        if step <= self._granted_until:
             return True
         now = time.perf_counter()
         if self._inspects:

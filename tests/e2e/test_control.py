@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from tdbg.core.control import CONTROL_FILE
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Cost, Note, Observation, ProbeOff, Switch, Trigger
-from tdbg.core.rundir import RunDir
+from tdbg.core.rundir import RunDir, read_events
 from tdbg.launch.live import Snapshot, look
 from tests.contract import schemas
 from tests.e2e.conftest import (
@@ -142,7 +142,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         status = live.tdbg("status")
         live.wait_for_step(long["at_step"] + steps + 5, ranks=2)
         flags = json.loads(live.tdbg("control", "--flag", "MEMORY", "--json").stdout)["data"]
-        live.wait_for_step(flags["at_step"] + int(rate * 6), ranks=2)
+        # Until its probe has looked, not for a number of steps: on a loaded machine the budget puts the first look off.
+        live.wait(lambda seen: all(_observed(live, rank.rank, "MEMORY") >= flags["at_step"] for rank in seen.ranks))
         result = live.finish()
         yield Story(broken, short, status, long, flags, live.tdbg("control", "--level", "basic"), result)
     finally:
@@ -151,6 +152,12 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 def _noted(live: Live, rank: int) -> bool:
     return b'"code":"control"' in (live.folder / f"rank{rank:04d}" / "events.jsonl").read_bytes()
+
+
+def _observed(live: Live, rank: int, flag: str) -> int:
+    """The last step at which a probe of the flag observed something; 0 before the first."""
+    seen = read_events(live.folder / f"rank{rank:04d}" / "events.jsonl")
+    return max((event.step or 0 for event in seen if isinstance(event, Observation) and event.flag == flag), default=0)
 
 
 def switches(story: Story, rank: int) -> list[tuple[int, str, list[str], str]]:

@@ -64,6 +64,21 @@ def test_ranks_of_unlike_speed_look_at_common_steps(clock: list[float]) -> None:
     assert [step for step in found[0]["b"] if step > 100] == slow, "all that is added is done on the same steps"
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_requested_in_a_live_run_is_looked_at_whatever_was_spent(clock: list[float], ranks: int) -> None:
+    planner = Planner(Budget(1.0, 0.0), Selection())
+    planner.world_size = ranks
+    looks(planner, clock, {"modules": 0.002}, 1000, 0.03)
+    planner.budget.spend("call_ended", 60.0)  # what no budget stops, on a loaded machine
+    planner.grant_request(1001)
+    watched = []
+    for step in range(1001, 1101):
+        planner.next(step - 1, focus=False)
+        watched += [step] if planner.plan.watch and planner.may("memory", step) else []
+        clock[0] += 0.03
+    assert watched == [1001, 1002, 1003, 1004]
+
+
 def test_selection_by_numbers() -> None:
     assert [n for n in range(1, 13) if Selection(every=4).step(n)] == [4, 8, 12]
     assert [n for n in range(1, 13) if Selection(steps="2:4,9:").step(n)] == [2, 3, 4, 9, 10, 11, 12]
