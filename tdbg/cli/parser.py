@@ -49,9 +49,9 @@ class _Option(TyperOption):
         if not isinstance(value, str) or not _is_typed(ctx, self.name):
             return value
         name = self.opts[0]
-        if not value.strip() and self.takes_empty:
+        if not value and self.takes_empty:
             return value
-        if not value.strip():
+        if not value:
             raise TdbgError(f"{name} is empty", f"write {name} {self.metavar or 'VALUE'}, or leave it out")
         try:
             found = convert(value, self.value)

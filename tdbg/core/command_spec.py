@@ -168,7 +168,7 @@ def load_from(package: str) -> "Callable[[str], Command]":
 
 def convert(text: str, value: type) -> object:
     """A value as its type; ValueError says what it should be."""
-    if not text.strip():
+    if not text:
         raise ValueError("it is empty")
     if value is int:
         try:
