@@ -13,8 +13,9 @@ from typing import Any
 from tdbg.core.host import host_name
 from tdbg.core.rundir import PREFLIGHT_FOLDER
 from tdbg.inject.agent import agent
-from tdbg.inject.file_overlay import FileOverlay, install_overlay
+from tdbg.inject.file_overlay import FileOverlay
 from tdbg.inject.imports import when_imported
+from tdbg.inject.redirected_functions import install_overlay
 
 _overlay: FileOverlay | None = None
 
