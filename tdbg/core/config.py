@@ -16,12 +16,14 @@ from tdbg.core.capture import PHASES, Epochs, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
 from tdbg.core.config_files import Source, is_trusted, pyproject_sources, say_once, user_source, yaml_source
 from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.core.ranges import parse_ranges
 from tdbg.core.redaction import MARK, redact_argv
 from tdbg.core.urls import check_url, check_webhook
 
 LEVELS = flag_table.LEVELS
+_SINK_NAME = lazy_pattern(r"\w[\w.-]*", re.ASCII)  # it is part of file names in the run directory
 INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
 FAIL_ON = ("never", "info", "warning", "error", "critical")
 LOG_LEVELS = ("DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -115,7 +117,7 @@ class Settings:
     on_finding: str = setting(ACT, "a command that is run once for each finding, which it reads as JSON from stdin", "")
     notify: str = setting(ACT, "a URL that each finding and the verdict are sent to; it is kept secret", "")
     to: list[str] = setting(
-        ACT, "sinks that step records, findings and the report are sent to: wandb, tensorboard", factory=list
+        ACT, "sinks that step records, findings and the report are sent to, such as wandb, tensorboard", factory=list
     )
     preflight: bool = setting(LOCAL, "test the model on the first batch, then end before the first update", False)
     when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
@@ -377,15 +379,15 @@ def _phases(key: str, value: object) -> list[str]:
 
 
 def _sinks(key: str, value: object) -> list[str]:
-    return list(dict.fromkeys(_sink(word) for word in _words(key, value)))
+    blank = [part for part in value if not str(part).strip()] if isinstance(value, list | tuple) else []
+    return list(dict.fromkeys(_sink(str(word)) for word in blank + _words(key, value)))
 
 
 def _sink(word: str) -> str:
-    for name in sink_files.NAMES:
-        if word.lower() == name:
-            return name
-    hint = f"{suggest(word, sink_files.NAMES, '')} choose from: {', '.join(sink_files.NAMES)}".lstrip()
-    raise TdbgError(f"--to: unknown sink {word!r}", hint)
+    """The name of a sink. Which there are, the process that starts the run looks up: other packages add some."""
+    if _SINK_NAME.fullmatch(word) is None:
+        raise TdbgError(f"--to: unknown sink {word!r}", "write the name of a sink, such as wandb or tensorboard")
+    return word.lower() if word.lower() in (sink_files.WANDB, sink_files.TENSORBOARD) else word
 
 
 def _url(key: str, value: object) -> str:
