@@ -16,14 +16,12 @@ from tdbg.core.capture import PHASES, Epochs, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
 from tdbg.core.config_files import Source, is_trusted, pyproject_sources, say_once, user_source, yaml_source
 from tdbg.core.errors import TdbgError, suggest
-from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.core.ranges import parse_ranges
 from tdbg.core.redaction import MARK, redact_argv
 from tdbg.core.urls import check_url, check_webhook
 
 LEVELS = flag_table.LEVELS
-_SINK_NAME = lazy_pattern(r"\w[\w.-]*", re.ASCII)  # it is part of file names in the run directory
 INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
 FAIL_ON = ("never", "info", "warning", "error", "critical")
 LOG_LEVELS = ("DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -257,7 +255,7 @@ def _share(key: str, value: object) -> float | None:
 def _seconds(key: str, value: Any) -> float:
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TdbgError(f"{key} is a number of seconds, not {value!r}", "write a number such as 30") from None
     if not found > 0:
         raise TdbgError(f"{key} is above 0, not {value!r}", "write a number such as 30")
@@ -267,9 +265,9 @@ def _seconds(key: str, value: Any) -> float:
 def _allowance(key: str, value: Any) -> float:
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
-    if not 0.0 <= found < math.inf:
+    if isinstance(value, bool) or not 0.0 <= found < math.inf:
         raise TdbgError(f"{key} is a number of seconds from 0 on, not {value!r}", "write a number such as 1")
     return found
 
@@ -379,15 +377,16 @@ def _phases(key: str, value: object) -> list[str]:
 
 
 def _sinks(key: str, value: object) -> list[str]:
-    blank = [part for part in value if not str(part).strip()] if isinstance(value, list | tuple) else []
-    return list(dict.fromkeys(_sink(str(word)) for word in blank + _words(key, value)))
+    parts = value if isinstance(value, list | tuple) else _words(key, value)
+    return list(dict.fromkeys(_sink(key, part) for part in parts))
 
 
-def _sink(word: str) -> str:
+def _sink(key: str, word: object) -> str:
     """The name of a sink. Which there are, the process that starts the run looks up: other packages add some."""
-    if _SINK_NAME.fullmatch(word) is None:
-        raise TdbgError(f"--to: unknown sink {word!r}", "write the name of a sink, such as wandb or tensorboard")
-    return word.lower() if word.lower() in (sink_files.WANDB, sink_files.TENSORBOARD) else word
+    if not isinstance(word, str):
+        raise TdbgError(f"{key} is a list of words, and {word!r} is none", "write wandb, tensorboard or another sink")
+    name = word.strip().lower()
+    return name if name in (sink_files.WANDB, sink_files.TENSORBOARD) else word
 
 
 def _url(key: str, value: object) -> str:
@@ -400,9 +399,9 @@ def _url(key: str, value: object) -> str:
 
 
 def _webhook(key: str, value: object) -> str:
-    if value:
+    if value != "":
         try:
-            check_webhook(str(value))
+            check_webhook(value if isinstance(value, str) else "")
         except TdbgError as error:
             raise TdbgError(f"{key}: {error}", error.hint) from None
     return str(value)
@@ -410,7 +409,10 @@ def _webhook(key: str, value: object) -> str:
 
 def _command(key: str, value: object) -> str:
     """A command line; of a list of words the line that gives them."""
-    text = shlex.join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    words = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(word, str) for word in words):
+        raise TdbgError(f"{key} is a command, not {value!r}", f"write one, as in: --{key} 'python alert.py'")
+    text = value if isinstance(value, str) else shlex.join(map(str, words))
     try:
         argv = shlex.split(text)
     except ValueError as error:

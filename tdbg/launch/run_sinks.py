@@ -7,6 +7,7 @@ from typing import Any
 from tdbg.core import run_files, sink_files
 from tdbg.core.errors import TdbgError, suggest
 from tdbg.core.guard import describe_error, guarded, undo_on_error
+from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.redaction import redact_argv, redact_flags, redact_text
 from tdbg.core.registry import points_of
 from tdbg.core.rundir import RunDir
@@ -20,6 +21,8 @@ from tdbg.rules.view import read_info
 
 SOURCES = ("tdbg", "metric")  # what the program logs elsewhere is there already
 PREFIX = "tdbg/"
+MAX_NAME = 60
+_NAME = lazy_pattern(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{,{MAX_NAME - 1}}}")
 
 
 def make_report(run: RunDir, verdict: Verdict, notes: Sequence[str] = ()) -> dict[str, Any]:
@@ -34,9 +37,9 @@ def make_report(run: RunDir, verdict: Verdict, notes: Sequence[str] = ()) -> dic
 def find_sink(name: str) -> type[MetricSink]:
     """The sink that `--to` names. TdbgError: there is none, it takes no runs, or it or its package is not there."""
     is_own = name in SINKS
-    if not is_own:
+    if not is_own and is_sink_name(name):
         SINKS.load_third_party()
-    if name not in SINKS:
+    if name not in SINKS or not is_sink_name(name):
         raise _describe_missing(name)
     found = SINKS[name]
     if not _takes_runs(found):
@@ -48,6 +51,11 @@ def find_sink(name: str) -> type[MetricSink]:
             f"install the extra: pip install 'tdbg[{package}]'" if is_own else f"install it: pip install {package}",
         )
     return found
+
+
+def is_sink_name(name: str) -> bool:
+    """True for what can be the name of a sink: it is part of file names in the run directory."""
+    return _NAME.fullmatch(name) is not None
 
 
 def list_names() -> list[str]:
@@ -67,9 +75,12 @@ def _describe_missing(name: str) -> TdbgError:
             f"--to {name}: the sink {point} cannot be loaded ({why})", f"repair its package, or leave out --to {name}"
         )
     names = list_names()
-    return TdbgError(
-        f"--to: unknown sink {name!r}", f"{suggest(name, names, '')} choose from: {', '.join(names)}".lstrip()
-    )
+    found = name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
+    if all(part.strip().lower() in names for part in name.split(",")):
+        hint = f"repeat the option: {' '.join(f'--to {part.strip().lower()}' for part in name.split(','))}"
+    else:
+        hint = f"{suggest(found, names, '')} choose from: {', '.join(names)}".lstrip()
+    return TdbgError(f"--to: unknown sink {found!r}", hint)
 
 
 def _is_installed(package: str) -> bool:

@@ -37,11 +37,11 @@ CHECKER = f"{_ENDS_ITSELF}from tdbg.launch.sending import reply_to_check; reply_
 
 def check(names: Sequence[str]) -> None:
     """TdbgError if a sink, which a process of this environment writes at the end, cannot be opened for a run."""
-    from tdbg.launch.run_sinks import find_sink
+    from tdbg.launch.run_sinks import find_sink, is_sink_name
     from tdbg.metrics.sinks import SINKS
 
     for name in names:
-        if name in SINKS:
+        if name in SINKS or not is_sink_name(name):
             find_sink(name)
         else:
             _check_apart(name)

@@ -175,6 +175,10 @@ REFUSED = {
     "lacks": ("--to lacks: the sink theirs:Lacking cannot be loaded (AttributeError: ", "repair its package, or "),
     "function": ("--to function: the sink theirs:a_function cannot be loaded (AttributeError: ", "repair its "),
     "kepd": ("--to: unknown sink 'kepd'", "did you mean kept? choose from: tensorboard, wandb, "),
+    "wandb,tensorboard": ("--to: unknown sink 'wandb,tensorboard'", "repeat the option: --to wandb --to tensorboard"),
+    "a\0b": ("--to: unknown sink 'a\\x00b'", "choose from: tensorboard, wandb"),
+    "a/b": ("--to: unknown sink 'a/b'", "choose from: tensorboard, wandb"),
+    "a" * 100_000: (f"--to: unknown sink '{'a' * 60}...'", "choose from: tensorboard, wandb"),
     "mlflow": ("--to: unknown sink 'mlflow'", "choose from: tensorboard, wandb, "),
 }
 STEPS = 12
@@ -312,7 +316,7 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED, ids=lambda name: ascii(name)[:20])
 def test_what_cannot_be_opened_is_refused_before_the_start(installed: Path, name: str) -> None:
     what, hint = REFUSED[name]
     with pytest.raises(TdbgError) as refused:
