@@ -377,7 +377,7 @@ _tdbg_words() {
         'FAULT') reply='none forward-inf backward-nan inf-grad bad-batch lr-spike' ;;
         'IMAGE') reply='auto never kitty iterm sixel' ;;
         'KIND') reply='light memory shapes stacks flops full' ;;
-        'SINK') reply='wandb tensorboard' ;;
+        'SINK') reply='tensorboard wandb' ;;
         'WHEN') reply='auto always never' ;;
         *) reply='' ;;
     esac

@@ -315,8 +315,8 @@ function __tdbg_KIND
 end
 
 function __tdbg_SINK
-    printf '%s\n' 'wandb'
     printf '%s\n' 'tensorboard'
+    printf '%s\n' 'wandb'
 end
 
 function __tdbg_WHEN
@@ -380,7 +380,7 @@ complete -c tdbg -n '__tdbg_at \'run\'' -l stop-before-update -d 'Stop before th
 complete -c tdbg -n '__tdbg_at \'run\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 instead of 0 after a finding this severe.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l on-finding -x -d 'Run a command once for each finding, with the finding as JSON on its stdin.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l notify -x -d 'Send each finding and the verdict to this URL, of Slack or any webhook.'
-complete -c tdbg -n '__tdbg_at \'run\'' -l to -x -a '(__tdbg_SINK)' -d 'Send step records, findings and the report to wandb or tensorboard; repeatable.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l to -x -a '(__tdbg_SINK)' -d 'Send step records, findings and the report to wandb, tensorboard or a sink of another package; repeatable.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l when -x -d 'A condition on step records, such as \'loss > 10 or skipped\'.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l then -x -d 'What to do when it comes true: \'level=extreme for 20\', \'dump\'.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l run-dir -x -a '(__fish_complete_directories)' -d 'Where the run is kept; must not hold another run.'
@@ -440,7 +440,7 @@ complete -c tdbg -n '__tdbg_at \'profile\'' -l stop-before-update -d 'Stop befor
 complete -c tdbg -n '__tdbg_at \'profile\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 instead of 0 after a finding this severe.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l on-finding -x -d 'Run a command once for each finding, with the finding as JSON on its stdin.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l notify -x -d 'Send each finding and the verdict to this URL, of Slack or any webhook.'
-complete -c tdbg -n '__tdbg_at \'profile\'' -l to -x -a '(__tdbg_SINK)' -d 'Send step records, findings and the report to wandb or tensorboard; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l to -x -a '(__tdbg_SINK)' -d 'Send step records, findings and the report to wandb, tensorboard or a sink of another package; repeatable.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l when -x -d 'A condition on step records, such as \'loss > 10 or skipped\'.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l then -x -d 'What to do when it comes true: \'level=extreme for 20\', \'dump\'.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l run-dir -x -a '(__fish_complete_directories)' -d 'Where the run is kept; must not hold another run.'
@@ -466,7 +466,7 @@ complete -c tdbg -n '__tdbg_at \'report\'' -l note -x -d 'Keep your own finding 
 complete -c tdbg -n '__tdbg_at \'report\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 if there is a finding this severe. [default: never]'
 complete -c tdbg -n '__tdbg_at \'report\'' -l html -r -F -d 'Write it as one HTML file, with charts, that opens without a network.'
 complete -c tdbg -n '__tdbg_at \'report\'' -l force -d 'With --html: overwrite a file that is there.'
-complete -c tdbg -n '__tdbg_at \'report\'' -l to -x -a '(__tdbg_SINK)' -d 'Send step records, findings and the report to wandb or tensorboard; repeatable.'
+complete -c tdbg -n '__tdbg_at \'report\'' -l to -x -a '(__tdbg_SINK)' -d 'Send step records, findings and the report to wandb, tensorboard or a sink of another package; repeatable.'
 complete -c tdbg -n '__tdbg_at \'report\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'report\'' -l color -x -a '(__tdbg_WHEN)' -d 'Colour the output: auto, always or never; always formats a pipe like a terminal. [default: auto]'
 complete -c tdbg -n '__tdbg_at \'report\'' -s h -l help -d 'Show this page and exit.'

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,11 @@ OPTIONS: Options = {
     "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
     "html": Option(("--html",), "FILE", "Write it as one HTML file, with charts, that opens without a network."),
     "force": Option(("--force",), "", "With --html: overwrite a file that is there."),
-    "to": Option(("--to",), "SINK", "Send step records, findings and the report to wandb or tensorboard; repeatable."),
+    "to": Option(
+        ("--to",),
+        "SINK",
+        "Send step records, findings and the report to wandb, tensorboard or a sink of another package; repeatable.",
+    ),
     "json": JSON,
 }
 
@@ -111,22 +116,24 @@ def check_sinks(names: "Sequence[str]") -> list[str]:
     if not names:
         return []
     from tdbg.core.config import check
-    from tdbg.launch import sending
+    from tdbg.launch.run_sinks import find_sink
 
     sinks: list[str] = check("to", list(names), "--to")
-    sending.check(sinks)
+    with contextlib.redirect_stdout(sys.stderr):  # what another package prints is no part of the report
+        for name in sinks:
+            find_sink(name)
     return sinks
 
 
 def send(name: str, run: "RunDir", verdict: "Verdict", notes: list[str]) -> None:
     """Write the run to a sink. Raises TdbgError if that fails."""
-    from tdbg.core.guard import guarded
+    from tdbg.core.guard import describe_error, guarded
     from tdbg.core.redaction import redact_text
     from tdbg.core.sink_files import note_outcome
     from tdbg.launch.run_sinks import make_report, write_to_sink
 
     def fail(error: BaseException) -> None:
-        why = f"{type(error).__name__}: {error}"
+        why = describe_error(error)
         if isinstance(error, TdbgError):
             why = str(error)
         elif isinstance(error, OSError) and error.strerror:
@@ -135,7 +142,11 @@ def send(name: str, run: "RunDir", verdict: "Verdict", notes: list[str]) -> None
         raise TdbgError(f"--to {name}: {' '.join(redact_text(why).split())[:300]}", hint) from None
 
     where = ""
-    with guarded("a package that sends may raise anything", fail), no_tracebacks_of_threads():
+    with (
+        guarded("a package that sends may raise anything", fail, program_code=True),
+        no_tracebacks_of_threads(),
+        contextlib.redirect_stdout(sys.stderr),
+    ):
         where = write_to_sink(run, name, make_report(run, verdict, notes))
     say(f"--to {name}: {where}")
     with contextlib.suppress(OSError):  # another user's run

@@ -145,7 +145,7 @@ OPTIONS: Options = {
     "to": Option(
         ("--to",),
         "SINK",
-        "Send step records, findings and the report to wandb or tensorboard; repeatable.",
+        "Send step records, findings and the report to wandb, tensorboard or a sink of another package; repeatable.",
         group=FOUND,
     ),
     "when": Option(

@@ -115,7 +115,7 @@ class Settings:
     on_finding: str = setting(ACT, "a command that is run once for each finding, which it reads as JSON from stdin", "")
     notify: str = setting(ACT, "a URL that each finding and the verdict are sent to; it is kept secret", "")
     to: list[str] = setting(
-        ACT, "sinks that step records, findings and the report are sent to: wandb, tensorboard", factory=list
+        ACT, "sinks that step records, findings and the report are sent to, such as wandb, tensorboard", factory=list
     )
     preflight: bool = setting(LOCAL, "test the model on the first batch, then end before the first update", False)
     when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
@@ -255,7 +255,7 @@ def _share(key: str, value: object) -> float | None:
 def _seconds(key: str, value: Any) -> float:
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TdbgError(f"{key} is a number of seconds, not {value!r}", "write a number such as 30") from None
     if not found > 0:
         raise TdbgError(f"{key} is above 0, not {value!r}", "write a number such as 30")
@@ -265,9 +265,9 @@ def _seconds(key: str, value: Any) -> float:
 def _allowance(key: str, value: Any) -> float:
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
-    if not 0.0 <= found < math.inf:
+    if isinstance(value, bool) or not 0.0 <= found < math.inf:
         raise TdbgError(f"{key} is a number of seconds from 0 on, not {value!r}", "write a number such as 1")
     return found
 
@@ -377,15 +377,16 @@ def _phases(key: str, value: object) -> list[str]:
 
 
 def _sinks(key: str, value: object) -> list[str]:
-    return list(dict.fromkeys(_sink(word) for word in _words(key, value)))
+    parts = value if isinstance(value, list | tuple) else _words(key, value)
+    return list(dict.fromkeys(_sink(key, part) for part in parts))
 
 
-def _sink(word: str) -> str:
-    for name in sink_files.NAMES:
-        if word.lower() == name:
-            return name
-    hint = f"{suggest(word, sink_files.NAMES, '')} choose from: {', '.join(sink_files.NAMES)}".lstrip()
-    raise TdbgError(f"--to: unknown sink {word!r}", hint)
+def _sink(key: str, word: object) -> str:
+    """The name of a sink. Which there are, the process that starts the run looks up: other packages add some."""
+    if not isinstance(word, str):
+        raise TdbgError(f"{key} is a list of words, and {word!r} is none", "write wandb, tensorboard or another sink")
+    name = word.strip().lower()
+    return name if name in (sink_files.WANDB, sink_files.TENSORBOARD) else word
 
 
 def _url(key: str, value: object) -> str:
@@ -398,9 +399,9 @@ def _url(key: str, value: object) -> str:
 
 
 def _webhook(key: str, value: object) -> str:
-    if value:
+    if value != "":
         try:
-            check_webhook(str(value))
+            check_webhook(value if isinstance(value, str) else "")
         except TdbgError as error:
             raise TdbgError(f"{key}: {error}", error.hint) from None
     return str(value)
@@ -408,7 +409,10 @@ def _webhook(key: str, value: object) -> str:
 
 def _command(key: str, value: object) -> str:
     """A command line; of a list of words the line that gives them."""
-    text = shlex.join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    words = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(word, str) for word in words):
+        raise TdbgError(f"{key} is a command, not {value!r}", f"write one, as in: --{key} 'python alert.py'")
+    text = value if isinstance(value, str) else shlex.join(map(str, words))
     try:
         argv = shlex.split(text)
     except ValueError as error:

@@ -1,5 +1,6 @@
 """A file that a command writes because the user named it: checked before the work begins, there when it is whole."""
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import IO
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import undo_on_error
 from tdbg.core.tables import safe
+from tdbg.core.urls import is_url
 
 
 def check_output_file(option: str, name: str, read: Iterable[tuple[Path, str]], *, force: bool) -> Path:
@@ -18,6 +20,10 @@ def check_output_file(option: str, name: str, read: Iterable[tuple[Path, str]], 
     """
     if name == "-":
         raise TdbgError(f"{option} writes a file, and never to stdout", "name a file; ./- for one of this name")
+    if not name.strip():
+        raise TdbgError(f"{option} names no file", "name a file that can be written")
+    if is_url(name):
+        raise TdbgError(f"{option} writes a file, and {safe(name[:200])} is a URL", "name a file on this machine")
     try:
         path = Path(name)
         why, hint = _find_obstacle(path, read, force=force)
@@ -40,6 +46,10 @@ def _find_obstacle(path: Path, read: Iterable[tuple[Path, str]], *, force: bool)
             return "is a device or a pipe", "another file with {option}"
     if os.path.lexists(path) and not force:
         return "is there already", "another file with {option}, or write --force"
+    folder = os.path.join(path.parent, "")
+    os.stat(folder)  # which says why it is not there
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return "", ""
 
 

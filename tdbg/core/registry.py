@@ -35,7 +35,7 @@ class Registry(Generic[T]):
         self.group = group
         self._items: dict[str, T] = {}
         self._loaded = not package
-        self.broken: dict[str, Exception] = {}  # files that could not be imported
+        self.broken: dict[str, BaseException] = {}  # files that could not be imported
         self._third_party_loaded = not group
 
     def add(self, item: T) -> T:
@@ -102,7 +102,7 @@ class Registry(Generic[T]):
                 if self.package and importlib.util.find_spec(f"{self.package}.{item.name.replace('-', '_')}"):
                     raise ValueError(f"{item.name!r} is the name of one of tdbg's own")
                 self.add(item)
-            except Exception as error:  # guard: a stranger's package must not take us down
+            except (Exception, SystemExit) as error:  # guard: a stranger's package must not take us down
                 self.broken[point] = error
                 failed.append(f"{self.kind} {name!r} of {point}: {error}")
         return failed

@@ -16,7 +16,6 @@ from tdbg.core.files import read_json
 FOLDER = "sinks"
 OWN, REQUEST, REPLY, OUTCOME = "own", "request", "reply", "outcome"
 WANDB, TENSORBOARD = "wandb", "tensorboard"
-NAMES = (WANDB, TENSORBOARD)  # what --to takes: the sink, and the package that it needs
 LOOK_S = 0.02  # between two looks for a reply
 
 

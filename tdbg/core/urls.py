@@ -8,8 +8,9 @@ from tdbg.core.lazy_pattern import lazy_pattern
 
 _SCHEME = lazy_pattern(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOCAL = ("file", "local")
+MAX_HOST, MAX_LABEL = 253, 63  # of a name in DNS
 _WEBHOOK = lazy_pattern(
-    r"(?i)https?://(?:\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9._-]*[a-z0-9.])?)(?::(?P<port>[0-9]{1,5}))?(?:[/?][!-~]*)?"
+    r"(?i)https?://(?P<host>\[[0-9a-f:.]+\]|[a-z0-9](?:[a-z0-9._-]*[a-z0-9.])?)(?::(?P<port>[0-9]{1,5}))?(?:[/?][!-~]*)?"
 )
 
 
@@ -64,5 +65,8 @@ def check_webhook(word: str) -> None:
         raise TdbgError(
             "the URL has no host, or characters that a URL cannot have", "write one such as https://example.org/hook"
         )
+    host = found["host"].rstrip(".")
+    if len(host) > MAX_HOST or not all(0 < len(label) <= MAX_LABEL for label in host.split(".")):
+        raise TdbgError("the URL names no host that can exist", "write one such as https://example.org/hook")
     if found["port"] is not None and not 0 < int(found["port"]) < 1 << 16:
         raise TdbgError("the port of the URL is out of range", "write one from 1 to 65535, or leave it out")

@@ -2,7 +2,8 @@
 
 Python's own functions (`open` and those of `os`) go through it, and so does all that rests on them: pathlib, shutil,
 logging, numpy, pickle. What is there already is read where it stands until the program changes it; what it deletes is
-gone for this process alone. Temporary folders and caches are left alone, as compilers read there.
+gone for its Python processes alone (`deleted_paths`). They share the copies too. Temporary folders and caches are left
+alone, as compilers read there.
 """
 
 import contextlib
@@ -15,7 +16,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tdbg.core import run_files
-from tdbg.core.rundir import STARTED_SUFFIX
+from tdbg.core.rundir import DELETED_SUFFIX, STARTED_SUFFIX
+from tdbg.inject.deleted_paths import DeletedPaths
+from tdbg.inject.started_commands import is_redirected
 
 SYSTEM = ("/dev", "/proc", "/sys", "/run")
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
@@ -26,18 +29,21 @@ Function = Callable[..., Any]
 
 
 class FileOverlay:
-    """Where each path is read and written."""
+    """Where each path is read and written.
 
-    def __init__(self, folder: str, run_dir: str) -> None:
+    start: where the program was started, which is not left alone where it is below a temporary folder; the first process
+    finds out, and its children are told.
+    """
+
+    def __init__(self, folder: str, run_dir: str, start: str = "") -> None:
         self.folder = os.path.realpath(folder)
-        self.gone: set[str] = set()  # what the program has deleted, and stands where it was
-        self.gone_folders: set[str] = set()  # nothing that stood below them is there, also where they are made again
+        self.deleted = DeletedPaths(self.folder + DELETED_SUFFIX)
         self.is_told = False  # a command was started after a file was written
         self.local = threading.local()
+        self.boot = os.path.join(os.path.realpath(run_dir), "boot")
         self.kept = (*SYSTEM, os.path.realpath(run_dir))
         self.left_alone = tuple(map(os.path.realpath, _list_left_alone()))
-        start = os.getcwd()
-        self.start = "" if start in self.left_alone else start
+        self.start = start or self.shown(os.getcwd())
 
     @property
     def is_busy(self) -> bool:
@@ -57,7 +63,8 @@ class FileOverlay:
         """Where the path stands once it is changed; None for one that is left alone."""
         if is_below(path, self.kept):
             return None
-        if is_below(path, self.left_alone) and not (self.start and is_below(path, (self.start,))):
+        is_started_there = self.start not in self.left_alone and is_below(path, (self.start,))
+        if is_below(path, self.left_alone) and not is_started_there:
             return None
         with contextlib.suppress(OSError):
             mode = os.lstat(path).st_mode
@@ -67,29 +74,26 @@ class FileOverlay:
 
     def is_there(self, path: str) -> bool:
         """True if the path stands where it was."""
-        return not self.is_gone(path) and os.path.lexists(path)
-
-    def is_gone(self, path: str) -> bool:
-        """True if the program has deleted or moved the path, or a folder that it was in."""
-        return path in self.gone or any(is_below(path, (folder,)) and path != folder for folder in self.gone_folders)
+        return not self.deleted.is_gone(path) and os.path.lexists(path)
 
     def forget(self, path: str) -> None:
-        """What stands there is gone for this process."""
+        """What stands there is gone for the program."""
         if os.path.lexists(path):
-            self.gone.add(path)
-            if os.path.isdir(path) and not os.path.islink(path):
-                self.gone_folders.add(path)
+            self.deleted.add(path, is_folder=os.path.isdir(path) and not os.path.islink(path))
 
     def find_folder(self, path: str) -> str:
         """Where to change to: the folder itself where there is one, as commands that are started there need it."""
         return path if self.is_there(path) and os.path.isdir(path) else self.find(path)
 
-    def command_starts(self) -> None:
-        """A command begins: it sees files as they were, of which the supervisor is told once."""
+    def command_starts(self, event: str, told: tuple[Any, ...]) -> None:
+        """A command begins: if it sees files as they were, the supervisor is told once."""
         if self.is_busy or self.is_told:
             return
         with self.busy(), contextlib.suppress(OSError):
-            if self.gone or os.path.isdir(self.folder):
+            if is_redirected(event, told, self.boot):
+                return
+            self.deleted.read_news()
+            if self.deleted or os.path.isdir(self.folder):
                 self.is_told = True
                 run_files.make_folder(os.path.dirname(self.folder))
                 run_files.write_whole(self.folder + STARTED_SUFFIX, b"")
@@ -105,7 +109,7 @@ class FileOverlay:
     def find(self, path: str) -> str:
         """Where the path is read."""
         copy = self.copy_of(path)
-        return copy if copy is not None and (self.is_gone(path) or os.path.lexists(copy)) else path
+        return copy if copy is not None and (self.deleted.is_gone(path) or os.path.lexists(copy)) else path
 
     def prepare(self, path: str, *, with_content: bool) -> str:
         """Where the path is written. with_content: what it holds is needed there."""
@@ -121,7 +125,7 @@ class FileOverlay:
                 os.mkdir(copy)
             else:
                 shutil.copy2(path, copy)
-        self.gone.discard(path)
+        self.deleted.discard(path)
         return copy
 
     def find_path(self, path: object, *, writes: bool, with_content: bool = False) -> str | None:
@@ -134,7 +138,7 @@ class FileOverlay:
             return found if self.is_elsewhere(absolute, found) else None
 
     def delete(self, path: str, native: Function) -> None:
-        """Delete a path: for this process alone, if it stands outside."""
+        """Delete a path: for the program alone, if it stands outside."""
         copy = self.copy_of(path)
         if copy is None:
             native(path)
@@ -166,10 +170,10 @@ class FileOverlay:
         copy = self.copy_of(path)
         found: list[str] = []
         if copy is None or self.is_there(path):
-            found = [name for name in os.listdir(path) if not self.is_gone(os.path.join(path, name))]
+            found = [name for name in os.listdir(path) if not self.deleted.is_gone(os.path.join(path, name))]
         if copy is not None and os.path.isdir(copy):
             return list(dict.fromkeys([*found, *os.listdir(copy)]))
-        if copy is not None and self.is_gone(path):
+        if copy is not None and self.deleted.is_gone(path):
             return os.listdir(copy)  # which says that it is not there
         return found
 
@@ -179,6 +183,7 @@ def absolute_path(overlay: FileOverlay, path: Any, dir_fd: int | None) -> str | 
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     with overlay.busy():
+        overlay.deleted.read_news()
         text = os.fsdecode(path)
         if dir_fd is not None and not os.path.isabs(text):
             try:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tdbg.inject import started_commands
 from tdbg.inject.file_overlay import FileOverlay, absolute_path, follow_links, is_below
 
 READS = ("stat", "lstat", "access", "readlink", "getxattr", "listxattr", "statvfs")
@@ -17,7 +18,6 @@ CREATES = ("mkdir", "mkfifo", "mknod")
 DELETES = ("remove", "unlink", "rmdir")
 MOVES = ("rename", "replace")
 LINKS = ("link", "symlink")
-STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn")  # audit events of commands
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 SUPPORTED = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
 
@@ -167,7 +167,7 @@ class RedirectedFunctions:
                 return native(path)
             with overlay.busy():
                 copy = overlay.copy_of(absolute)
-                if copy is None or not (os.path.isdir(copy) or overlay.gone):
+                if copy is None or not (os.path.isdir(copy) or overlay.deleted):
                     return native(absolute if overlay.is_elsewhere(absolute, absolute) else path)
                 names = set(overlay.names(absolute))
                 places = [absolute if overlay.is_elsewhere(absolute, absolute) else path]
@@ -222,8 +222,8 @@ class RedirectedFunctions:
 
 def _audit(overlay: FileOverlay, event: str, args: tuple[Any, ...]) -> None:
     """Note started commands; refuse writes that bypass the functions above (`io.FileIO`)."""
-    if event in STARTS:
-        overlay.command_starts()
+    if started_commands.is_start(event):
+        overlay.command_starts(event, args)
     if event != "open" or overlay.is_busy or not isinstance(args[0], str | bytes):
         return
     path, mode, flags = args[0], args[1], args[2]

@@ -6,12 +6,13 @@ another mode. The supervisor removes the folder at the end.
 """
 
 import functools
+import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from tdbg.core.host import host_name
-from tdbg.core.rundir import PREFLIGHT_FOLDER
+from tdbg.core.rundir import PREFLIGHT_FOLDER, PREFLIGHT_START
 from tdbg.inject.agent import agent
 from tdbg.inject.file_overlay import FileOverlay
 from tdbg.inject.imports import when_imported
@@ -24,7 +25,9 @@ def arrive(module: ModuleType) -> None:
     """Python itself is there: the process has just begun."""
     global _overlay
     me = agent()
-    _overlay = FileOverlay(str(me.run_dir / PREFLIGHT_FOLDER / host_name()), str(me.run_dir))
+    folder = str(me.run_dir / PREFLIGHT_FOLDER / host_name())
+    _overlay = FileOverlay(folder, str(me.run_dir), os.environ.get(PREFLIGHT_START, ""))
+    os.environ[PREFLIGHT_START] = _overlay.start  # for the processes that this one starts
     install_overlay(_overlay)
     when_imported("sqlite3.dbapi2", lambda loaded: _redirect(loaded, "connect", 0, "database"))
     when_imported("sqlite3", lambda loaded: _redirect(loaded, "connect", 0, "database"))

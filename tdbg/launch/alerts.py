@@ -7,7 +7,6 @@ Of the agents of a job on several nodes each sends the findings of its own ranks
 
 import os
 import queue
-import shutil
 import threading
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import Any, Protocol
 
 from tdbg.core import run_files
 from tdbg.core.config import Settings
-from tdbg.core.errors import TdbgError
+from tdbg.core.errors import CommandNotFoundError, NotExecutableError, TdbgError
 from tdbg.core.events import Finding
 from tdbg.core.files import read_json
 from tdbg.core.guard import guarded
@@ -28,6 +27,7 @@ from tdbg.core.redaction import redact_argv, remember_secret
 from tdbg.core.rundir import ALERTS, RunDir, alerts_of, rank_folder, write_json
 from tdbg.launch import join
 from tdbg.launch.alert_command import CommandChannel
+from tdbg.launch.command import check as check_command
 from tdbg.rules._live_findings import get_place
 from tdbg.rules.finding_lines import block
 from tdbg.rules.verdict import Verdict
@@ -43,8 +43,13 @@ CANCEL_S = 2.0  # to end what runs after Ctrl-C
 def check(settings: Settings, origin: Mapping[str, str]) -> None:
     """TdbgError for a command that is typed and is not there; one of a file, which serves many machines, fails later."""
     argv = settings.on_finding_argv
-    if argv and origin.get("on_finding") == "option" and shutil.which(argv[0]) is None:
-        raise TdbgError(f"--on-finding: command not found: {argv[0]}", "check its spelling and PATH")
+    if argv and origin.get("on_finding") == "option":
+        try:
+            check_command(argv, os.environ)
+        except NotExecutableError as error:
+            raise TdbgError(f"--on-finding: {error}", "name a program, or put its interpreter before it") from None
+        except CommandNotFoundError as error:
+            raise TdbgError(f"--on-finding: {error}", "check its spelling and PATH") from None
 
 
 class Channel(Protocol):

@@ -8,7 +8,7 @@ from tdbg import version
 from tdbg.core import run_files
 from tdbg.core.config import Settings, flags_to_env
 from tdbg.core.errors import LaunchError, TdbgError
-from tdbg.core.rundir import RunDir
+from tdbg.core.rundir import PREFLIGHT_START, RunDir
 from tdbg.inject import boot_source, watch_table
 from tdbg.launch.bytecode import precompile
 
@@ -62,6 +62,7 @@ def child_env(run: RunDir, settings: Settings, environ: Mapping[str, str]) -> di
     env["TDBG_RUN_DIR"] = str(run.path)
     env["TDBG_LAUNCHED_BY"] = str(os.getpid())
     env.pop("TDBG_FLAGS", None)
+    env.pop(PREFLIGHT_START, None)  # of an outer run
     env.pop("TDBG_NOTIFY", None)  # the secret of this process alone
     if settings.flags:
         env["TDBG_FLAGS"] = flags_to_env(settings.flags)

@@ -1,11 +1,12 @@
-"""`--to wandb|tensorboard`: the supervisor's part.
+"""`--to SINK`: the supervisor's part.
 
 While the program goes on its own run of W&B is written to in rank 0 (`tdbg.inject.metrics.own_wandb_run`); the supervisor
 makes the report for it. After the end a child process for each sink writes all the rest: whatever breaks or hangs there is
 ended with it, in time.
 """
 
-import importlib.util
+import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -29,18 +30,77 @@ SAID_AFTER_S = 3.0
 GRACE_S = 2.0  # after a signal to end
 PREFIX = "tdbg: "
 # The process ends itself if nobody is left to end it; `-P`: what lies in the working folder is no part of tdbg.
-STARTER = "import signal, sys; signal.alarm(int(sys.argv.pop(1))); from tdbg.__main__ import main; sys.exit(main())"
+_ENDS_ITSELF = "import signal, sys; signal.alarm(int(sys.argv.pop(1))); "
+STARTER = f"{_ENDS_ITSELF}from tdbg.__main__ import main; sys.exit(main())"
+CHECKER = f"{_ENDS_ITSELF}from tdbg.launch.sending import reply_to_check; reply_to_check(sys.argv[1])"
 
 
 def check(names: Sequence[str]) -> None:
-    """TdbgError if this environment, whose process writes at the end, lacks the package of a sink."""
+    """TdbgError if a sink, which a process of this environment writes at the end, cannot be opened for a run."""
+    from tdbg.launch.run_sinks import find_sink, is_sink_name
+    from tdbg.metrics.sinks import SINKS
+
     for name in names:
-        found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:  # a folder of that name, such as W&B's own for its offline runs
-            raise TdbgError(
-                f"--to {name}: the package {name} is not installed in tdbg's environment",
-                f"install the extra: pip install 'tdbg[{name}]'",
-            )
+        if name in SINKS or not is_sink_name(name):
+            find_sink(name)
+        else:
+            _check_apart(name)
+
+
+def _check_apart(name: str) -> None:
+    """Look up a sink of another package in a process of its own: to import it may do anything, and take any time."""
+    hint = f"repair its package, or leave out --to {name}"
+    with tempfile.TemporaryFile() as replied:
+        words = [sys.executable, "-P", "-c", CHECKER, str(int(LIMIT_S)), name]
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=replied,
+            stderr=subprocess.DEVNULL,
+            env=_make_environment(),
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(LIMIT_S + GRACE_S)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGALRM
+        finally:
+            _kill(process)
+        replied.seek(0)
+        reply = replied.read().decode(errors="replace")
+    if code == -signal.SIGALRM:
+        raise TdbgError(f"--to {name}: importing the sink took more than {LIMIT_S:g} s", hint)
+    if code or not reply:
+        raise TdbgError(f"--to {name}: importing the sink ended the process with code {code}", hint)
+    if trouble := json.loads(reply):
+        raise TdbgError(trouble["what"], trouble["hint"])
+
+
+def reply_to_check(name: str) -> None:
+    """The process of `_check_apart`: write what is wrong with the sink as JSON, and end whatever the sink has begun."""
+    from tdbg.launch.run_sinks import find_sink
+
+    out = os.dup(1)
+    os.dup2(2, 1)  # what the sink prints is not the reply
+    trouble = None
+    try:
+        find_sink(name)
+    except TdbgError as error:
+        trouble = {"what": str(error), "hint": error.hint}
+    os.write(out, json.dumps(trouble).encode())
+    os._exit(0)
+
+
+def _make_environment() -> dict[str, str]:
+    """The environment of a process that sends: no part of the run."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("TDBG_")}
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """End a process with all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def reply_to_ranks(run: RunDir) -> None:
@@ -107,7 +167,6 @@ class Sender:
     def __init__(self, run: RunDir, name: str, quiet: bool) -> None:
         self.run, self.name, self._quiet = run, name, quiet
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
-        environ = {key: value for key, value in os.environ.items() if not key.startswith("TDBG_")}
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -123,7 +182,7 @@ class Sender:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._said,
-            env=environ,
+            env=_make_environment(),
             start_new_session=True,
         )
 
@@ -139,7 +198,7 @@ class Sender:
         self._end(signal.SIGKILL)  # what it has left behind
         code = self._process.wait(GRACE_S)
         lines = self._read_lines()
-        if is_late or code:
+        if is_late or code or not lines:
             prefix = f"--to {self.name}: "
             said = lines[0].removeprefix(prefix) if lines else f"the sending process exited with code {code}"
             error = why if is_late else said

@@ -18,7 +18,7 @@ from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import print_lines, say, shared_terminal
-from tdbg.core.rundir import PREFLIGHT_FOLDER, STARTED_SUFFIX, RunDir
+from tdbg.core.rundir import DELETED_SUFFIX, PREFLIGHT_FOLDER, STARTED_SUFFIX, RunDir
 from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, uploading
 from tdbg.launch.orphans import Guard
 from tdbg.launch.program_rows import ProgramRows
@@ -285,8 +285,8 @@ class Supervision:
         folder = self.run.path / PREFLIGHT_FOLDER
         if self.leads and not self.settings.quiet:
             say(
-                f"preflight: what the program wrote went to {folder} and is removed; commands that it started wrote for real; W&B was"
-                " disabled"
+                f"preflight: what the program and its Python processes wrote went to {folder} and is removed; other commands, and"
+                " Python that ignores PYTHONPATH, wrote for real; W&B was disabled"
             )
         started = folder / f"{host_name()}{STARTED_SUFFIX}"
         if started.exists():
@@ -296,6 +296,9 @@ class Supervision:
                     "preflight: commands started by the program may have seen its files as they were before it changed them",
                     "if one of them fails for that reason, run the program without --preflight",
                 )
+        deleted = folder / f"{host_name()}{DELETED_SUFFIX}"
+        if deleted.exists():
+            run_files.remove(deleted)
         shutil.rmtree(folder / host_name(), ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.rmdir()  # of no other host

@@ -11,7 +11,7 @@ class ProbeCatalog:
     """The probes of tdbg and of third parties, as the dispatcher asks for them."""
 
     @property
-    def broken(self) -> Mapping[str, Exception]:
+    def broken(self) -> Mapping[str, BaseException]:
         """Files that could not be imported."""
         return PROBES.broken
 

@@ -14,7 +14,7 @@ class Catalog(Protocol):
     """Where listeners come from: the floor above, which knows all probes."""
 
     @property
-    def broken(self) -> Mapping[str, Exception]:
+    def broken(self) -> Mapping[str, BaseException]:
         """Files that could not be imported."""
 
     def select(self, level: str, flags: dict[str, Any]) -> list[type[Any]]:

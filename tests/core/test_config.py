@@ -1,5 +1,6 @@
 """Settings: every source, their order, and what a bad one is answered with."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,57 @@ def test_a_command_may_be_a_list_of_words() -> None:
     assert check("on_finding", ["python", "a b.py"]) == "python 'a b.py'"
     assert Settings(on_finding="python 'a b.py'").on_finding_argv == ["python", "a b.py"]
     assert check("on_finding", "") == check("notify", "") == "", "an empty variable switches it off"
+
+
+NO_VALUES: dict[str, list[object]] = {  # what a configuration file can hold, and the option cannot be
+    "allowance": [
+        True,
+        False,
+        -1,
+        -0.5,
+        math.nan,
+        math.inf,
+        -math.inf,
+        10**400,
+        "",
+        "1s",
+        "2GB",
+        "nan",
+        None,
+        [],
+        {},
+        [1],
+    ],
+    "on_finding": [True, False, 0, 1.5, None, {}, {"a": "b"}, [None], [[]], [1], [""], " ", "'", "a\0b", ["a\0b"]],
+    "notify": [True, False, 0, 1, None, [], {}, ["https://x/"], "x", " ", "ftp://x/", "https://", "a\0b"],
+    "to": [True, False, 0, None, {}, {"a": 1}, [None], [1], [["wandb"]], math.nan],
+    "preflight": [None, -1, 2, math.nan, [], {}, "maybe", "2GB", "\udcff"],
+    "fail_on": [None, True, 0, [], {}, "", "severe", "\udcff"],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key in NO_VALUES for value in NO_VALUES[key]])
+def test_what_an_option_cannot_be_is_refused(key: str, value: object) -> None:
+    with pytest.raises(TdbgError) as refused:
+        check(key, value)
+    assert refused.value.hint and "\n" not in f"{refused.value}{refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("allowance", 0, 0.0),
+        ("allowance", "2147483648", 2.0**31),
+        ("on_finding", "", ""),
+        ("on_finding", [], ""),
+        ("on_finding", ["python", "my alert.py"], "python 'my alert.py'"),
+        ("notify", "", ""),
+        ("notify", "https://x/y", "https://x/y"),
+        ("to", "", []),
+        ("to", "WandB, tensorboard", ["wandb", "tensorboard"]),
+        ("to", ["mlflow", "mlflow"], ["mlflow"]),
+        ("preflight", "yes", True),
+    ],
+)
+def test_what_an_option_can_be_is_taken(key: str, value: object, expected: object) -> None:
+    assert check(key, value) == expected

@@ -71,3 +71,45 @@ def test_what_cannot_be_written_is_an_error_of_the_user(tmp_path):
         with pytest.raises(TdbgError) as found, replace_file(path):
             pass
         assert found.value.hint == "name a file that can be written"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (" ", "--html names no file"),
+        ("\t", "--html names no file"),
+        ("http://host/x.html", "--html writes a file, and http://host/x.html is a URL"),
+        ("s3://b/\x1b[2J.html", "--html writes a file, and s3://b/\\x1b[2J.html is a URL"),
+        ("file:///x.html", "--html writes a file, and file:///x.html is a URL"),
+        ("none/x.html", "none/x.html: No such file or directory"),
+        ("file.txt/x.html", "file.txt/x.html: Not a directory"),
+        ("loop/x.html", "loop/x.html: Too many levels of symbolic links"),
+        ("a/" * 3000 + "x.html", "File name too long"),
+    ],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_what_is_no_file_is_refused_before_the_work(tmp_path, monkeypatch, name, why, force):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file.txt").write_text("mine")
+    (tmp_path / "loop").symlink_to("loop")
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(TdbgError) as refused:
+        check_output_file("--html", name, [], force=force)
+    assert why in str(refused.value) and refused.value.hint and "\n" not in str(refused.value)
+    assert sorted(os.listdir(tmp_path)) == before and (tmp_path / "file.txt").read_text() == "mine"
+
+
+def test_a_folder_that_is_closed_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not str(path).startswith(str(tmp_path))
+    )  # root may write anywhere
+    with pytest.raises(TdbgError, match="Permission denied"):
+        check_output_file("--html", str(tmp_path / "x.html"), [], force=False)
+
+
+@pytest.mark.parametrize("name", ["x.html", "ü☃.html", "\udcff.html", "a:b.html", "-x.html", "odd\nname.html"])
+def test_an_odd_name_is_a_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with replace_file(check_output_file("--html", name, [], force=False)) as file:
+        file.write(b"whole")
+    assert os.listdir(tmp_path) == [name]

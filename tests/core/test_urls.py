@@ -16,6 +16,7 @@ from tdbg.core.urls import check_webhook
         "https://chat.googleapis.com/v1/spaces/X/messages?key=a&token=b%3D",
         "http://intra_net.example./x",
         "http://localhost?x",
+        f"http://{'a' * 63}.{'b' * 63}.example.org/x",
     ],
 )
 def test_where_messages_can_be_posted(url: str) -> None:
@@ -26,7 +27,8 @@ def test_where_messages_can_be_posted(url: str) -> None:
     "url",
     ["", "x", "http:/x/sEcReT", "ws://x/sEcReT", "https://-x/sEcReT", "https://x:/sEcReT", "https://x:0/sEcReT",
      "https://[::1/sEcReT", "https://\u00e4/sEcReT", "https://x/\u00e4sEcReT", "https://x/\x00sEcReT", "https://a b/sEcReT",
-     "https://sEcReT@x/", "javascript://x/sEcReT"],
+     "https://sEcReT@x/", "javascript://x/sEcReT", "https://sEcReT..x/", f"https://{'sEcReT' * 11}/",
+     f"https://{'sEcReT.' * 37}x/", "http://-/sEcReT", "http://.../sEcReT"],
 )  # fmt: skip
 def test_where_they_cannot_and_the_url_is_not_repeated(url: str) -> None:
     with pytest.raises(TdbgError) as caught:

@@ -94,7 +94,10 @@ def test_nothing_of_the_program_is_written(watched: Runner, tmp_path: Path) -> N
     assert after == before
     assert result.stdout.splitlines()[0] == "refused refused.bin" and "model.safetensors" in result.stdout
     assert "updated" not in result.stdout
-    assert any(line.startswith("tdbg: preflight: what the program wrote went to ") for line in result.said)
+    assert any(
+        line.startswith("tdbg: preflight: what the program and its Python processes wrote went to ")
+        for line in result.said
+    )
     assert not (result.folder / "preflight").exists()
 
 

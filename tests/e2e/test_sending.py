@@ -285,7 +285,7 @@ def test_a_missing_package_is_refused_before_the_start(bare: Runner, tmp_path: P
     ("options", "said"),
     [
         (["--to", "wandbx"], "--to: unknown sink 'wandbx'"),
-        (["--to", "wandbb"], "did you mean wandb? choose from: wandb, tensorboard"),
+        (["--to", "wandbb"], "did you mean wandb? choose from: tensorboard, wandb"),
         (["--to", ""], "--to"),
         (["--to", "tensorboard", "--exec"], "--to needs tdbg to stay running"),
     ],

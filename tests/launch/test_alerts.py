@@ -293,7 +293,16 @@ WRONG: list[tuple[str, str, str]] = [
     ("--on-finding", "''", "on-finding names no command"),
     ("--on-finding", "python 'alert.py", "on-finding cannot be split into words: no closing quotation"),
     ("--on-finding", "no-such-command-anywhere", "--on-finding: command not found: no-such-command-anywhere"),
+    ("--on-finding", "/", "--on-finding: cannot execute /: it is a directory"),
+    ("--on-finding", "/etc/passwd", "--on-finding: cannot execute /etc/passwd: permission denied"),
+    ("--on-finding", "| mail", "--on-finding: command not found: |"),
+    ("--on-finding", "~/no-such-command", "--on-finding: command not found: ~/no-such-command"),
+    ("--on-finding", "a\\", "on-finding cannot be split into words: no escaped character"),
+    ("--on-finding", "\udcff-ü", "--on-finding: command not found: "),
     ("--notify", "", "--notify is empty"),
+    ("--notify", " ", "notify: not an http or https URL"),
+    ("--notify", "https://sEcReT..example/", "notify: the URL names no host that can exist"),
+    ("--notify", f"https://{'sEcReT' * 11}/", "notify: the URL names no host that can exist"),
     ("--notify", "ftp://host/sEcReT", "notify: not an http or https URL"),
     ("--notify", "host/sEcReT", "notify: not an http or https URL"),
     ("--notify", "file:///sEcReT", "notify: not an http or https URL"),
@@ -312,6 +321,7 @@ WRONG: list[tuple[str, str, str]] = [
 def test_bad_input_is_refused_before_the_start(shell: Any, option: str, value: str, text: str) -> None:
     done = shell.run("touch", "made", options=(option, value))
     assert done.returncode == 2 and text in done.stderr and "ReT" not in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 2 and done.stdout == ""
     assert os.listdir(shell.folder) == []
 
 

@@ -14,6 +14,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.host import host_name
 from tdbg.core.rundir import RunDir
 from tdbg.launch import join, run_sinks, sending
+from tdbg.metrics.sinks.tensorboard_ import find_folder
 from tdbg.rules.rule_engine import judge_run
 from tests.e2e.conftest import environment
 from tests.metrics.wandb_files import runs
@@ -88,7 +89,7 @@ def test_a_folder_that_another_user_may_have_named_is_not_written_to(
     sink_files.announce(run.path, sink_files.TENSORBOARD, {"folder": str(board), "host": host_name()})
     run.path.chmod(mode)
     expected = board / "tdbg" if mode == 0o700 else run.path / "tensorboard"
-    assert run_sinks.find_folder(run) == expected
+    assert find_folder(run_sinks.describe_run(run, "tensorboard")) == expected
 
 
 def test_the_url_of_an_anonymous_run_is_cut_before_its_key(run: RunDir, tmp_path: Path) -> None:
@@ -107,12 +108,16 @@ def test_the_url_of_an_anonymous_run_is_cut_before_its_key(run: RunDir, tmp_path
 def test_a_new_run_gets_the_name_of_the_run_and_no_secret(run: RunDir) -> None:
     pytest.importorskip("wandb")
     make_rank(run)
-    run.update(command=["python", "train.py", "--token", SECRET])
+    run.update(command=["python", "train.py", "--token", SECRET], settings=Settings(flags={"LOSS": "true"}).as_dict())
     done = report_to("wandb", run, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
     assert done.returncode == 0, done.stderr
     (found,) = runs(run.path)
     config = {key: value for key, value in found["config"].items() if key.startswith("tdbg/")}
-    assert config["tdbg/run"] == run.path.name
+    assert (config["tdbg/run"], config["tdbg/level"], config["tdbg/flags"]) == (
+        run.path.name,
+        "basic",
+        {"LOSS": "true"},
+    )
     assert config["tdbg/command"][:3] == ["python", "train.py", "--token"] and SECRET not in json.dumps(found)
     assert f"upload it with `wandb sync {run.path}" in done.stderr
 

@@ -1,6 +1,6 @@
 """The values of each kind of option, for completions and the manual: (word, a line about it or nothing)."""
 
-from tdbg.core import config, sink_files
+from tdbg.core import config
 from tdbg.core.flags import FLAGS, PRESETS
 from tdbg.core.profiling import KINDS
 from tdbg.core.terminal import COLOR_MODES
@@ -11,7 +11,15 @@ Words = list[tuple[str, str]]
 
 def of(kind: str) -> Words:
     """The words of a kind that is a list; none for what is found on disk, or free."""
-    makers = {"LEVEL": _levels, "FLAG": _flags, "PRESET": _presets, "CODE": _codes, "ADVICE": _advice, "FAULT": _faults}
+    makers = {
+        "LEVEL": _levels,
+        "FLAG": _flags,
+        "PRESET": _presets,
+        "CODE": _codes,
+        "ADVICE": _advice,
+        "FAULT": _faults,
+        "SINK": _sinks,
+    }
     if kind in makers:
         return makers[kind]()
     choices = {
@@ -20,7 +28,6 @@ def of(kind: str) -> Words:
         "LOG_LEVEL": config.LOG_LEVELS,
         "IMAGE": IMAGES,
         "KIND": tuple(KINDS),
-        "SINK": sink_files.NAMES,
         "WHEN": COLOR_MODES,
     }
     return [(word, "") for word in choices.get(kind, ())]
@@ -66,3 +73,10 @@ def _faults() -> Words:
     from tdbg.cli.demo import FAULTS
 
     return [(fault, "") for fault in FAULTS]
+
+
+def _sinks() -> Words:
+    """What --to takes; other packages may add more."""
+    from tdbg.metrics.sinks import SINKS
+
+    return [(sink.name, "") for sink in SINKS if sink.takes_runs()]

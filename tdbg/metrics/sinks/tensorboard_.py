@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.host import host_name
 from tdbg.core.redaction import redact_text
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
-from tdbg.metrics.sinks.base import MetricSink
+from tdbg.metrics.sinks.base import MetricSink, RunDescription
 
 FOLDER = "tensorboard"
+SUB_RUN = "tdbg"  # a folder of its own: TensorBoard leaves a file for good once a later one lies beside it
 FLUSH_S = 30  # what a kill can lose here; `metrics.jsonl` loses nothing
 
 
@@ -26,6 +28,7 @@ class TensorboardSink(MetricSink):
     """
 
     name: ClassVar[str] = "tensorboard"
+    package: ClassVar[str] = "tensorboard"
 
     def __init__(self, folder: str | os.PathLike[str] | None = None, *, suffix: str = "") -> None:
         self._is_named = folder is not None
@@ -33,6 +36,18 @@ class TensorboardSink(MetricSink):
         self._suffix = suffix
         self._writer: Any = None
         self._texts: Counter[tuple[str, int]] = Counter()  # of each tag and step
+
+    @classmethod
+    def open_for_run(cls, run: RunDescription) -> "TensorboardSink":
+        """Write beside the program's own events; the file of an earlier time is replaced."""
+        folder, suffix = find_folder(run), f".{run.name}.tdbg"
+        for path in folder.glob(f"events.out.tfevents.*{suffix}"):
+            run_files.remove(path)
+        return cls(folder, suffix=suffix)
+
+    def describe_place(self) -> str:
+        """The folder."""
+        return self._folder
 
     def place(self, folder: Path) -> None:
         """Have the events below this folder, unless theirs was named."""
@@ -124,6 +139,15 @@ class TensorboardSink(MetricSink):
             error = getattr(worker, "exception", None)
             if error is not None:
                 raise error
+
+
+def find_folder(run: RunDescription) -> Path:
+    """Below the folder of the program's own events, where it is on this machine; else in the run directory."""
+    for own in run.own_runs:
+        folder = Path(str(own.get("folder")))
+        if own.get("host") == host_name() and folder.is_dir():
+            return folder / SUB_RUN
+    return run.folder / FOLDER
 
 
 def _text(tag: str, text: str) -> object:

@@ -1,20 +1,25 @@
 """Rows for W&B: the only module that touches it. Rank 0 alone writes; offline works, and is what an unreachable server becomes."""
 
 import copy
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.output import say
 from tdbg.core.redaction import redact_text
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
-from tdbg.metrics.sinks.base import MetricSink
+from tdbg.metrics.sinks.base import MetricSink, RunDescription, SinkDisabled
 
 STEP = "global_step"
 INIT_TIMEOUT_S = 60
+RUN_INIT_TIMEOUT_S = 20  # for W&B's server where `--to` makes a run; then it is kept offline
+OF_ANOTHER_RUN = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH")  # meant for the program's
+_TIME = lazy_pattern(r"\d{8}-\d{6}-(?=.)")  # before the name of a run
 PREFIX = "tdbg/"  # of what tdbg adds to a run that a program may have keys in
 REPORT = "tdbg/report.md"  # among the files of a run
 ALERTS = {"critical": "ERROR", "error": "ERROR", "warning": "WARN"}  # severity -> level of an alert, else INFO
@@ -33,12 +38,40 @@ class WandbSink(MetricSink):
     """
 
     name: ClassVar[str] = "wandb"
+    package: ClassVar[str] = "wandb"
 
     def __init__(self, *, run_id: str | None = None, resume: bool = False, **settings: object) -> None:
         self._id, self._resume, self._settings = run_id, resume, settings
         self._run: Any = None
         self._config: dict[str, object] = {}  # what came before the run was begun
         self._closed = False
+
+    @classmethod
+    def open_for_run(cls, run: RunDescription) -> "WandbSink":
+        """A new run. Its config names the run, its command, level and flags; W&B records nothing of the process or machine."""
+        for variable in OF_ANOTHER_RUN:  # this process begins no other run
+            os.environ.pop(variable, None)
+        projects = [str(own["project"]) for own in run.own_runs if own.get("project")]
+        sink = cls(
+            project=os.environ.get("WANDB_PROJECT") or (projects or [_TIME.sub("", run.name)])[-1],
+            name=run.name,
+            dir=os.environ.get("WANDB_DIR") or str(run.folder),
+            tags=["tdbg"],
+            settings=_make_quiet_settings(),
+        )
+        about = {"run": run.name, "command": list(run.command), "level": run.level or None, "flags": dict(run.flags)}
+        sink.config({PREFIX + key: value for key, value in about.items()})
+        if _is_disabled(sink.run):
+            sink.close()
+            raise SinkDisabled("WANDB_MODE=disabled")
+        return sink
+
+    def describe_place(self) -> str:
+        """The run, and how to upload it if it is offline."""
+        if self.run.url:  # the query of an anonymous run's URL may hold its API key
+            return redact_text(str(self.run.url).partition("?")[0])
+        folder = Path(self.run.dir).parent
+        return f"the offline run {folder}; upload it with `wandb sync {folder}`"
 
     @property
     def run(self) -> Any:
@@ -141,6 +174,30 @@ def send_report(run: Any, headline: str, markdown: str) -> None:
     run_files.write_whole(path, markdown.encode("utf-8", "backslashreplace"), makes=True)
     run.save(str(path), base_path=run.dir, policy="now")
     run.summary[f"{PREFIX}verdict"] = redact_text(headline)
+
+
+def _make_quiet_settings() -> object:
+    """Settings of a run that tdbg makes for itself."""
+    import wandb
+
+    settings: dict[str, Any] = {
+        "init_timeout": RUN_INIT_TIMEOUT_S,
+        "silent": True,
+        "console": "off",
+        "disable_git": True,
+        "disable_code": True,
+        "disable_job_creation": True,
+        "x_disable_meta": True,
+        "x_disable_stats": True,
+        "x_disable_machine_info": True,
+    }
+    known = set(dir(wandb.Settings)) | set(getattr(wandb.Settings, "model_fields", ()))
+    return wandb.Settings(**{name: value for name, value in settings.items() if name in known})
+
+
+def _is_disabled(run: Any) -> bool:
+    """True for a run that goes nowhere: it has no folder either."""
+    return bool(getattr(run, "disabled", False)) or run.settings.mode == "disabled"
 
 
 def _patient(settings: Any) -> object:
