@@ -311,6 +311,11 @@ class ProcessDir:
         self.label = "/".join(parts)
 
     @property
+    def display_name(self) -> str:
+        """The process as a text names it: ``rank 3``, or ``process vm-77`` where it never became a rank."""
+        return f"process {self.path.name}" if self.rank is None else f"rank {self.rank}"
+
+    @property
     def key(self) -> tuple[int, int, int, str]:
         """Sort key: ranks first, in order, attempts in order."""
         rank = self.rank if self.rank is not None else 1 << 30

@@ -67,7 +67,7 @@ class SkipStreak(PerProcessRule[_State]):
 
     def _make_skip_finding(self, process: ProcessDir, state: _State, event: Step, what: str) -> Finding:
         return self.make_finding(
-            f"GradScaler skipped {what}, rank {process.rank}, scale now {figure(event.scale)}",
+            f"GradScaler skipped {what}, {process.display_name}, scale now {figure(event.scale)}",
             first_step=state.since if state.streak else event.step,
             rank=process.rank,
             phase="optimizer",

@@ -51,7 +51,7 @@ class GradientsUnderflow(ObservingRule[Reported]):
         at = f"at loss scale {loss_scale(seen.scale)}" if scaler else "no GradScaler"
         return self.make_finding(
             f"fp16 loses the gradient: {_format_percent(seen.zero_share)} of its elements are zero,"
-            f" {_format_percent(seen.faint_share)} below the normal range, {at}, rank {process.rank}",
+            f" {_format_percent(seen.faint_share)} below the normal range, {at}, {process.display_name}",
             first_step=seen.lost_since if seen.lost_since is not None else seen.step,
             rank=process.rank,
             phase="gradient",

@@ -41,7 +41,7 @@ class ForwardUnseen(Rule):
             return ()
         of_tensors = event.code == OF_TENSORS
         new = self.make_finding(
-            event.text if process.rank is None else f"rank {process.rank}: {event.text}",
+            f"{process.display_name}: {event.text}",
             first_step=event.step,
             rank=process.rank,
             phase="forward",

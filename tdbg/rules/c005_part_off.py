@@ -50,10 +50,9 @@ class PartOff(Rule):
             return ()
         self._told.add(event.probe)
         kind = event.probe.partition(" ")[0]
-        where = f"rank {process.rank}" if process.rank is not None else process.label
         return (
             self.make_finding(
-                f"tdbg's {event.probe} switched itself off on {where}: {clip(event.error, 120)}",
+                f"tdbg's {event.probe} switched itself off on {process.display_name}: {clip(event.error, 120)}",
                 rank=process.rank,
                 evidence=event.lines[-4:],
                 cause=CAUSES.get(kind, "an error in tdbg, not in the program; training went on"),

@@ -46,7 +46,7 @@ class DeviceMix(KindsRule):
         is_or_are = "is" if count == 1 else "are"
         finding = self.make_finding(
             f"{joined(names, 3) if count <= len(names) else counted(count, 'tensor')} {is_or_are} {of}"
-            f" {seen.odd_kind}, the other parameters {of} {seen.common_kind}, rank {process.rank}",
+            f" {seen.odd_kind}, the other parameters {of} {seen.common_kind}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",
@@ -63,7 +63,7 @@ class DeviceMix(KindsRule):
     def _make_idle_finding(self, process: ProcessDir, seen: AcceleratorIdle) -> Finding:
         there = counted(seen.accelerators, "accelerator")
         return self.make_finding(
-            f"{there} can be used, and the model trains on the CPU, rank {process.rank}",
+            f"{there} can be used, and the model trains on the CPU, {process.display_name}",
             severity="info",
             first_step=seen.step,
             rank=process.rank,

@@ -56,7 +56,7 @@ class BadStart(KindsRule):
         names = seen.not_finite
         verb = "holds" if len(names) == 1 else "hold"
         return self.make_finding(
-            f"{joined(names, 3)} {verb} NaN or Inf before the first update, rank {process.rank}",
+            f"{joined(names, 3)} {verb} NaN or Inf before the first update, {process.display_name}",
             severity="error",
             first_step=seen.step,
             rank=process.rank,
@@ -72,7 +72,7 @@ class BadStart(KindsRule):
         verb = "starts" if len(names) == 1 else "start"
         return self.make_finding(
             f"{joined(names, 3)} {verb} at {figure(ratios[0] if ratios else None)}x He's standard deviation,"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="build",
@@ -87,7 +87,7 @@ class BadStart(KindsRule):
         name = f"{seen.module or 'the root'} ({seen.module_class})"
         when = "in its first step" if seen.first else f"at step {seen.step}"
         return self.make_finding(
-            f"{name} does not fit its input {when}: {shown}, rank {process.rank}",
+            f"{name} does not fit its input {when}: {shown}, {process.display_name}",
             severity="error",
             first_step=seen.step,
             rank=process.rank,

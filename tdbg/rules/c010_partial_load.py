@@ -46,7 +46,7 @@ class PartialLoad(KindsRule):
         if prefix:
             title += f", {seen.prefixed} of {seen.given} given keys {carry} the prefix {prefix}"
         found = self.make_finding(
-            f"{title}, rank {process.rank}",
+            f"{title}, {process.display_name}",
             severity="error" if nothing else self.severity,
             first_step=seen.step,
             rank=process.rank,

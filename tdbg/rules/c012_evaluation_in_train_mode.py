@@ -43,7 +43,7 @@ class EvaluationInTrainMode(KindsRule):
         active = [counted(count, noun) for count, noun in layers if count]
         found = self.make_finding(
             f"evaluation runs in train mode: pass {seen.number} after step {seen.step}, {seen.root},"
-            f" {' and '.join(active)} active, rank {process.rank}",
+            f" {' and '.join(active)} active, {process.display_name}",
             severity="error" if seen.norms else self.severity,
             first_step=seen.step,
             rank=process.rank,

@@ -43,7 +43,7 @@ class GradientsNotReset(KindsRule):
         name, since = seen.optimizer, seen.since
         found = self.make_finding(
             f"{name} never resets its gradients: each update adds to all before it,"
-            f" from step {since}, rank {process.rank}",
+            f" from step {since}, {process.display_name}",
             first_step=since,
             rank=process.rank,
             phase="train",

@@ -50,7 +50,7 @@ class GradientsThrownAway(KindsRule):
             return ()
         title, evidence = self._describe_fault(seen)
         found = self.make_finding(
-            f"{title}, from step {since}, rank {process.rank}",
+            f"{title}, from step {since}, {process.display_name}",
             severity={"emptied": "error", "tail": "info"}.get(kind, self.severity),
             first_step=since,
             rank=process.rank,

@@ -55,7 +55,7 @@ class CallOrder(KindsRule):
         title, cause, try_next = KINDS[kind]
         since = seen.since
         found = self.make_finding(
-            f"{title.format(optimizer=seen.optimizer)}, from step {since}, rank {process.rank}",
+            f"{title.format(optimizer=seen.optimizer)}, from step {since}, {process.display_name}",
             first_step=since,
             rank=process.rank,
             phase="train",

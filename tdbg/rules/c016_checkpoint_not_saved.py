@@ -37,7 +37,7 @@ class CheckpointNotSaved(KindsRule):
         if not seen.path:
             return ()
         found = self.make_finding(
-            f"saving {seen.path} failed at step {seen.step}: {seen.error}, rank {process.rank}",
+            f"saving {seen.path} failed at step {seen.step}: {seen.error}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="save",

@@ -58,7 +58,7 @@ class WandbDropped(Rule):
         keys = joined(call.keys, KEYS_SHOWN)
         return self.make_finding(
             f"wandb dropped {keys or 'a call'}: logged for step {call.wandb_step} when the run was at step"
-            f" {call.current_step}, after training step {call.step}, rank {process.rank}",
+            f" {call.current_step}, after training step {call.step}, {process.display_name}",
             first_step=call.step,
             rank=process.rank,
             evidence=[f"{counted(call.dropped, 'call')} dropped, the first with {keys}"],

@@ -55,7 +55,7 @@ class WandbFailed(Rule):
                 self._given[0].evidence.append(f"{said}, at step {seen.step}")
             return ()
         new = self.make_finding(
-            f"{clip(said, 150)}, at step {seen.step}, rank {process.rank}",
+            f"{clip(said, 150)}, at step {seen.step}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             evidence=[said] if len(said) > 150 else [],

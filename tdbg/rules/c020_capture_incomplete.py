@@ -85,7 +85,7 @@ class CaptureIncomplete(KindsRule):
 
     def _make_missing_finding(self, process: ProcessDir, seen: LayersMissing) -> Finding:
         return self.make_finding(
-            f"--capture {seen.pattern!r}: no layer of {seen.root} matches; {seen.hint}, rank {process.rank}",
+            f"--capture {seen.pattern!r}: no layer of {seen.root} matches; {seen.hint}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="capture",
@@ -94,7 +94,7 @@ class CaptureIncomplete(KindsRule):
 
     def _make_over_finding(self, process: ProcessDir, seen: CaptureOver) -> Finding:
         return self.make_finding(
-            f"capturing ended at step {seen.step}, rank {process.rank}: {seen.why}",
+            f"capturing ended at step {seen.step}, {process.display_name}: {seen.why}",
             severity="info",
             first_step=seen.step,
             rank=process.rank,
@@ -104,7 +104,7 @@ class CaptureIncomplete(KindsRule):
 
     def _make_failed_finding(self, process: ProcessDir, seen: CaptureFailed) -> Finding:
         return self.make_finding(
-            f"capturing ended at step {seen.step}, rank {process.rank}: {seen.why}",
+            f"capturing ended at step {seen.step}, {process.display_name}: {seen.why}",
             first_step=seen.step,
             rank=process.rank,
             phase="capture",
@@ -124,7 +124,7 @@ class CaptureIncomplete(KindsRule):
 
     def _make_idle_finding(self, process: ProcessDir, layers: list[str], kept: list[str]) -> Finding:
         return self.make_finding(
-            f"{joined(layers, 4)} not executed in any captured pass, rank {process.rank}",
+            f"{joined(layers, 4)} not executed in any captured pass, {process.display_name}",
             severity="warning",
             rank=process.rank,
             phase="capture",
@@ -138,7 +138,7 @@ class CaptureIncomplete(KindsRule):
     ) -> Finding:
         path, why = next(iter(skipped.items()))
         return self.make_finding(
-            f"{path} not kept: {why}, rank {process.rank}",
+            f"{path} not kept: {why}, {process.display_name}",
             severity="warning",
             rank=process.rank,
             phase="capture",
@@ -151,7 +151,7 @@ class CaptureIncomplete(KindsRule):
         reasons = "; ".join(f"{count:,} {why}" for why, count in lost.items())
         cause, advice = NEXT[next((why for why in lost if why in NEXT), "")]
         return self.make_finding(
-            f"passes left out: {reasons}, rank {process.rank}",
+            f"passes left out: {reasons}, {process.display_name}",
             severity="warning",
             rank=process.rank,
             phase="capture",

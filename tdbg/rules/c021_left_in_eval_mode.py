@@ -44,7 +44,7 @@ class LeftInEvalMode(ObservingRule[Reported]):
         off = [counted(count, noun) for count, noun in layers if count]
         return self.make_finding(
             f"training goes on in eval mode since step {seen.since}, after evaluation: {seen.root},"
-            f" {' and '.join(off)} off, rank {process.rank}",
+            f" {' and '.join(off)} off, {process.display_name}",
             first_step=seen.since,
             rank=process.rank,
             phase="train",

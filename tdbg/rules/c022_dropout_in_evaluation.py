@@ -44,7 +44,7 @@ class DropoutInEvaluation(KindsRule):
 
     def evaluate(self, process: ProcessDir, seen: EvaluationPass | EvaluatedTwice) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, EvaluatedTwice):
-            where = f"preflight, {seen.root} in eval mode, rank {process.rank}"
+            where = f"preflight, {seen.root} in eval mode, {process.display_name}"
             if seen.tried and not seen.repeats and self.is_news(process, "each time"):
                 return [("each time", self._make_unrepeated(seen, where, process.rank))]
             if not seen.tried or not seen.drew:
@@ -53,7 +53,7 @@ class DropoutInEvaluation(KindsRule):
         elif (seen.drew or 0) < LEAST_CALLS:
             return ()
         else:
-            where = f"pass {seen.number} after step {seen.step}, {seen.root} in eval mode, rank {process.rank}"
+            where = f"pass {seen.number} after step {seen.step}, {seen.root} in eval mode, {process.display_name}"
             evidence = f"{seen.drew} of {seen.compared} calls left the random generators in another state"
         kind = "dropout" if seen.drawn_by else "other"
         if not self.is_news(process, kind) or (kind == "other" and (process.label, "dropout") in self._reported):

@@ -42,7 +42,7 @@ class LossBroadcast(ObservingRule[Reported]):
         text = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
         return self.make_finding(
             f"the loss is over ({', '.join(map(str, into))}) pairs: predictions of {text} broadcast against targets,"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             severity=self.severity if fault["certain"] else "info",
             first_step=seen.step,
             rank=process.rank,

@@ -52,7 +52,7 @@ class AverageIdle(KindsRule):
         why = "momentum 0" if still else f"after {seen.batches} batches"
         return self.make_finding(
             f"{counted(seen.layer_count, 'batch norm layer')} {'keeps' if seen.layer_count == 1 else 'keep'} a running"
-            f" mean of 0: {joined(seen.layers, 3)} ({why}), rank {process.rank}",
+            f" mean of 0: {joined(seen.layers, 3)} ({why}), {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",
@@ -69,7 +69,7 @@ class AverageIdle(KindsRule):
     def _describe_average(self, process: ProcessDir, seen: IdleAverage) -> Finding:
         return self.make_finding(
             f"the average of {seen.averaged} that is evaluated was never updated, after step {seen.step},"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="eval",

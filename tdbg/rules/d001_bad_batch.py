@@ -45,7 +45,7 @@ class BadBatch(ObservingRule[set[str]]):
         which = f" ({one} {joined(indices, 4)})" if indices else ""
         return self.make_finding(
             f"{kind_name(seen.kind)} in tensor {seen.tensor} of batch {seen.batch}"
-            f"{which}, and the loss is not finite, rank {process.rank}",
+            f"{which}, and the loss is not finite, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

@@ -41,7 +41,7 @@ class ConstantBatches(ObservingRule[set[str]]):
         if seen.constant:
             what = f"is {figure(seen.value)} all over"
         return self.make_finding(
-            f"input {seen.tensor} {what} in {seen.count} of {seen.looked} batches looked at, rank {process.rank}",
+            f"input {seen.tensor} {what} in {seen.count} of {seen.looked} batches looked at, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

@@ -45,7 +45,7 @@ class RepeatedBatches(ObservingRule[set[str]]):
             try_next = "give each worker its part: torch.utils.data.get_worker_info() in __iter__"
         return self.make_finding(
             f"batch {seen.batch} holds what batch {seen.first} held: {seen.repeats} of"
-            f" {seen.compared} batches compared came again in one pass, rank {process.rank}",
+            f" {seen.compared} batches compared came again in one pass, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

@@ -66,7 +66,7 @@ class LabelRange(Rule):
         rows, indices = list(map(str, seen.rows)), list(map(str, seen.indices))
         return self.make_finding(
             f"labels from {seen.label_low} to {seen.label_high}, but the model has"
-            f" {seen.width} classes, rank {process.rank} at step {seen.step}",
+            f" {seen.width} classes, {process.display_name} at step {seen.step}",
             first_step=seen.step,
             rank=process.rank,
             phase="loss",

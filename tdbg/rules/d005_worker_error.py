@@ -51,7 +51,7 @@ class WorkerError(ObservingRule[set[str]]):
         hint = next((hint for hint in HINTS if hint[0] in error.lower()), None)
         return self.make_finding(
             f"{who} failed at batch {seen.batch}: {clip(error, 120)}"
-            f"{f' ({where})' if where else ''}, rank {process.rank}",
+            f"{f' ({where})' if where else ''}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

@@ -34,7 +34,7 @@ class SamplerEpoch(ObservingRule[set[str]]):
     def evaluate(self, process: ProcessDir, state: set[str], seen: SamplerNotSet) -> Finding | None:
         return self.make_finding(
             f"pass {seen.passes} trains in the order of pass {seen.before}: the sampler's epoch is"
-            f" still {seen.sampler_epoch}, rank {process.rank}",
+            f" still {seen.sampler_epoch}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

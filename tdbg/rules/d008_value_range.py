@@ -48,7 +48,7 @@ class ValueRange(ObservingRule[set[str]]):
         cause, try_next = CAUSES.get(seen.problem, CAUSES["scaled-twice"])
         low_in, high_in, low, high = map(figure, (seen.low_in, seen.high_in, seen.low_out, seen.high_out))
         return self.make_finding(
-            f"transform {seen.step_name} {what}, rank {process.rank}",
+            f"transform {seen.step_name} {what}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

@@ -35,7 +35,7 @@ class IdleTransform(ObservingRule[set[str]]):
 
     def evaluate(self, process: ProcessDir, state: set[str], seen: TransformIdle) -> Finding | None:
         return self.make_finding(
-            f"transform {seen.step_name} changed none of {seen.count} measured samples, rank {process.rank}",
+            f"transform {seen.step_name} changed none of {seen.count} measured samples, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

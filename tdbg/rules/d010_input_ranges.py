@@ -74,7 +74,7 @@ class InputsScaledOtherwise(ObservingRule[_State]):
     ) -> Finding:
         return self.make_finding(
             f"input {row['name']} is scaled otherwise in evaluation: {_words(row)}, in training {_words(theirs)},"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=evaluated.step,
             rank=process.rank,
             phase="eval",

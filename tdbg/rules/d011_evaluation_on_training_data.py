@@ -63,7 +63,7 @@ class EvaluationOnTrainingData(ObservingRule[_State]):
         is_whole = share >= WHOLE_SHARE and not seen.indices  # nothing was split
         state.given = self.make_finding(
             f"evaluation on training data: {what} of {seen.dataset} looked at are also in the training data,"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             severity="info" if seen.is_same or has_clean or is_whole else self.severity,
             first_step=seen.step,
             rank=process.rank,
@@ -87,5 +87,5 @@ def _estimate_share(seen: SharedSamples) -> tuple[float, str]:
         return shared / seen.indices, f"{shared} of {seen.indices} indices"
     if seen.samples < LEAST_SAMPLES or seen.shared < LEAST_SHARED:
         return 0.0, ""
-    coverage = min(seen.trained_samples / seen.trained_length, 1.0) if seen.trained_length else 1.0
+    coverage = min(max(seen.trained_samples, 1) / seen.trained_length, 1.0) if seen.trained_length else 1.0
     return min(seen.shared / (seen.samples * coverage), 1.0), f"{seen.shared} of {seen.samples} samples"

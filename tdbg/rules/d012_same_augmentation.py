@@ -47,7 +47,7 @@ class SameAugmentation(ObservingRule[set[str]]):
             try_next = "leave the seeds that torch gives each worker, or add get_worker_info().id to the seed"
         return self.make_finding(
             f"workers {joined(seen.workers, 8)} of {seen.dataset} draw the same random numbers from {seen.source},"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

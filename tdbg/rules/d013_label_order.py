@@ -40,7 +40,7 @@ class SortedByLabel(ObservingRule[set[str]]):
         how = "sorted" if seen.is_sorted else "one class in each batch"
         return self.make_finding(
             f"training takes the samples in the order of their labels: {seen.batches} batches in a row,"
-            f" {seen.classes} classes, {how}, rank {process.rank}",
+            f" {seen.classes} classes, {how}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

@@ -78,7 +78,7 @@ class GradientExplosion(PerProcessRule[_State]):
         surge = state.surge
         return self.make_finding(
             f"gradient norm rose from {figure(surge.base)} to {figure(surge.peak)} at step {state.since},"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="gradient",

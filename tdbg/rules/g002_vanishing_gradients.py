@@ -46,7 +46,7 @@ class VanishingGradients(ObservingRule[Reported]):
         names = lasting["names"]
         return self.make_finding(
             f"gradients vanish in {counted(lasting['count'], 'parameter')} ({figure(lasting.get('norm'))} at {names[0]},"
-            f" {figure(seen.largest)} at {seen.largest_name}), rank {process.rank}",
+            f" {figure(seen.largest)} at {seen.largest_name}), {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",

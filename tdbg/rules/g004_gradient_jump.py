@@ -45,7 +45,7 @@ class GradientJump(ObservingRule[Reported]):
         names = lasting["names"]
         return self.make_finding(
             f"the gradient of {joined(names, 2)} rose to {figure(lasting.get('norm'))} by itself at step"
-            f" {lasting['since']}, rank {process.rank}",
+            f" {lasting['since']}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",

@@ -69,7 +69,7 @@ class GradientFlow(ObservingRule[_State]):
 
     def _make_unreached_finding(self, process: ProcessDir, seen: ModuleGradients, names: list[str]) -> Finding:
         return self.make_finding(
-            f"no gradient reaches {named_modules(names, 3)}, rank {process.rank}",
+            f"no gradient reaches {named_modules(names, 3)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",
@@ -83,7 +83,7 @@ class GradientFlow(ObservingRule[_State]):
         first, last = finite(seen.first), finite(seen.last)
         return self.make_finding(
             f"the gradient falls from {figure(last)} at {named_modules([seen.last_module])} to {figure(first)} at"
-            f" {named_modules([seen.first_module])}, rank {process.rank}",
+            f" {named_modules([seen.first_module])}, {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="backward",

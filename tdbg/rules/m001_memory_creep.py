@@ -46,7 +46,7 @@ class MemoryCreep(ObservingRule[None]):
         graphs = seen.piled_up
         return self.make_finding(
             f"{seen.kind} memory grew {seen.grown_mb:,.0f} MB in {seen.steps} steps"
-            f" ({figure(seen.mb_per_step)} MB a step) since step {seen.from_step}, rank {process.rank}",
+            f" ({figure(seen.mb_per_step)} MB a step) since step {seen.from_step}, {process.display_name}",
             severity="warning" if graphs or seen.kind == "device" else "info",
             first_step=seen.from_step,
             rank=process.rank,

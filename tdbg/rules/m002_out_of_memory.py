@@ -48,7 +48,7 @@ class OutOfMemory(ObservingRule[None]):
         }
         use = [f"{name} {figure(mb)} MB" for name, mb in in_use.items() if mb is not None]
         return self.make_finding(
-            f"out of {seen.kind} memory at step {seen.step}, rank {process.rank}{asked}",
+            f"out of {seen.kind} memory at step {seen.step}, {process.display_name}{asked}",
             first_step=seen.step,
             rank=process.rank,
             phase="train",

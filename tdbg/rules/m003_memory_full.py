@@ -36,7 +36,7 @@ class MemoryFull(ObservingRule[None]):
 
     def evaluate(self, process: ProcessDir, state: None, seen: MachineMemory) -> Finding | None:
         return self.make_finding(
-            f"{figure(seen.used_pct)} % of the {seen.whose}'s {seen.limit_mb:,.0f} MB are in use, rank {process.rank}",
+            f"{figure(seen.used_pct)} % of the {seen.whose}'s {seen.limit_mb:,.0f} MB are in use, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="train",

@@ -90,7 +90,7 @@ class LossJump(PerProcessRule[_State]):
     def _make_jump_finding(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
         return self.make_finding(
             f"the loss jumped from {figure(surge.base)} to {figure(surge.peak)} at step {since},"
-            f" rank {process.rank}, and stayed up",
+            f" {process.display_name}, and stayed up",
             first_step=since,
             rank=process.rank,
             phase="loss",

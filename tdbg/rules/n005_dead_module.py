@@ -56,7 +56,7 @@ class DeadModule(ObservingRule[_State]):
         state.said = True
         since = state.dead.since[lasting[0]]
         return self.make_finding(
-            f"the output of {named_modules(lasting[:1])} has been zero since step {since}, rank {process.rank}",
+            f"the output of {named_modules(lasting[:1])} has been zero since step {since}, {process.display_name}",
             first_step=since,
             rank=process.rank,
             phase="forward",

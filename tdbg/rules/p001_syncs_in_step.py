@@ -53,7 +53,7 @@ class SyncsInStep(ObservingRule[_State]):
             return None
         state.said = True
         return self.make_finding(
-            f"{found[lasting[0]]} waits or copies a step at {lasting[0]}, rank {process.rank}",
+            f"{found[lasting[0]]} waits or copies a step at {lasting[0]}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="train",

@@ -65,7 +65,7 @@ class DataStarved(Rule):
     def _make_wait_finding(self, process: ProcessDir, seen: DataWait) -> Finding:
         return self.make_finding(
             f"waiting for batches of {_loader_name(seen)} takes {seen.share:.0%} of the time between them"
-            f" (median {seen.median_ms:.3g} ms each){_of_the_run(seen)}, rank {process.rank}",
+            f" (median {seen.median_ms:.3g} ms each){_of_the_run(seen)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
@@ -81,7 +81,7 @@ class DataStarved(Rule):
     def _make_start_finding(self, process: ProcessDir, seen: SlowStart) -> Finding:
         return self.make_finding(
             f"waiting for the first batch of a pass over {_loader_name(seen)} takes {seen.starting:.0%} of the"
-            f" run's time ({seen.first_s} s each), rank {process.rank}",
+            f" run's time ({seen.first_s} s each), {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
@@ -93,7 +93,7 @@ class DataStarved(Rule):
     def _make_transform_finding(self, process: ProcessDir, seen: TransformSlow) -> Finding:
         return self.make_finding(
             f"transform {seen.slow} takes {seen.slow_share:.0%} of each fetch while the step"
-            f" waits for data, rank {process.rank}",
+            f" waits for data, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

@@ -43,7 +43,7 @@ class EvaluationWithGradients(KindsRule):
         evidence += [f"memory grew by {grown_mb:g} MB in the pass"] if grown_mb > 0 else []
         found = self.make_finding(
             f"evaluation builds graphs nobody uses: pass {seen.number} after step {seen.step},"
-            f" {counted(seen.calls, 'call')}, rank {process.rank}",
+            f" {counted(seen.calls, 'call')}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="eval",

@@ -73,7 +73,7 @@ class ProfileIncomplete(KindsRule):
 
     def _make_missing_finding(self, process: ProcessDir, why: str, windows: int, had: list[str]) -> Finding:
         return self.make_finding(
-            f"{'not all' if windows else 'nothing'} was profiled on rank {process.rank}: {why}",
+            f"{'not all' if windows else 'nothing'} was profiled on {process.display_name}: {why}",
             rank=process.rank,
             phase="profile",
             evidence=had,

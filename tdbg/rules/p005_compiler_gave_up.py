@@ -47,7 +47,7 @@ class CompilerGaveUpRule(KindsRule):
             more = f" and {counted(len(places) - 1, 'further function')}" if len(places) > 1 else ""
             what = "reached its recompile limit for" if kind == "limit" else "could not compile"
             found = self.make_finding(
-                f"torch.compile {what} {places[0]}{more}, rank {process.rank}",
+                f"torch.compile {what} {places[0]}{more}, {process.display_name}",
                 first_step=seen.step,
                 rank=process.rank,
                 phase="forward",

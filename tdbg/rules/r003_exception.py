@@ -229,7 +229,7 @@ def _escape_line(line: str) -> str:
 
 def _process_name(process: ProcessDir, event: Traceback) -> str:
     if process.is_rank:
-        return f"rank {process.rank}"
+        return process.display_name
     if process.rank is None and event.rank is not None:
         return f"rank {event.rank}"
     return process.label if process.rank is not None else f"process {event.pid or process.path.name}"

@@ -122,7 +122,7 @@ class LearningRateSpike(PerProcessRule[_State]):
         )
         return self.make_finding(
             f"learning rate jumped {times:,.0f}x at step {spike.step} ({figure(spike.before)} to"
-            f" {figure(spike.after)}), rank {process.rank}, and {spike.worst or 'loss or gradients became NaN'}",
+            f" {figure(spike.after)}), {process.display_name}, and {spike.worst or 'loss or gradients became NaN'}",
             first_step=spike.step,
             rank=process.rank,
             phase="optimizer",

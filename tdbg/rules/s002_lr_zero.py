@@ -76,7 +76,7 @@ class LearningRateZero(PerProcessRule[_State]):
     def _make_rate_finding(self, process: ProcessDir, state: _State, text: str, step: int, severity: str) -> Finding:
         state.said = True
         return self.make_finding(
-            f"{text}, rank {process.rank}",
+            f"{text}, {process.display_name}",
             severity=severity,
             first_step=step,
             rank=process.rank,

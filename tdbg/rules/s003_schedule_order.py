@@ -40,7 +40,7 @@ class ScheduleOrder(ObservingRule[Reported]):
         state.said = True
         return self.make_finding(
             f"{seen.scheduler} steps before the optimizer: the rate {figure(seen.skipped_rate)}"
-            f" was never used, rank {process.rank}",
+            f" was never used, {process.display_name}",
             first_step=1,
             rank=process.rank,
             phase="optimizer",

@@ -128,7 +128,7 @@ class ScheduleIdle(Rule):
     ) -> Finding:
         if step_line is not None:
             return self.make_finding(
-                f"{what}, rank {process.rank}",
+                f"{what}, {process.display_name}",
                 first_step=step,
                 rank=process.rank,
                 phase="optimizer",
@@ -138,7 +138,7 @@ class ScheduleIdle(Rule):
                 try_next="look at the condition of that line; nothing is wrong where it waits for a worse result",
             )
         return self.make_finding(
-            f"{what}, rank {process.rank}",
+            f"{what}, {process.display_name}",
             first_step=step,
             rank=process.rank,
             phase="optimizer",

@@ -50,7 +50,7 @@ class LeftOut(ObservingRule[Reported]):
         else:
             what = f"{counted(seen.twice_count or 0, 'parameter')} updated by two optimizers: {joined(names, 3)}"
         return self.make_finding(
-            f"{what}, rank {process.rank}",
+            f"{what}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="optimizer",

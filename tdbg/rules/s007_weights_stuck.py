@@ -50,7 +50,7 @@ class WeightsStuck(ObservingRule[Reported]):
         half = dtype in HALF
         return self.make_finding(
             f"{counted(lasting['count'], 'sampled parameter')} unchanged since step {lasting['since']}"
-            f" ({dtype}, lr {figure(lasting.get('lr'))}): {joined(names, 3)}, rank {process.rank}",
+            f" ({dtype}, lr {figure(lasting.get('lr'))}): {joined(names, 3)}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="optimizer",

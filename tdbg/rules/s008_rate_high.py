@@ -42,7 +42,7 @@ class RateHigh(ObservingRule[Reported]):
         state.said = True
         return self.make_finding(
             f"learning rate {figure(float(seen.highest))} with {seen.optimizer} at step"
-            f" {seen.step}, rank {process.rank}",
+            f" {seen.step}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="optimizer",

@@ -154,7 +154,7 @@ class LearnsNothing(ObservingRule[_State]):
             evidence.append(f"update to weight {figure(state.ratio)} (median of the sampled weights)")
         return self.make_finding(
             f"the loss is {what} after {step} steps: {figure(mean)}, ln({classes} classes) = {figure(guessing)},"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             severity=severity,
             first_step=step,
             rank=process.rank,

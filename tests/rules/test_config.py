@@ -86,11 +86,11 @@ def test_forward_unseen(one):
     assert "x (rank 0)" in run.judge().notes
 
 
-def test_a_forward_unseen_in_a_process_without_a_rank_names_none(stream):
+def test_a_forward_unseen_in_a_process_without_a_rank_names_the_process(stream):
     run = stream()
     run.emit("other/h-1", Note(code="forward-unseen", text="no module's forward was seen"))
     assert [found.title for found in run.judge().findings if found.code == "TD-C004"] == [
-        "no module's forward was seen"
+        "process h-1: no module's forward was seen"
     ]
 
 
