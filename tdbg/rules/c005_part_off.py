@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Event, Finding, ProbeOff
+from tdbg.core.events import Event, Finding, ProbeOff, Step
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
@@ -39,13 +39,16 @@ class PartOff(Rule):
     code = "TD-C005"
     title = "a part of tdbg switched itself off"
     severity = "warning"
-    listens = (ProbeOff,)
+    listens = (ProbeOff, Step)
     needs = Needs()  # where tdbg could not wake up, nobody writes an event
 
     def __init__(self) -> None:
         self._told: set[str] = set()
+        self._steps: dict[str, int] = {}  # the last one of each process
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Step):
+            self._steps[process.label] = event.step
         if not isinstance(event, ProbeOff) or event.probe in self._told or len(self._told) >= MAX_TOLD:
             return ()
         self._told.add(event.probe)
@@ -53,6 +56,7 @@ class PartOff(Rule):
         return (
             self.make_finding(
                 f"tdbg's {event.probe} switched itself off on {process.display_name}: {clip(event.error, 120)}",
+                first_step=self._steps.get(process.label),
                 rank=process.rank,
                 evidence=event.lines[-4:],
                 cause=CAUSES.get(kind, "an error in tdbg, not in the program; training went on"),

@@ -111,6 +111,7 @@ def test_a_part_that_switched_itself_off(one):
     run.train(rank, [2.0])
     run.emit(rank, ProbeOff(probe="grad-norm", error="TypeError: x"), ProbeOff(probe="grad-norm", error="again"))
     assert only(run).title == "tdbg's grad-norm switched itself off on rank 0: TypeError: x"
+    assert only(run).first_step == 1
 
 
 def test_failures_while_waking_up(one):
