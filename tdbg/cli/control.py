@@ -145,14 +145,16 @@ def tell(answer: "Answer") -> None:
 
 def _what(request: "Request") -> str:
     """``level advanced, flag MEMORY on, for 30 steps``."""
+    from tdbg.core.tables import counted
+
     words = [f"level {request.level}"] if request.level else []
     words += [
         f"flag {name} {'off' if value is False else 'on' if value is True else value}"
         for name, value in request.flags.items()
     ]
-    words += [f"{request.profile_for} steps profiled"] if request.profile_for else []
+    words += [f"{counted(request.profile_for, 'step')} profiled"] if request.profile_for else []
     words += ["history cleared"] if request.clear_history else []
-    return ", ".join(words) + (f", for {request.for_steps} steps" if request.for_steps else "")
+    return ", ".join(words) + (f", for {counted(request.for_steps, 'step')}" if request.for_steps else "")
 
 
 COMMAND = Command(run, ControlArgs, HELP, OPTIONS, RUN)

@@ -120,7 +120,9 @@ def report_unwritten_rows(tally: "Tally") -> None:
     for rank, one in thin[:MOST_TOLD]:
         of = "" if alone else f"rank {rank}: "
         steps = one.count + one.missing
-        say(f"{of}{one.count:,} of {steps:,} steps have a record: --max-overhead, or --every, leaves out the others")
+        say(
+            f"{of}{one.count:,} of {counted(steps, 'step', 'has')} a record: --max-overhead, or --every, leaves out the others"
+        )
 
 
 def is_place(word: str) -> bool:

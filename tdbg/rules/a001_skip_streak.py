@@ -57,7 +57,7 @@ class SkipStreak(PerProcessRule[_State]):
         if state.said:
             return None
         if state.streak >= (STREAK if event.step > START_STEPS + STREAK else START_STREAK):
-            what = f"{state.streak} updates in a row from step {state.since} on"
+            what = f"{counted(state.streak, 'update')} in a row from step {state.since} on"
         elif state.steps >= RECENT_MIN and state.recent.bit_count() > SHARE * min(state.steps, RECENT):
             what = f"{state.recent.bit_count()} of the last {counted(min(state.steps, RECENT), 'update')}"
         else:

@@ -48,7 +48,9 @@ class RealNanHidden(ObservingRule[Reported]):
             what = f"but the loss itself is {figure(seen.loss)}"
         else:
             what = f"the {counted(streak, 'update')} up to it as well: NaN gradients at every scale"
-        evidence = [f"not finite: {row['name']}, {row['count']} elements ({row['kind']})" for row in rows[:4]]
+        evidence = [
+            f"not finite: {row['name']}, {counted(row['count'], 'element')} ({row['kind']})" for row in rows[:4]
+        ]
         return self.make_finding(
             f"GradScaler skipped step {seen.step} at scale {loss_scale(seen.scale)}, {what}, {process.display_name}",
             first_step=seen.step,

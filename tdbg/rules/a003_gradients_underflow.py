@@ -57,7 +57,7 @@ class GradientsUnderflow(ObservingRule[Reported]):
             phase="gradient",
             evidence=[
                 f"{counted(seen.lost_looks, 'look')} in a row, up to step {seen.step}; the largest of"
-                f" {seen.elements} sampled elements is {figure(seen.largest)}"
+                f" {counted(seen.elements, 'sampled element')} is {figure(seen.largest)}"
             ],
             cause="the loss scale is too low for these gradients" if scaler else "fp16 without a loss scale",
             try_next="a higher init_scale, and why the scale fell; or bfloat16"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.checkpoint import PartlyLoaded
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -42,9 +42,9 @@ class PartialLoad(KindsRule):
         nothing = seen.placed <= seen.given // 10
         prefix = seen.prefix or seen.lacks
         carry = "carry" if seen.prefix else "lack"
-        title = f"{seen.module}: {seen.placed} of {seen.keys} keys loaded"
+        title = f"{seen.module}: {seen.placed} of {counted(seen.keys, 'key')} loaded"
         if prefix:
-            title += f", {seen.prefixed} of {seen.given} given keys {carry} the prefix {prefix}"
+            title += f", {seen.prefixed} of {counted(seen.given, 'given key')} {carry} the prefix {prefix}"
         found = self.make_finding(
             f"{title}, {process.display_name}",
             severity="error" if nothing else self.severity,

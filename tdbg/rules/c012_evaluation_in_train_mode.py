@@ -49,7 +49,7 @@ class EvaluationInTrainMode(KindsRule):
             rank=process.rank,
             phase="eval",
             evidence=[
-                f"all {seen.seen} calls that were looked at, of {seen.calls}: {seen.root} in train"
+                f"all {counted(seen.seen, 'call')} that were looked at, of {seen.calls}: {seen.root} in train"
                 f" mode, gradients {seen.gradients}"
             ],
             cause="model.eval() was not called",

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.training_loop import LoopFault
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -59,7 +60,7 @@ class CallOrder(KindsRule):
             first_step=since,
             rank=process.rank,
             phase="train",
-            evidence=[f"{seen.streak} updates in a row, to step {seen.step}"],
+            evidence=[f"{counted(seen.streak, 'update')} in a row, to step {seen.step}"],
             cause=cause,
             try_next=try_next,
         )

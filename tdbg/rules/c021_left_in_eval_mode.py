@@ -50,7 +50,7 @@ class LeftInEvalMode(ObservingRule[Reported]):
             phase="train",
             evidence=[
                 f"{seen.root} was updated in train mode, evaluated in eval mode after step {seen.evaluated}, and"
-                f" updated {seen.updates} times in eval mode from step {seen.since} on"
+                f" updated {counted(seen.updates, 'time')} in eval mode from step {seen.since} on"
             ],
             cause="model.train() was not called after evaluation",
             try_next="model.train() after each evaluation pass",

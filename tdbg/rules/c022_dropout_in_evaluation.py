@@ -6,6 +6,7 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import EvaluatedTwice
 from tdbg.core.observations.validation import EvaluationPass
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -54,7 +55,9 @@ class DropoutInEvaluation(KindsRule):
             return ()
         else:
             where = f"pass {seen.number} after step {seen.step}, {seen.root} in eval mode, {process.display_name}"
-            evidence = f"{seen.drew} of {seen.compared} calls left the random generators in another state"
+            evidence = (
+                f"{seen.drew} of {counted(seen.compared or 0, 'call')} left the random generators in another state"
+            )
         kind = "dropout" if seen.drawn_by else "other"
         if not self.is_news(process, kind) or (kind == "other" and (process.label, "dropout") in self._reported):
             return ()

@@ -49,7 +49,7 @@ class AverageIdle(KindsRule):
 
     def _describe_statistics(self, process: ProcessDir, seen: IdleStatistics) -> Finding:
         still = seen.momentum == 0
-        why = "momentum 0" if still else f"after {seen.batches} batches"
+        why = "momentum 0" if still else f"after {counted(seen.batches, 'batch')}"
         return self.make_finding(
             f"{counted(seen.layer_count, 'batch norm layer')} {'keeps' if seen.layer_count == 1 else 'keep'} a running"
             f" mean of 0: {joined(seen.layers, 3)} ({why}), {process.display_name}",

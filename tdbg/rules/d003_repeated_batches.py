@@ -41,11 +41,11 @@ class RepeatedBatches(ObservingRule[set[str]]):
         cause = "the dataset ignores its index, or the sampler gives indices twice"
         try_next = "compare the indices in the BATCH lines of the debug log with what the dataset returns for them"
         if shared:
-            cause = f"each of {workers} workers reads the whole stream"
+            cause = f"each of {counted(workers, 'worker')} reads the whole stream"
             try_next = "give each worker its part: torch.utils.data.get_worker_info() in __iter__"
         return self.make_finding(
             f"batch {seen.batch} holds what batch {seen.first} held: {seen.repeats} of"
-            f" {seen.compared} batches compared came again in one pass, {process.display_name}",
+            f" {counted(seen.compared, 'batch')} compared came again in one pass, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

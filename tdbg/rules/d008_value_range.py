@@ -3,6 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.augmentation import RangeMistaken
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
 
@@ -54,7 +55,7 @@ class ValueRange(ObservingRule[set[str]]):
             phase="input",
             evidence=[
                 f"{seen.pipeline}, step {seen.place}: {low_in} to {high_in} becomes"
-                f" {low} to {high}, over {seen.count} samples",
+                f" {low} to {high}, over {counted(seen.count, 'sample')}",
             ],
             cause=cause,
             try_next=try_next,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tdbg.core.events import Finding, as_float
 from tdbg.core.observations.data_splits import InputRanges, InputRow
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
 
@@ -79,8 +80,8 @@ class InputsScaledOtherwise(ObservingRule[_State]):
             rank=process.rank,
             phase="eval",
             evidence=[
-                f"{evaluated.dataset} in evaluation, {row['looks']} batches: {_span(row)}",
-                f"{trained.dataset} in training, {theirs['looks']} batches: {_span(theirs)}",
+                f"{evaluated.dataset} in evaluation, {counted(row['looks'], 'batch')}: {_span(row)}",
+                f"{trained.dataset} in training, {counted(theirs['looks'], 'batch')}: {_span(theirs)}",
             ],
             cause="a normalisation that only one of the two datasets has",
             try_next="print the range of a batch of both loaders, and give both the same transform",

@@ -3,7 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.worker_states import SameRandomState
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, ObservingRule
 
 GLOBAL = ("random", "numpy.random", "torch")  # torch seeds these for each worker before worker_init_fn is called
@@ -52,7 +52,7 @@ class SameAugmentation(ObservingRule[set[str]]):
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{len(seen.workers)} of {seen.reported} workers went from one state to the same next in their first fetch"
+                f"{len(seen.workers)} of {counted(seen.reported, 'worker')} went from one state to the same next in their first fetch"
             ],
             cause=cause,
             try_next=try_next,

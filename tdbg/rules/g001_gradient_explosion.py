@@ -4,6 +4,7 @@ from tdbg.core.events import Finding, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
 from tdbg.rules.text import figure
@@ -83,7 +84,7 @@ class GradientExplosion(PerProcessRule[_State]):
             rank=process.rank,
             phase="gradient",
             evidence=[
-                f"median of the steps before: {figure(surge.base)}; {surge.streak} steps in a row above"
+                f"median of the steps before: {figure(surge.base)}; {counted(surge.streak, 'step')} in a row above"
                 f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.0f}x, while the loss got no better",
             ],
             cause="a learning rate too high, a bad batch, or a layer without normalisation",

@@ -5,7 +5,7 @@ from collections import Counter
 from tdbg.core.events import Finding
 from tdbg.core.observations.device import StepPlaces
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, ObservingRule, Reported
 
 LOOKS = 3
@@ -60,7 +60,7 @@ class SyncsInStep(ObservingRule[_State]):
             evidence=[
                 f"{LOOKS} looks in a row, the last at step {seen.step}",
                 *[f"{line}: {found[line]} a step" for line in lasting[1:4]],
-                f"all in all {seen.syncs} waits and {seen.copies} copies in that step",
+                f"all in all {counted(seen.syncs or 0, 'wait')} and {counted(seen.copies or 0, 'copy')} in that step",
                 *([f"input {joined(seen.inputs, 2)}"] if seen.inputs else []),
             ],
             cause="a loop that reads one number after the other from the accelerator",

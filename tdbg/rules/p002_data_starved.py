@@ -71,7 +71,7 @@ class DataStarved(Rule):
             phase="input",
             evidence=[
                 f"{seen.dataset}: waits of {seen.median_ms:.3g} ms median, {seen.p95_ms:.3g} ms p95,"
-                f" {seen.max_ms:.3g} ms at most, after {seen.count} batches",
+                f" {seen.max_ms:.3g} ms at most, after {counted(seen.count, 'batch')}",
                 _set_up(seen),
             ],
             cause="batches are made more slowly than they are used",
@@ -85,7 +85,7 @@ class DataStarved(Rule):
             first_step=seen.step,
             rank=process.rank,
             phase="input",
-            evidence=[f"{seen.dataset}: {seen.count} passes", _set_up(seen)],
+            evidence=[f"{seen.dataset}: {counted(seen.count, 'pass')}", _set_up(seen)],
             cause="workers start anew for every pass",
             try_next="persistent_workers=True, or longer passes",
         )
@@ -98,7 +98,7 @@ class DataStarved(Rule):
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.pipeline}: {seen.slow_ms} ms a sample, over {seen.samples} samples",
+                f"{seen.pipeline}: {seen.slow_ms} ms a sample, over {counted(seen.samples, 'sample')}",
                 f"{seen.wait_share:.0%} of the time went into waiting for batches",
             ],
             cause="one transform is slower than all the rest",
@@ -126,5 +126,5 @@ def _workers_advice(seen: DataWait) -> str:
     if workers == 0:
         return f"num_workers={max(min(cores, 8), 1)}, persistent_workers=True"
     if workers < cores:
-        return f"num_workers up to the {cores} cores, then prefetch_factor=4"
+        return f"num_workers up to the {counted(cores, 'core')}, then prefetch_factor=4"
     return "the workers use all cores: make a sample cheaper (smaller files, decode once, cache); prefetch_factor=4"

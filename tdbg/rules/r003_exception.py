@@ -116,7 +116,7 @@ class ExceptionRule(Rule):
         for kept in self._swallowed.values():
             self._conclude_swallowed(kept, view)
             if kept.count > 1:
-                times = f"{kept.count:,} times" + (" or more" if self._capped else "")
+                times = f"{counted(kept.count, 'time')}" + (" or more" if self._capped else "")
                 kept.finding.evidence.insert(0, f"{times}, last after step {kept.last_step}")
         return found
 

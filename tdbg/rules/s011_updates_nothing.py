@@ -54,7 +54,7 @@ class UpdatesNothing(ObservingRule[Reported]):
             rank=process.rank,
             phase="optimizer",
             evidence=[
-                f"no gradient in any of its {counted(seen.held, 'parameter')} in {seen.updates} updates in a row",
+                f"no gradient in any of its {counted(seen.held, 'parameter')} in {counted(seen.updates, 'update')} in a row",
                 f"{used} have gradients that no optimizer uses{names}",
             ],
             cause=cause,

@@ -122,14 +122,14 @@ def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> N
     import shutil
 
     from tdbg.core.output import say
-    from tdbg.core.tables import safe
+    from tdbg.core.tables import counted, safe
     from tdbg.metrics.metrics_options import label
     from tdbg.metrics.render.braille_plot import draw_graph
 
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
     for number, (key, those) in enumerate(curves.items()):
         if number >= most:
-            say(f"{len(curves) - most} more keys are left out: name keys or globs to see them")
+            say(f"{counted(len(curves) - most, 'more key', 'is')} left out: name keys or globs to see them")
             break
         print(
             f"{'' if not number else chr(10)}{label(key, 200)}  {safe(', '.join(_named(one, those) for one in those[:8]))}"
