@@ -168,6 +168,8 @@ def test_counted(noun: str, number: int, verb: str) -> None:
         ("step", "steps"),
         ("class", "classes"),
         ("batch", "batches"),
+        ("epoch", "epochs"),
+        ("training epoch", "training epochs"),
         ("copy", "copies"),
         ("key", "keys"),
         ("dataset index", "dataset indices"),

@@ -64,7 +64,7 @@ def test_a_lost_journal(ask: Commands) -> None:
         path.unlink()
     found = ask("recover", "--force", "--json")
     assert (
-        found.code == 0 and len(found.data["done"]) == 1 and "4 datapoints of 1 sealed pages" in found.data["done"][0]
+        found.code == 0 and len(found.data["done"]) == 1 and "4 datapoints of 1 sealed page" in found.data["done"][0]
     )
     assert ask("recover").said == "tdbg: there was nothing to do\n"
     assert len(ask("ls", "--datapoints").table) == 8

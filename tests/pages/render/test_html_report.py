@@ -357,7 +357,7 @@ def test_light_and_dark_and_the_histogram(tmp_path: Path) -> None:
     turned = "ids.theme.fire('click', {}), document.documentElement.getAttribute('data-theme')"
     assert run(path, turned) == "dark" and run(path, f"{turned}, {turned}") == "light"
     bar = "ids.detail.all('canvas')[0].fire('mousemove', {offsetX: 635}), ids.detail.all('p')[1].textContent"
-    assert run(path, bar).endswith("to 63: 1 value")
+    assert run(path, bar).endswith("to 63: 1 values")
 
 
 @needs_node
