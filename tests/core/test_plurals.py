@@ -66,6 +66,7 @@ SEVERAL = {
     ("core/config.py", "found"),
     ("metrics/step_logger/ops_schedule.py", "epochs"),
     ("metrics/step_logger/wandb_run_id.py", "world"),
+    ("metrics/tracker/best_epochs.py", "size"),
     ("metrics/tracker/hierarchy_accuracy.py", "max(ks)"),
     ("pages/export/exporters/safetensors.py", "len(found)"),
     ("pages/format/datapoint_record.py", "rows if rows is not None else 'no'"),
