@@ -58,5 +58,5 @@ class RealNanHidden(ObservingRule[Reported]):
             phase="loss" if of_loss else "gradient",
             evidence=[seen.text(), *evidence],
             cause="a NaN or Inf that no loss scale can prevent: bad input, a division, log or sqrt at its edge",
-            try_next="TD-N001 of this run, or --flag AUTOGRAD_ANOMALY; bfloat16 if it is an Inf of the forward pass",
+            try_next="see TD-N001 of this run, or use --flag AUTOGRAD_ANOMALY; use bfloat16 if the forward pass gives Inf",
         )

@@ -60,7 +60,7 @@ class GradientsUnderflow(ObservingRule[Reported]):
                 f" {counted(seen.elements, 'sampled element')} is {figure(seen.largest)}"
             ],
             cause="the loss scale is too low for these gradients" if scaler else "fp16 without a loss scale",
-            try_next="a higher init_scale, and why the scale fell; or bfloat16"
+            try_next="raise init_scale and find out why the scale fell, or use bfloat16"
             if scaler
-            else "torch.amp.GradScaler, or bfloat16, which needs none",
+            else "use torch.amp.GradScaler, or bfloat16, which needs no loss scale",
         )

@@ -24,7 +24,7 @@ class PartOff(Rule):
     """Says that a part of tdbg raised an exception, was switched off, and what is not seen because of it.
 
     What it does: tdbg never lets an exception of its own reach the program: the part is switched off, once, and
-    this finding says which. Failures while waking up are read from boot/errors.log of the run.
+    this finding says which. Failures at its start are read from boot/errors.log of the run.
 
     Why it matters: From then on that part's silence means nothing.
 
@@ -40,7 +40,7 @@ class PartOff(Rule):
     title = "a part of tdbg switched itself off"
     severity = "warning"
     listens = (ProbeOff, Step)
-    needs = Needs()  # where tdbg could not wake up, nobody writes an event
+    needs = Needs()  # where tdbg could not start, nobody writes an event
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -68,4 +68,4 @@ class PartOff(Rule):
         first = boot_error(view.run)
         if not first:
             return ()
-        return (self.make_finding(f"tdbg could not wake up in a process: {first}", evidence=[ERRORS_LOG]),)
+        return (self.make_finding(f"tdbg could not start in a process: {first}", evidence=[ERRORS_LOG]),)

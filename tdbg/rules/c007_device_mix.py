@@ -55,8 +55,8 @@ class DeviceMix(KindsRule):
                 f"{counted(count, 'tensor')}: {joined(names, 8)}",
                 *([seen.effect] if seen.effect else []),
             ],
-            cause="an array taken over as it was, or a tensor made after the model was moved",
-            try_next="give it the model's dtype and device where it is made; register_buffer for what is no parameter",
+            cause="an array keeps its own dtype, or a tensor is created after the model was moved",
+            try_next="create it with the model's dtype and device; use register_buffer for a tensor that is not a parameter",
         )
         return [(seen.what, finding)]
 
@@ -68,7 +68,7 @@ class DeviceMix(KindsRule):
             first_step=seen.step,
             rank=process.rank,
             phase="train",
-            evidence=[f"still so at step {seen.step}"],
+            evidence=[f"unchanged at step {seen.step}"],
             cause="the model was not moved, or a device option has its default",
-            try_next="model.to(device) and the batch too, if the model is large enough to gain from it",
+            try_next="call model.to(device), and move each batch too, if the model is large enough to benefit",
         )

@@ -64,7 +64,7 @@ class BadStart(KindsRule):
             module=names[0].rpartition(".")[0],
             evidence=[f"not finite: {joined(names, 8)}"],
             cause="torch.empty without initialisation, or a bad checkpoint",
-            try_next="initialise it; look at what was loaded",
+            try_next="initialise it, or check the checkpoint that was loaded",
         )
 
     def _make_large_finding(self, process: ProcessDir, seen: InitialWeights) -> Finding:
@@ -78,8 +78,8 @@ class BadStart(KindsRule):
             phase="build",
             module=names[0].rpartition(".")[0],
             evidence=[f"{name}: {figure(ratio)}x" for name, ratio in zip(names, ratios, strict=False)],
-            cause="torch.randn or normal_(0, 1) where a scale of the fan-in is needed",
-            try_next="nn.init.kaiming_normal_, or the layer's own reset_parameters",
+            cause="torch.randn or normal_(0, 1) is used where the scale must follow the fan-in",
+            try_next="use nn.init.kaiming_normal_, or the layer's own reset_parameters",
         )
 
     def _make_shape_finding(self, process: ProcessDir, seen: ShapeMismatch) -> Finding:

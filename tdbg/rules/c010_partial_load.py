@@ -55,7 +55,7 @@ class PartialLoad(KindsRule):
             evidence=[
                 f"missing, {seen.missing_count}: {joined(seen.missing, 4)}",
                 f"unexpected, {seen.unexpected_count}: {joined(seen.unexpected, 4)}",
-                "nothing has written to the missing parameters by the first update or evaluation",
+                "the missing parameters still have their initial values at the first update or evaluation",
             ],
             cause=f"the keys {carry} the prefix {prefix}" if prefix else "the keys are those of another model",
             try_next="rename the keys before load_state_dict, and load with strict=True",

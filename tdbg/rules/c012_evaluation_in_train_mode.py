@@ -53,6 +53,6 @@ class EvaluationInTrainMode(KindsRule):
                 f" mode, gradients {seen.gradients}"
             ],
             cause="model.eval() was not called",
-            try_next="model.eval() before the pass, model.train() after it",
+            try_next="call model.eval() before the pass and model.train() after it",
         )
         return [("train_mode", found)]

@@ -53,6 +53,6 @@ class GradientsNotReset(KindsRule):
                 " were still in place, untouched, when backward added the next ones"
             ],
             cause="no call of zero_grad() reaches these parameters",
-            try_next="optimizer.zero_grad() once for every update",
+            try_next="call optimizer.zero_grad() once for every update",
         )
         return [("unreset", found)]

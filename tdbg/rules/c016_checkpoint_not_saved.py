@@ -44,6 +44,6 @@ class CheckpointNotSaved(KindsRule):
             evidence=[f"{seen.call} raised after {seen.took_s:g} s"]
             + ([f"{seen.size_mb:g} MB are left in the file"] if seen.size_mb is not None else []),
             cause="no space, no permission, or an object that cannot be pickled",
-            try_next="write to a temporary file and rename it when it is whole; keep the exception",
+            try_next="write to a temporary file and rename it when it is complete; do not swallow the exception",
         )
         return [("failed", found)]

@@ -62,8 +62,8 @@ class WandbDropped(Rule):
             first_step=call.step,
             rank=process.rank,
             evidence=[f"{counted(call.dropped, 'call')} dropped, the first with {keys}"],
-            cause="wandb takes steps in rising order only; these calls count in another unit, or again after a resume",
-            try_next="one counter for all calls, or run.define_metric for a second axis",
+            cause="wandb accepts steps in rising order only; these calls count in another unit, or start again after a resume",
+            try_next="use one step counter for all calls, or run.define_metric for a second axis",
         )
 
     def _update_count(self, process: ProcessDir, dropped: int, keys: list[str]) -> None:

@@ -58,8 +58,8 @@ class WandbNoChart(Rule):
             f"{said}, at step {seen.step}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
-            cause="wandb charts numbers alone, and leaves out NaN and Inf",
-            try_next="log the number itself, not its text" if seen.why == "text" else "how is it computed?",
+            cause="wandb charts only numbers, and leaves out NaN and Inf",
+            try_next="log the number itself, not its text" if seen.why == "text" else "check how the value is computed",
         )
         self._given.append(new)
         return (new,)

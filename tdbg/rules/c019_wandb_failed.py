@@ -60,7 +60,7 @@ class WandbFailed(Rule):
             rank=process.rank,
             evidence=[said] if len(said) > 150 else [],
             cause="no key, no network, or a server that did not answer in time",
-            try_next="`wandb login --verify`; offline: WANDB_MODE=offline now, `wandb sync` later",
+            try_next="run `wandb login --verify`; without a network, set WANDB_MODE=offline and run `wandb sync` later",
         )
         return self.report_once(self._given, new)
 

@@ -53,5 +53,5 @@ class LeftInEvalMode(ObservingRule[Reported]):
                 f" updated {counted(seen.updates, 'time')} in eval mode from step {seen.since} on"
             ],
             cause="model.train() was not called after evaluation",
-            try_next="model.train() after each evaluation pass",
+            try_next="call model.train() after each evaluation pass",
         )

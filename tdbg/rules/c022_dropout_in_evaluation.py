@@ -28,7 +28,7 @@ class DropoutInEvaluation(KindsRule):
     and differ from run to run.
 
     Example:
-        TD-C022 warning: dropout is at work in evaluation: dropout at model.py:31, pass 1 after step 20, Net in
+        TD-C022 warning: dropout is active in evaluation: dropout at model.py:31, pass 1 after step 20, Net in
         eval mode, rank 0
 
     What to do: Pass `training=self.training`, or `dropout_p=self.p if self.training else 0.0`, or use
@@ -63,7 +63,7 @@ class DropoutInEvaluation(KindsRule):
             return ()
         if seen.drawn_by:
             at = f" at {seen.drawn_at}" if seen.drawn_at else ""
-            title = f"dropout is at work in evaluation: {seen.drawn_by}{at}, {where}"
+            title = f"dropout is active in evaluation: {seen.drawn_by}{at}, {where}"
             cause = "the function is told nothing of eval mode: its training argument is True unless it is given"
             if seen.drawn_by == "scaled_dot_product_attention":
                 cause = "dropout_p is given whatever the mode is"
@@ -94,6 +94,6 @@ class DropoutInEvaluation(KindsRule):
             rank=rank,
             phase="eval",
             evidence=["the same batch, weights, buffers and random states give another output"],
-            cause="a random generator of the model's own, a state outside of modules, or an operator that is not deterministic",
-            try_next="seed that generator for each pass, or torch.use_deterministic_algorithms(True)",
+            cause="the model has its own random generator, a state outside its modules, or a nondeterministic operator",
+            try_next="seed that generator for each pass, or call torch.use_deterministic_algorithms(True)",
         )

@@ -49,5 +49,5 @@ class LossBroadcast(ObservingRule[Reported]):
             phase="loss",
             evidence=[f"the graph of the loss of step {seen.step}: {' <- '.join(seen.operations)}"],
             cause="predictions and targets differ by a dimension of size 1",
-            try_next="target.unsqueeze(1) or prediction.squeeze(1), so that both have the same shape",
+            try_next="use target.unsqueeze(1) or prediction.squeeze(1) to give both the same shape",
         )

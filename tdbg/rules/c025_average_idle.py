@@ -58,10 +58,10 @@ class AverageIdle(KindsRule):
             phase="forward",
             module=seen.layers[0] if seen.layers else "",
             evidence=[seen.text()],
-            cause="momentum is 0: the running statistics take nothing from a batch"
+            cause="momentum is 0: batches do not change the running statistics"
             if still
-            else "what these layers get is zero on average in every channel, or something writes their statistics back",
-            try_next="momentum=0.1: the share that a new batch has"
+            else "the input of these layers is zero on average in every channel, or some code resets their statistics",
+            try_next="set momentum=0.1, the weight of a new batch"
             if still
             else "look at the input of these layers with --flag FORWARD",
         )
@@ -74,6 +74,6 @@ class AverageIdle(KindsRule):
             rank=process.rank,
             phase="eval",
             evidence=[seen.text()],
-            cause="update_parameters() was not called: the average is the model as it was built",
-            try_next="update_parameters(model) after each update",
+            cause="update_parameters() was not called: the average is still the initial model",
+            try_next="call update_parameters(model) after each update",
         )

@@ -52,6 +52,6 @@ class TieBroken(KindsRule):
             module=seen.head.rpartition(".")[0],
             evidence=[seen.text()],
             cause="the weight was copied instead of shared, or a parameter was replaced after both were tied",
-            try_next="assign the embedding's parameter to the output layer, after all that replaces parameters",
+            try_next="assign the embedding's parameter to the output layer after any code that replaces parameters",
         )
         return [(kind, found)]

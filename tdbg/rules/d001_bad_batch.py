@@ -53,6 +53,6 @@ class BadBatch(ObservingRule[set[str]]):
                 f"{seen.dataset}: {counted(seen.count, 'element')} not finite",
                 *([f"positions in the batch: {joined(rows, 8)}"] if rows else []),
             ],
-            cause="samples that hold NaN or Inf, or a transform that makes them",
-            try_next="look at these samples; --flag AUGMENTATION shows whether a transform made it",
+            cause="the samples hold NaN or Inf, or a transform produces them",
+            try_next="check these samples; --flag AUGMENTATION shows whether a transform produced the value",
         )

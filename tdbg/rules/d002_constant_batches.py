@@ -50,6 +50,6 @@ class ConstantBatches(ObservingRule[set[str]]):
                 f"{seen.dataset}, up to batch {seen.batch}",
                 *([f"dataset indices of the last one: {seen.indices}"] if seen.indices else []),
             ],
-            cause="a dataset that ignores the index, or data that could not be read and became a constant",
+            cause="the dataset ignores the index, or data could not be read and was replaced by a constant",
             try_next="compare dataset[0] with dataset[1]",
         )

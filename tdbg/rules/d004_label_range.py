@@ -75,6 +75,6 @@ class LabelRange(Rule):
                 *([f"dataset indices {joined(indices, 8)}"] if indices else []),
                 clip(f"{failure.exception}: {failure.message}", 160),
             ],
-            cause="labels that begin at 1, a class more in the data than in the model, or a placeholder for missing",
-            try_next="map labels to 0 ... classes - 1, or widen the last layer; -100 is left out of the loss",
+            cause="labels start at 1, the data has more classes than the model, or a placeholder marks missing labels",
+            try_next="map labels to 0 ... classes - 1, or widen the last layer; cross_entropy ignores -100",
         )

@@ -59,6 +59,6 @@ class WorkerError(ObservingRule[set[str]]):
                 f"{seen.dataset} with {counted(seen.workers, 'worker')}",
                 *([f"dataset indices in that batch: {seen.indices}"] if seen.indices else []),
             ],
-            cause=hint[1] if hint else "a sample that the dataset, a transform or the collate function cannot handle",
+            cause=hint[1] if hint else "the dataset, a transform or the collate function cannot handle a sample",
             try_next=hint[2] if hint else "fetch these samples one by one: dataset[i]",
         )

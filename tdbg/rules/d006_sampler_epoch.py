@@ -40,5 +40,5 @@ class SamplerEpoch(ObservingRule[set[str]]):
             phase="input",
             evidence=[f"{seen.dataset}: a DistributedSampler with shuffle, its set_epoch was not called"],
             cause="set_epoch is missing in the loop over epochs, or called on another sampler",
-            try_next="loader.sampler.set_epoch(epoch) before each pass",
+            try_next="call loader.sampler.set_epoch(epoch) before each pass",
         )

@@ -41,6 +41,6 @@ class IdleTransform(ObservingRule[set[str]]):
             rank=process.rank,
             phase="input",
             evidence=[f"{seen.pipeline}, step {seen.place}"],
-            cause="a parameter that switches it off, or an image under a key that it does not look at",
+            cause="a parameter disables it, or the image is under a key that it does not read",
             try_next="call it by hand on one image and compare",
         )

@@ -74,7 +74,7 @@ class EvaluationOnTrainingData(ObservingRule[_State]):
                 + (f", of {seen.trained_length}: about {share:.0%} are training data" if seen.trained_length else ""),
                 *(["both loaders read the same dataset object"] if seen.is_same else []),
             ],
-            cause="one dataset behind both loaders, or splits that were drawn twice",
+            cause="both loaders use one dataset, or the split was drawn twice",
             try_next="split once with a fixed generator, and compare the indices of the parts",
             grade="located" if seen.indices else "",
         )

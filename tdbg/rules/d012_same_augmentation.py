@@ -52,7 +52,7 @@ class SameAugmentation(ObservingRule[set[str]]):
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{len(seen.workers)} of {counted(seen.reported, 'worker')} went from one state to the same next in their first fetch"
+                f"{len(seen.workers)} of {counted(seen.reported, 'worker')} had the same random state before and after their first fetch"
             ],
             cause=cause,
             try_next=try_next,

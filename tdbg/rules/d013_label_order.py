@@ -49,6 +49,6 @@ class SortedByLabel(ObservingRule[set[str]]):
                 f"{seen.dataset}, labels {seen.label}: {seen.samples} in {counted(seen.batches, 'batch')}, {seen.single} of them"
                 " with one class only"
             ],
-            cause="data stored by class, and a loader without shuffle",
+            cause="the data is stored by class, and the loader does not shuffle",
             try_next="DataLoader(..., shuffle=True)",
         )

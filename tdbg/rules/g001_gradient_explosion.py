@@ -88,6 +88,6 @@ class GradientExplosion(PerProcessRule[_State]):
                 f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.0f}x, while the loss got no better",
             ],
             cause="a learning rate too high, a bad batch, or a layer without normalisation",
-            try_next="clip_grad_norm_, a longer warm-up; grad_norms in the step records shows which parameter it is",
+            try_next="use clip_grad_norm_ or a longer warm-up; grad_norms in the step records shows which parameter it is",
             grade=Evidence.STATISTICAL.word,
         )

@@ -55,6 +55,6 @@ class VanishingGradients(ObservingRule[Reported]):
                 f"{counted(lasting['looks'], 'look')} in a row, from step {lasting['since']} to {seen.step}:"
                 f" {joined(names, 4)}",
             ],
-            cause="saturating activations, or too many layers without a way around them",
-            try_next="residual connections, normalisation, another activation or initialisation; --flag BACKWARD",
+            cause="saturating activations, or too many layers without a skip connection",
+            try_next="use residual connections, normalisation, another activation or initialisation; --flag BACKWARD shows where",
         )

@@ -58,11 +58,11 @@ class MemoryCreep(ObservingRule[None]):
                 *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
             ],
             cause=(
-                "losses or outputs are kept together with their graph"
+                "losses or outputs are kept with their autograd graph"
                 if graphs
-                else "something fills: a list of results, a cache, a buffer"
+                else "a list of results, a cache or a buffer grows"
             ),
-            try_next="keep .item() or .detach() of what is kept; evaluate under torch.no_grad(); empty what is done with",
+            try_next="keep .item() or .detach() of losses and outputs; evaluate under torch.no_grad(); clear lists after use",
         )
 
     def _describe_piles(self, growth: MemoryGrowth) -> list[str]:

@@ -59,6 +59,6 @@ class OutOfMemory(ObservingRule[None]):
                 *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
                 *([f"the allocator's snapshot: {process.label}/{seen.snapshot}"] if seen.snapshot else []),
             ],
-            cause="see what is largest above",
-            try_next="a smaller batch with accumulation, activation checkpointing, or a lower precision",
+            cause="the largest consumers are listed above",
+            try_next="use a smaller batch with accumulation, activation checkpointing, or lower precision",
         )

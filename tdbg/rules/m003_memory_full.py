@@ -41,6 +41,6 @@ class MemoryFull(ObservingRule[None]):
             rank=process.rank,
             phase="train",
             evidence=[f"at step {seen.step} this process has {figure(seen.host_mb)} MB of it"],
-            cause="loader workers, copies of the data, or memory that creeps",
-            try_next="fewer workers or a smaller prefetch; look at the memory of each process",
+            cause="loader workers, copies of the data, or a memory leak",
+            try_next="use fewer workers or a smaller prefetch; check the memory of each process",
         )

@@ -61,7 +61,7 @@ class DeadModule(ObservingRule[_State]):
             rank=process.rank,
             phase="forward",
             module=lasting[0],
-            evidence=[f"zero all over in {LOOKS} looks in a row: {named_modules(lasting, 4)}"],
-            cause="dead units: a bias far below zero, a step that was too large, or an input of zeros",
-            try_next="a lower learning rate, LeakyReLU or GELU there; TD-D findings if the input itself is zero",
+            evidence=[f"all zero in {LOOKS} looks in a row: {named_modules(lasting, 4)}"],
+            cause="dead units: a bias far below zero, an update that was too large, or an input of zeros",
+            try_next="use a lower learning rate, LeakyReLU or GELU; see the TD-D findings if the input itself is zero",
         )

@@ -60,9 +60,9 @@ class SyncsInStep(ObservingRule[_State]):
             evidence=[
                 f"{LOOKS} looks in a row, the last at step {seen.step}",
                 *[f"{line}: {found[line]} a step" for line in lasting[1:4]],
-                f"all in all {counted(seen.syncs or 0, 'wait')} and {counted(seen.copies or 0, 'copy')} in that step",
+                f"in total {counted(seen.syncs or 0, 'wait')} and {counted(seen.copies or 0, 'copy')} in that step",
                 *([f"input {joined(seen.inputs, 2)}"] if seen.inputs else []),
             ],
-            cause="a loop that reads one number after the other from the accelerator",
-            try_next="collect on the device and read once a step: torch.stack(values).tolist()",
+            cause="a loop reads single numbers from the accelerator",
+            try_next="collect values on the device and read them once a step: torch.stack(values).tolist()",
         )

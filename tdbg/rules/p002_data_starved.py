@@ -74,7 +74,7 @@ class DataStarved(Rule):
                 f" {seen.max_ms:.3g} ms at most, after {counted(seen.count, 'batch')}",
                 _set_up(seen),
             ],
-            cause="batches are made more slowly than they are used",
+            cause="batches are produced more slowly than they are used",
             try_next=_workers_advice(seen),
         )
 
@@ -86,8 +86,8 @@ class DataStarved(Rule):
             rank=process.rank,
             phase="input",
             evidence=[f"{seen.dataset}: {counted(seen.count, 'pass')}", _set_up(seen)],
-            cause="workers start anew for every pass",
-            try_next="persistent_workers=True, or longer passes",
+            cause="workers are started again for every pass",
+            try_next="set persistent_workers=True, or use longer passes",
         )
 
     def _make_transform_finding(self, process: ProcessDir, seen: TransformSlow) -> Finding:
@@ -102,7 +102,7 @@ class DataStarved(Rule):
                 f"{seen.wait_share:.0%} of the time went into waiting for batches",
             ],
             cause="one transform is slower than all the rest",
-            try_next="do it once beforehand, on smaller images, or on the accelerator for a whole batch",
+            try_next="run it once in advance, on smaller images, or on the accelerator for a whole batch",
         )
 
 

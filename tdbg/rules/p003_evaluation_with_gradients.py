@@ -49,6 +49,6 @@ class EvaluationWithGradients(KindsRule):
             phase="eval",
             evidence=evidence,
             cause="the pass runs outside of torch.no_grad()",
-            try_next="with torch.no_grad(): around the pass",
+            try_next="put `with torch.no_grad():` around the pass",
         )
         return [("graphs", found)]

@@ -79,5 +79,5 @@ class ProfileIncomplete(KindsRule):
             evidence=had,
             try_next="raise --disk-budget, or record fewer steps, or a lighter --kind"
             if why == BUDGET_USED
-            else "let it run longer, or choose earlier and fewer steps: --wait, --active, --window",
+            else "run longer, or choose earlier or fewer steps: --wait, --active, --window",
         )

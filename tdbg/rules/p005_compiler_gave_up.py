@@ -52,7 +52,7 @@ class CompilerGaveUpRule(KindsRule):
                 rank=process.rank,
                 phase="forward",
                 evidence=[f"{place}: {reason}" for place, reason in zip(places, reasons, strict=False)],
-                cause="a value that changes from call to call is a constant to the compiler"
+                cause="the compiler treats a value that changes from call to call as a constant"
                 if kind == "limit"
                 else "the compiler or its backend failed, and the function runs as plain Python",
                 try_next="TORCH_LOGS=recompiles prints every reason"

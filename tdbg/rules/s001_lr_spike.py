@@ -127,8 +127,8 @@ class LearningRateSpike(PerProcessRule[_State]):
             rank=process.rank,
             phase="optimizer",
             evidence=[f"before it: median loss {figure(spike.loss)}, learning rate {figure(spike.before)}", *gap],
-            cause="the update was too large for where the weights were",
-            try_next="find who set the rate: scheduler, resumed optimizer state, config override",
+            cause="the update was too large for the weights at that point",
+            try_next="find what set the rate: scheduler, resumed optimizer state, or a config override",
         )
 
 

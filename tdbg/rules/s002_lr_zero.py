@@ -82,6 +82,6 @@ class LearningRateZero(PerProcessRule[_State]):
             rank=process.rank,
             phase="optimizer",
             evidence=[f"highest rate before: {figure(state.highest)}"],
-            cause="the schedule ended before the training did, or starts at zero and is stepped too seldom",
+            cause="the schedule ended before the training, or starts at zero and is stepped too rarely",
             try_next="compare the scheduler's number of steps with the real one",
         )

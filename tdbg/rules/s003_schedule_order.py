@@ -46,5 +46,5 @@ class ScheduleOrder(ObservingRule[Reported]):
             phase="optimizer",
             evidence=[f"it stepped before the first update, and again after update {seen.updates}"],
             cause="scheduler.step() is called before optimizer.step()",
-            try_next="optimizer.step() first, then scheduler.step()",
+            try_next="call optimizer.step() first, then scheduler.step()",
         )

@@ -143,7 +143,7 @@ class ScheduleIdle(Rule):
             rank=process.rank,
             phase="optimizer",
             evidence=[detail],
-            cause="the optimizer was built anew after the scheduler"
+            cause="the optimizer was recreated after the scheduler"
             if elsewhere
             else "scheduler.step() is never called",
             try_next="build the scheduler from the optimizer in use" if elsewhere else "call scheduler.step()",

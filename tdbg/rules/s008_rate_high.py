@@ -47,6 +47,6 @@ class RateHigh(ObservingRule[Reported]):
             rank=process.rank,
             phase="optimizer",
             evidence=[f"above {figure(seen.above)} in 3 recorded steps; {seen.text()}"],
-            cause="a rate written without its exponent, meant for SGD, or scaled twice",
-            try_next="1e-5 to 1e-2 is usual",
+            cause="a rate written without its exponent, intended for SGD, or scaled twice",
+            try_next="use a rate from 1e-5 to 1e-2, as is usual",
         )

@@ -162,7 +162,7 @@ class LearnsNothing(ObservingRule[_State]):
             phase="loss",
             evidence=evidence,
             cause=_suspect(state),
-            try_next="overfit one batch of 8 samples; print inputs beside their labels as the loss gets them",
+            try_next="overfit one batch of 8 samples; print the inputs and labels that the loss receives",
             grade="statistical",
         )
 

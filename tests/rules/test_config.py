@@ -119,7 +119,7 @@ def test_failures_while_waking_up(one):
     run.train(rank, [2.0])
     (run.run.path / "boot").mkdir()
     (run.run.path / "boot" / "errors.log").write_text("boot: ValueError: x\n")
-    assert only(run).title == "tdbg could not wake up in a process: boot: ValueError: x"
+    assert only(run).title == "tdbg could not start in a process: boot: ValueError: x"
 
 
 def test_disk_notes_and_losses(one):

@@ -204,7 +204,7 @@ class RepeatedBatch(_Warning):
         """Which batch came again, and how many did."""
         return (
             f"{self.dataset}: batch {self.batch} holds what batch {self.first} held: {self.repeats} of"
-            f" {counted(self.compared, 'batch')} compared came again in this pass"
+            f" {counted(self.compared, 'batch')} compared are repeats in this pass"
         )
 
 
