@@ -57,7 +57,7 @@ class Constant(Rule):
             rank=those[0].rank,
             phase=those[0].phase or "",
             cause="the update that should feed it is not called, or an old value is logged again",
-            try_next="look where it is updated, and whether the reset comes before the value is read",
+            try_next="check where it is updated, and whether the reset comes before the value is read",
         )
 
 

@@ -56,8 +56,8 @@ class BestStuck(Rule):
                         rank=best.rank,
                         first_step=best.last.step,
                         phase=best.phase or "",
-                        cause="the best begins at a value that nothing beats, or is compared the wrong way round",
-                        try_next="let the best be None until the first value, and name the direction",
+                        cause="the best starts at a value that nothing beats, or is compared in the wrong direction",
+                        try_next="start the best at None, and name the direction (min or max)",
                     )
                     break
 

@@ -59,6 +59,6 @@ class StaleEpoch(Rule):
             evidence,
             rank=rank,
             first_step=step,
-            cause="the epoch is copied from a value that is refreshed elsewhere, and rarely",
-            try_next="hand the epoch of now to the call that writes the row",
+            cause="the epoch is copied from a value that other code refreshes, and rarely",
+            try_next="pass the current epoch to the call that writes the row",
         )

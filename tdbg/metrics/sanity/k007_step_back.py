@@ -51,6 +51,6 @@ class StepBack(Rule):
             ],
             rank=rank,
             first_step=step,
-            cause="two counters are given as step, or a resumed run begins at 0 again",
-            try_next="give all calls the same counter of optimizer steps",
+            cause="two counters are logged as step, or a resumed run starts at 0 again",
+            try_next="log the same counter of optimizer steps in all calls",
         )

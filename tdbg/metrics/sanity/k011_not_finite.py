@@ -58,8 +58,8 @@ class NotFinite(Rule):
             rank=one.rank,
             first_step=step,
             phase=one.phase or "",
-            cause="the model, the loss or the data gave NaN or infinity, or a mean was taken over nothing",
-            try_next="run it with `tdbg run`, whose report names where the first NaN came from",
+            cause="the model, the loss or the data gave NaN or Inf, or a mean was taken over no values",
+            try_next="run it with `tdbg run`: its report names the origin of the first NaN",
         )
 
 

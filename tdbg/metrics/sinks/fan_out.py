@@ -74,7 +74,7 @@ class FanOut(MetricSink):
         health.error = f"{type(error).__name__}: {error}"[:300]
         if health.strikes == STRIKES:
             health.is_off = True
-            self._say(f"metrics: sink {sink.name} is switched off ({health.error}); training and other sinks go on")
+            self._say(f"metrics: sink {sink.name} is switched off ({health.error}); training and other sinks continue")
 
     def place(self, folder: Path) -> None:
         self._each(lambda sink: sink.place(folder))
