@@ -183,7 +183,7 @@ class RunDir:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM):
                 raise
-            foreign = "it is closed to you"
+            foreign = "you may not read it"
         if foreign:
             raise LaunchError(
                 f"the run directory {self.path} is not yours alone: {foreign}",
@@ -220,7 +220,7 @@ class RunDir:
         except PermissionError as error:
             kind = LaunchError if writes else TdbgError
             raise kind(
-                f"{error.filename}: it is closed to you", "ask its owner: `tdbg run --share` opens a run"
+                f"{error.filename}: you may not read it", "ask its owner: `tdbg run --share` opens a run"
             ) from None
         if writes:
             found.check_own()

@@ -60,7 +60,7 @@ def test_a_boot_that_failed_says_how(stream):
     (run.run.path / "boot").mkdir()
     (run.run.path / "boot" / "errors.log").write_text("7 boot: ValueError: " + "x" * 500 + "\n8 second\n")
     finding = next(found for found in run.judge().findings if found.code == "TD-C003")
-    assert "could not wake up in it: 7 boot: ValueError: xxx" in finding.title and len(finding.title) < 200
+    assert "could not start in it: 7 boot: ValueError: xxx" in finding.title and len(finding.title) < 200
     assert finding.try_next == "see boot/errors.log in the run directory"
 
 

@@ -29,7 +29,7 @@ OPTIONS: Options = {
     "by": Option(("--pair-by",), "NAME", "Pair datapoints by key or by order.", old_names=("--by",)),
     "epochs": Option(("--epochs",), "RANGE", "Compare these two epochs: 1,2; or one epoch of two runs."),
     "ranks": Option(("--ranks",), "RANGE", "Compare these two ranks: 0,1; or one rank of two runs."),
-    "top": Option(("--top",), "N", "So many rows in the table of the worst tensors.", least=0),
+    "top": Option(("--top",), "N", "Rows in the table of the worst tensors.", least=0),
     "json": JSON,
 }
 NAMED = 5  # of what one side lacks

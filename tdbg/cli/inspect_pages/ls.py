@@ -58,7 +58,7 @@ def run(args: LsArgs) -> int:
             _print(pages, found, args)
         say_problems(pages)
         for what, count in found.refused.most_common(TOLD):
-            say(safe(f"not stored, of {counted(count, 'datapoint')}: {what}"))
+            say(safe(f"{counted(count, 'datapoint', 'has')} outputs that were not stored: {what}"))
         if len(found.refused) > TOLD:
             say(f"and {counted(len(found.refused) - TOLD, 'more output')} that could not be stored; --json lists them")
         if told := shared.describe():

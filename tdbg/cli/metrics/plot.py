@@ -25,7 +25,7 @@ ARGUMENT = Argument(
 )
 OPTIONS: Options = {
     "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "smooth": Option(("--smooth",), "WEIGHT", "Weight of what was before, from 0 to less than 1, such as 0.9."),
+    "smooth": Option(("--smooth",), "WEIGHT", "Weight of the earlier values, from 0 to less than 1, such as 0.9."),
     "html": Option(("--html",), "FILE", "Write one HTML file with graphs, that opens without a network."),
     "force": Option(("--force",), "", "With --html: overwrite a file that is there."),
     "height": Option(("--height",), "N", "Lines of a graph in the terminal."),
