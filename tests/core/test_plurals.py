@@ -83,7 +83,7 @@ SEVERAL = {
     ("traces/render/slice_file.py", "len(parts)"),
 }
 # Names: what follows is a verb.
-VERBS = re.compile(r" (?:needs|have|has|runs|without|that|steps before)\b")
+VERBS = re.compile(r" (?:needs|have|has|runs|selects|without|that|steps before)\b")
 
 
 def formatted_numbers(path: Path) -> Iterator[tuple[int, str, str]]:
