@@ -20,7 +20,7 @@ from tdbg.api.debugger import HISTORY, PyTorchDebugger
 from tdbg.api.levels import DebugLevel
 from tdbg.api.session import current
 from tdbg.core.events import plain
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 
 T = TypeVar("T")
 LOG = logging.getLogger("tdbg.training")
@@ -93,14 +93,19 @@ class AsyncTrainingLogger:
         self.phase = TrainingPhase.TRAINING
         if self.enable_autograd_debug:
             self._mode.on()
-        self._log(logging.INFO, f"training begins: {total_epochs} epochs, {total_steps} steps", self.phase)
+        self._log(
+            logging.INFO,
+            f"training begins: {counted(total_epochs, 'epoch')}, {counted(total_steps, 'step')}",
+            self.phase,
+        )
 
     def complete_training(self) -> dict[str, Any]:
         """The training is over: anomaly mode goes back, and the summary is logged and returned."""
         self._mode.back()
         self.phase = TrainingPhase.COMPLETION
         summary = self.get_training_summary()
-        text = f"training ends at step {summary['step']}: {summary['warnings']} warnings, {summary['errors']} errors"
+        warnings, errors = counted(summary["warnings"], "warning"), counted(summary["errors"], "error")
+        text = f"training ends at step {summary['step']}: {warnings}, {errors}"
         self._log(logging.INFO, text, self.phase)
         return summary
 
@@ -244,7 +249,7 @@ def _phase(phase: TrainingPhase | str) -> TrainingPhase:
 
 def _number(loss: Tensor) -> float:
     if loss.numel() != 1:
-        raise ValueError(f"the loss has {loss.numel()} elements: give the one that was sent backward")
+        raise ValueError(f"the loss has {counted(loss.numel(), 'element')}: give the one that was sent backward")
     return float(loss.detach())
 
 

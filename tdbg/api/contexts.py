@@ -50,7 +50,7 @@ def _at_level(wanted: DebugLevel) -> Iterator[Session | None]:
     elif wanted is DebugLevel.OFF:
         yield None
     elif run_agent() is not None:
-        LOG.warning("tdbg: this run was started with --level off: nothing is looked at")
+        LOG.warning("tdbg: this run was started with --level off: nothing is recorded")
         yield None
     else:
         with _watched(wanted) as own:

@@ -22,7 +22,7 @@ from tdbg.api.tagged_lines import say
 from tdbg.core.events import plain
 from tdbg.core.flags import tag
 from tdbg.core.guard import Guard
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.runtime.tensors import Figures, measure, nbytes, norms, walk
 
 EXPLOSION = 10.0
@@ -124,9 +124,9 @@ class Validation:
 
     def __str__(self) -> str:
         if self.valid:
-            return f"{self.checked} tensors, all finite"
+            return f"{counted(self.checked, 'tensor')}, all finite"
         shown = "; ".join(info.problem() for info in list(self.problems.values())[:4])
-        return f"{len(self.problems)} of {self.checked} tensors are not finite: {shown}"
+        return f"{len(self.problems)} of {counted(self.checked, 'tensor', 'is')} not finite: {shown}"
 
 
 class PyTorchDebugger:

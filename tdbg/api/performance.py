@@ -73,7 +73,9 @@ def _check(num_batches: int, kind: str) -> None:
     if kind not in KINDS:
         raise TdbgError(f"no kind is named {kind!r}", f"choose from: {', '.join(KINDS)}")
     if not 1 <= num_batches <= MAX_STEPS:
-        raise TdbgError(f"num_batches cannot be {num_batches}", f"choose 1 to {MAX_STEPS}: larger traces open nowhere")
+        raise TdbgError(
+            f"num_batches cannot be {num_batches}", f"choose 1 to {MAX_STEPS}: larger traces cannot be opened"
+        )
 
 
 def _monitor() -> "Monitor | None":
@@ -110,7 +112,7 @@ def _aside(monitor: "Monitor | None") -> Iterator[ForeignProfiler | None]:
     try:
         if somebody_records():
             raise TdbgError(
-                "another profiler records in this thread, and torch knows one at a time",
+                "another profiler records in this thread, and torch runs one at a time",
                 "call profile_model_performance outside of it",
             )
         if monitor is not None:

@@ -124,7 +124,7 @@ def _watch(wanted: dict[str, Value]) -> Session | None:
     if session is not None:
         return session
     if run_agent() is not None:
-        LOG.warning("tdbg: this run was started with --level off: flags are set, but nothing is looked at")
+        LOG.warning("tdbg: this run was started with --level off: flags are set, but nothing is recorded")
         return None
     return start("enable", "basic")
 

@@ -12,6 +12,7 @@ from tdbg.api.debugger import EXPLOSION, VANISHING, PyTorchDebugger, TensorInfo,
 from tdbg.api.levels import DebugLevel
 from tdbg.core.config import BUDGET_PCT
 from tdbg.core.events import Step
+from tdbg.core.tables import counted
 from tdbg.probes.triggers import LossSpike
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
 from tdbg.runtime.tensors import local, norms
@@ -113,7 +114,9 @@ class TrainingDebugger(PyTorchDebugger):
         found = norms(list(grads.values()))
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
-                raise ValueError(f"the loss has {loss.numel()} elements: give the one that was sent backward")
+                raise ValueError(
+                    f"the loss has {counted(loss.numel(), 'element')}: give the one that was sent backward"
+                )
             device = found.device if grads else loss.device
             wide = torch.float32 if device.type == "mps" else torch.float64
             first = local(loss.detach()).reshape(1).to(device, wide)
@@ -141,13 +144,16 @@ class TrainingDebugger(PyTorchDebugger):
             info.anomalies.append(f"loss {loss:.4g}{usual}")
             self.remember("loss", f"step {info.step}: {info.anomalies[-1]}", step=info.step, loss=info.loss)
         if bad:
-            info.anomalies.append(f"{bad} gradients are not finite")
+            info.anomalies.append(f"{counted(bad, 'gradient', 'is')} not finite")
         if info.exploding:
             self._add(
-                info, "explosion", f"{len(info.exploding)} gradient norms above {self.explosion:g}", info.exploding
+                info,
+                "explosion",
+                f"{counted(len(info.exploding), 'gradient norm')} above {self.explosion:g}",
+                info.exploding,
             )
         if info.vanishing:
-            text = f"{len(info.vanishing)} gradient norms below {self.vanishing_below:g}"
+            text = f"{counted(len(info.vanishing), 'gradient norm')} below {self.vanishing_below:g}"
             self._add(info, "vanishing", text, info.vanishing)
         with self._lock:
             self._counts["total_steps"] += 1

@@ -45,7 +45,7 @@ class Entry:
 
 # The order is that of `tdbg --help`.
 COMMANDS = (
-    Entry("run", "Run a training or evaluation command and say what went wrong in it."),
+    Entry("run", "Run a training or evaluation command and report what went wrong."),
     Entry("profile", "Run a command with torch.profiler around some of its steps."),
     Entry("report", "Show the verdict of a run: findings, evidence, cost."),
     Entry("status", "Show how far a run is: rank, step, rate, loss, level, last finding."),
@@ -57,7 +57,7 @@ COMMANDS = (
     Entry("flags", "List the debug flags, what they open and what they did."),
     Entry("explain", "Explain the code of a finding or of an advice, and what to do."),
     Entry("doctor", "Show what tdbg sees here: versions, settings and their sources."),
-    Entry("demo", "Train a small model under tdbg, with a fault if you like."),
+    Entry("demo", "Train a small model under tdbg, optionally with a fault."),
     Entry("hook", "Install or remove the hook for Pythons that ignore PYTHONPATH."),
     Entry("completions", "Install or remove the completions of commands, options and runs."),
     Entry("trust", "Allow a folder's configuration to run, send and load things."),

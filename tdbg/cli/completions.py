@@ -40,7 +40,7 @@ def install(args: CompletionsArgs) -> int:
     changed = shell_completions.install(shell, generate.completions()[SCRIPTS[shell]])
     print_lines([f"written: {path}" for path in changed] or [f"the completions for {shell} are up to date"])
     if changed:
-        print_lines([f"a new {shell} has them"])
+        print_lines([f"start a new {shell} to use them"])
     return 0
 
 

@@ -34,7 +34,7 @@ OPTIONS: Options = {
     "for_steps": Option(("--for",), "N", "Go back to what was before after N steps.", value=int),
     "at_step": Option(("--at-step",), "N", "The first step the change holds for.", value=int),
     "profile": Option(("--profile",), "N", "Record N steps with torch.profiler, after a warm-up.", value=int),
-    "clear_history": Option(("--clear-history",), "", "Have the ranks forget the last steps they keep for reports."),
+    "clear_history": Option(("--clear-history",), "", "Clear the last steps that each rank keeps for reports."),
     "timeout": Option(
         ("--timeout",),
         "SECONDS",
@@ -91,7 +91,7 @@ def requested(settings: "Settings", args: ControlArgs) -> "Request":
         if value is not None and value < 1:
             raise TdbgError(f"{name} is a number of steps, not {value}", "write 1 or more")
     if args.for_steps and not (wanted or switched):
-        raise TdbgError("--for needs something to hold for that long", "add --level, --flag or --no-flag")
+        raise TdbgError("--for needs a change to limit to that many steps", "add --level, --flag or --no-flag")
     if not (wanted or switched or args.clear_history or args.profile is not None):
         raise TdbgError("nothing to change was named", "add --level, --flag, --no-flag, --profile or --clear-history")
     steps = check_setting("profile_active", args.profile) if args.profile is not None else 0
@@ -113,7 +113,7 @@ def _mention_flags_without_probe(flags: dict[str, bool | str]) -> None:
     woken = {flag.name for flag in FLAGS if flag.works_alone or flag.probe}
     deaf = [name for name in flags if name not in woken]
     if deaf:
-        say(f"{', '.join(deaf)}: no probe of tdbg's; the program sees it only where it asks tdbg.flag()")
+        say(f"{', '.join(deaf)}: no probe of tdbg uses it; only a program that calls tdbg.flag() sees it")
 
 
 def tell(answer: "Answer") -> None:
@@ -123,7 +123,7 @@ def tell(answer: "Answer") -> None:
 
     request = answer.request
     if not answer.asked:
-        print_lines(["asked: no rank has done a step yet; each does it after its first"])
+        print_lines(["request sent: no rank has taken a step yet; each rank applies it after its first step"])
     elif not answer.waited:
         eta = f", in about {answer.likely_s:.0f} s" if answer.likely_s else ""
         print_lines(
@@ -137,7 +137,7 @@ def tell(answer: "Answer") -> None:
         who = counted(len(ranks), "rank") if len(steps) == 1 else ranges(ranks)
         print_lines([f"{who} switched at step {step}{late} ({_what(request)})"])
     if answer.ended:
-        print_lines([f"{ranges(answer.ended)} ended before"])
+        print_lines([f"{ranges(answer.ended)} ended before the change"])
     if answer.waited:
         for missing in answer.missing:
             print_lines([f"rank {missing.rank} has not answered; it was last seen at step {missing.step}"])
@@ -145,14 +145,16 @@ def tell(answer: "Answer") -> None:
 
 def _what(request: "Request") -> str:
     """``level advanced, flag MEMORY on, for 30 steps``."""
+    from tdbg.core.tables import counted
+
     words = [f"level {request.level}"] if request.level else []
     words += [
         f"flag {name} {'off' if value is False else 'on' if value is True else value}"
         for name, value in request.flags.items()
     ]
-    words += [f"{request.profile_for} steps profiled"] if request.profile_for else []
+    words += [f"{counted(request.profile_for, 'step')} profiled"] if request.profile_for else []
     words += ["history cleared"] if request.clear_history else []
-    return ", ".join(words) + (f", for {request.for_steps} steps" if request.for_steps else "")
+    return ", ".join(words) + (f", for {counted(request.for_steps, 'step')}" if request.for_steps else "")
 
 
 COMMAND = Command(run, ControlArgs, HELP, OPTIONS, RUN)

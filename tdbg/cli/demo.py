@@ -5,7 +5,7 @@ from tdbg.core.command_spec import Args, Command, Option, Options
 # The faults of tdbg/launch/demo_train.py, which has its own copy: it is a program, not a part of tdbg.
 FAULTS = ("none", "forward-inf", "backward-nan", "inf-grad", "bad-batch", "lr-spike")
 
-HELP = """Train a small model under tdbg, with a fault if you like.
+HELP = """Train a small model under tdbg, optionally with a fault.
 
         tdbg demo
         tdbg demo --fault backward-nan
@@ -15,7 +15,7 @@ HELP = """Train a small model under tdbg, with a fault if you like.
     with "command:" can be typed as it stands.
     """
 OPTIONS: Options = {
-    "fault": Option(("--fault",), "FAULT", "What breaks, at three fifths of the steps."),
+    "fault": Option(("--fault",), "FAULT", "The fault to plant, at three fifths of the steps."),
     "steps": Option(("--train-steps",), "N", "Optimizer steps.", least=1, old_names=("--steps",)),
     "seed": Option(("--seed",), "SEED", "Seed of weights, batches and dropout."),
     "run_dir": Option(("--run-dir",), "DIR", "Where the run is kept; must not hold another run."),
@@ -58,7 +58,7 @@ def run(args: DemoArgs) -> int:
     say(f"command: tdbg run -- {shlex.join(words)}")
     code = launch(settings, origin, words)
     if args.fault == "none" and not code:
-        say("next: `tdbg demo --fault backward-nan` plants a fault; see what the verdict says")
+        say("next: `tdbg demo --fault backward-nan` plants a fault; then read its verdict")
     return code
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Group, Option, Options
 from tdbg.core.flags import FLAGS, PRESETS, Flag, expand
 from tdbg.core.output import print_json, print_lines, say
-from tdbg.core.tables import print_table
+from tdbg.core.tables import counted, print_table
 
 MAX_TOLD = 10  # files that cannot be read
 
@@ -144,7 +144,9 @@ def scan(args: ScanArgs) -> int:
         if item.broken:
             say(f"{path} cannot be parsed ({item.broken}): its lines are not in the map")
     calls = sum(bool(call.flags) for item in maps.values() for call in item.calls)
-    say(f"{calls:,} log calls under {len(found.entries):,} flags; {len(found.ambiguous):,} ambiguous texts")
+    say(
+        f"{counted(calls, 'log call')} under {counted(len(found.entries), 'flag')}; {counted(len(found.ambiguous), 'ambiguous text')}"
+    )
     return 0 if found.entries else 1
 
 

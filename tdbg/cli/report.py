@@ -37,10 +37,10 @@ HELP = """Show the verdict of a run: findings, evidence, cost.
         tdbg report --html report.html
     """
 OPTIONS: Options = {
-    "all": Option(("--all",), "", "Print everything that is known, not one screen of it."),
+    "all": Option(("--all",), "", "Print everything, not just one screen."),
     "markdown": Option(("--markdown",), "", "Print it as Markdown, for an issue tracker."),
     "note": Option(("--note",), "TEXT", "Keep your own finding with the run."),
-    "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
+    "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding of this severity or worse."),
     "html": Option(("--html",), "FILE", "Write it as one HTML file, with charts, that opens without a network."),
     "force": Option(("--force",), "", "With --html: overwrite a file that is there."),
     "to": Option(
@@ -79,7 +79,7 @@ def run(args: ReportArgs) -> int:
     found = RunDir.open(args.run, writes=args.note is not None)
     if not found.processes():
         for why in found.unreadable():
-            raise TdbgError(why, "`tdbg run` writes regular files: find out who put that there, then remove it")
+            raise TdbgError(why, "`tdbg run` writes regular files: find out who created it, then remove it")
         found.info()  # with no events and an unreadable run.json there is nothing to judge: say so
     else:
         tell_damage(found)
@@ -167,7 +167,7 @@ def check_forms(args: ReportArgs) -> None:
     """TdbgError for two forms at once."""
     asked = [option for option, is_asked in (("--json", args.json), ("--markdown", args.markdown)) if is_asked]
     if len(asked) > 1:
-        raise TdbgError(f"{' and '.join(asked)} cannot both be", "choose one")
+        raise TdbgError(f"{' and '.join(asked)} exclude each other", "choose one")
 
 
 def tell_damage(run: "RunDir") -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tdbg.core.config import Settings
 
-HELP = """Run a training or evaluation command and say what went wrong in it.
+HELP = """Run a training or evaluation command and report what went wrong.
 
         tdbg run -- python train.py --epochs 3
         tdbg run -f LOSS.NULL_MASKING -- torchrun --nproc-per-node=2 train.py
@@ -68,7 +68,7 @@ OPTIONS: Options = {
     "allowance": Option(
         ("--allowance",),
         "SECONDS",
-        "Time of tdbg's own for looking at the first steps fully, besides the budget (default 1).",
+        "Seconds that tdbg may spend on inspecting the first steps fully, outside the budget (default 1).",
         group=AMOUNT,
         value=float,
     ),
@@ -92,7 +92,7 @@ OPTIONS: Options = {
     "capture": Option(
         ("--capture",),
         "LAYERS",
-        "Keep what these layers put out: 'layers.*.attn:output,input,grad'; repeatable.",
+        "Capture tensors of these layers: 'layers.*.attn:output,input,grad'; repeatable.",
         group=CAPTURE,
     ),
     "capture_stats": Option(
@@ -112,9 +112,11 @@ OPTIONS: Options = {
         "Capture 20 steps after each such finding, and only then; repeatable.",
         group=CAPTURE,
     ),
-    "capture_budget": Option(("--capture-budget",), "SIZE", "What a rank may capture, such as 2GB.", group=CAPTURE),
+    "capture_budget": Option(
+        ("--capture-budget",), "SIZE", "Bytes that a rank may capture, such as 2GB.", group=CAPTURE
+    ),
     "capture_policy": Option(
-        ("--capture-policy",), "POLICY", "Where the disk is too slow: block, drop or sample.", group=CAPTURE
+        ("--capture-policy",), "POLICY", "What to do when the disk is too slow: block, drop or sample.", group=CAPTURE
     ),
     "capture_upload": Option(
         ("--capture-upload",),
@@ -132,7 +134,9 @@ OPTIONS: Options = {
         group=FOUND,
         value=bool,
     ),
-    "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 instead of 0 after a finding this severe.", group=FOUND),
+    "fail_on": Option(
+        ("--fail-on",), "SEVERITY", "Exit with 1 instead of 0 after a finding of this severity or worse.", group=FOUND
+    ),
     "on_finding": Option(
         ("--on-finding",),
         "COMMAND",
@@ -162,7 +166,7 @@ OPTIONS: Options = {
     "tee": Option(
         ("--tee",), "", "Keep a copy of stdout and stderr in the run directory, byte for byte.", group=FILES, value=bool
     ),
-    "disk_budget": Option(("--disk-budget",), "SIZE", "What a rank may write, such as 500MB.", group=FILES),
+    "disk_budget": Option(("--disk-budget",), "SIZE", "Bytes that a rank may write, such as 500MB.", group=FILES),
     "profile_name": Option(("--profile-name",), "NAME", "Use the settings [tool.tdbg.profiles.NAME].", group=LAUNCH),
     "log_level": Option(("--log-level",), "LOG_LEVEL", "Level of the program's own console log.", group=LAUNCH),
     "progress_every": Option(
@@ -180,8 +184,10 @@ OPTIONS: Options = {
         value=bool,
     ),
     "dry_run": Option(("--dry-run",), "", "Print what would be done, and do nothing.", group=LAUNCH),
-    "replace": Option(("--exec",), "", "Replace tdbg by the command: no live findings, no verdict.", group=LAUNCH),
-    "quiet": Option(("--quiet", "-q"), "", "Say only errors and one line at the end.", group=LAUNCH, value=bool),
+    "replace": Option(
+        ("--exec",), "", "Replace the tdbg process with the command: no live findings, no verdict.", group=LAUNCH
+    ),
+    "quiet": Option(("--quiet", "-q"), "", "Print only errors, and one line at the end.", group=LAUNCH, value=bool),
 }
 
 

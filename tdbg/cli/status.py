@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
 from tdbg.core.output import print_json, print_lines, print_styled, say
-from tdbg.core.tables import print_table
+from tdbg.core.tables import counted, print_table
 
 if TYPE_CHECKING:
     from tdbg.launch.live import RankState, Snapshot
@@ -66,7 +66,7 @@ def show(snapshot: "Snapshot") -> None:
     if snapshot.ranks:
         print_table(COLUMNS, [row(rank, snapshot) for rank in snapshot.ranks[:SHOWN_RANKS]], digits=4)
         if len(snapshot.ranks) > SHOWN_RANKS:
-            print_lines([f"and {len(snapshot.ranks) - SHOWN_RANKS} more ranks: --json shows all"])
+            print_lines([f"and {counted(len(snapshot.ranks) - SHOWN_RANKS, 'more rank')}: --json shows all"])
     else:
         print_lines([f"no rank has done a step yet; processes that use torch: {snapshot.processes}"])
     print_lines([f"last finding: {finding(snapshot)}"])

@@ -231,13 +231,13 @@ class _Reader:
         operands = [node.left, *node.comparators]
         names = {operand.id for operand in operands if isinstance(operand, ast.Name)}
         if "nan" in names & self.vocabulary.words.keys():
-            raise self._wrong("nothing compares with nan", f"write isnan({self.vocabulary.sample})")
+            raise self._wrong("a comparison with nan is always false", f"write isnan({self.vocabulary.sample})")
         looks = [self._number(operand) for operand in operands]
         pairs: list[_Look] = []
         for op, left, right in zip(node.ops, looks, looks[1:], strict=False):
             compare = _COMPARE.get(type(op))
             if compare is None:
-                raise self._wrong(f"{self._source(node)} compares in a way there is none of", "use < <= > >= == !=")
+                raise self._wrong(f"{self._source(node)} uses an unknown comparison", "use < <= > >= == !=")
             pairs.append(_of_both(compare, left, right))
         return pairs[0] if len(pairs) == 1 else _joined(True, pairs)
 
@@ -301,7 +301,7 @@ class _Reader:
             case ast.Call(func=ast.Name(id=name)) if name not in known.functions:
                 raise self._unknown(name, known.functions)
             case _:
-                raise self._wrong(f"{self._source(node)} is nothing that a condition can speak of", known.example)
+                raise self._wrong(f"{self._source(node)} cannot be used in a condition", known.example)
         self.names[found] = None
         return found
 
@@ -310,7 +310,7 @@ class _Reader:
             return self._wrong(f"{name} alone is no number", f'name one: {name}.NAME, or {name}["any name"]')
         if name in self.vocabulary.truths:
             return self._wrong(f"{name} is true or false, not a number", f"write {name}, or not {name}")
-        return self._wrong(f"nothing is named {name!r}", suggest(name, known, f"it may speak of: {', '.join(known)}"))
+        return self._wrong(f"nothing is named {name!r}", suggest(name, known, f"known names: {', '.join(known)}"))
 
 
 def _joined(every: bool, looks: list[_Look]) -> _Look:
@@ -377,7 +377,7 @@ def parse_action(text: str) -> Action:
             lengths.add(int(match[2]))
     action = Action(text.strip(), **found)
     if len(lengths) > 1 or lengths == {0}:
-        raise TdbgError(f"action {text!r} lasts for one number of steps, above 0", "write: level=extreme for 20")
+        raise TdbgError(f"action {text!r} needs one number of steps, above 0", "write: level=extreme for 20")
     if lengths and not action.switches:
         raise TdbgError(
             f"action {text!r}: only a level or a flag can hold for some steps", "write: level=extreme for 20"

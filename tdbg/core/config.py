@@ -215,7 +215,7 @@ def _choice(options: Iterable[str]) -> Callable[[str, object], str]:
 def _counting(key: str, value: object) -> int:
     found = _whole(key, value)
     if found < 1:
-        raise TdbgError(f"{key} is a number from 1 on, not {found}", "write 1 for each of them")
+        raise TdbgError(f"{key} is a number from 1 on, not {found}", "write 1 or more")
     return found
 
 
@@ -288,9 +288,7 @@ def _windows(key: str, value: object) -> str:
 def _window_steps(key: str, value: object) -> int:
     found = _counting(key, value)
     if found > MAX_STEPS:
-        raise TdbgError(
-            f"{key}: {found} steps make a trace that nothing could open", f"write a few, and at most {MAX_STEPS}"
-        )
+        raise TdbgError(f"{key}: {found} steps make a trace too large to open", f"write a few, and at most {MAX_STEPS}")
     return found
 
 
@@ -563,7 +561,7 @@ def _check_capture(settings: Settings, origin: Mapping[str, str]) -> None:
     alone = [name for name, source in origin.items() if name.startswith("capture_") and source == "option"]
     if alone and not settings.capture:
         raise TdbgError(
-            f"--{alone[0].replace('_', '-')} is there, and no --capture",
+            f"--{alone[0].replace('_', '-')} needs --capture",
             "name layers: --capture 'layers.*.attn:output'",
         )
 
@@ -587,7 +585,7 @@ def _check_profile(settings: Settings, origin: Mapping[str, str]) -> None:
         and not any(on for flag, on in settings.flags.items() if flag != "PROFILER")
     ):
         raise TdbgError(
-            f"--{looks[0]} is for what flags and levels look at, and a profiler has windows",
+            f"--{looks[0]} selects steps for flags and levels; a profiler records windows",
             "write --window 4:6" if looks[0] == "steps" else "write --wait 10 --repeat 0",
         )
 

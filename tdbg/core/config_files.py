@@ -259,7 +259,7 @@ def _store(records: list[Trusted]) -> None:
 
     folder = user_folder()
     if folder is None:
-        raise TdbgError("there is no home to keep the list of trusted folders in", "set HOME")
+        raise TdbgError("HOME is not set, so the list of trusted folders has no place", "set HOME")
     entries = [{"path": record.path, "owner": record.owner} for record in records]
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

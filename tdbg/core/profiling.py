@@ -119,7 +119,7 @@ def parse_windows(text: str, name: str = "profile_window") -> tuple[Span, ...]:
             raise TdbgError(f"{name}: steps are counted from 1", f"write 1:{max(high, 1):g}")
         if high - low >= MAX_STEPS:
             raise TdbgError(
-                f"{name}: {low:g}:{high:g} are more than {MAX_STEPS} steps, whose trace nothing could open",
+                f"{name}: {low:g}:{high:g} are more than {MAX_STEPS} steps, and such a trace is too large to open",
                 f"choose a few: {low:g}:{low + 2:g}",
             )
         if spans and low <= spans[-1].last:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted
 
 SHOWN_RANGES = 20
 MAX_RANKS = 100_000  # of one job that are told apart: a file may claim any number
@@ -37,4 +38,4 @@ def gaps(numbers: Iterable[int], end: int) -> list[tuple[int, int]]:
 def shown_ranges(ranges: Sequence[tuple[int, int]]) -> str:
     """``0-2, 4``; of many ranges the first, and how many more there are."""
     shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges[:SHOWN_RANGES])
-    return f"{shown} and {len(ranges) - SHOWN_RANGES} more ranges" if len(ranges) > SHOWN_RANGES else shown
+    return f"{shown} and {counted(len(ranges) - SHOWN_RANGES, 'more range')}" if len(ranges) > SHOWN_RANGES else shown

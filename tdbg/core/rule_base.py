@@ -53,12 +53,14 @@ class Link(NamedTuple):
     least, most: how many steps after the cause the consequence is first seen. An exception carries the last step done:
         one that a step raises is first seen one step before it (-1).
     same: fields that must agree wherever both findings fill them in. A module agrees with those inside it.
+    other: fields that both findings fill in, and that must differ: what a rank that died does to another one.
     """
 
     code: str
     least: int | None = None
     most: int | None = None
     same: tuple[str, ...] = ()
+    other: tuple[str, ...] = ()
 
 
 class RuleInfo:

@@ -185,7 +185,7 @@ class RunDir:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM):
                 raise
-            foreign = "it is closed to you"
+            foreign = "you may not read it"
         if foreign:
             raise LaunchError(
                 f"the run directory {self.path} is not yours alone: {foreign}",
@@ -222,7 +222,7 @@ class RunDir:
         except PermissionError as error:
             kind = LaunchError if writes else TdbgError
             raise kind(
-                f"{error.filename}: it is closed to you", "ask its owner: `tdbg run --share` opens a run"
+                f"{error.filename}: you may not read it", "ask its owner: `tdbg run --share` opens a run"
             ) from None
         if writes:
             found.check_own()
@@ -311,6 +311,11 @@ class ProcessDir:
         self.attempt = int(last[7:]) if last.startswith("attempt") and last[7:].isdigit() else 0
         self.is_rank = self.rank is not None and not last.startswith("pid")
         self.label = "/".join(parts)
+
+    @property
+    def display_name(self) -> str:
+        """The process as a text names it: ``rank 3``, or ``process vm-77`` where it never became a rank."""
+        return f"process {self.path.name}" if self.rank is None else f"rank {self.rank}"
 
     @property
     def key(self) -> tuple[int, int, int, str]:

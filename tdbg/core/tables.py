@@ -16,6 +16,8 @@ BETWEEN = "  "
 DIGITS = 5
 NARROWEST = 32  # a column is not made narrower than this by cutting its words
 PROSE = 40  # nor one of sentences by wrapping them
+IRREGULAR_PLURALS = {"index": "indices", "leaf": "leaves", "epoch": "epochs"}
+PLURAL_VERBS = {"is": "are", "has": "have", "was": "were", "does": "do", "goes": "go"}
 SEVERITY = "severity"  # the column whose cells are coloured
 
 
@@ -54,10 +56,22 @@ def shape(sizes: "Sequence[int]") -> str:
     return f"({', '.join(map(str, sizes))}{',' if len(sizes) == 1 else ''})"
 
 
-def counted(number: int, thing: str) -> str:
-    """``1 datapoint``, ``12,000 datapoints``, ``0 processes``."""
-    ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
-    return f"{number:,} {thing}{ending}"
+def counted(number: int, thing: str, verb: str = "") -> str:
+    """``1 datapoint``, ``12,000 datapoints``, ``0 processes``; with the verb ``is``: ``1 key is``, ``2 keys are``."""
+    words = thing if number == 1 else pluralize(thing)
+    if verb:
+        words += f" {verb if number == 1 else PLURAL_VERBS.get(verb) or verb.removesuffix('s')}"
+    return f"{number:,} {words}"
+
+
+def pluralize(thing: str) -> str:
+    """``steps``, ``classes``, ``batches``, ``entries``, ``indices``: the plural of words that end in such a noun."""
+    for ending, plural in IRREGULAR_PLURALS.items():
+        if thing.endswith(ending):
+            return thing.removesuffix(ending) + plural
+    if thing.endswith(("s", "x", "ch", "sh")):
+        return f"{thing}es"
+    return f"{thing[:-1]}ies" if thing.endswith("y") and thing[-2:-1] not in "aeiou" else f"{thing}s"
 
 
 def joined(words: "Sequence[object]", limit: int = 8, count: int = 0) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import BaseDebugger, joined
 from tdbg.debuggers.captured_stats import channel_dim, spatial_dims, stats, time_first
@@ -204,8 +205,10 @@ def _classes(wanted: Classes, logits_BK: Tensor) -> Tensor:
         return logits_BK.detach().argmax(1)
     found_B = torch.as_tensor(wanted, dtype=torch.int64, device=logits_BK.device).reshape(-1)
     if found_B.numel() not in (1, batch):
-        text = f"target_class names {found_B.numel()} classes for {batch} datapoints"
+        text = f"target_class names {counted(found_B.numel(), 'class')} for {counted(batch, 'datapoint')}"
         raise TdbgError(text, "give one class, or one for each datapoint")
     if bool(((found_B < 0) | (found_B >= classes)).any()):
-        raise TdbgError(f"target_class is {found_B.tolist()}, but the model has {classes} classes", "they count from 0")
+        raise TdbgError(
+            f"target_class is {found_B.tolist()}, but the model has {counted(classes, 'class')}", "they count from 0"
+        )
     return found_B.expand(batch)

@@ -24,6 +24,7 @@ from tdbg.core.observations.capture import (
     LayersMissing,
     LayersPlaced,
 )
+from tdbg.core.tables import counted
 from tdbg.debuggers.batch_matching import Batches
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
@@ -306,7 +307,7 @@ class Capture(Probe):
                 raise
             if len(places) > 1:
                 known = ", ".join(f"{place}.{pattern}" for place in list(places)[:4])
-                more = f" and {len(places) - 4} more places" if len(places) > 4 else ""
+                more = f" and {counted(len(places) - 4, 'more place')}" if len(places) > 4 else ""
                 raise TdbgError(str(error), f"it fits below the root at {known}{more}: name one") from None
         ((place, found),) = places.items()
         placed = LayersPlaced(pattern=pattern, place=place, root=type(unwrapped(module)).__name__)

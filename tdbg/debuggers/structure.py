@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.guard import belongs_to_program
+from tdbg.core.tables import counted
 
 MAX_DEPTH = 32
 MAX_ITEMS = 4096
@@ -93,7 +94,7 @@ def _is_number(value: object) -> bool:
 
 
 def _text(value: str) -> str | Left:
-    return value if len(value) <= MAX_TEXT else Left(f"a text of {len(value):,} letters")
+    return value if len(value) <= MAX_TEXT else Left(f"a text of {counted(len(value), 'letter')}")
 
 
 def _other(value: Any) -> object:

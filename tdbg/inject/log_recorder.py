@@ -24,6 +24,7 @@ from tdbg.core.events import Traceback
 from tdbg.core.frames import WITHOUT_OWN_FRAMES
 from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.core.redaction import redact_text
+from tdbg.core.tables import counted
 from tdbg.inject.agent import Agent
 from tdbg.inject.identity import is_child, rank_of_process
 from tdbg.inject.imports import passed_over_like
@@ -130,7 +131,9 @@ class Records:
                 self._write(spoken)
             self._forget_saved()
             if self.lost:
-                self.agent.note_once("records-lost", f"{self.lost:,} log records came before there was room for them")
+                self.agent.note_once(
+                    "records-lost", f"{counted(self.lost, 'log record')} came before there was room for them"
+                )
 
     def finish(self) -> None:
         """The process leaves in good order; one that never was a rank leaves what a flag or an exception made it say."""

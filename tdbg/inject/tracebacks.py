@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg.core.events import Note, Traceback
 from tdbg.core.frames import OWN_FOLDER, WITHOUT_OWN_FRAMES, walk_traceback
 from tdbg.core.guard import guarded
+from tdbg.core.tables import counted
 from tdbg.inject import log_recorder
 from tdbg.inject.agent import Agent
 from tdbg.inject.console_level import PACKAGES, SITE
@@ -88,7 +89,7 @@ class Recorder:
         places = self._places.copy()  # a thread of the program's may fail meanwhile
         for number, ((name, place), count) in enumerate(places.most_common(TOLD_PLACES)):
             if count > PER_PLACE:
-                text = f"{name} came {count:,} times, {PER_PLACE} are kept ({place})"
+                text = f"{name} came {counted(count, 'time')}, {PER_PLACE} are kept ({place})"
                 self.agent.emit(Note(code=f"tracebacks-counted-{number}", text=text, step=self.agent.step))
 
     def forget(self) -> None:

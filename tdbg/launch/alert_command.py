@@ -12,6 +12,7 @@ from typing import Any
 
 from tdbg.core.output import say
 from tdbg.core.redaction import redact_text
+from tdbg.core.tables import counted
 from tdbg.rules.text import clip
 
 LIMIT_S = 30.0
@@ -60,7 +61,7 @@ class CommandChannel:
     def _show(self, output: Sequence[str]) -> None:
         lines = [f"on-finding: {clip(line, SHOWN_CHARACTERS)}" for line in output[:SHOWN_LINES]]
         if len(output) > SHOWN_LINES:
-            lines.append(f"on-finding: ... and {len(output) - SHOWN_LINES} more lines")
+            lines.append(f"on-finding: ... and {counted(len(output) - SHOWN_LINES, 'more line')}")
         say(*lines)
 
 

@@ -103,16 +103,16 @@ def check(snapshot: Snapshot) -> None:
     if snapshot.ended or (snapshot.ranks and not snapshot.live):
         raise TdbgError(
             f"the run {path} has ended ({snapshot.exit_text or 'all its ranks have'})",
-            f"only a live run can be changed; `tdbg report {path}` shows what came of it",
+            f"only a live run can be changed; `tdbg report {path}` shows its result",
         )
     if snapshot.settings.level == "off":
         raise TdbgError(
-            f"the run {path} was started at level off: nothing of tdbg is in it that could be raised",
+            f"the run {path} was started at level off, so its level cannot be raised",
             "start it with --level basic; `tdbg control --level off` can switch that off and on again",
         )
     if snapshot.settings.baseline:
         raise TdbgError(
-            f"the run {path} measures what tdbg costs (--measure-overhead): a change would spoil that",
+            f"the run {path} measures the overhead of tdbg (--measure-overhead), which a change would distort",
             "start it without --measure-overhead",
         )
 
@@ -138,7 +138,7 @@ def _settled(wish: Request, before: list[Request], snapshot: Snapshot) -> Reques
     if wish.at_step and done is not None and wish.at_step <= done.step:
         raise TdbgError(
             f"step {wish.at_step} has passed: rank {done.rank} has done {done.step}",
-            "name a later step, or leave out --at-step: then one is chosen that all ranks can keep",
+            "name a later step, or leave out --at-step: tdbg then chooses a step that all ranks can meet",
         )
     # Numbers go on where a lost or broken file left off: they are at least the time.
     number = max([int(time.time()), *(request.number + 1 for request in before)])
@@ -176,7 +176,7 @@ def _locked(folder: Path) -> Iterator[None]:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                     break  # a file system without locks: as good as it gets
             if time.monotonic() > until:
-                raise TdbgError(f"another `tdbg control` is at work on {folder}", "try again when it is done")
+                raise TdbgError(f"another `tdbg control` is changing {folder}", "try again when it is done")
             time.sleep(LOOK_EVERY_S)
         yield
     finally:
@@ -186,8 +186,10 @@ def _locked(folder: Path) -> Iterator[None]:
 def _not_writable(folder: Path, error: OSError) -> TdbgError:
     what = f"cannot write to the run {folder}: {error.strerror or error}"
     if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return TdbgError(what, "mend that, and ask again")
-    return TdbgError(f"{what}{_owner(folder)}", "only who may write to a run can change it: ask its owner")
+        return TdbgError(what, "correct that, and try again")
+    return TdbgError(
+        f"{what}{_owner(folder)}", "only a user who can write to the run directory can change it: ask its owner"
+    )
 
 
 def _owner(folder: Path) -> str:

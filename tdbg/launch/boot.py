@@ -32,7 +32,7 @@ def write(run: RunDir, settings: Settings) -> Path:
     except OSError as error:
         raise LaunchError(
             f"cannot write {folder / BOOT_FILE}: {error.strerror or error}",
-            "make room there, or choose another --run-dir",
+            "free disk space there, or choose another --run-dir",
         ) from None
     return folder
 

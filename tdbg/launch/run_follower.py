@@ -178,7 +178,7 @@ class Follower:
             for finding in self.judge.feed(process, event):
                 self._found(finding)
             if isinstance(event, Trigger) and event.stop:
-                self._end(f"{event.condition!r} in step {event.step}, rank {process.rank}, as --then asks")
+                self._end(f"{event.condition!r} in step {event.step}, {process.display_name}, as --then asks")
         if self.speaks and not self._ending.is_set():
             self._progress.show(time.monotonic())
         return bool(fresh)

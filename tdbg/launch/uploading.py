@@ -16,6 +16,7 @@ from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
 from tdbg.core.output import say
 from tdbg.core.rundir import UPLOAD, RunDir, write_json
+from tdbg.core.tables import counted
 
 if TYPE_CHECKING:
     from tdbg.pages.page_upload import Upload
@@ -72,7 +73,7 @@ class Uploading:
         if self._error == INTERRUPTED:
             say(f"interrupted: `tdbg inspect-pages upload {self._run.path} {self.url}` copies the rest")
         elif not self._error and files and not self._settings.quiet:
-            say(f"{files:,} files, {nbytes / 1e6:,.1f} MB are on {self.url}")
+            say(f"{counted(files, 'file')}, {nbytes / 1e6:,.1f} MB are on {self.url}")
 
     def _work(self) -> None:
         pause = POLL_S

@@ -84,12 +84,12 @@ def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:
     asked = _asked(roots)
     checks = [check for flag in dict.fromkeys(on) for check in _of_flag(flag, tally, injected, observed, asked)]
     for flag, count in tally.while_off.most_common():
-        text = f"{count:,} records while the flag was off"
+        text = f"{counted(count, 'record')} while the flag was off"
         checks.append(
             Check(flag, "printed while off", text, "note", "put their call behind the flag, or lower its level")
         )
     for mark, count in tally.strange.most_common(MAX_TAGS):
-        checks.append(Check(mark, "no flag's prefix", f"{count:,} records begin with it", "note"))
+        checks.append(Check(mark, "no flag's prefix", f"{counted(count, 'record')} begin with it", "note"))
     if not tally.total:
         checks.append(
             Check("records", "no records", "no rank wrote log records", "note", "only processes that step do")
@@ -144,11 +144,11 @@ def _of_flag(
         yield Check(flag, "silent", text, "problem", "was its code reached? an if around it may not hold")
     for (name, logger, level), dropped in tally.suppressed.items():
         if name == flag:
-            text = f"{dropped:,} of {count:,} records are in tdbg's files alone: {logger} drops {level}"
+            text = f"{dropped:,} of {counted(count, 'record', 'is')} in tdbg's files alone: {logger} drops {level}"
             yield Check(flag, "suppressed by a level", text, "note", f"lower the level of the logger {logger}")
     if called and not count:
         yield Check(flag, "ok", f"the program calls {DIAGNOSTICS}", "ok")
     elif observed[flag] and not works and not count:
         yield Check(flag, "ok", f"{counted(observed[flag], 'observation')} of torch's own losses", "ok")
     if count and not any(name == flag for name, _, _ in tally.suppressed):
-        yield Check(flag, "ok", f"{count:,} records", "ok")
+        yield Check(flag, "ok", f"{counted(count, 'record')}", "ok")

@@ -100,9 +100,9 @@ def report_skipped_rows(name: str, counts: "Counts") -> None:
         raise TdbgError(f"{name}: no row of metrics in {counted(counts.broken, 'line')}", hint)
     if counts.broken:
         torn = "a kill tears the last one" if counts.broken == 1 else "they are torn, or no rows of metrics"
-        say(safe(f"{name}: {counted(counts.broken, 'line')} passed over: {torn}"))
+        say(safe(f"{name}: {counted(counts.broken, 'line')} skipped: {torn}"))
     if counts.again:
-        say(safe(f"{name}: {counted(counts.again, 'row')} passed over: a resumed run made these steps again"))
+        say(safe(f"{name}: {counted(counts.again, 'row')} skipped: a resumed run repeated these steps"))
 
 
 def report_unwritten_rows(tally: "Tally") -> None:
@@ -120,7 +120,7 @@ def report_unwritten_rows(tally: "Tally") -> None:
     for rank, one in thin[:MOST_TOLD]:
         of = "" if alone else f"rank {rank}: "
         steps = one.count + one.missing
-        say(f"{of}{one.count:,} of {steps:,} steps have a record: --max-overhead, or --every, leaves out the others")
+        say(f"{of}{one.count:,} of {counted(steps, 'step')} recorded: --max-overhead or --every leaves out the others")
 
 
 def is_place(word: str) -> bool:

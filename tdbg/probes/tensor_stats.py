@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.events import Step
+from tdbg.core.tables import counted
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
@@ -113,7 +114,7 @@ class TensorStats(Probe):
         self._history.append({"step": step, **{name: value for name, value in values.items() if name != "names"}})
         known = [value for value in values.get("weight_rms", ()) if value is not None]
         worst = max(known, key=lambda value: value if isinstance(value, float) else math.inf, default=0.0)
-        text = f"{len(known)} weights, rms at most {worst}"
+        text = f"{counted(len(known), 'weight')}, rms at most {worst}"
         self.observe(text, step=step, **values)
 
     def history_cleared(self) -> None:

@@ -139,7 +139,7 @@ class Triggers(Probe):
         if settings.baseline:
             self.on = False
             if settings.when:
-                self.monitor.note("triggers-off", "--when: no condition is looked at while --measure-overhead measures")
+                self.monitor.note("triggers-off", "--when: conditions are not evaluated while --measure-overhead runs")
             return
         self._users = [(condition, action, _Fuse()) for condition, action in pairs(settings.when, settings.then)]
         self.monitor.suspects = self.suspects

@@ -72,8 +72,9 @@ class Rule(RuleBase[Signals]):
             old = Finding(**first.as_dict())
             overwrite_finding(first, new)
             new = old
-        who = f"on rank {new.rank}" if new.rank != first.rank else "in another process of that rank"
-        line = f"also {who}" + (f" at step {new.first_step}" if new.first_step is not None else "")
+        line = f"also {_describe_other(first, new)}" + (
+            f" at step {new.first_step}" if new.first_step is not None else ""
+        )
         if line not in first.evidence and len(first.evidence) < MAX_EVIDENCE:
             first.evidence.append(line)
         return []
@@ -158,6 +159,13 @@ def add_grade(finding: Finding, seen: Observed) -> Finding:
     """The finding, as sure as the observation behind it unless its rule says otherwise."""
     finding.grade = finding.grade or seen.EVIDENCE.word
     return finding
+
+
+def _describe_other(first: Finding, new: Finding) -> str:
+    """Where a finding was made again, as seen from where it was made first."""
+    if new.rank is None:
+        return "in another process"
+    return f"on rank {new.rank}" if new.rank != first.rank else "in another process of that rank"
 
 
 def _place(finding: Finding) -> tuple[int, int]:

@@ -33,7 +33,7 @@ class LossRule(Rule):
     def _report_fault(self, process: ProcessDir, report: LossReport, fault: LossFault) -> list[Finding]:
         severity = fault.get("severity", "")
         finding = self.make_finding(
-            f"{fault.get('title') or self.title}, step {report.step}, rank {process.rank}",
+            f"{fault.get('title') or self.title}, step {report.step}, {process.display_name}",
             severity=severity if severity in SEVERITIES else self.severity,
             first_step=report.step,
             rank=process.rank,

@@ -89,7 +89,13 @@ def meets_condition(link: Link, cause: Finding, finding: Finding) -> bool:
         later = finding.first_step - cause.first_step
         if (link.least is not None and later < link.least) or (link.most is not None and later > link.most):
             return False
+    if any(not _differ(getattr(cause, name), getattr(finding, name)) for name in link.other):
+        return False
     return all(_agree(name, getattr(cause, name), getattr(finding, name)) for name in link.same)
+
+
+def _differ(cause: object, finding: object) -> bool:
+    return cause not in (None, "") and finding not in (None, "") and cause != finding
 
 
 def _agree(name: str, cause: object, finding: object) -> bool:

@@ -73,7 +73,7 @@ class LoadedCard(RuleCard):
 
 def _read_links(rows: Iterable[Iterable[Any]]) -> list[Link]:
     """Links as they are, or as JSON keeps them."""
-    return [Link(code, least, most, tuple(same)) for code, least, most, same in rows]
+    return [Link(code, least, most, *map(tuple, fields)) for code, least, most, *fields in rows]
 
 
 def describe_rule(rule: type[Rule]) -> dict[str, object]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tdbg.core.flags import FLAGS, LEVELS, covers
 from tdbg.core.rule_base import Unarmed
+from tdbg.core.tables import counted
 
 LOSSES = "loss"  # diagnostics that the program calls: every flag under LOSS. wakes one
 
@@ -31,7 +32,7 @@ class Signals(NamedTuple):
         if self.level == "off":
             return Unarmed("level off", level="basic")
         if ranks > self.ranks:
-            return Unarmed(f"needs {ranks} ranks")
+            return Unarmed(f"needs {counted(ranks, 'rank')}")
         if probes:
             return self.unwatched(probes)
         return Unarmed("no training step was recorded") if needs_training and not self.has_trained else None

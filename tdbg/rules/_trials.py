@@ -21,7 +21,7 @@ class TrialRule(KindsRule, ABC):
         fault = self.find_fault(seen) if seen.tried else None
         if fault is None or not self.is_news(process, self.code):
             return ()
-        title = f"{fault.pop('title')}, rank {process.rank}"
+        title = f"{fault.pop('title')}, {process.display_name}"
         found = self.make_finding(title, first_step=seen.step, rank=process.rank, phase="forward", **fault)
         return [(self.code, found)]
 

@@ -57,7 +57,7 @@ class SkipStreak(PerProcessRule[_State]):
         if state.said:
             return None
         if state.streak >= (STREAK if event.step > START_STEPS + STREAK else START_STREAK):
-            what = f"{state.streak} updates in a row from step {state.since} on"
+            what = f"{counted(state.streak, 'update')} in a row from step {state.since} on"
         elif state.steps >= RECENT_MIN and state.recent.bit_count() > SHARE * min(state.steps, RECENT):
             what = f"{state.recent.bit_count()} of the last {counted(min(state.steps, RECENT), 'update')}"
         else:
@@ -67,7 +67,7 @@ class SkipStreak(PerProcessRule[_State]):
 
     def _make_skip_finding(self, process: ProcessDir, state: _State, event: Step, what: str) -> Finding:
         return self.make_finding(
-            f"GradScaler skipped {what}, rank {process.rank}, scale now {figure(event.scale)}",
+            f"GradScaler skipped {what}, {process.display_name}, scale now {figure(event.scale)}",
             first_step=state.since if state.streak else event.step,
             rank=process.rank,
             phase="optimizer",

@@ -48,13 +48,15 @@ class RealNanHidden(ObservingRule[Reported]):
             what = f"but the loss itself is {figure(seen.loss)}"
         else:
             what = f"the {counted(streak, 'update')} up to it as well: NaN gradients at every scale"
-        evidence = [f"not finite: {row['name']}, {row['count']} elements ({row['kind']})" for row in rows[:4]]
+        evidence = [
+            f"not finite: {row['name']}, {counted(row['count'], 'element')} ({row['kind']})" for row in rows[:4]
+        ]
         return self.make_finding(
-            f"GradScaler skipped step {seen.step} at scale {loss_scale(seen.scale)}, {what}, rank {process.rank}",
+            f"GradScaler skipped step {seen.step} at scale {loss_scale(seen.scale)}, {what}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="loss" if of_loss else "gradient",
             evidence=[seen.text(), *evidence],
             cause="a NaN or Inf that no loss scale can prevent: bad input, a division, log or sqrt at its edge",
-            try_next="TD-N001 of this run, or --flag AUTOGRAD_ANOMALY; bfloat16 if it is an Inf of the forward pass",
+            try_next="see TD-N001 of this run, or use --flag AUTOGRAD_ANOMALY; use bfloat16 if the forward pass gives Inf",
         )

@@ -51,16 +51,16 @@ class GradientsUnderflow(ObservingRule[Reported]):
         at = f"at loss scale {loss_scale(seen.scale)}" if scaler else "no GradScaler"
         return self.make_finding(
             f"fp16 loses the gradient: {_format_percent(seen.zero_share)} of its elements are zero,"
-            f" {_format_percent(seen.faint_share)} below the normal range, {at}, rank {process.rank}",
+            f" {_format_percent(seen.faint_share)} below the normal range, {at}, {process.display_name}",
             first_step=seen.lost_since if seen.lost_since is not None else seen.step,
             rank=process.rank,
             phase="gradient",
             evidence=[
                 f"{counted(seen.lost_looks, 'look')} in a row, up to step {seen.step}; the largest of"
-                f" {seen.elements} sampled elements is {figure(seen.largest)}"
+                f" {counted(seen.elements, 'sampled element')} is {figure(seen.largest)}"
             ],
             cause="the loss scale is too low for these gradients" if scaler else "fp16 without a loss scale",
-            try_next="a higher init_scale, and why the scale fell; or bfloat16"
+            try_next="raise init_scale and find out why the scale fell, or use bfloat16"
             if scaler
-            else "torch.amp.GradScaler, or bfloat16, which needs none",
+            else "use torch.amp.GradScaler, or bfloat16, which needs no loss scale",
         )

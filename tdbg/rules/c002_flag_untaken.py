@@ -66,7 +66,7 @@ class FlagUntaken(Rule):
             self.make_finding(
                 f"the program never read {joined(untaken, 6)} and ran without {'it' if len(untaken) == 1 else 'them'}",
                 cause="the program's config has no such key, or the program ended before it was read"
-                + ("; or its losses are called inside torch.compile alone" if any(map(_is_loss, untaken)) else ""),
+                + ("; or its losses are called only inside torch.compile" if any(map(_is_loss, untaken)) else ""),
                 try_next='`tdbg.flag("NAME")` reads a flag in any program; the functions of tdbg.probes.loss read those under LOSS.',
             ),
         )

@@ -15,7 +15,7 @@ class NothingSeen(Rule):
     """Says that tdbg saw nothing of the command, and names the likely cause.
 
     What it does: At the end looks at who reported: no Python process that started with tdbg's boot folder, one
-    in which tdbg could not wake up, none that imported torch, or torch processes that never took a step. The
+    in which tdbg could not start, none that imported torch, or torch processes that never took a step. The
     last is `info`, the others are warnings.
 
     Why it matters: No finding must mean "nothing was wrong", never "nothing was looked at".
@@ -57,7 +57,7 @@ class NothingSeen(Rule):
             self.make_finding(
                 f"{who} reported, and no optimizer step was seen",
                 severity="info",
-                try_next="is it the training command? Steps are seen at torch.optim optimizers and nn.Module calls",
+                try_next="check that this is the training command: tdbg sees steps of torch.optim optimizers and calls of nn.Module",
             ),
         )
 

@@ -41,7 +41,7 @@ class ForwardUnseen(Rule):
             return ()
         of_tensors = event.code == OF_TENSORS
         new = self.make_finding(
-            event.text if process.rank is None else f"rank {process.rank}: {event.text}",
+            f"{process.display_name}: {event.text}",
             first_step=event.step,
             rank=process.rank,
             phase="forward",
@@ -49,7 +49,7 @@ class ForwardUnseen(Rule):
             cause="the parameters are plain tensors, not part of an nn.Module"
             if of_tensors
             else "the model is called through .forward()",
-            try_next="steps, losses and gradients are watched all the same"
+            try_next="nothing to do: steps, losses and gradients are still watched"
             if of_tensors
             else "call model(x), not model.forward(x)",
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Event, Finding, ProbeOff
+from tdbg.core.events import Event, Finding, ProbeOff, Step
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
@@ -24,7 +24,7 @@ class PartOff(Rule):
     """Says that a part of tdbg raised an exception, was switched off, and what is not seen because of it.
 
     What it does: tdbg never lets an exception of its own reach the program: the part is switched off, once, and
-    this finding says which. Failures while waking up are read from boot/errors.log of the run.
+    this finding says which. Failures at its start are read from boot/errors.log of the run.
 
     Why it matters: From then on that part's silence means nothing.
 
@@ -39,21 +39,24 @@ class PartOff(Rule):
     code = "TD-C005"
     title = "a part of tdbg switched itself off"
     severity = "warning"
-    listens = (ProbeOff,)
-    needs = Needs()  # where tdbg could not wake up, nobody writes an event
+    listens = (ProbeOff, Step)
+    needs = Needs()  # where tdbg could not start, nobody writes an event
 
     def __init__(self) -> None:
         self._told: set[str] = set()
+        self._steps: dict[str, int] = {}  # the last one of each process
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Step):
+            self._steps[process.label] = event.step
         if not isinstance(event, ProbeOff) or event.probe in self._told or len(self._told) >= MAX_TOLD:
             return ()
         self._told.add(event.probe)
         kind = event.probe.partition(" ")[0]
-        where = f"rank {process.rank}" if process.rank is not None else process.label
         return (
             self.make_finding(
-                f"tdbg's {event.probe} switched itself off on {where}: {clip(event.error, 120)}",
+                f"tdbg's {event.probe} switched itself off on {process.display_name}: {clip(event.error, 120)}",
+                first_step=self._steps.get(process.label),
                 rank=process.rank,
                 evidence=event.lines[-4:],
                 cause=CAUSES.get(kind, "an error in tdbg, not in the program; training went on"),
@@ -65,4 +68,4 @@ class PartOff(Rule):
         first = boot_error(view.run)
         if not first:
             return ()
-        return (self.make_finding(f"tdbg could not wake up in a process: {first}", evidence=[ERRORS_LOG]),)
+        return (self.make_finding(f"tdbg could not start in a process: {first}", evidence=[ERRORS_LOG]),)

@@ -45,7 +45,7 @@ class DiskNote(Rule):
         if not isinstance(event, Note) or event.code not in CODES:
             return ()
         new = self.make_finding(
-            f"rank {process.rank}: {event.text}",
+            f"{process.display_name}: {event.text}",
             severity="info",
             first_step=event.step,
             rank=process.rank,

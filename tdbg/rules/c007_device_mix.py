@@ -46,7 +46,7 @@ class DeviceMix(KindsRule):
         is_or_are = "is" if count == 1 else "are"
         finding = self.make_finding(
             f"{joined(names, 3) if count <= len(names) else counted(count, 'tensor')} {is_or_are} {of}"
-            f" {seen.odd_kind}, the other parameters {of} {seen.common_kind}, rank {process.rank}",
+            f" {seen.odd_kind}, the other parameters {of} {seen.common_kind}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",
@@ -55,20 +55,20 @@ class DeviceMix(KindsRule):
                 f"{counted(count, 'tensor')}: {joined(names, 8)}",
                 *([seen.effect] if seen.effect else []),
             ],
-            cause="an array taken over as it was, or a tensor made after the model was moved",
-            try_next="give it the model's dtype and device where it is made; register_buffer for what is no parameter",
+            cause="an array keeps its own dtype, or a tensor is created after the model was moved",
+            try_next="create it with the model's dtype and device; use register_buffer for a tensor that is not a parameter",
         )
         return [(seen.what, finding)]
 
     def _make_idle_finding(self, process: ProcessDir, seen: AcceleratorIdle) -> Finding:
         there = counted(seen.accelerators, "accelerator")
         return self.make_finding(
-            f"{there} can be used, and the model trains on the CPU, rank {process.rank}",
+            f"{there} can be used, and the model trains on the CPU, {process.display_name}",
             severity="info",
             first_step=seen.step,
             rank=process.rank,
             phase="train",
-            evidence=[f"still so at step {seen.step}"],
+            evidence=[f"unchanged at step {seen.step}"],
             cause="the model was not moved, or a device option has its default",
-            try_next="model.to(device) and the batch too, if the model is large enough to gain from it",
+            try_next="call model.to(device), and move each batch too, if the model is large enough to benefit",
         )

@@ -46,7 +46,7 @@ class UnusedParameters(KindsRule):
         names, count, updates = seen.unused, seen.count, seen.updates
         return self.make_finding(
             f"{counted(count, 'trainable parameter')} had no gradient in {counted(updates, 'update')}:"
-            f" {joined(names, 3, count)}, rank {process.rank}",
+            f" {joined(names, 3, count)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",
@@ -60,7 +60,7 @@ class UnusedParameters(KindsRule):
         names = seen.stuck
         is_or_are = "is" if len(names) == 1 else "are"
         return self.make_finding(
-            f"{joined(names, 3)} {is_or_are} stuck at zero, rank {process.rank}",
+            f"{joined(names, 3)} {is_or_are} stuck at zero, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",

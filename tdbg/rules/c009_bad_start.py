@@ -56,7 +56,7 @@ class BadStart(KindsRule):
         names = seen.not_finite
         verb = "holds" if len(names) == 1 else "hold"
         return self.make_finding(
-            f"{joined(names, 3)} {verb} NaN or Inf before the first update, rank {process.rank}",
+            f"{joined(names, 3)} {verb} NaN or Inf before the first update, {process.display_name}",
             severity="error",
             first_step=seen.step,
             rank=process.rank,
@@ -64,7 +64,7 @@ class BadStart(KindsRule):
             module=names[0].rpartition(".")[0],
             evidence=[f"not finite: {joined(names, 8)}"],
             cause="torch.empty without initialisation, or a bad checkpoint",
-            try_next="initialise it; look at what was loaded",
+            try_next="initialise it, or check the checkpoint that was loaded",
         )
 
     def _make_large_finding(self, process: ProcessDir, seen: InitialWeights) -> Finding:
@@ -72,14 +72,14 @@ class BadStart(KindsRule):
         verb = "starts" if len(names) == 1 else "start"
         return self.make_finding(
             f"{joined(names, 3)} {verb} at {figure(ratios[0] if ratios else None)}x He's standard deviation,"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="build",
             module=names[0].rpartition(".")[0],
             evidence=[f"{name}: {figure(ratio)}x" for name, ratio in zip(names, ratios, strict=False)],
-            cause="torch.randn or normal_(0, 1) where a scale of the fan-in is needed",
-            try_next="nn.init.kaiming_normal_, or the layer's own reset_parameters",
+            cause="torch.randn or normal_(0, 1) is used where the scale must follow the fan-in",
+            try_next="use nn.init.kaiming_normal_, or the layer's own reset_parameters",
         )
 
     def _make_shape_finding(self, process: ProcessDir, seen: ShapeMismatch) -> Finding:
@@ -87,7 +87,7 @@ class BadStart(KindsRule):
         name = f"{seen.module or 'the root'} ({seen.module_class})"
         when = "in its first step" if seen.first else f"at step {seen.step}"
         return self.make_finding(
-            f"{name} does not fit its input {when}: {shown}, rank {process.rank}",
+            f"{name} does not fit its input {when}: {shown}, {process.display_name}",
             severity="error",
             first_step=seen.step,
             rank=process.rank,

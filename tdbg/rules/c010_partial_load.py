@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.checkpoint import PartlyLoaded
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -42,11 +42,11 @@ class PartialLoad(KindsRule):
         nothing = seen.placed <= seen.given // 10
         prefix = seen.prefix or seen.lacks
         carry = "carry" if seen.prefix else "lack"
-        title = f"{seen.module}: {seen.placed} of {seen.keys} keys loaded"
+        title = f"{seen.module}: {seen.placed} of {counted(seen.keys, 'key')} loaded"
         if prefix:
-            title += f", {seen.prefixed} of {seen.given} given keys {carry} the prefix {prefix}"
+            title += f", {seen.prefixed} of {counted(seen.given, 'given key')} {carry} the prefix {prefix}"
         found = self.make_finding(
-            f"{title}, rank {process.rank}",
+            f"{title}, {process.display_name}",
             severity="error" if nothing else self.severity,
             first_step=seen.step,
             rank=process.rank,
@@ -55,7 +55,7 @@ class PartialLoad(KindsRule):
             evidence=[
                 f"missing, {seen.missing_count}: {joined(seen.missing, 4)}",
                 f"unexpected, {seen.unexpected_count}: {joined(seen.unexpected, 4)}",
-                "nothing has written to the missing parameters by the first update or evaluation",
+                "the missing parameters still have their initial values at the first update or evaluation",
             ],
             cause=f"the keys {carry} the prefix {prefix}" if prefix else "the keys are those of another model",
             try_next="rename the keys before load_state_dict, and load with strict=True",

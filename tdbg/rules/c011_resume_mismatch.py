@@ -54,7 +54,7 @@ class ResumeMismatch(KindsRule):
             return ()
         cause, try_next = CAUSES[seen.fault]
         found = self.make_finding(
-            f"{self._format_title(seen)}, rank {process.rank}",
+            f"{self._format_title(seen)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="load",

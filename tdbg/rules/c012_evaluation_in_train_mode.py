@@ -43,16 +43,16 @@ class EvaluationInTrainMode(KindsRule):
         active = [counted(count, noun) for count, noun in layers if count]
         found = self.make_finding(
             f"evaluation runs in train mode: pass {seen.number} after step {seen.step}, {seen.root},"
-            f" {' and '.join(active)} active, rank {process.rank}",
+            f" {' and '.join(active)} active, {process.display_name}",
             severity="error" if seen.norms else self.severity,
             first_step=seen.step,
             rank=process.rank,
             phase="eval",
             evidence=[
-                f"all {seen.seen} calls that were looked at, of {seen.calls}: {seen.root} in train"
+                f"all {counted(seen.seen, 'call')} that were looked at, of {seen.calls}: {seen.root} in train"
                 f" mode, gradients {seen.gradients}"
             ],
             cause="model.eval() was not called",
-            try_next="model.eval() before the pass, model.train() after it",
+            try_next="call model.eval() before the pass and model.train() after it",
         )
         return [("train_mode", found)]

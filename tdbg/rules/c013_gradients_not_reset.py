@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.training_loop import LoopFault
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -43,15 +44,15 @@ class GradientsNotReset(KindsRule):
         name, since = seen.optimizer, seen.since
         found = self.make_finding(
             f"{name} never resets its gradients: each update adds to all before it,"
-            f" from step {since}, rank {process.rank}",
+            f" from step {since}, {process.display_name}",
             first_step=since,
             rank=process.rank,
             phase="train",
             evidence=[
-                f"{seen.streak} updates in a row, to step {seen.step}: the gradients of the update before"
+                f"{counted(seen.streak, 'update')} in a row, to step {seen.step}: the gradients of the update before"
                 " were still in place, untouched, when backward added the next ones"
             ],
             cause="no call of zero_grad() reaches these parameters",
-            try_next="optimizer.zero_grad() once for every update",
+            try_next="call optimizer.zero_grad() once for every update",
         )
         return [("unreset", found)]

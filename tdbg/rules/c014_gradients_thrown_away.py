@@ -50,7 +50,7 @@ class GradientsThrownAway(KindsRule):
             return ()
         title, evidence = self._describe_fault(seen)
         found = self.make_finding(
-            f"{title}, from step {since}, rank {process.rank}",
+            f"{title}, from step {since}, {process.display_name}",
             severity={"emptied": "error", "tail": "info"}.get(kind, self.severity),
             first_step=since,
             rank=process.rank,
@@ -63,11 +63,11 @@ class GradientsThrownAway(KindsRule):
 
     def _describe_fault(self, seen: LoopFault) -> tuple[str, str]:
         """Title and evidence."""
-        lasting = f"{seen.streak} updates in a row"
+        lasting = f"{counted(seen.streak, 'update')} in a row"
         if seen.kind == "emptied":
             return f"gradients are cleared before {seen.optimizer} can use them", lasting
         if seen.kind == "thrown":
             part = f"{seen.thrown} of {seen.window}"
             return f"{part} backward calls of each update are thrown away", lasting
         part = f"the last {counted(seen.dropped or 0, 'backward call')} of {seen.backwards}"
-        return f"{part} in an epoch went into no update", f"{seen.streak} epochs in a row"
+        return f"{part} in an epoch went into no update", f"{counted(seen.streak, 'epoch')} in a row"

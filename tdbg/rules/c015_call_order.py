@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.training_loop import LoopFault
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -55,11 +56,11 @@ class CallOrder(KindsRule):
         title, cause, try_next = KINDS[kind]
         since = seen.since
         found = self.make_finding(
-            f"{title.format(optimizer=seen.optimizer)}, from step {since}, rank {process.rank}",
+            f"{title.format(optimizer=seen.optimizer)}, from step {since}, {process.display_name}",
             first_step=since,
             rank=process.rank,
             phase="train",
-            evidence=[f"{seen.streak} updates in a row, to step {seen.step}"],
+            evidence=[f"{counted(seen.streak, 'update')} in a row, to step {seen.step}"],
             cause=cause,
             try_next=try_next,
         )

@@ -37,13 +37,13 @@ class CheckpointNotSaved(KindsRule):
         if not seen.path:
             return ()
         found = self.make_finding(
-            f"saving {seen.path} failed at step {seen.step}: {seen.error}, rank {process.rank}",
+            f"saving {seen.path} failed at step {seen.step}: {seen.error}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="save",
             evidence=[f"{seen.call} raised after {seen.took_s:g} s"]
             + ([f"{seen.size_mb:g} MB are left in the file"] if seen.size_mb is not None else []),
             cause="no space, no permission, or an object that cannot be pickled",
-            try_next="write to a temporary file and rename it when it is whole; keep the exception",
+            try_next="write to a temporary file and rename it when it is complete; do not swallow the exception",
         )
         return [("failed", found)]

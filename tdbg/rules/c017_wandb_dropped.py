@@ -58,12 +58,12 @@ class WandbDropped(Rule):
         keys = joined(call.keys, KEYS_SHOWN)
         return self.make_finding(
             f"wandb dropped {keys or 'a call'}: logged for step {call.wandb_step} when the run was at step"
-            f" {call.current_step}, after training step {call.step}, rank {process.rank}",
+            f" {call.current_step}, after training step {call.step}, {process.display_name}",
             first_step=call.step,
             rank=process.rank,
             evidence=[f"{counted(call.dropped, 'call')} dropped, the first with {keys}"],
-            cause="wandb takes steps in rising order only; these calls count in another unit, or again after a resume",
-            try_next="one counter for all calls, or run.define_metric for a second axis",
+            cause="wandb accepts steps in rising order only; these calls count in another unit, or start again after a resume",
+            try_next="use one step counter for all calls, or run.define_metric for a second axis",
         )
 
     def _update_count(self, process: ProcessDir, dropped: int, keys: list[str]) -> None:

@@ -52,14 +52,14 @@ class WandbNoChart(Rule):
         said = f"{seen.key} makes no chart in wandb: {WHY.get(seen.why, seen.why)}, such as {seen.example}"
         if self._given:
             if len(self._given[0].evidence) < MAX_EVIDENCE:
-                self._given[0].evidence.append(f"{said}, at step {seen.step}, rank {process.rank}")
+                self._given[0].evidence.append(f"{said}, at step {seen.step}, {process.display_name}")
             return ()
         new = self.make_finding(
-            f"{said}, at step {seen.step}, rank {process.rank}",
+            f"{said}, at step {seen.step}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
-            cause="wandb charts numbers alone, and leaves out NaN and Inf",
-            try_next="log the number itself, not its text" if seen.why == "text" else "how is it computed?",
+            cause="wandb charts only numbers, and leaves out NaN and Inf",
+            try_next="log the number itself, not its text" if seen.why == "text" else "check how the value is computed",
         )
         self._given.append(new)
         return (new,)

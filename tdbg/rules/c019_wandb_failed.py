@@ -55,12 +55,12 @@ class WandbFailed(Rule):
                 self._given[0].evidence.append(f"{said}, at step {seen.step}")
             return ()
         new = self.make_finding(
-            f"{clip(said, 150)}, at step {seen.step}, rank {process.rank}",
+            f"{clip(said, 150)}, at step {seen.step}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             evidence=[said] if len(said) > 150 else [],
             cause="no key, no network, or a server that did not answer in time",
-            try_next="`wandb login --verify`; offline: WANDB_MODE=offline now, `wandb sync` later",
+            try_next="run `wandb login --verify`; without a network, set WANDB_MODE=offline and run `wandb sync` later",
         )
         return self.report_once(self._given, new)
 

@@ -85,16 +85,16 @@ class CaptureIncomplete(KindsRule):
 
     def _make_missing_finding(self, process: ProcessDir, seen: LayersMissing) -> Finding:
         return self.make_finding(
-            f"--capture {seen.pattern!r}: no layer of {seen.root} matches; {seen.hint}, rank {process.rank}",
+            f"--capture {seen.pattern!r}: no layer of {seen.root} matches; {seen.hint}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="capture",
-            try_next="mend the name: a path, with * for a part of it and ** for several parts",
+            try_next="correct the name: a path, with * for one part of it and ** for several parts",
         )
 
     def _make_over_finding(self, process: ProcessDir, seen: CaptureOver) -> Finding:
         return self.make_finding(
-            f"capturing ended at step {seen.step}, rank {process.rank}: {seen.why}",
+            f"capturing ended at step {seen.step}, {process.display_name}: {seen.why}",
             severity="info",
             first_step=seen.step,
             rank=process.rank,
@@ -104,12 +104,12 @@ class CaptureIncomplete(KindsRule):
 
     def _make_failed_finding(self, process: ProcessDir, seen: CaptureFailed) -> Finding:
         return self.make_finding(
-            f"capturing ended at step {seen.step}, rank {process.rank}: {seen.why}",
+            f"capturing ended at step {seen.step}, {process.display_name}: {seen.why}",
             first_step=seen.step,
             rank=process.rank,
             phase="capture",
-            cause="the pages could not be written; what was written before is whole",
-            try_next="make room, or choose a disk that can be written with --run-dir",
+            cause="the pages could not be written; pages written before are complete",
+            try_next="free disk space, or choose another disk with --run-dir",
         )
 
     def _evaluate_totals(self, process: ProcessDir, seen: CaptureDone) -> Iterable[tuple[str, Finding]]:
@@ -124,7 +124,7 @@ class CaptureIncomplete(KindsRule):
 
     def _make_idle_finding(self, process: ProcessDir, layers: list[str], kept: list[str]) -> Finding:
         return self.make_finding(
-            f"{joined(layers, 4)} not executed in any captured pass, rank {process.rank}",
+            f"{joined(layers, 4)} not executed in any captured pass, {process.display_name}",
             severity="warning",
             rank=process.rank,
             phase="capture",
@@ -138,20 +138,20 @@ class CaptureIncomplete(KindsRule):
     ) -> Finding:
         path, why = next(iter(skipped.items()))
         return self.make_finding(
-            f"{path} not kept: {why}, rank {process.rank}",
+            f"{path} not kept: {why}, {process.display_name}",
             severity="warning",
             rank=process.rank,
             phase="capture",
             evidence=[*kept, *(f"{path}: {why}" for path, why in skipped.items())],
-            cause=f"something asked for could not be kept {counted(skips, 'time')}",
-            try_next="choose other layers, or ask for other things of them",
+            cause=f"tensors could not be stored {counted(skips, 'time')}",
+            try_next="choose other layers, or capture other kinds of tensors",
         )
 
     def _make_lost_finding(self, process: ProcessDir, lost: dict[str, int], kept: list[str]) -> Finding:
         reasons = "; ".join(f"{count:,} {why}" for why, count in lost.items())
         cause, advice = NEXT[next((why for why in lost if why in NEXT), "")]
         return self.make_finding(
-            f"passes left out: {reasons}, rank {process.rank}",
+            f"passes left out: {reasons}, {process.display_name}",
             severity="warning",
             rank=process.rank,
             phase="capture",
@@ -165,14 +165,14 @@ class CaptureIncomplete(KindsRule):
         for copied in copies_of(view.run):
             if copied.get("error"):
                 yield self.make_finding(
-                    f"not all that was captured is on {copied.get('url')}: {copied['error']}",
+                    f"some captured pages are not on {copied.get('url')}: {copied['error']}",
                     severity="warning",
                     phase="capture",
                     evidence=[
                         f"host {copied.get('host')}: {counted(copied.get('files', 0), 'file')} copied, "
                         f"{counted(copied.get('failures', 0), 'failure')}"
                     ],
-                    try_next=f"`tdbg inspect-pages upload {view.run.path} {copied.get('url')}`; it is all here",
+                    try_next=f"`tdbg inspect-pages upload {view.run.path} {copied.get('url')}` copies the rest; the run directory holds all pages",
                 )
 
 

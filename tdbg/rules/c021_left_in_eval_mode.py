@@ -44,14 +44,14 @@ class LeftInEvalMode(ObservingRule[Reported]):
         off = [counted(count, noun) for count, noun in layers if count]
         return self.make_finding(
             f"training goes on in eval mode since step {seen.since}, after evaluation: {seen.root},"
-            f" {' and '.join(off)} off, rank {process.rank}",
+            f" {' and '.join(off)} off, {process.display_name}",
             first_step=seen.since,
             rank=process.rank,
             phase="train",
             evidence=[
                 f"{seen.root} was updated in train mode, evaluated in eval mode after step {seen.evaluated}, and"
-                f" updated {seen.updates} times in eval mode from step {seen.since} on"
+                f" updated {counted(seen.updates, 'time')} in eval mode from step {seen.since} on"
             ],
             cause="model.train() was not called after evaluation",
-            try_next="model.train() after each evaluation pass",
+            try_next="call model.train() after each evaluation pass",
         )

@@ -6,6 +6,7 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import EvaluatedTwice
 from tdbg.core.observations.validation import EvaluationPass
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -27,7 +28,7 @@ class DropoutInEvaluation(KindsRule):
     and differ from run to run.
 
     Example:
-        TD-C022 warning: dropout is at work in evaluation: dropout at model.py:31, pass 1 after step 20, Net in
+        TD-C022 warning: dropout is active in evaluation: dropout at model.py:31, pass 1 after step 20, Net in
         eval mode, rank 0
 
     What to do: Pass `training=self.training`, or `dropout_p=self.p if self.training else 0.0`, or use
@@ -44,7 +45,7 @@ class DropoutInEvaluation(KindsRule):
 
     def evaluate(self, process: ProcessDir, seen: EvaluationPass | EvaluatedTwice) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, EvaluatedTwice):
-            where = f"preflight, {seen.root} in eval mode, rank {process.rank}"
+            where = f"preflight, {seen.root} in eval mode, {process.display_name}"
             if seen.tried and not seen.repeats and self.is_news(process, "each time"):
                 return [("each time", self._make_unrepeated(seen, where, process.rank))]
             if not seen.tried or not seen.drew:
@@ -53,14 +54,16 @@ class DropoutInEvaluation(KindsRule):
         elif (seen.drew or 0) < LEAST_CALLS:
             return ()
         else:
-            where = f"pass {seen.number} after step {seen.step}, {seen.root} in eval mode, rank {process.rank}"
-            evidence = f"{seen.drew} of {seen.compared} calls left the random generators in another state"
+            where = f"pass {seen.number} after step {seen.step}, {seen.root} in eval mode, {process.display_name}"
+            evidence = (
+                f"{seen.drew} of {counted(seen.compared or 0, 'call')} left the random generators in another state"
+            )
         kind = "dropout" if seen.drawn_by else "other"
         if not self.is_news(process, kind) or (kind == "other" and (process.label, "dropout") in self._reported):
             return ()
         if seen.drawn_by:
             at = f" at {seen.drawn_at}" if seen.drawn_at else ""
-            title = f"dropout is at work in evaluation: {seen.drawn_by}{at}, {where}"
+            title = f"dropout is active in evaluation: {seen.drawn_by}{at}, {where}"
             cause = "the function is told nothing of eval mode: its training argument is True unless it is given"
             if seen.drawn_by == "scaled_dot_product_attention":
                 cause = "dropout_p is given whatever the mode is"
@@ -91,6 +94,6 @@ class DropoutInEvaluation(KindsRule):
             rank=rank,
             phase="eval",
             evidence=["the same batch, weights, buffers and random states give another output"],
-            cause="a random generator of the model's own, a state outside of modules, or an operator that is not deterministic",
-            try_next="seed that generator for each pass, or torch.use_deterministic_algorithms(True)",
+            cause="the model has its own random generator, a state outside its modules, or a nondeterministic operator",
+            try_next="seed that generator for each pass, or call torch.use_deterministic_algorithms(True)",
         )

@@ -77,7 +77,7 @@ class ActivationMisplaced(KindsRule):
         words["given"] = {"logsoftmax": "log_softmax"}.get(words["given"], words["given"])
         shape = f"({', '.join(map(str, fault['shape']))})"
         return self.make_finding(
-            f"{TITLES[fault['kind']].format(**words)}: {shape}, rank {process.rank}",
+            f"{TITLES[fault['kind']].format(**words)}: {shape}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="loss",

@@ -42,12 +42,12 @@ class LossBroadcast(ObservingRule[Reported]):
         text = f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
         return self.make_finding(
             f"the loss is over ({', '.join(map(str, into))}) pairs: predictions of {text} broadcast against targets,"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             severity=self.severity if fault["certain"] else "info",
             first_step=seen.step,
             rank=process.rank,
             phase="loss",
             evidence=[f"the graph of the loss of step {seen.step}: {' <- '.join(seen.operations)}"],
             cause="predictions and targets differ by a dimension of size 1",
-            try_next="target.unsqueeze(1) or prediction.squeeze(1), so that both have the same shape",
+            try_next="use target.unsqueeze(1) or prediction.squeeze(1) to give both the same shape",
         )

@@ -49,19 +49,19 @@ class AverageIdle(KindsRule):
 
     def _describe_statistics(self, process: ProcessDir, seen: IdleStatistics) -> Finding:
         still = seen.momentum == 0
-        why = "momentum 0" if still else f"after {seen.batches} batches"
+        why = "momentum 0" if still else f"after {counted(seen.batches, 'batch')}"
         return self.make_finding(
             f"{counted(seen.layer_count, 'batch norm layer')} {'keeps' if seen.layer_count == 1 else 'keep'} a running"
-            f" mean of 0: {joined(seen.layers, 3)} ({why}), rank {process.rank}",
+            f" mean of 0: {joined(seen.layers, 3)} ({why}), {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",
             module=seen.layers[0] if seen.layers else "",
             evidence=[seen.text()],
-            cause="momentum is 0: the running statistics take nothing from a batch"
+            cause="momentum is 0: batches do not change the running statistics"
             if still
-            else "what these layers get is zero on average in every channel, or something writes their statistics back",
-            try_next="momentum=0.1: the share that a new batch has"
+            else "the input of these layers is zero on average in every channel, or some code resets their statistics",
+            try_next="set momentum=0.1, the weight of a new batch"
             if still
             else "look at the input of these layers with --flag FORWARD",
         )
@@ -69,11 +69,11 @@ class AverageIdle(KindsRule):
     def _describe_average(self, process: ProcessDir, seen: IdleAverage) -> Finding:
         return self.make_finding(
             f"the average of {seen.averaged} that is evaluated was never updated, after step {seen.step},"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="eval",
             evidence=[seen.text()],
-            cause="update_parameters() was not called: the average is the model as it was built",
-            try_next="update_parameters(model) after each update",
+            cause="update_parameters() was not called: the average is still the initial model",
+            try_next="call update_parameters(model) after each update",
         )

@@ -41,7 +41,7 @@ class AutocastWithoutEffect(ObservingRule[Reported]):
         elsewhere = seen.layer_device != seen.device
         return self.make_finding(
             f"autocast to {seen.dtype} on {seen.device} does not apply: all"
-            f" {counted(seen.layer_count, 'linear and convolution layer')} put out float32, rank {process.rank}",
+            f" {counted(seen.layer_count, 'linear and convolution layer')} put out float32, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",

@@ -44,7 +44,7 @@ class TieBroken(KindsRule):
             return ()
         what = "were to be one and are two tensors" if seen.meant else "are two tensors"
         found = self.make_finding(
-            f"{seen.embedding} and {seen.head} {what}, equal before the first update, rank {process.rank}",
+            f"{seen.embedding} and {seen.head} {what}, equal before the first update, {process.display_name}",
             severity=self.severity if seen.meant else "info",
             first_step=seen.step,
             rank=process.rank,
@@ -52,6 +52,6 @@ class TieBroken(KindsRule):
             module=seen.head.rpartition(".")[0],
             evidence=[seen.text()],
             cause="the weight was copied instead of shared, or a parameter was replaced after both were tied",
-            try_next="assign the embedding's parameter to the output layer, after all that replaces parameters",
+            try_next="assign the embedding's parameter to the output layer after any code that replaces parameters",
         )
         return [(kind, found)]

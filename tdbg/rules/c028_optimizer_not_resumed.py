@@ -38,7 +38,7 @@ class OptimizerLeftInFile(ObservingRule[set[str]]):
     def evaluate(self, process: ProcessDir, state: set[str], seen: OptimizerNotResumed) -> Finding | None:
         return self.make_finding(
             f"resumed from {seen.path or 'memory'} without the optimizer: {seen.optimizer} begins without its state"
-            f" ({seen.sign}), rank {process.rank}",
+            f" ({seen.sign}), {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="load",

@@ -45,7 +45,7 @@ class BadBatch(ObservingRule[set[str]]):
         which = f" ({one} {joined(indices, 4)})" if indices else ""
         return self.make_finding(
             f"{kind_name(seen.kind)} in tensor {seen.tensor} of batch {seen.batch}"
-            f"{which}, and the loss is not finite, rank {process.rank}",
+            f"{which}, and the loss is not finite, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
@@ -53,6 +53,6 @@ class BadBatch(ObservingRule[set[str]]):
                 f"{seen.dataset}: {counted(seen.count, 'element')} not finite",
                 *([f"positions in the batch: {joined(rows, 8)}"] if rows else []),
             ],
-            cause="samples that hold NaN or Inf, or a transform that makes them",
-            try_next="look at these samples; --flag AUGMENTATION shows whether a transform made it",
+            cause="the samples hold NaN or Inf, or a transform produces them",
+            try_next="check these samples; --flag AUGMENTATION shows whether a transform produced the value",
         )

@@ -3,6 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.dataloader import ConstantInput
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
 
@@ -41,7 +42,7 @@ class ConstantBatches(ObservingRule[set[str]]):
         if seen.constant:
             what = f"is {figure(seen.value)} all over"
         return self.make_finding(
-            f"input {seen.tensor} {what} in {seen.count} of {seen.looked} batches looked at, rank {process.rank}",
+            f"input {seen.tensor} {what} in {seen.count} of {counted(seen.looked, 'batch')} looked at, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
@@ -49,6 +50,6 @@ class ConstantBatches(ObservingRule[set[str]]):
                 f"{seen.dataset}, up to batch {seen.batch}",
                 *([f"dataset indices of the last one: {seen.indices}"] if seen.indices else []),
             ],
-            cause="a dataset that ignores the index, or data that could not be read and became a constant",
+            cause="the dataset ignores the index, or data could not be read and was replaced by a constant",
             try_next="compare dataset[0] with dataset[1]",
         )

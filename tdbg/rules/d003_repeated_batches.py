@@ -20,7 +20,7 @@ class RepeatedBatches(ObservingRule[set[str]]):
     epoch takes n times as long, and validation figures are those of a model that saw its data n times.
 
     Example:
-        TD-D003 warning: batch 2 holds what batch 1 held: 4 of 8 batches compared came again in one pass, rank 0
+        TD-D003 warning: batch 2 holds what batch 1 held: 4 of 8 batches compared are repeats in one pass, rank 0
 
     What to do: In an IterableDataset use `torch.utils.data.get_worker_info()` to give each worker its own part (and
     each rank, under DDP). In a map-style dataset look for an index that is ignored or a sampler that repeats.
@@ -41,11 +41,11 @@ class RepeatedBatches(ObservingRule[set[str]]):
         cause = "the dataset ignores its index, or the sampler gives indices twice"
         try_next = "compare the indices in the BATCH lines of the debug log with what the dataset returns for them"
         if shared:
-            cause = f"each of {workers} workers reads the whole stream"
+            cause = f"each of {counted(workers, 'worker')} reads the whole stream"
             try_next = "give each worker its part: torch.utils.data.get_worker_info() in __iter__"
         return self.make_finding(
             f"batch {seen.batch} holds what batch {seen.first} held: {seen.repeats} of"
-            f" {seen.compared} batches compared came again in one pass, rank {process.rank}",
+            f" {counted(seen.compared, 'batch')} compared are repeats in one pass, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

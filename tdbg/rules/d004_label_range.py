@@ -7,7 +7,7 @@ from tdbg.core.events import Event, Finding, Observation, Traceback
 from tdbg.core.observations.dataloader import LabelsOutside
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import clip
 
@@ -66,7 +66,7 @@ class LabelRange(Rule):
         rows, indices = list(map(str, seen.rows)), list(map(str, seen.indices))
         return self.make_finding(
             f"labels from {seen.label_low} to {seen.label_high}, but the model has"
-            f" {seen.width} classes, rank {process.rank} at step {seen.step}",
+            f" {counted(seen.width, 'class')}, {process.display_name} at step {seen.step}",
             first_step=seen.step,
             rank=process.rank,
             phase="loss",
@@ -75,6 +75,6 @@ class LabelRange(Rule):
                 *([f"dataset indices {joined(indices, 8)}"] if indices else []),
                 clip(f"{failure.exception}: {failure.message}", 160),
             ],
-            cause="labels that begin at 1, a class more in the data than in the model, or a placeholder for missing",
-            try_next="map labels to 0 ... classes - 1, or widen the last layer; -100 is left out of the loss",
+            cause="labels start at 1, the data has more classes than the model, or a placeholder marks missing labels",
+            try_next="map labels to 0 ... classes - 1, or widen the last layer; cross_entropy ignores -100",
         )

@@ -51,7 +51,7 @@ class WorkerError(ObservingRule[set[str]]):
         hint = next((hint for hint in HINTS if hint[0] in error.lower()), None)
         return self.make_finding(
             f"{who} failed at batch {seen.batch}: {clip(error, 120)}"
-            f"{f' ({where})' if where else ''}, rank {process.rank}",
+            f"{f' ({where})' if where else ''}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
@@ -59,6 +59,6 @@ class WorkerError(ObservingRule[set[str]]):
                 f"{seen.dataset} with {counted(seen.workers, 'worker')}",
                 *([f"dataset indices in that batch: {seen.indices}"] if seen.indices else []),
             ],
-            cause=hint[1] if hint else "a sample that the dataset, a transform or the collate function cannot handle",
+            cause=hint[1] if hint else "the dataset, a transform or the collate function cannot handle a sample",
             try_next=hint[2] if hint else "fetch these samples one by one: dataset[i]",
         )

@@ -34,11 +34,11 @@ class SamplerEpoch(ObservingRule[set[str]]):
     def evaluate(self, process: ProcessDir, state: set[str], seen: SamplerNotSet) -> Finding | None:
         return self.make_finding(
             f"pass {seen.passes} trains in the order of pass {seen.before}: the sampler's epoch is"
-            f" still {seen.sampler_epoch}, rank {process.rank}",
+            f" still {seen.sampler_epoch}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[f"{seen.dataset}: a DistributedSampler with shuffle, its set_epoch was not called"],
             cause="set_epoch is missing in the loop over epochs, or called on another sampler",
-            try_next="loader.sampler.set_epoch(epoch) before each pass",
+            try_next="call loader.sampler.set_epoch(epoch) before each pass",
         )

@@ -38,7 +38,7 @@ class TransformMakesNan(ObservingRule[set[str]]):
     def evaluate(self, process: ProcessDir, state: set[str], seen: TransformMadeNan) -> Finding | None:
         span = f"{figure(seen.low_in)} to {figure(seen.high_in)}"
         return self.make_finding(
-            f"transform {seen.step_name} turned a finite image into NaN or Inf, rank {process.rank}",
+            f"transform {seen.step_name} turned a finite image into NaN or Inf, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

@@ -3,6 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.augmentation import RangeMistaken
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
 
@@ -48,13 +49,13 @@ class ValueRange(ObservingRule[set[str]]):
         cause, try_next = CAUSES.get(seen.problem, CAUSES["scaled-twice"])
         low_in, high_in, low, high = map(figure, (seen.low_in, seen.high_in, seen.low_out, seen.high_out))
         return self.make_finding(
-            f"transform {seen.step_name} {what}, rank {process.rank}",
+            f"transform {seen.step_name} {what}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
                 f"{seen.pipeline}, step {seen.place}: {low_in} to {high_in} becomes"
-                f" {low} to {high}, over {seen.count} samples",
+                f" {low} to {high}, over {counted(seen.count, 'sample')}",
             ],
             cause=cause,
             try_next=try_next,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tdbg.core.events import Finding, as_float
 from tdbg.core.observations.data_splits import InputRanges, InputRow
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
 
@@ -39,8 +40,8 @@ class InputsScaledOtherwise(ObservingRule[_State]):
     noise.
 
     Example:
-        TD-D010 warning: input 0 is scaled otherwise in evaluation: 0.01 to 255 (deviation 73.5), in training -1.67
-        to 1.67 (deviation 0.96), rank 0
+        TD-D010 warning: input 0 is scaled differently in evaluation: 0.01 to 255 (deviation 73.5), in
+        training -1.67 to 1.67 (deviation 0.96), rank 0
 
     What to do: Give both datasets the same normalisation. Common sources: a `Normalize` in one of two
     transforms, images as 0 to 255 on one side, statistics of training that are not applied to the validation
@@ -73,16 +74,16 @@ class InputsScaledOtherwise(ObservingRule[_State]):
         self, process: ProcessDir, evaluated: InputRanges, row: InputRow, trained: InputRanges, theirs: InputRow
     ) -> Finding:
         return self.make_finding(
-            f"input {row['name']} is scaled otherwise in evaluation: {_words(row)}, in training {_words(theirs)},"
-            f" rank {process.rank}",
+            f"input {row['name']} is scaled differently in evaluation: {_words(row)}, in training {_words(theirs)},"
+            f" {process.display_name}",
             first_step=evaluated.step,
             rank=process.rank,
             phase="eval",
             evidence=[
-                f"{evaluated.dataset} in evaluation, {row['looks']} batches: {_span(row)}",
-                f"{trained.dataset} in training, {theirs['looks']} batches: {_span(theirs)}",
+                f"{evaluated.dataset} in evaluation, {counted(row['looks'], 'batch')}: {_span(row)}",
+                f"{trained.dataset} in training, {counted(theirs['looks'], 'batch')}: {_span(theirs)}",
             ],
-            cause="a normalisation that only one of the two datasets has",
+            cause="only one of the two datasets is normalised",
             try_next="print the range of a batch of both loaders, and give both the same transform",
         )
 

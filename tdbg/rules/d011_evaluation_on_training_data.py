@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from tdbg.core.events import Finding
 from tdbg.core.observations.data_splits import SharedSamples
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
 
 SHARE = 0.5
@@ -63,17 +64,17 @@ class EvaluationOnTrainingData(ObservingRule[_State]):
         is_whole = share >= WHOLE_SHARE and not seen.indices  # nothing was split
         state.given = self.make_finding(
             f"evaluation on training data: {what} of {seen.dataset} looked at are also in the training data,"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             severity="info" if seen.is_same or has_clean or is_whole else self.severity,
             first_step=seen.step,
             rank=process.rank,
             phase="eval",
             evidence=[
-                f"{seen.trained_samples} different samples of {seen.trained} were seen in training"
+                f"{counted(seen.trained_samples, 'different sample')} of {seen.trained} were seen in training"
                 + (f", of {seen.trained_length}: about {share:.0%} are training data" if seen.trained_length else ""),
                 *(["both loaders read the same dataset object"] if seen.is_same else []),
             ],
-            cause="one dataset behind both loaders, or splits that were drawn twice",
+            cause="both loaders use one dataset, or the split was drawn twice",
             try_next="split once with a fixed generator, and compare the indices of the parts",
             grade="located" if seen.indices else "",
         )
@@ -84,8 +85,8 @@ def _estimate_share(seen: SharedSamples) -> tuple[float, str]:
     """The part of the evaluated samples that is training data, and what it rests on."""
     if seen.indices and seen.indices >= LEAST_SAMPLES:
         shared = seen.shared_indices or 0
-        return shared / seen.indices, f"{shared} of {seen.indices} indices"
+        return shared / seen.indices, f"{shared} of {counted(seen.indices, 'index')}"
     if seen.samples < LEAST_SAMPLES or seen.shared < LEAST_SHARED:
         return 0.0, ""
-    coverage = min(seen.trained_samples / seen.trained_length, 1.0) if seen.trained_length else 1.0
-    return min(seen.shared / (seen.samples * coverage), 1.0), f"{seen.shared} of {seen.samples} samples"
+    coverage = min(max(seen.trained_samples, 1) / seen.trained_length, 1.0) if seen.trained_length else 1.0
+    return min(seen.shared / (seen.samples * coverage), 1.0), f"{seen.shared} of {counted(seen.samples, 'sample')}"

@@ -3,6 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.data_splits import LabelOrder
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
 
 
@@ -39,15 +40,15 @@ class SortedByLabel(ObservingRule[set[str]]):
     def evaluate(self, process: ProcessDir, state: set[str], seen: LabelOrder) -> Finding | None:
         how = "sorted" if seen.is_sorted else "one class in each batch"
         return self.make_finding(
-            f"training takes the samples in the order of their labels: {seen.batches} batches in a row,"
-            f" {seen.classes} classes, {how}, rank {process.rank}",
+            f"training takes the samples in the order of their labels: {counted(seen.batches, 'batch')} in a row,"
+            f" {counted(seen.classes, 'class')}, {how}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.dataset}, labels {seen.label}: {seen.samples} in {seen.batches} batches, {seen.single} of them"
+                f"{seen.dataset}, labels {seen.label}: {seen.samples} in {counted(seen.batches, 'batch')}, {seen.single} of them"
                 " with one class only"
             ],
-            cause="data stored by class, and a loader without shuffle",
+            cause="the data is stored by class, and the loader does not shuffle",
             try_next="DataLoader(..., shuffle=True)",
         )

@@ -52,7 +52,7 @@ class ByteInputs(ObservingRule[_State]):
         state.said, row = True, rows[0]
         return self.make_finding(
             f"input {row['name']} is not scaled: values from {figure(row['low'])} to {figure(row['high'])}, standard"
-            f" deviation {figure(row['most_std'])}, rank {process.rank}",
+            f" deviation {figure(row['most_std'])}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="data",

@@ -24,13 +24,19 @@ def group_stories(findings: Sequence[Finding], causes: Sequence[int | None]) -> 
 
     causes: for each finding the place of the one that it follows from; findings without one stand alone.
     """
-    members: dict[int, list[Finding]] = {}
-    for place, finding in enumerate(findings):
+    members: dict[int, list[int]] = {}
+    for place in range(len(findings)):
         first = _find_first_cause(place, causes)
         members.setdefault(first, [])
         if first != place:
-            members[first].append(finding)
-    return [Story(findings[first], sorted(followers, key=_first_step)) for first, followers in members.items()]
+            members[first].append(place)
+    return [
+        Story(
+            findings[first],
+            [findings[at] for at in sorted(followers, key=lambda at: _place_in_story(at, findings, causes))],
+        )
+        for first, followers in members.items()
+    ]
 
 
 def _find_first_cause(place: int, causes: Sequence[int | None]) -> int:
@@ -40,6 +46,23 @@ def _find_first_cause(place: int, causes: Sequence[int | None]) -> int:
             break
         place = cause
     return place
+
+
+def _place_in_story(place: int, findings: Sequence[Finding], causes: Sequence[int | None]) -> tuple[float, int]:
+    """The step of a finding, but never before that of its causes, and how many of these stand before it.
+
+    What follows can be seen a step earlier than its cause: an exception carries the last step done, and another rank
+    may be behind.
+    """
+    step, depth = _first_step(findings[place]), 0
+    for _ in causes:
+        cause = causes[place] if place < len(causes) else None
+        if cause is None:
+            break
+        if cause < len(causes) and causes[cause] is not None:  # not the one that the story begins with
+            step = max(step, _first_step(findings[cause]))
+        place, depth = cause, depth + 1
+    return step, depth
 
 
 def _first_step(finding: Finding) -> float:

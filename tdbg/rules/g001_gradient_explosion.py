@@ -4,6 +4,7 @@ from tdbg.core.events import Finding, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
 from tdbg.rules.text import figure
@@ -78,15 +79,15 @@ class GradientExplosion(PerProcessRule[_State]):
         surge = state.surge
         return self.make_finding(
             f"gradient norm rose from {figure(surge.base)} to {figure(surge.peak)} at step {state.since},"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="gradient",
             evidence=[
-                f"median of the steps before: {figure(surge.base)}; {surge.streak} steps in a row above"
+                f"median of the steps before: {figure(surge.base)}; {counted(surge.streak, 'step')} in a row above"
                 f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.0f}x, while the loss got no better",
             ],
             cause="a learning rate too high, a bad batch, or a layer without normalisation",
-            try_next="clip_grad_norm_, a longer warm-up; grad_norms in the step records shows which parameter it is",
+            try_next="use clip_grad_norm_ or a longer warm-up; grad_norms in the step records shows which parameter it is",
             grade=Evidence.STATISTICAL.word,
         )

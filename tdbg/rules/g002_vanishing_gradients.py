@@ -46,7 +46,7 @@ class VanishingGradients(ObservingRule[Reported]):
         names = lasting["names"]
         return self.make_finding(
             f"gradients vanish in {counted(lasting['count'], 'parameter')} ({figure(lasting.get('norm'))} at {names[0]},"
-            f" {figure(seen.largest)} at {seen.largest_name}), rank {process.rank}",
+            f" {figure(seen.largest)} at {seen.largest_name}), {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",
@@ -55,6 +55,6 @@ class VanishingGradients(ObservingRule[Reported]):
                 f"{counted(lasting['looks'], 'look')} in a row, from step {lasting['since']} to {seen.step}:"
                 f" {joined(names, 4)}",
             ],
-            cause="saturating activations, or too many layers without a way around them",
-            try_next="residual connections, normalisation, another activation or initialisation; --flag BACKWARD",
+            cause="saturating activations, or too many layers without a skip connection",
+            try_next="use residual connections, normalisation, another activation or initialisation; --flag BACKWARD shows where",
         )

@@ -100,7 +100,7 @@ class NoGradient(Rule):
             cause, try_next = ELSEWHERE[0].format(other=other), ELSEWHERE[1]
         return self.make_finding(
             f"{counted(lasting['count'], 'parameter')} {what} in {counted(lasting['looks'], 'look')}:"
-            f" {joined(names, 3)}, rank {process.rank}",
+            f" {joined(names, 3)}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",

@@ -45,7 +45,7 @@ class GradientJump(ObservingRule[Reported]):
         names = lasting["names"]
         return self.make_finding(
             f"the gradient of {joined(names, 2)} rose to {figure(lasting.get('norm'))} by itself at step"
-            f" {lasting['since']}, rank {process.rank}",
+            f" {lasting['since']}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",
@@ -54,6 +54,6 @@ class GradientJump(ObservingRule[Reported]):
                 f"{counted(lasting['looks'], 'look')} in a row far above its own median, up to step {seen.step};"
                 f" the total norm is {figure(seen.total)}"
             ],
-            cause="a layer that runs away: no normalisation, or a scale without a bound",
-            try_next="a smaller learning rate for it, clipping by group, a normalisation before it",
+            cause="the layer diverges: it has no normalisation, or an unbounded scale",
+            try_next="use a smaller learning rate for it, clip by group, or normalise its input",
         )

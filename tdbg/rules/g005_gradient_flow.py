@@ -69,21 +69,21 @@ class GradientFlow(ObservingRule[_State]):
 
     def _make_unreached_finding(self, process: ProcessDir, seen: ModuleGradients, names: list[str]) -> Finding:
         return self.make_finding(
-            f"no gradient reaches {named_modules(names, 3)}, rank {process.rank}",
+            f"no gradient reaches {named_modules(names, 3)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",
             module=names[0],
-            evidence=[f"{LOOKS} looks in a row, up to step {seen.step}: it ran forward, nothing came back"],
+            evidence=[f"{LOOKS} looks in a row, up to step {seen.step}: forward ran, no gradient came back"],
             cause="its output is detached, or the loss does not use it",
-            try_next="look for detach(), no_grad or argmax behind it; freeze it if that is meant",
+            try_next="look for detach(), no_grad or argmax after it; freeze it if that is intended",
         )
 
     def _make_vanishing_finding(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding:
         first, last = finite(seen.first), finite(seen.last)
         return self.make_finding(
             f"the gradient falls from {figure(last)} at {named_modules([seen.last_module])} to {figure(first)} at"
-            f" {named_modules([seen.first_module])}, rank {process.rank}",
+            f" {named_modules([seen.first_module])}, {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="backward",
@@ -92,5 +92,5 @@ class GradientFlow(ObservingRule[_State]):
             cause=CUT if first == 0 else "too many saturating or shrinking layers in a row",
             try_next=LOOK_BETWEEN
             if first == 0
-            else "residual connections, normalisation or another initialisation; the field `flow` of the observations shows where the gradient falls",
+            else "use residual connections, normalisation or another initialisation; the field `flow` of the observations shows where the gradient falls",
         )

@@ -45,7 +45,7 @@ class CustomGradientWrong(KindsRule):
         others = seen.wrong[1:]
         found = self.make_finding(
             f"backward of {seen.wrong[0]} is wrong for input {seen.input}: {seen.backward:.4g},"
-            f" finite differences give {seen.differences:.4g}, rank {process.rank}",
+            f" finite differences give {seen.differences:.4g}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",

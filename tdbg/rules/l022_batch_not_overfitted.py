@@ -48,7 +48,7 @@ class BatchNotOverfitted(KindsRule):
         )
         rates = "" if seen.cut else f", Adam at 1e-2, 1e-3 and 1e-4; the best was {seen.rate:g}"
         found = self.make_finding(
-            f"one batch cannot be overfitted: {what}, rank {process.rank}",
+            f"one batch cannot be overfitted: {what}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",

@@ -4,6 +4,7 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
 
@@ -45,8 +46,8 @@ class MemoryCreep(ObservingRule[None]):
             return None
         graphs = seen.piled_up
         return self.make_finding(
-            f"{seen.kind} memory grew {seen.grown_mb:,.0f} MB in {seen.steps} steps"
-            f" ({figure(seen.mb_per_step)} MB a step) since step {seen.from_step}, rank {process.rank}",
+            f"{seen.kind} memory grew {seen.grown_mb:,.0f} MB in {counted(seen.steps, 'step')}"
+            f" ({figure(seen.mb_per_step)} MB a step) since step {seen.from_step}, {process.display_name}",
             severity="warning" if graphs or seen.kind == "device" else "info",
             first_step=seen.from_step,
             rank=process.rank,
@@ -57,16 +58,18 @@ class MemoryCreep(ObservingRule[None]):
                 *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
             ],
             cause=(
-                "losses or outputs are kept together with their graph"
+                "losses or outputs are kept with their autograd graph"
                 if graphs
-                else "something fills: a list of results, a cache, a buffer"
+                else "a list of results, a cache or a buffer grows"
             ),
-            try_next="keep .item() or .detach() of what is kept; evaluate under torch.no_grad(); empty what is done with",
+            try_next="keep .item() or .detach() of losses and outputs; evaluate under torch.no_grad(); clear lists after use",
         )
 
     def _describe_piles(self, growth: MemoryGrowth) -> list[str]:
         lines = []
         if growth.piled_up:
-            lines.append(f"{growth.graphs} more tensors with a graph in {growth.graph_steps} steps")
+            lines.append(
+                f"{counted(growth.graphs, 'more tensor')} with a graph in {counted(growth.graph_steps, 'step')}"
+            )
         lines += growth.growing[:MAX_KINDS]
         return [*lines, f"held by {growth.holder}"] if growth.holder else lines

@@ -48,7 +48,7 @@ class OutOfMemory(ObservingRule[None]):
         }
         use = [f"{name} {figure(mb)} MB" for name, mb in in_use.items() if mb is not None]
         return self.make_finding(
-            f"out of {seen.kind} memory at step {seen.step}, rank {process.rank}{asked}",
+            f"out of {seen.kind} memory at step {seen.step}, {process.display_name}{asked}",
             first_step=seen.step,
             rank=process.rank,
             phase="train",
@@ -59,6 +59,6 @@ class OutOfMemory(ObservingRule[None]):
                 *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
                 *([f"the allocator's snapshot: {process.label}/{seen.snapshot}"] if seen.snapshot else []),
             ],
-            cause="see what is largest above",
-            try_next="a smaller batch with accumulation, activation checkpointing, or a lower precision",
+            cause="the largest consumers are listed above",
+            try_next="use a smaller batch with accumulation, activation checkpointing, or lower precision",
         )

@@ -197,14 +197,14 @@ class FirstNonFinite(Rule):
 
     def _make_origin_finding(self) -> Finding:
         best = self._find_best()
-        event, rank = best.event, best.process.rank
-        who = f"received by rank {rank} from another rank" if best.grade == REDUCED else f"on rank {rank}"
+        event, name = best.event, best.process.display_name
+        who = f"received by {name} from another rank" if best.grade == REDUCED else f"on {name}"
         found = f"first {kind_name(event.kind)} {_describe_when(event)}{',' if best.grade == REDUCED else ''} {who}"
         return self.make_finding(
             f"{found}, {_describe_place(event)}",
             severity="info" if best.recovered else self.severity,
             first_step=event.step,
-            rank=rank,
+            rank=best.process.rank,
             phase=event.phase,
             module=event.module,
             evidence=[
@@ -342,7 +342,7 @@ def _describe_evidence(seen: Sighting) -> list[str]:
     parts = []
     if good:
         parts.append(
-            f"last good record: step {good.get('step')}, loss {figure(good.get('loss'))},"
+            f"last good record: step {figure(good.get('step'))}, loss {figure(good.get('loss'))},"
             f" grad norm {figure(good.get('grad_norm'))}, lr {figure(good.get('lr'))}"
         )
     if event.batch:

@@ -92,7 +92,7 @@ class DeadRun(PerProcessRule[_Streak]):
         again = "mend what TD-N001 names" if skips else "restart from a checkpoint older than that step"
         return self.make_finding(
             f"the loss has not been finite for {DEAD_STEPS} steps and training goes on,"
-            f" rank {process.rank}, since step {streak.since}",
+            f" {process.display_name}, since step {streak.since}",
             first_step=streak.since,
             rank=process.rank,
             phase="loss",

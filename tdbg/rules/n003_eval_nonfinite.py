@@ -76,7 +76,7 @@ class EvalNonFinite(Rule):
         evidence += [f"note: {event.note}"] if event.note else []
         again = f" attempt {process.attempt}" if process.attempt else ""
         new = self.make_finding(
-            f"first {kind_name(event.kind)} in evaluation at step {event.step}, rank {process.rank}{again}"
+            f"first {kind_name(event.kind)} in evaluation at step {event.step}, {process.display_name}{again}"
             + (f", {named}" if named else ""),
             severity=self._choose_severity(ran_in, event.step),
             first_step=event.step,

@@ -90,7 +90,7 @@ class LossJump(PerProcessRule[_State]):
     def _make_jump_finding(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
         return self.make_finding(
             f"the loss jumped from {figure(surge.base)} to {figure(surge.peak)} at step {since},"
-            f" rank {process.rank}, and stayed up",
+            f" {process.display_name}, and stayed up",
             first_step=since,
             rank=process.rank,
             phase="loss",
@@ -98,7 +98,7 @@ class LossJump(PerProcessRule[_State]):
                 f"median of the steps before: {figure(surge.base)}; {LASTING_STEPS} steps in a row above"
                 f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.1f}x",
             ],
-            cause="a step too large, or data that changed from that step on",
-            try_next="compare with TD-S001 and TD-G001 of this run; look at the batches from that step on",
+            cause="the update was too large, or the data changed from that step on",
+            try_next="see TD-S001 and TD-G001 of this run; check the batches from that step on",
             grade=Evidence.STATISTICAL.word,
         )

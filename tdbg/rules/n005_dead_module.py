@@ -56,12 +56,12 @@ class DeadModule(ObservingRule[_State]):
         state.said = True
         since = state.dead.since[lasting[0]]
         return self.make_finding(
-            f"the output of {named_modules(lasting[:1])} has been zero since step {since}, rank {process.rank}",
+            f"the output of {named_modules(lasting[:1])} has been zero since step {since}, {process.display_name}",
             first_step=since,
             rank=process.rank,
             phase="forward",
             module=lasting[0],
-            evidence=[f"zero all over in {LOOKS} looks in a row: {named_modules(lasting, 4)}"],
-            cause="dead units: a bias far below zero, a step that was too large, or an input of zeros",
-            try_next="a lower learning rate, LeakyReLU or GELU there; TD-D findings if the input itself is zero",
+            evidence=[f"all zero in {LOOKS} looks in a row: {named_modules(lasting, 4)}"],
+            cause="dead units: a bias far below zero, an update that was too large, or an input of zeros",
+            try_next="use a lower learning rate, LeakyReLU or GELU; see the TD-D findings if the input itself is zero",
         )

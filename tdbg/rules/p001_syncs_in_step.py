@@ -5,7 +5,7 @@ from collections import Counter
 from tdbg.core.events import Finding
 from tdbg.core.observations.device import StepPlaces
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, ObservingRule, Reported
 
 LOOKS = 3
@@ -53,16 +53,16 @@ class SyncsInStep(ObservingRule[_State]):
             return None
         state.said = True
         return self.make_finding(
-            f"{found[lasting[0]]} waits or copies a step at {lasting[0]}, rank {process.rank}",
+            f"{found[lasting[0]]} waits or copies a step at {lasting[0]}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="train",
             evidence=[
                 f"{LOOKS} looks in a row, the last at step {seen.step}",
                 *[f"{line}: {found[line]} a step" for line in lasting[1:4]],
-                f"all in all {seen.syncs} waits and {seen.copies} copies in that step",
+                f"in total {counted(seen.syncs or 0, 'wait')} and {counted(seen.copies or 0, 'copy')} in that step",
                 *([f"input {joined(seen.inputs, 2)}"] if seen.inputs else []),
             ],
-            cause="a loop that reads one number after the other from the accelerator",
-            try_next="collect on the device and read once a step: torch.stack(values).tolist()",
+            cause="a loop reads single numbers from the accelerator",
+            try_next="collect values on the device and read them once a step: torch.stack(values).tolist()",
         )

@@ -65,44 +65,44 @@ class DataStarved(Rule):
     def _make_wait_finding(self, process: ProcessDir, seen: DataWait) -> Finding:
         return self.make_finding(
             f"waiting for batches of {_loader_name(seen)} takes {seen.share:.0%} of the time between them"
-            f" (median {seen.median_ms:.3g} ms each){_of_the_run(seen)}, rank {process.rank}",
+            f" (median {seen.median_ms:.3g} ms each){_of_the_run(seen)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
                 f"{seen.dataset}: waits of {seen.median_ms:.3g} ms median, {seen.p95_ms:.3g} ms p95,"
-                f" {seen.max_ms:.3g} ms at most, after {seen.count} batches",
+                f" {seen.max_ms:.3g} ms at most, after {counted(seen.count, 'batch')}",
                 _set_up(seen),
             ],
-            cause="batches are made more slowly than they are used",
+            cause="batches are produced more slowly than they are used",
             try_next=_workers_advice(seen),
         )
 
     def _make_start_finding(self, process: ProcessDir, seen: SlowStart) -> Finding:
         return self.make_finding(
             f"waiting for the first batch of a pass over {_loader_name(seen)} takes {seen.starting:.0%} of the"
-            f" run's time ({seen.first_s} s each), rank {process.rank}",
+            f" run's time ({seen.first_s} s each), {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
-            evidence=[f"{seen.dataset}: {seen.count} passes", _set_up(seen)],
-            cause="workers start anew for every pass",
-            try_next="persistent_workers=True, or longer passes",
+            evidence=[f"{seen.dataset}: {counted(seen.count, 'pass')}", _set_up(seen)],
+            cause="workers are started again for every pass",
+            try_next="set persistent_workers=True, or use longer passes",
         )
 
     def _make_transform_finding(self, process: ProcessDir, seen: TransformSlow) -> Finding:
         return self.make_finding(
             f"transform {seen.slow} takes {seen.slow_share:.0%} of each fetch while the step"
-            f" waits for data, rank {process.rank}",
+            f" waits for data, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.pipeline}: {seen.slow_ms} ms a sample, over {seen.samples} samples",
+                f"{seen.pipeline}: {seen.slow_ms} ms a sample, over {counted(seen.samples, 'sample')}",
                 f"{seen.wait_share:.0%} of the time went into waiting for batches",
             ],
             cause="one transform is slower than all the rest",
-            try_next="do it once beforehand, on smaller images, or on the accelerator for a whole batch",
+            try_next="run it once in advance, on smaller images, or on the accelerator for a whole batch",
         )
 
 
@@ -126,5 +126,5 @@ def _workers_advice(seen: DataWait) -> str:
     if workers == 0:
         return f"num_workers={max(min(cores, 8), 1)}, persistent_workers=True"
     if workers < cores:
-        return f"num_workers up to the {cores} cores, then prefetch_factor=4"
+        return f"num_workers up to the {counted(cores, 'core')}, then prefetch_factor=4"
     return "the workers use all cores: make a sample cheaper (smaller files, decode once, cache); prefetch_factor=4"

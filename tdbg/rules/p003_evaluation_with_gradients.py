@@ -43,12 +43,12 @@ class EvaluationWithGradients(KindsRule):
         evidence += [f"memory grew by {grown_mb:g} MB in the pass"] if grown_mb > 0 else []
         found = self.make_finding(
             f"evaluation builds graphs nobody uses: pass {seen.number} after step {seen.step},"
-            f" {counted(seen.calls, 'call')}, rank {process.rank}",
+            f" {counted(seen.calls, 'call')}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="eval",
             evidence=evidence,
             cause="the pass runs outside of torch.no_grad()",
-            try_next="with torch.no_grad(): around the pass",
+            try_next="put `with torch.no_grad():` around the pass",
         )
         return [("graphs", found)]

@@ -73,11 +73,11 @@ class ProfileIncomplete(KindsRule):
 
     def _make_missing_finding(self, process: ProcessDir, why: str, windows: int, had: list[str]) -> Finding:
         return self.make_finding(
-            f"{'not all' if windows else 'nothing'} was profiled on rank {process.rank}: {why}",
+            f"{'not all' if windows else 'nothing'} was profiled on {process.display_name}: {why}",
             rank=process.rank,
             phase="profile",
             evidence=had,
             try_next="raise --disk-budget, or record fewer steps, or a lighter --kind"
             if why == BUDGET_USED
-            else "let it run longer, or choose earlier and fewer steps: --wait, --active, --window",
+            else "run longer, or choose earlier or fewer steps: --wait, --active, --window",
         )

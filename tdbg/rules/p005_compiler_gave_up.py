@@ -47,12 +47,12 @@ class CompilerGaveUpRule(KindsRule):
             more = f" and {counted(len(places) - 1, 'further function')}" if len(places) > 1 else ""
             what = "reached its recompile limit for" if kind == "limit" else "could not compile"
             found = self.make_finding(
-                f"torch.compile {what} {places[0]}{more}, rank {process.rank}",
+                f"torch.compile {what} {places[0]}{more}, {process.display_name}",
                 first_step=seen.step,
                 rank=process.rank,
                 phase="forward",
                 evidence=[f"{place}: {reason}" for place, reason in zip(places, reasons, strict=False)],
-                cause="a value that changes from call to call is a constant to the compiler"
+                cause="the compiler treats a value that changes from call to call as a constant"
                 if kind == "limit"
                 else "the compiler or its backend failed, and the function runs as plain Python",
                 try_next="TORCH_LOGS=recompiles prints every reason"

@@ -39,7 +39,7 @@ class GraphBreaksRule(KindsRule):
             return
         found = self.make_finding(
             f"torch.compile breaks its graph in {counted(seen.breaks, 'place')} ({counted(seen.graphs, 'graph')}),"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding, Start
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
-from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import ranges
 from tdbg.rules.view import View
@@ -78,6 +77,6 @@ class UnevenRanks(Rule):
             first_step=last,
             rank=laggard,
             evidence=[absent] if absent and uneven else [],
-            cause="the rank named first stopped on its own, or its data ended before the others'",
-            try_next=f"look at rank {laggard} after {counted(last, 'step')}: its exit, its traceback, its log",
+            cause="the rank named first stopped by itself, or its data ended before that of the others",
+            try_next=f"check rank {laggard} after step {last}: its exit code, its traceback, its log",
         )

@@ -116,7 +116,7 @@ class ExceptionRule(Rule):
         for kept in self._swallowed.values():
             self._conclude_swallowed(kept, view)
             if kept.count > 1:
-                times = f"{kept.count:,} times" + (" or more" if self._capped else "")
+                times = f"{counted(kept.count, 'time')}" + (" or more" if self._capped else "")
                 kept.finding.evidence.insert(0, f"{times}, last after step {kept.last_step}")
         return found
 
@@ -229,7 +229,7 @@ def _escape_line(line: str) -> str:
 
 def _process_name(process: ProcessDir, event: Traceback) -> str:
     if process.is_rank:
-        return f"rank {process.rank}"
+        return process.display_name
     if process.rank is None and event.rank is not None:
         return f"rank {event.rank}"
     return process.label if process.rank is not None else f"process {event.pid or process.path.name}"

@@ -59,7 +59,7 @@ class ShortRun(Rule):
     def _make_short_finding(self, found: ProcessView, planned: int) -> Finding:
         source = f" ({found.plan.source})" if found.plan is not None and found.plan.source else ""
         return self.make_finding(
-            f"rank {found.rank} took {found.step:,} of {planned:,} planned steps{source}",
+            f"rank {found.rank} took {found.step:,} of {counted(planned, 'planned step')}{source}",
             severity=self.severity if found.swallowed else "info",
             first_step=found.step,
             rank=found.rank,

@@ -159,7 +159,7 @@ class OutOfStep(Rule):
             phase="collective",
             evidence=evidence,
             cause="collectives meet by their order, not by name: results were mixed up, or the job is stuck",
-            try_next=f"what differs on rank {odd[0]} before that call: a set or dictionary's order, a branch, a caught"
+            try_next=f"find what differs on rank {odd[0]} before that call: a set or dictionary's order, a branch, a caught"
             " exception",
         )
 

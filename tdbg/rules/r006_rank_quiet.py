@@ -213,9 +213,9 @@ class RankQuiet(Rule):
             rank=missing[0],
             phase="collective",
             evidence=[*lines, *([f"stacks: {joined(files, 6)}"] if files else [])],
-            cause="that rank is busy elsewhere, has left the loop, or took another branch than the others",
-            try_next=f"the stacks of rank {missing[0]}"
-            + (f" ({files[0]})" if files and case.missing else ": attach a debugger, it wrote none"),
+            cause="that rank is busy elsewhere, left the loop, or took another branch than the others",
+            try_next=f"look at the stacks of rank {missing[0]}"
+            + (f" ({files[0]})" if files and case.missing else " (it wrote none: attach a debugger)"),
         )
 
 

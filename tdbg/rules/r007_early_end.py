@@ -96,8 +96,8 @@ class EarlyEnd(Rule):
                 *[f"rank {one.found.rank}: step {one.found.step}, {one.how}" for one in failed[:4]],
                 *([f"also ended without an error: {others}"] if others else []),
             ],
-            cause="the rank left the loop on its own: sys.exit, return or break on a condition of its own, or fewer batches",
-            try_next=f"look at what rank {first.rank} did after step {first.step}; have all ranks decide together to end",
+            cause="the rank left the loop by itself: sys.exit, return or break on a local condition, or fewer batches",
+            try_next=f"look at what rank {first.rank} did after step {first.step}; let all ranks decide together to end",
         )
 
 

@@ -157,6 +157,6 @@ class ReplicasDrift(Rule):
                 + ", ".join(f"{figure(first.looks[rank][name][1])} on rank {rank}" for rank in sorted(first.looks)[:4]),
             ],
             cause=cause,
-            try_next="compare what the ranks do before that step: clipping, model.module(...), no_sync, late loading",
+            try_next="compare what the ranks do before that step: clipping, model.module(...), no_sync, loading a checkpoint late",
             grade="from weights",
         )

@@ -9,7 +9,7 @@ from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.observations.rank_batches import BatchChecksums
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.rules import RULES, Rule
 from tdbg.rules._rank_looks import GroupKey, RankLooks
 from tdbg.rules.text import ranges
@@ -118,14 +118,14 @@ class SameBatches(Rule):
             else f"get the same {joined(list(equal), 3)}, but other inputs differ"
         )
         return self.make_finding(
-            f"{ranges(found)} {what}: {ranks.looks} of {ranks.looks} batches looked at were equal, from step"
+            f"{ranges(found)} {what}: {ranks.looks} of {counted(ranks.looks, 'batch')} looked at were equal, from step"
             f" {ranks.first_step} on",
             severity=self.severity if everywhere else "info",
             first_step=ranks.first_step,
             rank=min(found),
             phase="input",
             evidence=[
-                f"input {name}: {len(ranks.inputs[name].values)} different values, each equal on these ranks"
+                f"input {name}: {counted(len(ranks.inputs[name].values), 'different value')}, each equal on these ranks"
                 for name in list(equal)[:3]
             ],
             cause="a loader without a DistributedSampler, or the same seed for the order of all ranks",

@@ -383,7 +383,7 @@ def _capture_line(view: View) -> str:
     if captured is None:
         return ""
     text, has_pages = captured
-    who = f"rank {told[0].rank}: " if len(view.ranks()) > 1 else ""
+    who = f"{told[0].who}: " if len(view.ranks()) > 1 else ""
     return f"{who}{clip(text, 140)}: `tdbg inspect-pages {view.run.path}`" if has_pages else text
 
 

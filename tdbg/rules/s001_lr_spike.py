@@ -122,13 +122,13 @@ class LearningRateSpike(PerProcessRule[_State]):
         )
         return self.make_finding(
             f"learning rate jumped {times:,.0f}x at step {spike.step} ({figure(spike.before)} to"
-            f" {figure(spike.after)}), rank {process.rank}, and {spike.worst or 'loss or gradients became NaN'}",
+            f" {figure(spike.after)}), {process.display_name}, and {spike.worst or 'loss or gradients became NaN'}",
             first_step=spike.step,
             rank=process.rank,
             phase="optimizer",
             evidence=[f"before it: median loss {figure(spike.loss)}, learning rate {figure(spike.before)}", *gap],
-            cause="the update was too large for where the weights were",
-            try_next="find who set the rate: scheduler, resumed optimizer state, config override",
+            cause="the update was too large for the weights at that point",
+            try_next="find what set the rate: scheduler, resumed optimizer state, or a config override",
         )
 
 

@@ -76,12 +76,12 @@ class LearningRateZero(PerProcessRule[_State]):
     def _make_rate_finding(self, process: ProcessDir, state: _State, text: str, step: int, severity: str) -> Finding:
         state.said = True
         return self.make_finding(
-            f"{text}, rank {process.rank}",
+            f"{text}, {process.display_name}",
             severity=severity,
             first_step=step,
             rank=process.rank,
             phase="optimizer",
             evidence=[f"highest rate before: {figure(state.highest)}"],
-            cause="the schedule ended before the training did, or starts at zero and is stepped too seldom",
+            cause="the schedule ended before the training, or starts at zero and is stepped too rarely",
             try_next="compare the scheduler's number of steps with the real one",
         )

@@ -40,11 +40,11 @@ class ScheduleOrder(ObservingRule[Reported]):
         state.said = True
         return self.make_finding(
             f"{seen.scheduler} steps before the optimizer: the rate {figure(seen.skipped_rate)}"
-            f" was never used, rank {process.rank}",
+            f" was never used, {process.display_name}",
             first_step=1,
             rank=process.rank,
             phase="optimizer",
             evidence=[f"it stepped before the first update, and again after update {seen.updates}"],
             cause="scheduler.step() is called before optimizer.step()",
-            try_next="optimizer.step() first, then scheduler.step()",
+            try_next="call optimizer.step() first, then scheduler.step()",
         )

@@ -128,7 +128,7 @@ class ScheduleIdle(Rule):
     ) -> Finding:
         if step_line is not None:
             return self.make_finding(
-                f"{what}, rank {process.rank}",
+                f"{what}, {process.display_name}",
                 first_step=step,
                 rank=process.rank,
                 phase="optimizer",
@@ -138,12 +138,12 @@ class ScheduleIdle(Rule):
                 try_next="look at the condition of that line; nothing is wrong where it waits for a worse result",
             )
         return self.make_finding(
-            f"{what}, rank {process.rank}",
+            f"{what}, {process.display_name}",
             first_step=step,
             rank=process.rank,
             phase="optimizer",
             evidence=[detail],
-            cause="the optimizer was built anew after the scheduler"
+            cause="the optimizer was recreated after the scheduler"
             if elsewhere
             else "scheduler.step() is never called",
             try_next="build the scheduler from the optimizer in use" if elsewhere else "call scheduler.step()",

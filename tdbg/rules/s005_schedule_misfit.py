@@ -87,7 +87,7 @@ class ScheduleMisfit(ObservingRule[_State]):
         crowded = seen.kind == "crowded"
         where = "" if crowded else " of the first epoch"
         return self.make_finding(
-            f"{seen.scheduler}{length} was over after {counted(seen.updates, 'update')}{where}, rank {process.rank}",
+            f"{seen.scheduler}{length} was over after {counted(seen.updates, 'update')}{where}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="optimizer",
@@ -114,7 +114,7 @@ class ScheduleMisfit(ObservingRule[_State]):
     def _make_barely_finding(self, process: ProcessDir, state: _State, steps: int) -> Finding:
         return self.make_finding(
             f"{state.scheduler} of {counted(state.planned, 'step')} had barely begun after {counted(steps, 'update')},"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=1,
             rank=process.rank,
             phase="optimizer",

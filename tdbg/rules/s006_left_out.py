@@ -50,14 +50,14 @@ class LeftOut(ObservingRule[Reported]):
         else:
             what = f"{counted(seen.twice_count or 0, 'parameter')} updated by two optimizers: {joined(names, 3)}"
         return self.make_finding(
-            f"{what}, rank {process.rank}",
+            f"{what}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="optimizer",
             module=names[0].rpartition(".")[0] if names else "",
             evidence=[seen.text()],
-            cause="the optimizer was built before the layer, or its list of parameters misses it"
+            cause="the optimizer was built before the layer, or its parameter list leaves the layer out"
             if seen.forgotten
             else "two optimizers were given the same parameters",
-            try_next="build the optimizer last, or add_param_group; freeze with requires_grad_(False) what is not meant",
+            try_next="build the optimizer last, or call add_param_group; freeze parameters that must not train with requires_grad_(False)",
         )

@@ -50,7 +50,7 @@ class WeightsStuck(ObservingRule[Reported]):
         half = dtype in HALF
         return self.make_finding(
             f"{counted(lasting['count'], 'sampled parameter')} unchanged since step {lasting['since']}"
-            f" ({dtype}, lr {figure(lasting.get('lr'))}): {joined(names, 3)}, rank {process.rank}",
+            f" ({dtype}, lr {figure(lasting.get('lr'))}): {joined(names, 3)}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="optimizer",
@@ -59,7 +59,7 @@ class WeightsStuck(ObservingRule[Reported]):
             cause=f"the updates are smaller than {dtype} can add to these weights"
             if half
             else "the optimizer's step does not reach these weights, or its rate is far too small",
-            try_next="float32 weights with autocast, stochastic rounding, or a larger learning rate for them"
+            try_next="use float32 weights with autocast, stochastic rounding, or a larger learning rate for them"
             if half
-            else "see that the optimizer holds these very tensors, and what its step does",
+            else "check that the optimizer holds these tensors, and what its step does",
         )

@@ -42,11 +42,11 @@ class RateHigh(ObservingRule[Reported]):
         state.said = True
         return self.make_finding(
             f"learning rate {figure(float(seen.highest))} with {seen.optimizer} at step"
-            f" {seen.step}, rank {process.rank}",
+            f" {seen.step}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="optimizer",
             evidence=[f"above {figure(seen.above)} in 3 recorded steps; {seen.text()}"],
-            cause="a rate written without its exponent, meant for SGD, or scaled twice",
-            try_next="1e-5 to 1e-2 is usual",
+            cause="a rate written without its exponent, intended for SGD, or scaled twice",
+            try_next="use a rate from 1e-5 to 1e-2, as is usual",
         )

@@ -60,7 +60,7 @@ class EarlyStoppingAstray(KindsRule):
         cause, try_next = CAUSES[seen.fault]
         words = {"better": seen.better, "metric": seen.metric or "the metric", "greater": seen.better == "max"}
         found = self.make_finding(
-            f"{self._format_title(seen)}, at step {seen.step}, rank {process.rank}",
+            f"{self._format_title(seen)}, at step {seen.step}, {process.display_name}",
             first_step=seen.since,
             rank=process.rank,
             phase="eval",

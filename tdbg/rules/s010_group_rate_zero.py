@@ -87,7 +87,7 @@ class GroupRateZero(ObservingRule[_State]):
         held = f"{joined(names, 3)}" if names else counted(int(group["trainable"]), "parameter")
         return self.make_finding(
             f"group {index} of {group['optimizer']} has had a learning rate of 0 since step {state.first_step}: {held},"
-            f" rank {process.rank}",
+            f" {process.display_name}",
             first_step=state.first_step,
             rank=process.rank,
             phase="optimizer",

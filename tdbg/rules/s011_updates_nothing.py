@@ -49,12 +49,12 @@ class UpdatesNothing(ObservingRule[Reported]):
         names = f": {joined(seen.names, 3)}" if seen.names else ""
         used = f"{counted(seen.graded, 'parameter')} of {seen.root}" if seen.graded else f"parameters of {seen.root}"
         return self.make_finding(
-            f"{seen.optimizer} has updated nothing since step {seen.since}: {what}, rank {process.rank}",
+            f"{seen.optimizer} has updated nothing since step {seen.since}: {what}, {process.display_name}",
             first_step=seen.since,
             rank=process.rank,
             phase="optimizer",
             evidence=[
-                f"no gradient in any of its {counted(seen.held, 'parameter')} in {seen.updates} updates in a row",
+                f"no gradient in any of its {counted(seen.held, 'parameter')} in {counted(seen.updates, 'update')} in a row",
                 f"{used} have gradients that no optimizer uses{names}",
             ],
             cause=cause,

@@ -11,6 +11,7 @@ from tdbg.core.observations import Observed
 from tdbg.core.observations.backward import LossGraph
 from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule, read_observations
 from tdbg.rules.text import figure
 from tdbg.rules.view import finite
@@ -145,7 +146,7 @@ class LearnsNothing(ObservingRule[_State]):
         guessing = math.log(classes)
         what = "that of guessing" if abs(mean - guessing) <= WITHIN * guessing else "no better than at first"
         evidence = [
-            f"mean of the last {len(state.losses)} losses: {figure(mean)}; of the first {len(state.first)}: {figure(_mean(state.first))}",
+            f"mean of the last {counted(len(state.losses), 'loss')}: {figure(mean)}; of the first {len(state.first)}: {figure(_mean(state.first))}",
             f"learning rate {figure(state.rate)}",
         ]
         if state.norms:
@@ -153,15 +154,15 @@ class LearnsNothing(ObservingRule[_State]):
         if state.ratio is not None:
             evidence.append(f"update to weight {figure(state.ratio)} (median of the sampled weights)")
         return self.make_finding(
-            f"the loss is {what} after {step} steps: {figure(mean)}, ln({classes} classes) = {figure(guessing)},"
-            f" rank {process.rank}",
+            f"the loss is {what} after {counted(step, 'step')}: {figure(mean)}, ln({counted(classes, 'class')}) = {figure(guessing)},"
+            f" {process.display_name}",
             severity=severity,
             first_step=step,
             rank=process.rank,
             phase="loss",
             evidence=evidence,
             cause=_suspect(state),
-            try_next="overfit one batch of 8 samples; print inputs beside their labels as the loss gets them",
+            try_next="overfit one batch of 8 samples; print the inputs and labels that the loss receives",
             grade="statistical",
         )
 

@@ -20,7 +20,7 @@ def silence(run: RunDir, *, over: bool = True) -> tuple[str, str] | None:
         return None
     if (run.path / ERRORS_LOG).exists():
         why = boot_error(run)
-        return "no process reported: tdbg could not wake up in it" + (
+        return "no process reported: tdbg could not start in it" + (
             f": {why}" if why else ""
         ), f"see {ERRORS_LOG} in the run directory"
     if (run.path / IMPORTING).exists():

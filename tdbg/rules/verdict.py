@@ -150,7 +150,7 @@ class Verdict:
         if self.ranks:
             steps = max(row["steps"] or row["evals"] for row in self.ranks)
             unit = "evaluation call" if steps and not any(row["steps"] for row in self.ranks) else "step"
-            who = f"{self.trainings} training processes without a process group" if self.trainings else ""
+            who = f"{counted(self.trainings, 'training process')} without a process group" if self.trainings else ""
             steps = max(steps, *(row["steps"] for row in self.others)) if who else steps
             least = unit != "step" and any(row["evals_at_least"] for row in self.ranks)
             done = f"{'at least ' if least else ''}{counted(steps, unit)}"

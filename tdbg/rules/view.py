@@ -132,7 +132,9 @@ class ProcessView:
 
     @property
     def who(self) -> str:
-        """How the process is named to people: ``rank 3``, ``rank 3 attempt 1``, or its folder."""
+        """How the process is named to people: ``rank 3``, ``rank 3 attempt 1``, ``process vm-77``, or its folder."""
+        if self.rank is None:
+            return self.process.display_name
         if not self.process.is_rank:
             return self.process.label
         return f"rank {self.rank}" + (f" attempt {self.process.attempt}" if self.process.attempt else "")

@@ -108,7 +108,7 @@ def watched_line(row: WatchedRow | None, level: str) -> str:
     if row["checkpoints"]:
         parts.append(counted(row["checkpoints"], "checkpoint"))
     seen = ", ".join(parts) or "no step and no evaluation"
-    seen += f", on each of {row['ranks']} ranks" if row["ranks"] > 1 and parts else ""
+    seen += f", on each of {counted(row['ranks'], 'rank')}" if row["ranks"] > 1 and parts else ""
     hooked = (
         f"; hooks on modules for {row['hooked_pct']:.0f} % of the time (short calls)"
         if round(row["hooked_pct"]) < 99

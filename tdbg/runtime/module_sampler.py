@@ -343,7 +343,7 @@ class ModuleSampler:
         elif compiled:
             self.monitor.note(
                 "modules-compiled",
-                "modules inside a compiled model are not looked at: --flag FORWARD runs such steps eagerly",
+                "modules inside a compiled model are not recorded: --flag FORWARD runs such steps eagerly",
             )
         found = [
             (module, self._place(path, module))

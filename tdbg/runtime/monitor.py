@@ -577,9 +577,7 @@ class Monitor(State):
 
     def _forget_rehearsal(self) -> None:
         """A step on tensors without data (a dry run on the meta device) is none; what was gathered of it goes."""
-        self.note(
-            "meta-steps", "steps on the meta device, or on fake tensors, are not counted: they compute shapes alone"
-        )
+        self.note("meta-steps", "steps on the meta device or on fake tensors are not counted: they compute only shapes")
         if self.active:
             self.losses.last.drop()
             self.calls.clear()

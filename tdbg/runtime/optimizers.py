@@ -69,7 +69,7 @@ class Optimizers:
         if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not self._wanted:
             self._main = weakref.ref(optimizer)
             name = type(optimizer).__name__
-            self._note("step-optimizer", f"the optimizer counted so far rests; {name} counts from now on")
+            self._note("step-optimizer", f"the optimizer counted so far is idle; steps of {name} count from now on")
 
     def miss(self) -> None:
         """Say so, if only others than the optimizer that was asked for have stepped."""

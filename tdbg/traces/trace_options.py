@@ -6,6 +6,7 @@ from pathlib import Path
 from tdbg.core.command_spec import Args, Argument, Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.output_file import check_output_file
+from tdbg.core.tables import counted
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 
@@ -102,7 +103,7 @@ def load_summaries(found: Sequence[TraceFile], *, trees: bool = False) -> list[t
             say(safe(f"{one.path.name}: {problem}"))
         good.append((one, read))
     if not good:
-        raise TdbgError(f"none of {len(found)} traces can be read", "the lines above say why")
+        raise TdbgError(f"none of {counted(len(found), 'trace')} can be read", "the lines above say why")
     return good
 
 

@@ -45,7 +45,7 @@ def test_install_says_what_it_wrote_and_a_second_call_writes_nothing(
     assert main(["completions", "install", "--shell", shell]) == 0
     files = [SCRIPT[shell], *([STARTUP[shell]] if shell in STARTUP else [])]
     expected = [f"written: {home / name}" for name in files]
-    assert capsys.readouterr().out.splitlines() == [*expected, f"a new {shell} has them"]
+    assert capsys.readouterr().out.splitlines() == [*expected, f"start a new {shell} to use them"]
     before = {name: (home / name).read_bytes() for name in files}
     assert main(["completions", "install", "--shell", shell]) == 0
     assert capsys.readouterr().out == f"the completions for {shell} are up to date\n"

@@ -92,7 +92,7 @@ def test_a_killed_and_a_foreign_file_are_read_as_far_as_they_go(run):
     with path.open("ab") as file:
         file.write(b'{"loss": 1}\n{"t":1,"step":31,"values":{"train/loss":0.')
     done = tdbg("show", path)
-    assert done.returncode == 0 and "2 lines passed over" in done.stderr
+    assert done.returncode == 0 and "2 lines skipped" in done.stderr
     assert next(one for one in table(done) if one["key"] == "train/loss")["step"] == "30"
 
 

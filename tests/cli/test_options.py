@@ -229,7 +229,7 @@ def test_the_program_may_read_any_value_of_a_flag_that_it_knows(
         (["--html", "FOLDER"], "is a folder"),
         (["--html", "FILE/page.html"], "Not a directory"),
         (["--to", ""], "--to is empty"),
-        (["--markdown", "--json"], "cannot both be"),
+        (["--markdown", "--json"], "exclude each other"),
         (["--all", "FOLDER"], "is not a run directory"),
     ],
 )

@@ -181,7 +181,7 @@ def test_json_and_markdown_cannot_both_be(run, capsys):
     assert main(["report", str(run.run.path), "--json", "--markdown"]) == 2
     said = capsys.readouterr()
     assert said.out == "" and said.err.splitlines() == [
-        "tdbg: --json and --markdown cannot both be",
+        "tdbg: --json and --markdown exclude each other",
         "tdbg: choose one",
     ]
     assert main(["report", str(run.run.path), "--markdown", "--json", "--note", "x"]) == 2

@@ -152,7 +152,7 @@ def test_the_real_traces_are_shown(tmp_path):
 def test_an_accelerators_figures(tmp_path):
     events = [step(1, 0, 100), launch(5, 2, 1), gpu("ampere_sgemm_128x64_nn", 10, 50, 1)]
     done = tdbg("show", write(tmp_path / "t.json", events))
-    assert "accelerator: busy 100.0% of 0.05 ms, 1 launches" in done.stdout
+    assert "accelerator: busy 100.0% of 0.05 ms, 1 launch" in done.stdout
     assert "kernels start 3 us after their launch (median), 3 us (p90)" in done.stdout
     assert "bound by launches: 0.0% of the time nothing runs and what runs next is not launched yet" in done.stdout
     assert "matrix kernels: 0.05 ms, 0% of it on tensor cores by their names" in done.stdout

@@ -55,7 +55,7 @@ def test_a_window_that_cannot_be(text: str) -> None:
         ({"profile_kind": "lite"}, "--kind cannot be"),
         ({"profile_window": "0"}, "write 1:1"),
         ({"flags": ["PROFILER"], "steps": "4"}, "--window 4:6"),
-        ({"flags": ["PROFILER"], "every": 2}, "--every is for"),
+        ({"flags": ["PROFILER"], "every": 2}, "--every selects steps for"),
         ({"profile_active": MAX_STEPS + 1}, str(MAX_STEPS)),
         ({"profile_active": 0}, "1"),
         ({"profile_window": "5:7", "profile_active": 2}, "leave one of them out"),

@@ -621,7 +621,10 @@ def test_an_output_that_cannot_be_stored_is_told_once_and_listed(
         "tdbg: not stored: ones/odd: a Nowhere cannot be stored; the other outputs are kept"
     ]
     assert main(["inspect-pages", "ls", str(tmp_path)]) == 0
-    assert "tdbg: not stored, of 4 datapoints: ones/odd: a Nowhere cannot be stored" in capsys.readouterr().err
+    assert (
+        "tdbg: 4 datapoints have outputs that were not stored: ones/odd: a Nowhere cannot be stored"
+        in capsys.readouterr().err
+    )
     assert main(["inspect-pages", "ls", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data"]["refused"] == {"ones/odd: a Nowhere cannot be stored": 4}
 

@@ -185,7 +185,7 @@ def test_a_wrong_word_is_told_before_the_start(watched: Runner) -> None:
         (["--capture", "conv", "--capture-epochs", "0"], "capture-epochs cannot be '0'"),
         (["--capture", "conv", "--level", "off"], "at level off nothing is captured"),
         (["--capture", "conv", "--capture-on", "TD-X99"], "TD-X99"),
-        (["--capture-every", "2"], "--capture-every is there, and no --capture"),
+        (["--capture-every", "2"], "--capture-every needs --capture"),
     ):
         result = watched(program("layers"), options)
         assert result.code == 2 and text in result.stderr, result.stderr

@@ -67,7 +67,7 @@ def test_no_bucket_is_said_once_and_costs_the_run_nothing(
         ([*CAPTURE, "--capture-upload", "/tmp/runs"], "capture-upload: '/tmp/runs' is no URL"),
         ([*CAPTURE, "--capture-upload", "nowhere://x/y"], "no store is named nowhere://"),
         ([*CAPTURE, "--exec", "--capture-upload", "s3://bucket/runs"], "--capture-upload needs tdbg to stay running"),
-        (["--capture-upload", "s3://bucket/runs"], "--capture-upload is there, and no --capture"),
+        (["--capture-upload", "s3://bucket/runs"], "--capture-upload needs --capture"),
     ],
 )
 def test_a_wrong_place_is_told_before_the_start(watched: Runner, options: list[str], text: str) -> None:

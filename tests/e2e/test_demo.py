@@ -42,7 +42,7 @@ def test_without_a_fault_nothing_is_found(tmp_path: Path) -> None:
     assert result.codes == []
     assert result.stdout.splitlines()[-1].startswith("step  200/200  loss ")
     assert any("1 rank, 200 steps" in line for line in result.said)
-    assert result.said[-1] == "tdbg: next: `tdbg demo --fault backward-nan` plants a fault; see what the verdict says"
+    assert result.said[-1] == "tdbg: next: `tdbg demo --fault backward-nan` plants a fault; then read its verdict"
 
 
 def test_an_unknown_fault_is_wrong_use(tmp_path: Path) -> None:

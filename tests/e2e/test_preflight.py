@@ -30,7 +30,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "own-generator": ("TD-C022", "evaluation differs each time, with the same random numbers too"),
     "custom-gradient": ("TD-G006", "backward of Swish is wrong for input x: "),
     "detached": ("TD-L022", "one batch cannot be overfitted: cross_entropy falls only from "),
-    "functional-dropout": ("TD-C022", "dropout is at work in evaluation: dropout at"),
+    "functional-dropout": ("TD-C022", "dropout is active in evaluation: dropout at"),
 }
 TRIED = {  # kind -> the trial that its healthy twin must go through
     "batch-first": "one sample changed",

@@ -22,7 +22,7 @@ def run(tmp_path: Path) -> RunDir:
         ("", "not a Python program", "tdbg hook install"),
         ("boot/woke", "none of it imported torch", "the command that trains"),
         ("boot/old-python", "older than 3.11", "3.11 or newer"),
-        ("boot/errors.log", "could not wake up", "errors.log"),
+        ("boot/errors.log", "could not start", "errors.log"),
     ],
 )
 def test_the_cause_is_named(run: RunDir, sign: str, cause: str, hint: str) -> None:

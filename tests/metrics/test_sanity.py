@@ -354,7 +354,7 @@ def test_the_command_on_a_file_that_a_kill_tore(tmp_path: Path, capsys: pytest.C
     path.write_bytes(path.read_bytes()[:-20])
     assert run([str(path)]) == 0
     said = capsys.readouterr()
-    assert said.out == "no problem found in 11 rows\n" and "1 line passed over" in said.err
+    assert said.out == "no problem found in 11 rows\n" and "1 line skipped" in said.err
 
 
 def test_explain_knows_them(capsys: pytest.CaptureFixture[str]) -> None:

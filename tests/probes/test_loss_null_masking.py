@@ -76,7 +76,7 @@ def test_counts_of_one_batch() -> None:
     (first, _), (second, text), (third, summary) = found.records()
     assert (first, second, third) == ("INPUT", "INTERNAL", "SUMMARY")
     assert "genus: 4 of 8 null (class == 0); masked 3, of the nulls 3 = 75 % [30.1 to 95.4 %], asked 75 %" in text
-    assert summary == "training: 8 targets in 1 tasks, 4 null, 3 masked, schedule at 50 %; no fault found"
+    assert summary == "training: 8 targets in 1 task, 4 null, 3 masked, schedule at 50 %; no fault found"
     assert found.as_dict()["tasks"][0]["interval"] == list(row.interval)
 
 

@@ -117,7 +117,7 @@ WRONG: dict[str, Wrong] = {
         lambda: loss.taxonomy_hierarchy({"cats": {"lion": None}}, always=True), "parents are no names", "child -> parent",
     ),
     "a mean loss": (
-        lambda: loss.class_losses(torch.tensor(1.0), torch.tensor(LABELS), always=True), "1 losses, 8 targets", "'none'",
+        lambda: loss.class_losses(torch.tensor(1.0), torch.tensor(LABELS), always=True), "1 loss, 8 targets", "'none'",
     ),
     "NaN targets": (
         lambda: loss.null_masking(torch.full((8,), NAN), torch.tensor(MASKED), always=True), "neither class indices", "[B]",

@@ -60,7 +60,7 @@ def test_a_boot_that_failed_says_how(stream):
     (run.run.path / "boot").mkdir()
     (run.run.path / "boot" / "errors.log").write_text("7 boot: ValueError: " + "x" * 500 + "\n8 second\n")
     finding = next(found for found in run.judge().findings if found.code == "TD-C003")
-    assert "could not wake up in it: 7 boot: ValueError: xxx" in finding.title and len(finding.title) < 200
+    assert "could not start in it: 7 boot: ValueError: xxx" in finding.title and len(finding.title) < 200
     assert finding.try_next == "see boot/errors.log in the run directory"
 
 
@@ -86,11 +86,11 @@ def test_forward_unseen(one):
     assert "x (rank 0)" in run.judge().notes
 
 
-def test_a_forward_unseen_in_a_process_without_a_rank_names_none(stream):
+def test_a_forward_unseen_in_a_process_without_a_rank_names_the_process(stream):
     run = stream()
     run.emit("other/h-1", Note(code="forward-unseen", text="no module's forward was seen"))
     assert [found.title for found in run.judge().findings if found.code == "TD-C004"] == [
-        "no module's forward was seen"
+        "process h-1: no module's forward was seen"
     ]
 
 
@@ -111,6 +111,7 @@ def test_a_part_that_switched_itself_off(one):
     run.train(rank, [2.0])
     run.emit(rank, ProbeOff(probe="grad-norm", error="TypeError: x"), ProbeOff(probe="grad-norm", error="again"))
     assert only(run).title == "tdbg's grad-norm switched itself off on rank 0: TypeError: x"
+    assert only(run).first_step == 1
 
 
 def test_failures_while_waking_up(one):
@@ -118,7 +119,7 @@ def test_failures_while_waking_up(one):
     run.train(rank, [2.0])
     (run.run.path / "boot").mkdir()
     (run.run.path / "boot" / "errors.log").write_text("boot: ValueError: x\n")
-    assert only(run).title == "tdbg could not wake up in a process: boot: ValueError: x"
+    assert only(run).title == "tdbg could not start in a process: boot: ValueError: x"
 
 
 def test_disk_notes_and_losses(one):

@@ -1,5 +1,7 @@
 """Stories: a cause, and indented below it what followed."""
 
+import itertools
+import random
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -69,6 +71,10 @@ def test_nothing_follows_through_a_finding_that_is_not_there() -> None:
         (Link("B", same=("module",)), {"module": "a.b"}, {"module": "a.b.c"}, True),
         (Link("B", same=("module",)), {"module": "a.b.c"}, {"module": "a.b"}, True),
         (Link("B", same=("module",)), {"module": "a.b"}, {"module": "a.bc"}, False),
+        (Link("B", other=("rank",)), {"rank": 0}, {"rank": 1}, True),
+        (Link("B", other=("rank",)), {"rank": 1}, {"rank": 1}, False),
+        (Link("B", other=("rank",)), {"rank": 0}, {}, False),
+        (Link("B", other=("rank",)), {}, {"rank": 0}, False),
     ],
 )
 def test_the_condition_of_a_link(
@@ -163,3 +169,43 @@ def test_findings_that_could_follow_from_each_other_follow_from_the_earlier() ->
 def test_findings_of_which_no_cause_is_known_stand_alone() -> None:
     findings = [find("A"), find("B"), find("C")]
     assert [story.first.code for story in group_stories(findings, [])] == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize("step", [10, 11, 12, 13, None])
+def test_a_part_that_fails_when_another_rank_ends_comes_after_the_exit(step: int | None) -> None:
+    """A collective of tdbg's own fails on the ranks that are left: the last record of theirs may be of a step before."""
+    quiet = find("TD-R006", "error", 9, rank=0)
+    killed, off = find("TD-R002", "error", 12, rank=1), find("TD-C005", "warning", step, rank=0)
+    follows = step != 10
+    for order in itertools.permutations([off, killed]):
+        assert tell(*order) == ([("TD-R002", ["TD-C005"])] if follows else [("TD-R002", []), ("TD-C005", [])])
+    for order in itertools.permutations([off, quiet, killed]):
+        (cause, followers), *rest = tell(*order)
+        assert (cause, followers) == ("TD-R006", ["TD-R002", "TD-C005"] if follows else ["TD-R002"])
+        assert rest == ([] if follows else [("TD-C005", [])])
+
+
+@pytest.mark.parametrize("more", [{"rank": 1, "step": 12}, {"rank": None, "step": None}])
+def test_a_part_that_failed_on_the_rank_itself_or_at_the_start_does_not_follow_from_its_exit(
+    more: dict[str, int],
+) -> None:
+    killed, off = find("TD-R002", "error", 12, rank=1), find("TD-C005", "warning", **more)
+    assert tell(off, killed) == [("TD-R002", []), ("TD-C005", [])]
+
+
+def test_each_finding_of_a_story_stands_after_its_cause() -> None:
+    """Generated: chains of causes whose steps fall, stay and rise, some of them unknown."""
+    chance = random.Random(7)
+    for _ in range(300):
+        count = chance.randint(2, 7)
+        findings = [find(f"F{at}", step=chance.choice([None, 0, 3, 5, 9])) for at in range(count)]
+        causes = [None, *(chance.choice([None, *range(at)]) for at in range(1, count))]
+        places = list(range(count))
+        chance.shuffle(places)
+        shuffled = [findings[at] for at in places]
+        moved = [None if causes[at] is None else places.index(causes[at]) for at in places]
+        for story in group_stories(shuffled, moved):
+            order = [story.first, *story.followers]
+            for finding in story.followers:
+                cause = causes[findings.index(finding)]
+                assert cause is not None and order.index(findings[cause]) < order.index(finding)

@@ -38,7 +38,7 @@ FAULTS: dict[str, tuple[Observation, str, str, str]] = {
         evaluation(drawn_by="dropout", drawn_at="a.py:3"),
         "TD-C022",
         "warning",
-        "dropout is at work in evaluation: dropout at a.py:3, pass 1 after step 20, Net in eval mode",
+        "dropout is active in evaluation: dropout at a.py:3, pass 1 after step 20, Net in eval mode",
     ),
     "sampling": (evaluation(), "TD-C022", "info", "evaluation draws random numbers: pass 1"),
     "twice": (graph("twice"), "TD-C023", "warning", "softmax before cross_entropy, which applies its own: (8, 5)"),

@@ -5,7 +5,7 @@ import json
 import pytest
 from streams import HOST, Stream
 
-from tdbg.core.events import Note, Observation, Plan, Step, Traceback
+from tdbg.core.events import Note, Observation, Plan, ProbeOff, Step, Traceback
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules.rule_engine import RuleEngine
 
@@ -196,6 +196,17 @@ def test_beside_a_killed_rank_last_records_are_compared(stream, last, told):
     run.child_exit(1, -9)
     titles = [found.title for found in run.judge(1).findings if found.code == "TD-R001"]
     assert titles == ["the last records of the ranks are from different steps: rank 1 at 30, rank 0 at 62"] * told
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_a_rank_that_was_killed_stands_before_what_it_switched_off_on_another(stream, behind):
+    run = stream()
+    for rank, steps in ((0, 5 - behind), (1, 5)):
+        run.train(run.rank(rank, world=2), [2.0] * steps)
+    run.emit("rank0000", ProbeOff(probe="reduce", error="RuntimeError: Connection closed by peer"))
+    run.child_exit(1, -9)
+    (story, *_) = run.judge(1).stories()
+    assert story.first.code == "TD-R002" and "TD-C005" in [found.code for found in story.followers]
 
 
 def test_a_request_to_end_is_info(one):

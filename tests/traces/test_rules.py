@@ -351,7 +351,7 @@ def test_a_save_that_is_marked_needs_no_stacks(tmp_path, name):
     (found,) = advice(tmp_path, marked)[0]
     assert (found.code, found.severity) == ("TD-P113", "warning")
     assert "most of it in a save" in found.title
-    assert any(line.startswith(f"{name}: 1 calls, ") for line in found.evidence)
+    assert any(line.startswith(f"{name}: 1 call, ") for line in found.evidence)
 
 
 def test_a_rank_that_is_slow_in_each_step_is_critical(tmp_path):

@@ -29,7 +29,7 @@ OPTIONS: Options = {
     "by": Option(("--pair-by",), "NAME", "Pair datapoints by key or by order.", old_names=("--by",)),
     "epochs": Option(("--epochs",), "RANGE", "Compare these two epochs: 1,2; or one epoch of two runs."),
     "ranks": Option(("--ranks",), "RANGE", "Compare these two ranks: 0,1; or one rank of two runs."),
-    "top": Option(("--top",), "N", "So many rows in the table of the worst tensors.", least=0),
+    "top": Option(("--top",), "N", "Rows in the table of the worst tensors.", least=0),
     "json": JSON,
 }
 NAMED = 5  # of what one side lacks
@@ -175,14 +175,16 @@ def _print(found: "Divergence", top: int) -> None:
 
 
 def _lines(found: "Divergence") -> list[str]:
-    from tdbg.core.tables import short
+    from tdbg.core.tables import counted, short
 
     lines = [f"A: {short(_called(found.a), 1000)}", f"B: {short(_called(found.b), 1000)}"]
-    what = f"{found.datapoints:,} datapoints, {found.tensors:,} tensors compared"
+    what = f"{counted(found.datapoints, 'datapoint')}, {counted(found.tensors, 'tensor')} compared"
     if found.first is None:
         lines.append(f"{what}: {'all equal within the tolerance' if not found.unreadable else 'none differs'}")
     else:
-        lines.append(f"{what}: {found.differing_tensors:,} differ, in {found.differing_datapoints:,} datapoints")
+        lines.append(
+            f"{what}: {found.differing_tensors:,} differ, in {counted(found.differing_datapoints, 'datapoint')}"
+        )
         lines += _first(found.first)
     lines += _told("only in A", found.only_a) + _told("only in B", found.only_b)
     lines += _told("renamed", {f"{one} -> {other}": count for (one, other), count in found.renamed.items()})
@@ -190,14 +192,16 @@ def _lines(found: "Divergence") -> list[str]:
     for name, alone in (("A", found.alone_a), ("B", found.alone_b)):
         if alone:
             shown = ", ".join(_named(entry) for entry in alone[:NAMED])
-            lines.append(f"{len(alone):,} datapoints only in {name}: {shown}{' ...' if len(alone) > NAMED else ''}")
+            lines.append(
+                f"{counted(len(alone), 'datapoint')} only in {name}: {shown}{' ...' if len(alone) > NAMED else ''}"
+            )
     for text, count in list(found.unreadable.items())[:NAMED]:
-        lines.append(f"cannot be compared: {count:,} tensors: {short(text, 400)}")
+        lines.append(f"cannot be compared: {counted(count, 'tensor')}: {short(text, 400)}")
     return lines
 
 
 def _first(finding: "TensorDifference") -> list[str]:
-    from tdbg.core.tables import short
+    from tdbg.core.tables import counted, short
     from tdbg.pages.read.tensor_values import shown
 
     gap = finding.gap
@@ -211,7 +215,7 @@ def _first(finding: "TensorDifference") -> list[str]:
         )
         lines.append(
             f"    error {gap.error:.3g} (allowed {gap.tolerance:.3g}){at}: {a} became {b}; "
-            f"{gap.differing:,} of {gap.total:,} values differ"
+            f"{gap.differing:,} of {counted(gap.total, 'value')} differ"
         )
     if gap.reason:
         lines.append(f"    {gap.reason}")

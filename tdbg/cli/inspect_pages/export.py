@@ -100,7 +100,7 @@ def _tell(found: "Export") -> None:
         for reason, count in list(reasons.items())[:NAMED]:
             say(f"{what}: {counted(count, 'tensor')}: {short(reason, 400)}")
         if len(reasons) > NAMED:
-            say(f"{what}: {len(reasons) - NAMED} more reasons")
+            say(f"{what}: {counted(len(reasons) - NAMED, 'more reason')}")
 
 
 def _print_json(found: "Export") -> None:

@@ -37,8 +37,8 @@ ARGUMENT = Argument(
     "Optional: a run, a folder of pages or a page; the newest run if left out. Then the condition, as one word.",
 )
 OPTIONS: Options = {
-    "sort": Option(("--sort",), "FIELD", "The largest of this first: a figure, or a sum of several."),
-    "limit": Option(("--limit",), "N", "At most so many; 0: all."),
+    "sort": Option(("--sort",), "FIELD", "Sort by this figure, or by a sum of several, the largest first."),
+    "limit": Option(("--limit",), "N", "Print at most N; 0: all."),
     "layer": Option(("--layer",), "GLOB", "Only layers of this pattern, or below this name; repeatable."),
     **GROUPING,
     **SELECTION,
@@ -150,7 +150,11 @@ def run(args: FindArgs) -> int:
     if members is not None and found:
         shares = _shares(found, looked).items()
         say("; ".join(f"{safe(group)}: {fit:,} of {counted(of, thing)} fit" for group, (fit, of) in shares))
-    say(f"{len(found):,} of {counted(looked.total(), thing)} fit{left}" if found else "nothing fits")
+    say(
+        f"{len(found):,} of {counted(looked.total(), thing)} fit{left}"
+        if found
+        else "no datapoint matches the condition"
+    )
     return troubles.finish() or (0 if found else 1)
 
 

@@ -25,7 +25,7 @@ ARGUMENT = Argument("PATH", "A run, a folder of pages or a page; the newest run 
 OPTIONS: Options = {
     "output": Option(("--output", "-o"), "FILE", "The file to write."),
     **PICKING,
-    "limit": Option(("--limit",), "N", "So many datapoints at most.", least=0),
+    "limit": Option(("--limit",), "N", "At most N datapoints.", least=0),
     "size": Option(("--size",), "SIZE", "Values that the file may hold, before they become text."),
     "force": Option(("--force",), "", "Overwrite a file that is there."),
     "json": Option(("--json",), "", "Print what was written as one JSON document."),

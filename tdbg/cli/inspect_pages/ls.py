@@ -58,9 +58,9 @@ def run(args: LsArgs) -> int:
             _print(pages, found, args)
         say_problems(pages)
         for what, count in found.refused.most_common(TOLD):
-            say(safe(f"not stored, of {counted(count, 'datapoint')}: {what}"))
+            say(safe(f"{counted(count, 'datapoint', 'has')} outputs that were not stored: {what}"))
         if len(found.refused) > TOLD:
-            say(f"and {len(found.refused) - TOLD} more outputs that could not be stored; --json lists them")
+            say(f"and {counted(len(found.refused) - TOLD, 'more output')} that could not be stored; --json lists them")
         if told := shared.describe():
             say(safe(told))
     if not found.datapoints:
@@ -89,9 +89,11 @@ def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
 
 def datapoint_row(datapoint: "Datapoint") -> tuple[object, ...]:
     """A line of the list of datapoints."""
+    from tdbg.core.tables import counted
+
     key: Any = datapoint.key
     if datapoint.keys is not None and datapoint.row is None:
-        key = f"{datapoint.key} ({len(datapoint.keys)} rows)"
+        key = f"{datapoint.key} ({counted(len(datapoint.keys), 'row')})"
     tensors = len(datapoint.layout.pieces) if datapoint.layout else 0
     place = datapoint.rank, datapoint.step, datapoint.epoch, datapoint.phase or None, datapoint.page
     return (key, *place, tensors, datapoint.nbytes)

@@ -18,7 +18,7 @@ OPTIONS: Options = {
     "force": Option(
         ("--ignore-live-writer",),
         "",
-        "Even if the process that writes them seems to live, as on another host.",
+        "Recover even if the writing process may still run, for example on another host.",
         old_names=("--force",),
     ),
     "json": JSON,

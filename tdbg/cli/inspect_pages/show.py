@@ -109,10 +109,13 @@ def _no_path(target: "TensorTarget") -> int:
 
 def _show(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> int:
     from tdbg.core.errors import TdbgError
+    from tdbg.core.tables import counted
 
     found = target.datapoints
     if not 0 <= args.nth <= len(found):
-        raise TdbgError(f"--nth {args.nth}: {len(found)} datapoints have the key {target.key}", "count from 1")
+        raise TdbgError(
+            f"--nth {args.nth}: {counted(len(found), 'datapoint', 'has')} the key {target.key}", "count from 1"
+        )
     if args.nth:
         found = [found[args.nth - 1]]
     shown = [(one, [one.tensors[path] for path in target.tensors if path in one.tensors]) for one in found]
@@ -132,16 +135,16 @@ def _show(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> int:
 
 def _print_list(found: "Sequence[Datapoint]") -> int:
     from tdbg.cli.inspect_pages.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.core.tables import print_table
+    from tdbg.core.tables import counted, print_table
 
     print_table(("nth", *DATAPOINT_COLUMNS), ((nth, *datapoint_row(one)) for nth, one in enumerate(found, 1)))
-    say(f"{len(found)} datapoints have this key: choose with --rank, --step, --epoch or --nth")
+    say(f"{counted(len(found), 'datapoint', 'has')} this key: choose with --rank, --step, --epoch or --nth")
     return 0
 
 
 def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs, screen: "Screen") -> int:
     """A line a tensor, or a layer of which figures alone were kept."""
-    from tdbg.core.tables import print_table, shape
+    from tdbg.core.tables import counted, print_table, shape
     from tdbg.pages.stats.value_stats import recorded
 
     several = len(shown) > 1
@@ -167,7 +170,7 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs
     if rows:
         print_table((*columns, *names), rows)
     if several:
-        say(f"{len(shown)} datapoints have this key: choose with --rank, --step, --epoch or --nth")
+        say(f"{counted(len(shown), 'datapoint', 'has')} this key: choose with --rank, --step, --epoch or --nth")
     return code
 
 
@@ -251,11 +254,11 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, scre
 
 def figure_lines(figures: "ValueStats", *, exact: bool) -> "Iterator[str]":
     """The figures in three lines."""
-    from tdbg.core.tables import cell
+    from tdbg.core.tables import cell, counted
     from tdbg.pages.stats.value_stats import QUANTILE_NAMES
 
     share = "" if figures.zero_share is None else f", zero {figures.zero:,} ({figures.zero_share:.1%})"
-    yield (f"{figures.count:,} values: nan {figures.nan:,}, inf {figures.inf:,}{share}")
+    yield (f"{counted(figures.count, 'value')}: nan {figures.nan:,}, inf {figures.inf:,}{share}")
     if figures.mean is None:
         return
     named = ("mean", "std", "min", "max", "absmax")

@@ -70,11 +70,11 @@ def run(args: DumpArgs) -> int:
 
     form = args.form or "json"
     if args.json and form != "json":
-        raise TdbgError(f"--json and --format {form} cannot both be", "choose one")
+        raise TdbgError(f"--json and --format {form} exclude each other", "choose one")
     if form not in WRITERS:
         raise TdbgError(f"--format cannot be {form!r}", f"write one of: {', '.join(WRITERS)}")
     if args.series and args.states:
-        raise TdbgError("--series and --states cannot both be", "choose one")
+        raise TdbgError("--series and --states exclude each other", "choose one")
     until = _step(args.step)
     if args.states:
         return _states(args, until)

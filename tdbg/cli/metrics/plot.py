@@ -25,7 +25,7 @@ ARGUMENT = Argument(
 )
 OPTIONS: Options = {
     "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "smooth": Option(("--smooth",), "WEIGHT", "Weight of what was before, from 0 to less than 1, such as 0.9."),
+    "smooth": Option(("--smooth",), "WEIGHT", "Weight of the earlier values, from 0 to less than 1, such as 0.9."),
     "html": Option(("--html",), "FILE", "Write one HTML file with graphs, that opens without a network."),
     "force": Option(("--force",), "", "With --html: overwrite a file that is there."),
     "height": Option(("--height",), "N", "Lines of a graph in the terminal."),
@@ -122,14 +122,14 @@ def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> N
     import shutil
 
     from tdbg.core.output import say
-    from tdbg.core.tables import safe
+    from tdbg.core.tables import counted, safe
     from tdbg.metrics.metrics_options import label
     from tdbg.metrics.render.braille_plot import draw_graph
 
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
     for number, (key, those) in enumerate(curves.items()):
         if number >= most:
-            say(f"{len(curves) - most} more keys are left out: name keys or globs to see them")
+            say(f"{counted(len(curves) - most, 'more key', 'is')} left out: name keys or globs to see them")
             break
         print(
             f"{'' if not number else chr(10)}{label(key, 200)}  {safe(', '.join(_named(one, those) for one in those[:8]))}"

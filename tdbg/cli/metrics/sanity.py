@@ -24,7 +24,7 @@ HELP = """Say what is wrong with the metrics of a run.
     """
 OPTIONS: Options = {
     "ranks": SELECTION["ranks"],
-    "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
+    "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding of this severity or worse."),
     "json": JSON,
 }
 

@@ -88,7 +88,7 @@ def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) ->
     if not rows:
         return
     ranks = sorted(found.last)
-    several = f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
+    several = f" of {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
     end = found.last[ranks[0]]
     epoch = "" if end.epoch is None else f", epoch {end.epoch:g}"
     print_lines([f"{counted(rows, 'row')}{several}, up to step {end.step:,}{epoch}"])
@@ -106,7 +106,7 @@ def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) ->
     for key, count, rank in bad[:10]:
         say(safe(f"{label(key)}: {counted(count, 'value')} of rank {rank} not finite"))
     if found.left_out:
-        say(f"{found.left_out:,} values of further keys are left out: there are too many keys")
+        say(f"{counted(found.left_out, 'value')} of further keys are left out: there are too many keys")
 
 
 def _lines(by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool) -> "Iterator[Sequence[object]]":

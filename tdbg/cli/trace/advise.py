@@ -10,7 +10,7 @@ from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 if TYPE_CHECKING:
     from tdbg.traces.rules import Abstain, Advice
 
-HELP = """Say what would make a step shorter, with the evidence for it.
+HELP = """Advise how to make a step shorter, with the evidence.
 
     Every rule has a signal, a threshold and a source, and tells what could be gained at most. A rule whose signal is
     not in the trace says nothing, and on stderr stands why; the profiler's own synchronisation never counts. Traces

@@ -172,8 +172,8 @@ def _told(one: "Baseline") -> str:
     from statistics import median
 
     lengths = one.lengths
-    ranks = f" of {len(one.ranks)} ranks" if len(one.ranks) > 1 else ""
-    ranks += f" of {len(one.medians)} runs" if len(one.medians) > 1 else ""
+    ranks = f" of {counted(len(one.ranks), 'rank')}" if len(one.ranks) > 1 else ""
+    ranks += f" of {counted(len(one.medians), 'run')}" if len(one.medians) > 1 else ""
     spread = f"{ms(min(lengths))} to {ms(max(lengths))}, half of them within {ms(median_deviation(lengths))}"
     return f"{short(one.name)}: {counted(len(lengths), 'step')}{ranks}, median {ms(median(lengths))} ms ({spread})"
 

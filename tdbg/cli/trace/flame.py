@@ -28,10 +28,10 @@ OPTIONS: Options = {
     "top": Option(
         ("--top",),
         "N",
-        "So many rows, those with most time; 40 if left out, and with --folded all.",
+        "Print N rows, those with the most time; 40 if left out, all with --folded.",
         shows_default=False,
     ),
-    "depth": Option(("--depth",), "N", "So many levels; all if left out.", shows_default=False),
+    "depth": Option(("--depth",), "N", "Print N levels; all if left out.", shows_default=False),
     "folded": Option(
         ("--folded",), "", "Print a line a stack and its own microseconds, as flame graph tools read them."
     ),
@@ -64,7 +64,7 @@ def run(args: FlameArgs) -> int:
     if args.depth < 0:
         raise TdbgError("--depth cannot be negative", "write --depth 1 or more")
     if args.folded and args.json:
-        raise TdbgError("--folded and --json are two ways to write it", "leave one of them out")
+        raise TdbgError("--folded and --json exclude each other", "leave one of them out")
     every = load_summaries(select_traces(args), trees=True)
     trees = [(one, read, build_tree(read, args.by)) for one, read in every]
     if args.json:

@@ -29,7 +29,7 @@ HELP = """Show where the time and memory of a step went.
 OPTIONS: Options = {
     **SELECTION,
     "top": Option(("--top",), "N", "Lines of each table."),
-    "shapes": Option(("--shapes",), "", "Tell calls of an operator with other input shapes apart."),
+    "shapes": Option(("--shapes",), "", "Separate calls of an operator by their input shapes."),
     "html": Option(("--html",), "FILE", "Write it as one HTML file, with graphs, that opens without a network."),
     "force": Option(("--force",), "", "Overwrite a file that is there."),
     "perfetto": Option(("--perfetto",), "FILE", "Write the steps shown to a small trace too, for ui.perfetto.dev."),

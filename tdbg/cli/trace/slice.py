@@ -47,7 +47,7 @@ def run(args: SliceArgs) -> int:
     from tdbg.traces.trace_options import check_output_path, is_empty, load_summaries, select_traces
 
     if not args.output:
-        raise TdbgError("the file to write is not named", "name it: -o small.json.gz")
+        raise TdbgError("missing option: -o FILE", "name it: -o small.json.gz")
     args.windows = args.windows or ("all" if args.steps else "last")
     found = select_traces(args)
     path = check_output_path("--output", args.output, found, force=args.force)
@@ -73,7 +73,7 @@ def cut(every: "Sequence[tuple[TraceFile, Summary]]", steps: str, path: "Path") 
     if not parts:
         held = sorted({step.number for _, read in every for step in read.steps if step.number is not None})
         there = f"{held[0]} to {held[-1]}" if held else "none"
-        raise TdbgError(f"no trace holds the steps {steps}", f"those that there are: {there}")
+        raise TdbgError(f"no trace holds the steps {steps}", f"the traces hold: {there}")
     every_number = {step.number for _, _, found in kept for step in found if step.number is not None}
     absent = [text for text, low, high in bounds if not any(low <= number <= high for number in every_number)]
     if absent:

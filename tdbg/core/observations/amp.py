@@ -44,7 +44,7 @@ class PrecisionLoss(Observed):
         if self.updates_skipped is not None:
             text += f", scale {_exact(self.scale)}, {counted(self.updates_skipped, 'update')} skipped so far"
         return (
-            f"{text}; of {self.elements} gradient elements {_percent(self.zero_share)} % are zero,"
+            f"{text}; of {counted(self.elements, 'gradient element')} {_percent(self.zero_share)} % are zero,"
             f" {_percent(self.faint_share)} % below the normal range, {_percent(self.huge_share)} % beyond it"
         )
 
@@ -74,7 +74,9 @@ class UpdateSkipped(Observed):
             text += "; the loss itself is not finite" if self.real == "loss" else "; NaN at every scale"
         if self.bad:
             row = self.bad[0]
-            text += f"; {self.bad_count} gradients not finite ({row['name']}: {row['count']} {row['kind']})"
+            text += (
+                f"; {counted(self.bad_count or 0, 'gradient')} not finite ({row['name']}: {row['count']} {row['kind']})"
+            )
         return text
 
 

@@ -4,6 +4,7 @@ from abc import abstractmethod
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import counted
 
 Range = list[Number | None]
 
@@ -42,7 +43,7 @@ class PipelineMeasured(_OfPipeline):
 
     def text(self) -> str:
         """A few words of each transform."""
-        return f"{self.pipeline}: {'; '.join(self.described)}; {self.samples} samples"
+        return f"{self.pipeline}: {'; '.join(self.described)}; {counted(self.samples, 'sample')}"
 
 
 class _OfTransform(_OfPipeline):
@@ -76,7 +77,7 @@ class TransformMadeNan(_OfTransform):
 
     def fault(self) -> str:
         """In how many samples."""
-        return f"turns finite values into NaN or Inf ({self.count} measured samples)"
+        return f"turns finite values into NaN or Inf ({counted(self.count, 'measured sample')})"
 
 
 class TransformIdle(_OfTransform):
@@ -89,7 +90,7 @@ class TransformIdle(_OfTransform):
 
     def fault(self) -> str:
         """In how many samples."""
-        return f"changed none of {self.count} measured samples"
+        return f"changed none of {counted(self.count, 'measured sample')}"
 
 
 class RangeMistaken(_OfTransform):

@@ -23,7 +23,7 @@ class LayersChosen(_Capturing):
     def text(self) -> str:
         """How many layers, and the first of them."""
         more = " ..." if self.layers[4:] else ""
-        return f"capturing {self.count} layers of {self.root}: {', '.join(self.layers[:4])}{more}"
+        return f"capturing {counted(self.count, 'layer')} of {self.root}: {', '.join(self.layers[:4])}{more}"
 
 
 class LayersMissing(_Capturing):
@@ -103,7 +103,7 @@ class CaptureDone(_Capturing):
         if self.dropped:
             text += f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in self.dropped.items())}"
         if self.skipped:
-            text += f"; not kept, {self.skips or 0:,} times: "
+            text += f"; not kept, {counted(self.skips or 0, 'time')}: "
             text += ", ".join(f"{path} ({why})" for path, why in self.skipped.items())
         if self.not_executed:
             more = " ..." if len(self.not_executed) > 8 else ""

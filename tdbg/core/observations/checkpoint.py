@@ -2,7 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 
 
 class _OfCheckpoint(Observed):
@@ -35,7 +35,7 @@ class _File(_OfCheckpoint):
         """Where, how much, how long, and the numbers in it."""
         text = f"{self.DID} {self.path or 'in memory'}"
         text += f", {self.size_mb:g} MB" if self.size_mb is not None else ""
-        text += f", {self.tensors} tensors" if self.tensors is not None else ""
+        text += f", {counted(self.tensors, 'tensor')}" if self.tensors is not None else ""
         text += f", {self.took_s:.3g} s"
         return text + (f"; {_steps(self.steps)}" if self.steps else "")
 
@@ -114,13 +114,13 @@ class StateLoaded(_OfCheckpoint):
 
     def keys_in_words(self) -> str:
         """How many keys were loaded, and what became of the others."""
-        text = f"{self.placed} of {self.keys} keys loaded"
+        text = f"{self.placed} of {counted(self.keys, 'key')} loaded"
         text += f"; {self.missing_count} missing: {joined(self.missing, 3, self.missing_count)}" if self.missing else ""
         if self.unexpected:
             text += f"; {self.unexpected_count} unexpected: {joined(self.unexpected, 3, self.unexpected_count)}"
         if self.prefixed:
-            all_of = "all" if self.prefixed >= self.given else f"{self.prefixed} of {self.given}"
-            text += f"; {all_of} given keys {'carry' if self.prefix else 'lack'} the prefix {self.prefix or self.lacks}"
+            all_of = "all" if self.prefixed >= self.given else f"{self.prefixed} of"
+            text += f"; {all_of} {counted(self.given, 'given key')} {'carry' if self.prefix else 'lack'} the prefix {self.prefix or self.lacks}"
         text += f"; {len(self.renamed)} may be renamed: {joined(self.renamed, 3)}" if self.renamed else ""
         return text + (f"; {len(self.resized)} of another shape: {joined(self.resized, 3)}" if self.resized else "")
 
@@ -183,7 +183,7 @@ class RunResumed(_OfCheckpoint):
         text = f"resumed from {self.path or 'memory'}: {' and '.join(self.restored)} restored"
         text += f"; recorded {_steps(self.steps)}" if self.steps else ""
         if self.optimizer_step is not None:
-            text += f"; the optimizer has counted {self.optimizer_step:g} updates"
+            text += f"; the optimizer has counted {counted(int(self.optimizer_step), 'update')}"
         if self.fault == "scheduler":
             text += f"; the scheduler's state (at step {self.scheduler_step}) was left in the file"
         if self.fault == "optimizer":
@@ -238,7 +238,7 @@ class SaveMissed(_Warning):
 
     def text(self) -> str:
         """Since when, and how often before."""
-        return f"nothing was saved since step {self.last_step}, after a save every {self.every_steps} steps before"
+        return f"nothing was saved since step {self.last_step}, after a save every {counted(self.every_steps, 'step')} before"
 
 
 def _steps(steps: dict[str, int]) -> str:

@@ -2,7 +2,7 @@
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 
 SHOWN = 8  # dataset indices in a line
 
@@ -127,13 +127,13 @@ class PassEnded(_OfLoader):
     def text(self) -> str:
         """Batches and waits, and what is known of labels, cache and split."""
         text = (
-            f"{self.dataset}: pass {self.passes} of {self.batches} batches, {self.share:.0%} of it waiting,"
+            f"{self.dataset}: pass {self.passes} of {counted(self.batches, 'batch')}, {self.share:.0%} of it waiting,"
             f" waits {self.median_ms:.2f} ms median, {self.p95_ms:.2f} p95, {self.max_ms:.2f} max"
         )
         if self.label_low is not None:
-            text += f"; labels {self.label_low} to {self.label_high}, {self.classes} classes seen"
+            text += f"; labels {self.label_low} to {self.label_high}, {counted(self.classes or 0, 'class')} seen"
         if self.cache_hits is not None:
-            text += f"; cache {self.cache_hits} hits, {self.cache_misses} misses"
+            text += f"; cache {counted(self.cache_hits or 0, 'hit')}, {counted(self.cache_misses or 0, 'miss')}"
         if self.split is not None and len(self.split) > 1:
             text += f"; split {' / '.join(map(str, self.split))} of {self.subset_of}"
         return text
@@ -164,7 +164,7 @@ class DataWait(LoaderSettings):
         of_the_run = f", {self.whole_share:.0%} of the run's time" if self.whole_share is not None else ""
         return (
             f"{self.dataset}, {self.use}: {self.share:.0%} of the time from batch to batch went into waiting for them"
-            f" (median {self.median_ms:.1f} ms){of_the_run}, {self.workers} workers"
+            f" (median {self.median_ms:.1f} ms){of_the_run}, {counted(self.workers or 0, 'worker')}"
         )
 
 
@@ -203,8 +203,8 @@ class RepeatedBatch(_Warning):
     def text(self) -> str:
         """Which batch came again, and how many did."""
         return (
-            f"{self.dataset}: batch {self.batch} holds what batch {self.first} held: {self.repeats} of {self.compared}"
-            " batches compared came again in this pass"
+            f"{self.dataset}: batch {self.batch} holds what batch {self.first} held: {self.repeats} of"
+            f" {counted(self.compared, 'batch')} compared are repeats in this pass"
         )
 
 
@@ -229,7 +229,7 @@ class ConstantInput(_Warning):
     def text(self) -> str:
         """Which tensor, how, and in how many batches."""
         what = f"is {self.value} all over" if self.constant else "holds one sample over and over"
-        return f"{self.dataset}: {self.tensor} {what} in {self.count} of {self.looked} batches looked at"
+        return f"{self.dataset}: {self.tensor} {what} in {self.count} of {counted(self.looked, 'batch')} looked at"
 
 
 class BadValues(_Warning):
@@ -271,7 +271,7 @@ class LabelsOutside(_Warning):
         """The labels' range and the number of classes."""
         return (
             f"{self.dataset}: labels {self.label} from {self.label_low} to {self.label_high}, while the model's output"
-            f" has {self.width} classes"
+            f" has {counted(self.width, 'class')}"
         )
 
 

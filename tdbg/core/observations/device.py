@@ -2,7 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 
 
 class StepPlaces(Observed):
@@ -41,8 +41,8 @@ class StepPlaces(Observed):
         if self.syncs is None:
             return text
         waits = "waits for the accelerator" if self.waits else "calls that would wait on an accelerator"
-        text += f"; {self.syncs} {waits}, {self.copies or 0} copies ({self.copied_mb or 0.0:g} MB)"
-        text += f", {self.conversions or 0} conversions"
+        text += f"; {self.syncs} {waits}, {counted(self.copies or 0, 'copy')} ({self.copied_mb or 0.0:g} MB)"
+        text += f", {counted(self.conversions or 0, 'conversion')}"
         return text + (f"; most: {self.lines[0]}" if self.lines else "")
 
 
@@ -90,4 +90,4 @@ class AcceleratorIdle(_Warning):
 
     def text(self) -> str:
         """How many there are."""
-        return f"{self.accelerators} accelerators can be used, and the model trains on the CPU"
+        return f"{counted(self.accelerators, 'accelerator')} can be used, and the model trains on the CPU"

@@ -3,7 +3,7 @@
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed
 from tdbg.core.observations._module_look import ModuleLook
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 
 Column = list[Number | None] | None
 MAX_SHAPES = 24  # modules whose outputs are described in the line; the fields have all of them
@@ -35,7 +35,7 @@ class ModuleOutputs(ModuleLook):
 
     def text(self) -> str:
         """The range of the outputs, what is wrong with them, the loss, and their shapes where these are new."""
-        text = f"{len(self.rms)} modules{self.extremes}"
+        text = f"{counted(len(self.rms), 'module')}{self.extremes}"
         text += f", {self.bad_count} not finite" + (f" (first: {self.bad[0]})" if self.bad else "")
         if self.dead:
             text += f", {self.dead_count} all zero (first: {self.dead[0]})"
@@ -70,6 +70,6 @@ class AutocastIgnored(Observed):
     def text(self) -> str:
         """How many, and where."""
         return (
-            f"{self.layer_count} linear and convolution layers on {self.layer_device} put out float32 in"
-            f" {self.looks} looks, inside autocast to {self.dtype} on {self.device}"
+            f"{counted(self.layer_count, 'linear and convolution layer')} on {self.layer_device} put out float32 in"
+            f" {counted(self.looks, 'look')}, inside autocast to {self.dtype} on {self.device}"
         )

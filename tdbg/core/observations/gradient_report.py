@@ -5,7 +5,7 @@ from typing import TypedDict
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed, format_number
 from tdbg.core.observations._lasting import Lasting, lasting_row
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 
 WORDS = {  # kind of trouble -> how the line names it
     "none": "without a gradient",
@@ -69,7 +69,7 @@ class GradientNorms(Observed):
         """The total, clipping, both ends, and the parameters in trouble."""
         if not self.finite:
             return "gradients are not finite"
-        text = f"{self.parameters} parameters, total {format_number(self.total)}{self._clipped()}"
+        text = f"{counted(self.parameters, 'parameter')}, total {format_number(self.total)}{self._clipped()}"
         if self.largest is not None:
             text += f", from {format_number(self.smallest, 3)} ({self.smallest_name})"
             text += f" to {format_number(self.largest, 3)} ({self.largest_name})"
@@ -107,4 +107,4 @@ class BadGradients(Observed):
     def text(self) -> str:
         """The first of them."""
         rows = [f"{row['name']} {row['count']} of {row['numel']} ({row['kind']})" for row in self.bad]
-        return f"gradients not finite in {self.bad_count} parameters: {joined(rows, 3, self.bad_count)}"
+        return f"gradients not finite in {counted(self.bad_count, 'parameter')}: {joined(rows, 3, self.bad_count)}"

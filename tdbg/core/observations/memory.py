@@ -2,6 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import counted
 
 PHASES = ("forward", "backward", "update")
 
@@ -125,8 +126,8 @@ class MemoryGrowth(Observed):
     def text(self) -> str:
         """How much, since when, and how many graphs with it."""
         return (
-            f"{self.kind} memory grew {self.grown_mb:,.0f} MB in {self.steps} steps ({self.mb_per_step:.2f} MB a step)"
-            f" since step {self.from_step}; {self.graphs} more tensors with a graph in {self.graph_steps} steps"
+            f"{self.kind} memory grew {self.grown_mb:,.0f} MB in {counted(self.steps, 'step')} ({self.mb_per_step:.2f} MB a step)"
+            f" since step {self.from_step}; {counted(self.graphs, 'more tensor')} with a graph in {counted(self.graph_steps, 'step')}"
             + (f", in {self.holder}" if self.holder else "")
         )
 

@@ -31,7 +31,7 @@ class ModuleTree(Observed):
 
     def text(self) -> str:
         """Size and place of the root, and the tree below it."""
-        head = f"{self.root}: {self.modules} modules, {self.parameters:,} parameters ({self.trainable:,} trainable)"
+        head = f"{self.root}: {counted(self.modules, 'module')}, {counted(self.parameters, 'parameter')} ({self.trainable:,} trainable)"
         head += f", built at {self.built_at} in {self.build_ms:.1f} ms" if self.built_at else ""
         head += "".join(f"; {pair} are one" for pair in self.shared[:3])
         return "\n".join([head, *self.drawn])
@@ -68,7 +68,7 @@ class InitialWeights(Observed):
 
     def text(self) -> str:
         """How many are not finite, too large, small or zero, and which."""
-        return f"{len(self.names)} weights before the first update: {self.described}"
+        return f"{counted(len(self.names), 'weight')} before the first update: {self.described}"
 
 
 class UngradedParameters(Observed):
@@ -92,7 +92,7 @@ class UngradedParameters(Observed):
     def text(self) -> str:
         """How many of how many, and their names."""
         return (
-            f"{self.count} of {self.watched} trainable parameters had no gradient in {counted(self.updates, 'update')}:"
+            f"{self.count} of {counted(self.watched, 'trainable parameter')} had no gradient in {counted(self.updates, 'update')}:"
             f" {', '.join(self.unused)}"
         )
 
@@ -152,7 +152,7 @@ class IdleStatistics(Observed):
         """Which, and after how many batches."""
         momentum = "no momentum" if self.momentum is None else f"momentum {self.momentum:g}"
         return (
-            f"{self.layer_count} batch norm layers with a running mean of zero after {self.batches} batches:"
+            f"{counted(self.layer_count, 'batch norm layer')} with a running mean of zero after {counted(self.batches, 'batch')}:"
             f" {', '.join(self.layers)} ({momentum})"
         )
 

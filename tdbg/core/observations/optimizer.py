@@ -5,6 +5,7 @@ from typing import Any
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed, format_number
 from tdbg.core.observations._lasting import Lasting, lasting_row
+from tdbg.core.tables import counted
 
 Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
 
@@ -31,7 +32,9 @@ class ParameterGroups(Observed):
     def text(self) -> str:
         """Each group with its rate and decay, and what changed."""
         said = "; ".join(map(_words, self.groups[:3])) + (" ..." if len(self.groups) > 3 else "")
-        text = f"{self.optimizer}: {self.parameters} parameters in {self.group_count} groups: {said}"
+        text = (
+            f"{self.optimizer}: {counted(self.parameters, 'parameter')} in {counted(self.group_count, 'group')}: {said}"
+        )
         return text + (f"; changed: {', '.join(self.changed)}" if self.changed else "")
 
 
@@ -53,7 +56,7 @@ class ParameterCoverage(Observed):
 
     def text(self) -> str:
         """How many are left out, and how many held twice."""
-        text = f"{self.left_out_count} of {self.trainable} trainable parameters are in no parameter group"
+        text = f"{self.left_out_count} of {counted(self.trainable, 'trainable parameter', 'is')} in no parameter group"
         if self.left_out:
             more = " ..." if self.left_out_count > 1 else ""
             text += f" ({self.left_out[0]}{more}), {self.left_out_graded} of them get gradients"
@@ -82,7 +85,7 @@ class EmptyUpdates(Observed):
 
     def text(self) -> str:
         """What it holds, and what has gradients."""
-        text = f"{self.optimizer} has updated nothing since step {self.since}: of its {self.held} parameters"
+        text = f"{self.optimizer} has updated nothing since step {self.since}: of its {counted(self.held, 'parameter')}"
         text += f" {self.frozen} are frozen and {self.strangers} not in {self.root}"
         return text + (f", whose {', '.join(self.names[:3])} have gradients" if self.names else "")
 

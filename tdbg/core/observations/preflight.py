@@ -101,7 +101,7 @@ class LastTokenChanged(Trial):
     def outcome(self) -> str:
         """How many earlier outputs changed."""
         return (
-            f"outputs at {self.leaking} of {self.positions} earlier positions change"
+            f"outputs at {self.leaking} of {counted(self.positions, 'earlier position')} change"
             if self.leaking
             else "no earlier output changes"
         )

@@ -50,7 +50,7 @@ class TraceWritten(_Profiling):
         """Steps and bytes, and why there are fewer than were asked for."""
         span = _span(self.first_step, self.last_step) if self.steps else " no whole step"
         text = f"profiled{span} ({self.phase}), {self.bytes / 1e6:.1f} MB"
-        return f"{text}; of {self.wanted} steps only {self.steps}: {self.ended}" if self.ended else text
+        return f"{text}; of {counted(self.wanted, 'step')} only {self.steps}: {self.ended}" if self.ended else text
 
 
 class TraceLost(_Profiling):

@@ -184,7 +184,7 @@ class ScheduleOver(_Warning):
         rate = first_rate(self.rates) + (f", of {self.highest:.4g}" if self.highest is not None else "")
         told = {
             "crowded": f"{counted(self.per_update, 'step')} of it between two updates",
-            "epoch": f"an epoch has {self.batches} batches, and it steps after each",
+            "epoch": f"an epoch has {counted(self.batches or 0, 'batch')}, and it steps after each",
             "collapsed": f"the rate is {rate}, in the first epoch",
         }.get(self.kind, self.kind)
         length = f" of {counted(self.planned, 'step')}" if self.planned is not None else ""
@@ -208,7 +208,7 @@ class SchedulerIdle(_Warning):
         if self.kind == "elsewhere":
             return f"{self.scheduler} steers another optimizer than the one that updates these parameters"
         stays = f": the rate stays {self.rate}" if self.rate else ""
-        return f"{self.scheduler} has never stepped in {self.epochs} epochs{stays}"
+        return f"{self.scheduler} has never stepped in {counted(self.epochs or 0, 'epoch')}{stays}"
 
 
 def first_rate(rates: Rates) -> str:

@@ -92,7 +92,7 @@ class EpochUpdates(_OfLoop):
         if self.carried:
             told.append(f"the last {self.carried} went into the next epoch's first update")
         if self.evaluations:
-            told.append(f"{self.evaluations} calls without gradients")
+            told.append(f"{counted(self.evaluations, 'call')} without gradients")
         return "; ".join(told)
 
 
@@ -137,7 +137,7 @@ class Recomputation(_OfLoop):
 
     def text(self) -> str:
         """How often, how long, and how much memory it saved."""
-        text = f"checkpointed functions ran {self.runs} times, {self.recomputed} of them again for backward"
+        text = f"checkpointed functions ran {counted(self.runs, 'time')}, {self.recomputed} of them again for backward"
         text += f", which took {self.recompute_ms:.3g} ms"
         return text + (
             f" and filled {self.saved_mb:g} MB that were free in between" if self.saved_mb is not None else ""

@@ -56,11 +56,11 @@ class EvaluationPass(Observed):
         text += f", {self.pass_s:.3g} s" if self.pass_s is not None else ""
         text += f"; {self.root} in {self.mode} mode, gradients {self.gradients}"
         if self.graphs:
-            text += f", {self.graphs} graphs built and not used"
+            text += f", {counted(self.graphs, 'graph')} built and not used"
         if self.dropouts or self.norms:
-            text += f", {self.dropouts or 0} dropout and {self.norms or 0} batch norm layers active"
+            text += f", {self.dropouts or 0} dropout and {counted(self.norms or 0, 'batch norm layer')} active"
         if self.drew:
-            text += f"; {self.drew} of {self.compared} calls drew random numbers"
+            text += f"; {self.drew} of {counted(self.compared or 0, 'call')} drew random numbers"
             text += f" in {self.drawn_by} ({self.drawn_at})" if self.drawn_by else ""
         text += f"; host memory {self.host_grown_mb:+g} MB" if self.host_grown_mb is not None else ""
         return text + (f", device {self.device_grown_mb:+g} MB" if self.device_grown_mb is not None else "")
@@ -85,7 +85,7 @@ class EvalModeUpdates(Observed):
         """Since when."""
         return (
             f"{self.root} is updated in eval mode since step {self.since}, after evaluation that followed step"
-            f" {self.evaluated}: {self.dropouts} dropout and {self.norms} batch norm layers off"
+            f" {self.evaluated}: {self.dropouts} dropout and {counted(self.norms, 'batch norm layer')} off"
         )
 
 
@@ -134,4 +134,4 @@ class NoEvaluation(_ForInformation):
 
     def text(self) -> str:
         """In how many epochs."""
-        return f"no evaluation was seen in {self.epochs} epochs"
+        return f"no evaluation was seen in {counted(self.epochs, 'epoch')}"

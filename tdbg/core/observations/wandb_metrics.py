@@ -4,6 +4,7 @@ from typing import Any
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import counted
 
 
 class _OfWandb(Observed):
@@ -67,7 +68,7 @@ class WandbFinished(_OfWandb):
 
     def text(self) -> str:
         """Calls, keys, and the keys that came only once."""
-        text = f"{self.calls} calls, {self.key_count} keys, {self.dropped} calls dropped, in {self.seconds:.2f} s"
+        text = f"{counted(self.calls, 'call')}, {counted(self.key_count, 'key')}, {counted(self.dropped, 'call')} dropped, in {self.seconds:.2f} s"
         return text + (f"; sent once: {_first(self.once)}" if self.once else "")
 
 
@@ -90,7 +91,7 @@ class WandbLogged(_OfWandb):
     def text(self) -> str:
         """The keys with their numbers, what is new, and what is not finite."""
         shown = ", ".join(f"{key} {value}" for key, value in self.values.items()) or ", ".join(self.keys)
-        text = f"{self.key_count} keys in {self.calls} calls: {shown}"
+        text = f"{counted(self.key_count, 'key')} in {counted(self.calls, 'call')}: {shown}"
         text += f"; new: {_first(list(self.new))}" if self.new else ""
         return text + (f"; not finite: {', '.join(self.bad[:3])}" if self.bad else "")
 
@@ -116,7 +117,7 @@ class WandbDroppedCall(_Warning):
         """The step, where the run is, and the keys."""
         return (
             f"step {self.wandb_step} has passed (the run is at {self.current_step}), so wandb drops"
-            f" {', '.join(self.keys[:3])}; {self.dropped} such calls"
+            f" {', '.join(self.keys[:3])}; {counted(self.dropped, 'such call')}"
         )
 
 

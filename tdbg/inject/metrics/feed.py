@@ -176,7 +176,7 @@ class Feed:
         self._leave_out("overhead")
         self.me.note_once(
             "metrics-left-out",
-            "the program logs more often than the budget pays for: some of what it logs is not in metrics.jsonl",
+            "the program logs more often than the overhead budget allows: some of its values are not in metrics.jsonl",
         )
         return False
 

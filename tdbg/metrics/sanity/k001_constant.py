@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.core.tables import counted
 from tdbg.metrics.keys import OF_MACHINE
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series, direction
@@ -46,17 +47,17 @@ class Constant(Rule):
         if not still:
             return
         key, source, those = still[0]
-        more = f", and {len(still) - 1} more metrics" if len(still) > 1 else ""
+        more = f", and {counted(len(still) - 1, 'more metric')}" if len(still) > 1 else ""
         yield self.make_finding(
-            f"{key} was {_last_value(those[0]):g} all {those[0].count} times{source_text(source)}{more}",
+            f"{key} was {_last_value(those[0]):g} all {counted(those[0].count, 'time')}{source_text(source)}{more}",
             [
-                f"{name}: {_last_value(one[0]):g}, {one[0].count} values, the last at step {one[0].last.step}"
+                f"{name}: {_last_value(one[0]):g}, {counted(one[0].count, 'value')}, the last at step {one[0].last.step}"
                 for name, _, one in still
             ],
             rank=those[0].rank,
             phase=those[0].phase or "",
             cause="the update that should feed it is not called, or an old value is logged again",
-            try_next="look where it is updated, and whether the reset comes before the value is read",
+            try_next="check where it is updated, and whether the reset comes before the value is read",
         )
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.core.tables import counted
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series, direction
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text
@@ -48,12 +49,15 @@ class BestStuck(Rule):
                 if text:
                     yield self.make_finding(
                         f"{key} stayed {best.last.value:g} while {base} {text}{source_text(source)}",
-                        [f"{key}: {best.count} values, all {best.last.value:g}", f"{base}: {plain.count} values"],
+                        [
+                            f"{key}: {counted(best.count, 'value')}, all {best.last.value:g}",
+                            f"{base}: {counted(plain.count, 'value')}",
+                        ],
                         rank=best.rank,
                         first_step=best.last.step,
                         phase=best.phase or "",
-                        cause="the best begins at a value that nothing beats, or is compared the wrong way round",
-                        try_next="let the best be None until the first value, and name the direction",
+                        cause="the best starts at a value that nothing beats, or is compared in the wrong direction",
+                        try_next="start the best at None, and name the direction (min or max)",
                     )
                     break
 

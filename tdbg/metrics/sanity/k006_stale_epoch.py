@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.core.tables import counted
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule, source_text
 
@@ -48,7 +49,7 @@ class StaleEpoch(Rule):
                 continue
             (epoch,) = order.epochs
             title = f"rows still say epoch {epoch:g} at step {order.last_step}, where tdbg counts epoch {last:g}"
-            evidence = [f"{order.rows} rows from step {order.first_step} to {order.last_step}"]
+            evidence = [f"{counted(order.rows, 'row')} from step {order.first_step} to {order.last_step}"]
             yield self._make_stale_finding(f"{title}{source_text(source)}", evidence, rank, order.first_step)
             return
 
@@ -58,6 +59,6 @@ class StaleEpoch(Rule):
             evidence,
             rank=rank,
             first_step=step,
-            cause="the epoch is copied from a value that is refreshed elsewhere, and rarely",
-            try_next="hand the epoch of now to the call that writes the row",
+            cause="the epoch is copied from a value that other code refreshes, and rarely",
+            try_next="pass the current epoch to the call that writes the row",
         )

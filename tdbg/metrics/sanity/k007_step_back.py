@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.core.tables import counted
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
 
@@ -40,12 +41,16 @@ class StepBack(Rule):
         rank, order = back[0]
         assert order.back is not None
         before, step = order.back
-        times = f", {order.backs} times" if order.backs > 1 else ""
+        times = f", {counted(order.backs, 'time')}" if order.backs > 1 else ""
         yield self.make_finding(
             f"the step goes back from {before} to {step}{times}",
-            [f"rank {who}: from {one.back[0]} to {one.back[1]}, {one.backs} times" for who, one in back if one.back],
+            [
+                f"rank {who}: from {one.back[0]} to {one.back[1]}, {counted(one.backs, 'time')}"
+                for who, one in back
+                if one.back
+            ],
             rank=rank,
             first_step=step,
-            cause="two counters are given as step, or a resumed run begins at 0 again",
-            try_next="give all calls the same counter of optimizer steps",
+            cause="two counters are logged as step, or a resumed run starts at 0 again",
+            try_next="log the same counter of optimizer steps in all calls",
         )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.core.tables import counted
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text, split_words
@@ -57,8 +58,8 @@ class NotFinite(Rule):
             rank=one.rank,
             first_step=step,
             phase=one.phase or "",
-            cause="the model, the loss or the data gave NaN or infinity, or a mean was taken over nothing",
-            try_next="run it with `tdbg run`, whose report names where the first NaN came from",
+            cause="the model, the loss or the data gave NaN or Inf, or a mean was taken over no values",
+            try_next="run it with `tdbg run`: its report names the origin of the first NaN",
         )
 
 
@@ -74,6 +75,8 @@ def _first_bad_step(one: Series) -> int:
 def _describe(one: Series) -> str:
     if one.first_wild is None:  # the samples that were left out, as numbers
         name = one.key.replace(LEFT_OUT, "", 1)
-        return f"{name} had samples that were not finite, first at step {one.first_step}, in {one.count} rows"
+        return (
+            f"{name} had samples that were not finite, first at step {one.first_step}, in {counted(one.count, 'row')}"
+        )
     wild = f"first {one.first_wild.value:g} at step {one.first_wild.step}"
-    return f"{one.key} was not finite {one.non_finite} of {one.count} times, {wild}"
+    return f"{one.key} was not finite {one.non_finite} of {counted(one.count, 'time')}, {wild}"

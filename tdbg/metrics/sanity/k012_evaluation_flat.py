@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from tdbg.core.directions import EVALUATION_WORDS, TRAINING_WORDS, direction_of, words_of
 from tdbg.core.events import Finding
+from tdbg.core.tables import counted
 from tdbg.metrics.rows.row import READ_FROM_TEXT
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series
@@ -51,10 +52,10 @@ class EvaluationFlat(Rule):
             values = fallen.course.values
             is_certain = READ_FROM_TEXT not in (one.source, fallen.source)
             yield self.make_finding(
-                f"{one.key} stays between {one.least.value:.3g} and {one.most.value:.3g} in {one.count} evaluations while "
+                f"{one.key} stays between {one.least.value:.3g} and {one.most.value:.3g} in {counted(one.count, 'evaluation')} while "
                 f"{fallen.key} falls from {values[0]:.3g} to {values[-1]:.3g}",
                 [
-                    f"{each.key}: {each.count} values, the last at step {each.last.step}{_origin(each.source)}"
+                    f"{each.key}: {counted(each.count, 'value')}, the last at step {each.last.step}{_origin(each.source)}"
                     for each in (one, fallen)
                 ],
                 severity=self.severity if is_certain else "info",

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import ClassVar, TextIO
 
-from tdbg.core.tables import cell, safe
+from tdbg.core.tables import cell, counted, safe
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
@@ -75,7 +75,9 @@ class ConsoleSink(MetricSink):
             cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)]
             self._print("  ".join([f"{key:<{widths[0]}}", *cells]))
         if len(results) > MOST_RESULTS:
-            self._print(f"... and {len(results) - MOST_RESULTS} metrics more: `tdbg metrics show` has all of them")
+            self._print(
+                f"... and {counted(len(results) - MOST_RESULTS, 'metric')} more: `tdbg metrics show` has all of them"
+            )
 
     def _print(self, text: str) -> None:
         stream = self._stream or sys.stderr

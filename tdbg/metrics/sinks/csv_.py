@@ -11,6 +11,7 @@ from typing import ClassVar
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.lines import LineWriter
+from tdbg.core.tables import counted
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
@@ -106,7 +107,7 @@ class CsvSink(MetricSink):
         writer.writerows((*head, key, repr(float(value))) for key, value in row.values.items())
         writer.writerows((*head, key, words) for key, words in row.text.items())
         if text.tell() and not self._file.line(text.getvalue().encode("utf-8", "backslashreplace")):
-            raise OSError(f"{self._file.path or 'CSV'}: {self._file.dropped} rows could not be written")
+            raise OSError(f"{self._file.path or 'CSV'}: {counted(self._file.dropped, 'row')} could not be written")
 
     def close(self) -> None:
         """Close the file."""

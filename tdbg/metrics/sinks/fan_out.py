@@ -8,6 +8,7 @@ from typing import Any
 
 from tdbg.core.guard import guarded
 from tdbg.core.output import say
+from tdbg.core.tables import counted
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks.base import MetricSink
 
@@ -73,7 +74,7 @@ class FanOut(MetricSink):
         health.error = f"{type(error).__name__}: {error}"[:300]
         if health.strikes == STRIKES:
             health.is_off = True
-            self._say(f"metrics: sink {sink.name} is switched off ({health.error}); training and other sinks go on")
+            self._say(f"metrics: sink {sink.name} is switched off ({health.error}); training and other sinks continue")
 
     def place(self, folder: Path) -> None:
         self._each(lambda sink: sink.place(folder))
@@ -99,7 +100,7 @@ class FanOut(MetricSink):
         for sink in self.sinks:
             health = self.health[id(sink)]
             if health.lost:
-                self._say(f"metrics: sink {sink.name} lost {health.lost} rows ({health.error})")
+                self._say(f"metrics: sink {sink.name} lost {counted(health.lost, 'row')} ({health.error})")
 
     def add_finding(self, finding: Mapping[str, Any]) -> None:
         self._each(lambda sink: sink.add_finding(finding))

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from tdbg.core import run_files
 from tdbg.core.lines import LineWriter
+from tdbg.core.tables import counted
 from tdbg.metrics.rows import row_codec
 from tdbg.metrics.rows.row import FILE, Header, Row
 from tdbg.metrics.sinks import SINKS
@@ -116,7 +117,7 @@ class JsonlSink(MetricSink):
     def write(self, row: Row) -> None:
         """Take one row. Raises OSError where the file cannot be written."""
         if not self.file.row(row):
-            raise OSError(f"{self.file.path or 'metrics'}: {self.file.dropped} rows could not be written")
+            raise OSError(f"{self.file.path or 'metrics'}: {counted(self.file.dropped, 'row')} could not be written")
 
     def resumed(self, step: int) -> None:
         """Say so in the file, before the next row."""

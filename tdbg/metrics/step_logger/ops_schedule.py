@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tdbg.core.errors import suggest
+from tdbg.core.tables import counted
 from tdbg.metrics.step_logger.early_stop import EarlyStop, LevelSchedule
 from tdbg.metrics.step_logger.schedule_intervals import Interval, ScheduleError, interval
 from tdbg.metrics.tracker import state_fields
@@ -117,7 +118,7 @@ class OpsSchedule:
         """The table of the schedule: operation, interval as resolved, what was asked, first due."""
         found = [(name, _said(one), one.asked, self._first(one)) for name, one in self.intervals.items()]
         if self.warmup_steps:
-            found.append(("warmup", f"{self.warmup_steps} steps", "", "step 1"))
+            found.append(("warmup", f"{counted(self.warmup_steps, 'step')}", "", "step 1"))
         for rule, bound in self.early_stop.rows() if self.early_stop else ():
             found.append((f"stop: {rule}", bound, "", ""))
         found += [("level", level, "", f"step {step}") for step, level in self.levels.levels.items()]
@@ -150,7 +151,7 @@ class OpsSchedule:
         steps = found.steps or found.epochs * (self.steps_per_epoch or 0)
         if self.total_steps is not None and steps > self.total_steps:
             raise ScheduleError(
-                f"the warm-up of {steps} steps is longer than the run of {self.total_steps}", "shorten it"
+                f"the warm-up of {counted(steps, 'step')} is longer than the run of {self.total_steps}", "shorten it"
             )
         return steps
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted
 
 KINDS = ("steps", "epochs", "fraction")
 
@@ -82,7 +83,7 @@ def _of_fraction(value: object, name: str, total_steps: int | None) -> Interval:
         raise ScheduleError(f"the interval of {name} is the fraction {value!r}", "a fraction is above 0 and at most 1")
     if not total_steps:
         raise ScheduleError(f"the interval of {name} is a fraction of a run of unknown length", "say total_steps")
-    return Interval(steps=max(1, round(value * total_steps)), asked=f"{value:g} of {total_steps} steps")
+    return Interval(steps=max(1, round(value * total_steps)), asked=f"{value:g} of {counted(total_steps, 'step')}")
 
 
 def _steps(value: object, name: str) -> Interval:

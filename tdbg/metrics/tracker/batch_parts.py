@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted
 from tdbg.metrics.tracker.metric_values import MetricValueError, as_count
 
 Values = Mapping[str, Any]
@@ -42,7 +43,8 @@ def _parts(kind: str, values: Any, samples: Any, batch: int, sized: bool) -> Ite
         number = as_count(samples.get(name, batch), f"{kind} {name}")
         if number > batch:
             raise TdbgError(
-                f"{kind} {name!r} has {number} samples, and its batch has {batch}", "no part is larger than the batch"
+                f"{kind} {name!r} has {counted(number, 'sample')}, and its batch has {batch}",
+                "no part is larger than the batch",
             )
         yield name, number, inner
 

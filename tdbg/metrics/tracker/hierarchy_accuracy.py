@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tdbg.core.tables import counted
 from tdbg.metrics.tracker.metric_values import MetricValueError
 
 Null = int | Mapping[str, int] | None
@@ -44,7 +45,7 @@ def chain_counts(
     for task in names:
         right, null = _compare(_of(predictions, task, "prediction"), _of(targets, task, "target"), task, null_label)
         if whole is not None and len(right) != len(whole):
-            raise MetricValueError(f"task {task!r} has {len(right)} samples, {names[0]!r} has {len(whole)}")
+            raise MetricValueError(f"task {task!r} has {counted(len(right), 'sample')}, {names[0]!r} has {len(whole)}")
         excused = right | null
         whole = right if whole is None else whole & right
         partial = excused if partial is None else partial & excused
@@ -107,7 +108,7 @@ def _beyond(task: str, labels: Any, count: int, classes: int) -> MetricValueErro
     more = f" and {count - 1} more are" if count > 1 else " is"
     hint = f"if {label} means that there is no label, say null_label={label}" if label < 0 else "labels count from 0"
     return MetricValueError(
-        f"task {task!r}: label {label}{more} none of its {classes} classes (0 to {classes - 1})", hint
+        f"task {task!r}: label {label}{more} none of its {counted(classes, 'class')} (0 to {classes - 1})", hint
     )
 
 
@@ -128,7 +129,9 @@ def _compare(predicted: Any, targets: Any, task: str, null_label: Null) -> tuple
         return (predicted == targets) & known, _null_mask(targets, null)
     said, true = list(predicted), list(targets)
     if len(said) != len(true):
-        raise MetricValueError(f"task {task!r}: {len(said)} predictions do not fit {len(true)} targets")
+        raise MetricValueError(
+            f"task {task!r}: {counted(len(said), 'prediction', 'does')} not fit {counted(len(true), 'target')}"
+        )
     return _Truths(a == b for a, b in zip(said, true, strict=True)), _Truths(b == null for b in true)
 
 

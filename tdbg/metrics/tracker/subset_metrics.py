@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted
 from tdbg.metrics.keys import Key
 from tdbg.metrics.tracker.metric_values import MetricValueError, as_float, as_list
 from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
@@ -34,7 +35,7 @@ class SubsetMetricWrapper:
             numbers = as_list(vector, metric)
             if len(numbers) != len(names):
                 raise MetricValueError(
-                    f"metric {metric!r} has {len(numbers)} values for {len(names)} samples",
+                    f"metric {metric!r} has {counted(len(numbers), 'value')} for {counted(len(names), 'sample')}",
                     "hand over one value a sample",
                 )
             by_subset: dict[str, list[float]] = {}

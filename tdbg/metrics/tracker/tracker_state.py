@@ -7,6 +7,7 @@ from weakref import WeakSet
 from tdbg.core.directions import direction_of, told
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import say
+from tdbg.core.tables import counted
 from tdbg.metrics.keys import Key, core_alias, unit_named
 from tdbg.metrics.tracker.best_epochs import BestEpochs
 from tdbg.metrics.tracker.hierarchy_accuracy import Null
@@ -212,8 +213,10 @@ class TrackerState:
 
     def _report_nan_scores(self, phase: str, task: str, wild: int, samples: int) -> None:
         """Tell of samples whose scores are NaN; they were counted as wrong."""
-        self._record_finding(f"{wild} of {samples} samples have NaN scores", phase, [f"acc_{task}"])
-        said = f"task {task!r} of {phase!r}: {wild} of {samples} samples have NaN scores and count as wrong"
+        self._record_finding(f"{wild} of {counted(samples, 'sample', 'has')} NaN scores", phase, [f"acc_{task}"])
+        said = (
+            f"task {task!r} of {phase!r}: {wild} of {counted(samples, 'sample', 'has')} NaN scores and count as wrong"
+        )
         self._warn(said, "look at the loss and the weights: `tdbg run` names the first NaN", f"NaN {phase} {task}")
 
     def _warn(self, what: str, hint: str, once: str = "") -> None:

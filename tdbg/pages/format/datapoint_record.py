@@ -4,6 +4,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tdbg.core.tables import counted
 from tdbg.pages.format.file_format import FRAME_LIMIT, encoded
 from tdbg.pages.format.layout import Layout, UnstorableError
 
@@ -74,4 +75,4 @@ def _check_rows(fields: Mapping[str, Any], layout: Layout | None) -> None:
         if rows is None and isinstance(scalars.get(path), list | tuple):
             rows = len(scalars[path])
         if rows != count:
-            raise UnstorableError(f"{path}: {rows if rows is not None else 'no'} rows for {count} keys")
+            raise UnstorableError(f"{path}: {rows if rows is not None else 'no'} rows for {counted(count, 'key')}")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted
 from tdbg.pages.format.dtypes import DTYPES, Dtype
 from tdbg.pages.format.file_format import ALIGN, FRAME_LIMIT, aligned, encoded, unmarked
 
@@ -78,7 +79,9 @@ class Layout:
         if self.length > LARGEST:
             raise UnstorableError("a datapoint of more than 2**62 bytes cannot be stored")
         if len(self.body) > FRAME_LIMIT:
-            raise UnstorableError(f"{len(self.pieces):,} tensors in one datapoint are too many", "capture fewer layers")
+            raise UnstorableError(
+                f"{counted(len(self.pieces), 'tensor')} in one datapoint are too many", "capture fewer layers"
+            )
 
     @property
     def body(self) -> bytes:

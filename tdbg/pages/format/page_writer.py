@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import undo_on_error
+from tdbg.core.tables import counted
 from tdbg.pages.format import datapoint_record, disk, manifest
 from tdbg.pages.format.file_format import ALIGN, HEADER_LIMIT, MAJOR, MINOR, aligned, journal_name
 from tdbg.pages.format.header import Entries, Placed, cost
@@ -321,7 +322,8 @@ class PageWriter:
         data = aligned(max(header_bytes, self._header_bytes))
         if data > HEADER_LIMIT:
             raise UnstorableError(
-                f"{len(layout.pieces):,} tensors in one datapoint are too many for a page", "capture fewer layers"
+                f"{counted(len(layout.pieces), 'tensor')} in one datapoint are too many for a page",
+                "capture fewer layers",
             )
         self._afford(growth + data + PAGE_RECORDS_BYTES)
         self._seal()

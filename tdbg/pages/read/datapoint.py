@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted
 from tdbg.pages.format.dtypes import Dtype
 from tdbg.pages.format.file_format import unmarked
 from tdbg.pages.format.layout import LARGEST, Layout
@@ -68,7 +69,9 @@ class Tensor:
         """One row along the first dimension, as a tensor of its own; nothing is read. Raises TdbgError if there is none."""
         rows = self.shape[0] if self.shape else 0
         if not 0 <= index < rows:
-            raise TdbgError(f"{self.path} of shape {list(self.shape)} has no row {index}", f"it has {rows} rows")
+            raise TdbgError(
+                f"{self.path} of shape {list(self.shape)} has no row {index}", f"it has {counted(rows, 'row')}"
+            )
         nbytes, rest = divmod(self.nbytes, rows)
         if rest or (self.dtype.counts_values and self.nbytes // rows * self.dtype.packed != math.prod(self.shape[1:])):
             raise TdbgError(f"a row of {self.path} does not begin at a byte", "read the whole tensor")

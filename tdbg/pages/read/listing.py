@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tdbg.core.tables import counted
+
 if TYPE_CHECKING:
     from tdbg.pages.read.datapoint import Datapoint
 
@@ -108,6 +110,6 @@ class SharedSamples:
             return ""
         named = ", ".join(str(name[-1])[:40] for name in list(self._shared)[:3])
         return (
-            f"{len(self._shared):,} of {len(self._rank):,} samples were captured on several ranks ({named}"
+            f"{len(self._shared):,} of {counted(len(self._rank), 'sample', 'was')} captured on several ranks ({named}"
             f"{', ...' if len(self._shared) > 3 else ''}): a sampler pads, or ranks see the same data"
         )

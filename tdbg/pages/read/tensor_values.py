@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted
 from tdbg.pages.format.dtypes import Dtype
 from tdbg.pages.format.file_format import as_float
 
@@ -97,7 +98,9 @@ def _as_many(found: Any, dtype: Dtype, shape: Sequence[int] | None) -> Any:
         return found
     count = value_count(dtype, shape)
     if len(found) < count or (len(found) > count and not dtype.counts_values):
-        raise TdbgError(f"a tensor of shape {list(shape)} has {count} values, and its bytes hold {len(found)}")
+        raise TdbgError(
+            f"a tensor of shape {list(shape)} has {counted(count, 'value')}, and its bytes hold {len(found)}"
+        )
     return found[:count]
 
 

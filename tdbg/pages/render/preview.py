@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tdbg.core.tables import counted
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.read.tensor_slices import CHUNK_BYTES, flat_parts
 from tdbg.pages.read.tensor_values import value_shape
@@ -47,7 +48,7 @@ class Preview(NamedTuple):
         """What a person has to know who looks at it."""
         planes = f"the first {self.shape[0]} of {self.whole[0]} planes" if self.shape[0] < self.whole[0] else ""
         _, high, wide = self.block
-        blocks = f"each cell is the mean of {high} by {wide} values" if high * wide > 1 else ""
+        blocks = f"each cell is the mean of {high} by {counted(wide, 'value')}" if high * wide > 1 else ""
         coarse = "in 252 steps" if self.kind == "u1" else ""
         return "; ".join(part for part in (planes, blocks, coarse) if part)
 

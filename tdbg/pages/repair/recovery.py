@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RunDir
+from tdbg.core.tables import counted
 from tdbg.core.urls import Url, located
 from tdbg.pages.format import disk, header, manifest
 from tdbg.pages.format.file_format import MANIFEST, journal_name
@@ -97,7 +98,7 @@ def _seal_page(source: JournalSource, part: Path, number: int, problems: Problem
         return []
     finally:
         os.close(fd)
-    return [f"sealed {part.with_suffix('.safetensors')}: {len(placed)} datapoints"]
+    return [f"sealed {part.with_suffix('.safetensors')}: {counted(len(placed), 'datapoint')}"]
 
 
 def _complete_datapoints(
@@ -142,7 +143,7 @@ def _write_journal(
         path = _publish_journal(ready, folder, rank, name)
     finally:
         ready.unlink(missing_ok=True)
-    return [f"wrote {path}: {count} datapoints of {len(pages)} sealed pages"]
+    return [f"wrote {path}: {counted(count, 'datapoint')} of {counted(len(pages), 'sealed page')}"]
 
 
 def _write_records(pages: list[SealedSource], write: Callable[[bytes], object]) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from tdbg.core.output import can_redraw_stderr, say
-from tdbg.core.tables import safe
+from tdbg.core.tables import counted, safe
 from tdbg.pages.progress_bar import Progress
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.page_set import PageSet
@@ -27,7 +27,7 @@ class ReadErrors:
     def finish(self) -> int:
         """Say how many more there were; the exit code: 2 if there were any."""
         if self.count > TOLD:
-            say(f"and {self.count - TOLD} more tensors that cannot be read")
+            say(f"and {counted(self.count - TOLD, 'more tensor')} that cannot be read")
         return 2 if self.count else 0
 
 

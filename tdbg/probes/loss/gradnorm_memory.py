@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.guard import guarded
+from tdbg.core.tables import counted
 from tdbg.probes.loss.arithmetic import number
 from tdbg.probes.loss.held import Meter, Seen, alive, held_by, rows_of
 from tdbg.probes.loss.loss_report import Fault, Report, is_on, made, state
@@ -55,7 +56,7 @@ class GradNormMemory(Report):
             for row in part["tensors"][:SHOWN]:
                 lines.append(f"    {number(row['mb'])} MB {row['kind']} {row['count']} x {row['name']}")
             if len(part["tensors"]) > SHOWN:
-                lines.append(f"    and {len(part['tensors']) - SHOWN} more kinds")
+                lines.append(f"    and {counted(len(part['tensors']) - SHOWN, 'more kind')}")
         if self.saved_mb is None:
             lines.append(
                 f"  saved for backward: unknown, torch {torch.__version__} does not show it; "
@@ -245,7 +246,7 @@ def _faults(report: GradNormMemory, course: _Course) -> list[Fault]:
             what=report.name,
             evidence=[
                 f"update {report.updates} began with {number(report.before_mb)} MB, {number(total_mb)} MB more than "
-                f"{len(course.leaks_mb)} updates before",
+                f"{counted(len(course.leaks_mb), 'update')} before",
                 *(f"still held from the update before: {line}" for line in held[:4]),
             ],
             cause="losses, norms, gradients or weights are kept from update to update, with their graph or without",

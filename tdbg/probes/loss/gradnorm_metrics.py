@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.probes.loss.arithmetic import number, vector
 from tdbg.probes.loss.loss_report import Fault, Report, diagnostic, state, wrong
 
@@ -165,7 +165,10 @@ def _per_task(what: str, value: object, tasks: list[str]) -> list[float]:
             value = [float(item) for item in found]
     numbers: list[float] = vector(value, what).tolist()
     if len(numbers) != len(tasks):
-        raise wrong(f"{what} has {len(numbers)} values for {len(tasks)} tasks", f"the tasks are {joined(tasks)}")
+        raise wrong(
+            f"{what} has {counted(len(numbers), 'value')} for {counted(len(tasks), 'task')}",
+            f"the tasks are {joined(tasks)}",
+        )
     return numbers
 
 

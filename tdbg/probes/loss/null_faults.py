@@ -6,6 +6,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
+from tdbg.core.tables import counted
 from tdbg.probes.loss.arithmetic import SURPRISE, number, share_text, surprise
 from tdbg.probes.loss.loss_report import Fault
 from tdbg.probes.loss.null_targets import Targets
@@ -74,7 +75,9 @@ def _taken_for_indices(where: str, found: Targets) -> Fault | None:
     if found.format == "indices":
         if not _flattened(found):
             return None
-        evidence = f"{found.size} targets of 0 and 1, one 1 in each {found.classes}: one-hot rows, laid end to end"
+        evidence = (
+            f"{counted(found.size, 'target')} of 0 and 1, one 1 in each {found.classes}: one-hot rows, laid end to end"
+        )
     elif found.per_element:
         evidence = f"{found.per_element} has a value per element {found.shape}, not one per sample"
     else:
@@ -89,7 +92,7 @@ def _taken_for_indices(where: str, found: Targets) -> Fault | None:
             ):
                 evidence = (
                     f"what was taken for null is (targets == {found.null_index}).{word}(1): {int(taken.sum())} of "
-                    f"{found.size} samples, where {int(found.nulls_N.sum())} are null"
+                    f"{counted(found.size, 'sample')}, where {int(found.nulls_N.sum())} are null"
                 )
                 break
     if not evidence:
@@ -134,7 +137,7 @@ def _odd_value(found: Targets, seen: Seen) -> str:
         assert classes is not None
         if 0 <= index < classes or bool((found.raw.sum(1) == 0).any()):
             return ""
-        return f"one-hot rows have {classes} classes, so that no row can be class {index}"
+        return f"one-hot rows have {counted(classes, 'class')}, so that no row can be class {index}"
     odd = {
         value: count
         for value, count in found.counts.items()
@@ -144,7 +147,7 @@ def _odd_value(found: Targets, seen: Seen) -> str:
         return ""
     value, count = max(odd.items(), key=lambda item: item[1])
     limit = f" of {classes}" if classes is not None else ""
-    return f"{count} of {found.size} targets are {value}, which is no class{limit} and not the null index {index}"
+    return f"{count} of {counted(found.size, 'target', 'is')} {value}, which is no class{limit} and not the null index {index}"
 
 
 def _another_class(found: Targets) -> str:
@@ -152,13 +155,13 @@ def _another_class(found: Targets) -> str:
     if found.found_N is not None and bool(found.found_N.any()):
         value = _only_class(found.labels_N[found.found_N])
         if value is not None and value != found.null_index and torch.equal(found.found_N, found.labels_N == value):
-            return f"the program took class {value} for null ({int(found.found_N.sum())} of {found.size} samples)"
+            return f"the program took class {value} for null ({int(found.found_N.sum())} of {counted(found.size, 'sample')})"
     masked = int(found.masked_N.sum())
     if masked >= FEW and masked < found.size:
         value = _only_class(found.labels_N[found.masked_N])
         if value is not None and value != found.null_index:
             nulls = int(found.nulls_N.sum())
-            return f"all {masked} masked samples are of class {value}; {nulls} are of class {found.null_index}"
+            return f"all {counted(masked, 'masked sample', 'is')} of class {value}; {nulls} are of class {found.null_index}"
     return ""
 
 
@@ -173,7 +176,7 @@ def _unlikely_share(seen: Seen, index: int, share: float | None) -> str:
         return ""  # the same few batches again and again are no independent samples
     if surprise(seen.nulls, seen.samples, share) <= SURPRISE:
         return ""
-    text = f"{seen.nulls} of {seen.samples} targets are {index} = {share_text(seen.nulls / seen.samples)}, where the"
+    text = f"{seen.nulls} of {counted(seen.samples, 'target', 'is')} {index} = {share_text(seen.nulls / seen.samples)}, where the"
     text += f" data has {share_text(share)} nulls"
     fitting = [v for v, n in seen.counts.items() if v != index and surprise(n, seen.samples, share) <= SURPRISE]
     fitting.sort(key=lambda value: abs(seen.counts[value] / seen.samples - share))
@@ -186,10 +189,10 @@ def _unseen(where: str, found: Targets, seen: Seen, share: float | None) -> Faul
     """TD-L001: the data has nulls and none is seen."""
     nulls, evidence = int(found.nulls_N.sum()), ""
     if found.found_N is not None and nulls and not bool(found.found_N.any()):
-        evidence = f"{nulls} of {found.size} targets are null, and the program found none"
+        evidence = f"{nulls} of {counted(found.size, 'target', 'is')} null, and the program found none"
     elif share and not seen.nulls and surprise(0, seen.samples, share) > SURPRISE:
         chance = math.exp(-surprise(0, seen.samples, share))
-        evidence = f"0 of {seen.samples} targets are null, the data has {share_text(share)}: chance {number(chance)}"
+        evidence = f"0 of {counted(seen.samples, 'target', 'is')} null, the data has {share_text(share)}: chance {number(chance)}"
     if not evidence:
         return None
     return Fault(
@@ -211,13 +214,11 @@ def _everything(where: str, found: Targets, seen: Seen) -> Fault | None:
     lasting = seen.all_masked_calls >= ALL_NULL_CALLS and seen.all_masked_samples >= ALL_NULL_SAMPLES
     if found.size < FEW or not (labelled or lasting):
         return None
-    evidence = f"all {found.size} samples are masked, {labelled} of them with a label"
+    evidence = f"all {counted(found.size, 'sample', 'is')} masked, {labelled} of them with a label"
     if inverted:
-        evidence = f"the {labelled} samples with a label are masked, the {found.size - labelled} nulls are not"
+        evidence = f"the {counted(labelled, 'sample')} with a label are masked, the {counted(found.size - labelled, 'null', 'is')} not"
     elif not labelled:
-        evidence = (
-            f"all {seen.all_masked_samples} samples of the last {seen.all_masked_calls} calls are null and masked"
-        )
+        evidence = f"all {counted(seen.all_masked_samples, 'sample')} in the last {counted(seen.all_masked_calls, 'call')}: null and masked"
     return Fault(
         "TD-L004",
         f"everything {'with a label ' if inverted else ''}is masked{where}",

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
+from tdbg.core.tables import counted
 from tdbg.probes.loss.arithmetic import share_text, wilson
 from tdbg.probes.loss.loss_report import Report, diagnostic, state, wrong
 from tdbg.probes.loss.null_faults import Seen, faults_of
@@ -65,7 +66,7 @@ class NullMasking(Report):
 
     def _summary(self) -> str:
         nulls, masked = self._sum("nulls"), self._sum("masked")
-        text = f"{self._sum('samples')} targets in {len(self.tasks)} tasks, {nulls} null, {masked} masked"
+        text = f"{counted(self._sum('samples'), 'target')} in {counted(len(self.tasks), 'task')}, {nulls} null, {masked} masked"
         if self.position is not None:
             text += f", schedule at {share_text(self.position)}"
         found = ", ".join(dict.fromkeys(fault.code for fault in self.findings))
@@ -181,7 +182,11 @@ def _row(task: str, found: Targets, asked: float | None, kept: Seen) -> NullTask
 
 def _input_line(row: NullTask) -> str:
     contents = ", ".join(f"{index}: {count}" for index, count in row.contents.items())
-    more = f" and {row.classes_seen - len(row.contents)} more classes" if row.classes_seen > len(row.contents) else ""
+    more = (
+        f" and {counted(row.classes_seen - len(row.contents), 'more class')}"
+        if row.classes_seen > len(row.contents)
+        else ""
+    )
     shape = "x".join(map(str, row.shape)) or "scalar"
     return f"  {row.task or 'targets'}: {row.format} {shape} {row.dtype} on {row.device}; {contents}{more}"
 
@@ -196,7 +201,7 @@ def _internal_line(row: NullTask) -> str:
     text += f", asked {share_text(row.probability)}" if row.probability is not None else ""
     if row.masked > row.masked_nulls:
         text += f"; {row.masked - row.masked_nulls} masked that are no nulls"
-    text += f"; in {row.calls} calls {row.all_nulls} of {row.all_samples} null, {row.all_masked_nulls} of them masked"
+    text += f"; in {counted(row.calls, 'call')} {row.all_nulls} of {row.all_samples} null, {row.all_masked_nulls} of them masked"
     return text + (f" [{_span(row.all_interval)}]" if row.all_nulls else "")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tdbg.core.tables import counted
 from tdbg.probes.loss.arithmetic import SUM_TOLERANCE, on_host, sum_tolerance
 from tdbg.probes.loss.loss_report import wrong
 
@@ -51,7 +52,7 @@ def read(targets: Tensor, masked: Tensor, found: Tensor | None, null_index: int,
         nulls_N = raw.reshape(-1) == null_index
     how = f"{'largest of the row' if style == 'soft' else 'class'} == {null_index}"
     if rows and bool(empty_N.any()):
-        how += f", {int(empty_N.sum())} rows without a class"
+        how += f", {counted(int(empty_N.sum()), 'row')} without a class"
     per_element = ""
     fitted: list[Tensor | None] = []
     for name, given in (("masked", masked), ("nulls", found)):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.probes.loss.arithmetic import name_of, number
 from tdbg.probes.loss.loss_report import Report
 
@@ -30,14 +30,14 @@ class Hierarchy(Report):
     def records(self) -> list[tuple[str, str]]:
         leaves = ", ".join(f"{count} at depth {depth}" for depth, count in self.leaf_depths.items())
         lines = [
-            f"{self.nodes} nodes, {len(self.roots)} roots, {self.leaves} leaves ({leaves or 'none'}), depth {self.depth}"
+            f"{counted(self.nodes, 'node')}, {counted(len(self.roots), 'root')}, {counted(self.leaves, 'leaf')} ({leaves or 'none'}), depth {self.depth}"
         ]
         for tree in self.metaclades[:MAX_LINES]:
             lines.append(
                 f"  metaclade {tree['root']}: {tree['nodes']} nodes, {tree['leaves']} leaves, depth {tree['depth']}"
             )
         if len(self.metaclades) > MAX_LINES:
-            lines.append(f"  and {len(self.metaclades) - MAX_LINES} more metaclades")
+            lines.append(f"  and {counted(len(self.metaclades) - MAX_LINES, 'more metaclade')}")
         lines += [f"  orphans: {joined(self.orphans)}"] if self.orphans else []
         lines += [f"  cycle: {' > '.join([*cycle, cycle[0]])}" for cycle in self.cycles[:MAX_LINES]]
         return [(self.part, "\n".join(lines))]
@@ -72,9 +72,13 @@ class Distances(Report):
 
     def records(self) -> list[tuple[str, str]]:
         levels = ", ".join(map(number, self.levels))
-        whole = "every triangle" if self.middles == self.classes else f"triangles over {self.middles} middle classes"
+        whole = (
+            "every triangle"
+            if self.middles == self.classes
+            else f"triangles over {counted(self.middles, 'middle class')}"
+        )
         lines = [
-            f"{self.classes} classes, distances {number(self.least)} to {number(self.largest)}, mean {number(self.mean)}",
+            f"{counted(self.classes, 'class')}, distances {number(self.least)} to {number(self.largest)}, mean {number(self.mean)}",
             f"  values: {levels}{' ...' if len(self.levels) >= 16 else ''}",
             f"  pairs that are not symmetric: {self.asymmetric_pairs}; diagonal: {self.off_diagonal} not zero; "
             f"unlike classes at zero: {self.zero_pairs}; negative: {self.negative}; not finite: {self.not_finite}",
@@ -107,7 +111,7 @@ class SmoothingMatrix(Report):
 
     def records(self) -> list[tuple[str, str]]:
         lines = [
-            f"{self.classes} classes; rows sum to 1 within {number(self.row_error)} ({self.bad_rows} do not); "
+            f"{counted(self.classes, 'class')}; rows sum to 1 within {number(self.row_error)} ({self.bad_rows} do not); "
             f"the true class keeps {number(self.kept_least)} at least, {number(self.kept_mean)} on average"
         ]
         for row in self.by_distance:
@@ -117,7 +121,7 @@ class SmoothingMatrix(Report):
         for row in self.rows:
             lines.append(f"  {name_of(self.names, row['class'])} keeps {number(row['kept'])}; {_to(row, self.names)}")
         if self.classes > len(self.rows):
-            lines.append(f"  and {self.classes - len(self.rows)} more rows")
+            lines.append(f"  and {counted(self.classes - len(self.rows), 'more row')}")
         return [(self.part, "\n".join(lines))]
 
     def values(self) -> dict[str, object]:
@@ -141,7 +145,7 @@ class Forward(Report):
 
     def records(self) -> list[tuple[str, str]]:
         lines = [
-            f"{self.samples} samples, {self.left_out} left out; loss {number(self.loss)}, without smoothing "
+            f"{counted(self.samples, 'sample')}, {self.left_out} left out; loss {number(self.loss)}, without smoothing "
             f"{number(self.plain_loss)}; the true class keeps {number(self.kept)} on average"
         ]
         for place, row in enumerate(self.rows):

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.probes.loss.loss_report import Fault, wrong
 from tdbg.probes.loss.taxonomy_reports import Hierarchy
 
@@ -48,7 +48,7 @@ def _faults(report: Hierarchy) -> list[Fault]:
         found.append(
             Fault(
                 "TD-L010",
-                f"{len(report.orphans)} of {report.nodes} nodes of the hierarchy have a parent that is no node",
+                f"{len(report.orphans)} of {counted(report.nodes, 'node')} of the hierarchy have a parent that is no node",
                 "error",
                 what="orphans",
                 evidence=[joined(report.orphans)],

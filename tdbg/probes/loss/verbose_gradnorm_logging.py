@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tdbg.core.tables import counted
 from tdbg.probes.loss.arithmetic import number, on_host
 from tdbg.probes.loss.gradnorm_metrics import not_finite
 from tdbg.probes.loss.loss_report import Report, diagnostic
@@ -30,7 +31,10 @@ class GradNormValues(Report):
     rows: list[dict[str, Any]] = field(default_factory=list)  # name, and shape, dtype, norm, mean, min, max or values
 
     def records(self) -> list[tuple[str, str]]:
-        lines = [f"{self.name}: {len(self.rows)} values", *(f"  {row['name']}: {_text(row)}" for row in self.rows)]
+        lines = [
+            f"{self.name}: {counted(len(self.rows), 'value')}",
+            *(f"  {row['name']}: {_text(row)}" for row in self.rows),
+        ]
         return [(self.part, "\n".join(lines))]
 
     def values(self) -> dict[str, object]:
@@ -53,7 +57,9 @@ def gradnorm_values(values: Mapping[str, Value], *, name: str = "gradnorm", alwa
             report.rows += [_row(f"{what}[{place}]", item) for place, item in enumerate(value[:MAX_PARTS])]
         else:
             report.rows.append(_row(what, value))
-    wild = [f"{row['name']}: {row['bad']} of {row['numel']} elements" for row in report.rows if row.get("bad")]
+    wild = [
+        f"{row['name']}: {row['bad']} of {counted(row['numel'], 'element')}" for row in report.rows if row.get("bad")
+    ]
     report.findings = [not_finite(name, wild)] if wild else []
     return report
 

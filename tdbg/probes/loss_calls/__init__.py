@@ -356,10 +356,10 @@ class LossCalls(Probe):
             return None
         return Fault(
             "TD-L004",
-            f"{call.name} ignores every target of the last {calls} batches looked at",
+            f"{call.name} ignores every target of the last {counted(calls, 'batch')} looked at",
             "warning",
             what=call.name,
-            evidence=[f"all {targets} targets are ignore_index {call.ignore_index}; their sum is 0"],
+            evidence=[f"all {counted(targets, 'target', 'is')} ignore_index {call.ignore_index}; their sum is 0"],
             cause="the task has no labels in this data, or another value stands for 'no label'",
             try_next="count the labels in a batch as it leaves the data loader, and again where the loss gets it",
         )
@@ -468,7 +468,7 @@ def _masked_line(name: str, read: list[tuple[LossCall, TargetFigures]]) -> str:
     targets = sum(_units(call, figures) for call, figures in read)
     ignored, zero = sum(figures.ignored for _, figures in read), sum(figures.zero_weight for _, figures in read)
     text = f"{name}: {counted(targets, 'target')}"
-    text += f" in {len(read)} calls" if len(read) > 1 else ""
+    text += f" in {counted(len(read), 'call')}" if len(read) > 1 else ""
     if not ignored and not zero:
         return f"{text}, none masked"
     call = read[0][0]
@@ -482,21 +482,21 @@ def _weighted_line(call: LossCall, known: _ClassCounts) -> str:
     word = "labels" if call.kind == "labels" else "classes"
     places = sorted(range(len(known.weights)), key=lambda place: -known.counts[place])[:SHOWN]
     shown = [f"{place}: weight {number(known.weights[place])}, {known.counts[place]:g} seen" for place in places]
-    text = f"{call.name}: weights of {len(known.weights)} {word}, {known.samples:g} samples so far; "
+    text = f"{call.name}: weights of {len(known.weights)} {word}, {counted(int(known.samples), 'sample')} so far; "
     return text + joined(shown, SHOWN, len(known.weights))
 
 
 def _rows_line(call: LossCall, figures: TargetFigures) -> str:
     text = f"{call.name}: {counted(figures.rows, 'soft target')}, sums {number(figures.least_sum)} to "
     text += number(figures.largest_sum)
-    text += f", {figures.ignored} rows without any mass" if figures.ignored else ""
+    text += f", {counted(figures.ignored, 'row')} without any mass" if figures.ignored else ""
     return text + (f", label_smoothing {call.smoothing:g} besides" if call.smoothing else "")
 
 
 def _smoothing_line(call: LossCall) -> str:
     keeps = 1 - call.smoothing + call.smoothing / max(call.classes, 1)
     return (
-        f"{call.name}: label_smoothing {call.smoothing:g} over {call.classes} classes, "
+        f"{call.name}: label_smoothing {call.smoothing:g} over {counted(call.classes, 'class')}, "
         f"the true class keeps {share_text(keeps)}"
     )
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from tdbg.core.tables import counted
+
 MAX_DEPTH = 4
 MAX_LINES = 40
 INDENT = "  "
@@ -41,7 +43,7 @@ def render(root: nn.Module, lines: Mapping[int, str]) -> list[str]:
     text: list[str] = []
     for depth, label, module in _walk(root, 1):
         if len(text) == MAX_LINES:
-            text.append(f"{INDENT}... ({size(root).modules} modules in all)")
+            text.append(f"{INDENT}... ({counted(size(root).modules, 'module')} in all)")
             break
         built = lines.get(id(module), "")
         text.append(f"{INDENT * depth}{label} {size(module).parameters:,}" + (f"  {built}" if built else ""))

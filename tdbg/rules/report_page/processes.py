@@ -17,9 +17,9 @@ def name_process(process: ProcessDir) -> str:
     """``rank 3``, ``rank 3 attempt 1``, ``rank 3 pid 77``, or the folder of any other process."""
     if not process.is_rank:
         beside = PID_FOLDER.fullmatch(process.path.name)
-        name = f"rank {process.rank} pid {beside[1]}" if beside and process.rank is not None else process.label
+        name = f"{process.display_name} pid {beside[1]}" if beside and process.rank is not None else process.label
         return short(name, NAME_LETTERS)
-    return f"rank {process.rank}" + (f" attempt {process.attempt}" if process.attempt else "")
+    return f"{process.display_name}" + (f" attempt {process.attempt}" if process.attempt else "")
 
 
 def rows_by_folder(verdict: Verdict) -> dict[str, RankRow]:

@@ -149,7 +149,7 @@ class RunLanes:
             if not bars:
                 continue
             process = found.process
-            name = f"rank {process.rank}" if process.is_rank else name_process(process)
+            name = f"{process.display_name}" if process.is_rank else name_process(process)
             lane = rows.setdefault(name, {"name": name, "bars": [], "marks": [], "ends": []})
             lane["bars"] += [
                 (

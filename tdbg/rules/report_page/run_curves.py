@@ -235,4 +235,4 @@ def _join_names(names: Sequence[str]) -> str:
 def _describe_points(curves: Iterable[CurvePoints]) -> str:
     """What is to be said where curves are thinned."""
     most = max((curve.count for curve in curves), default=0)
-    return f"{most:,} values a curve, thinned: extremes are kept." if most > BUCKETS_OF_MANY * 2 else ""
+    return f"{counted(most, 'value')} a curve, thinned: extremes are kept." if most > BUCKETS_OF_MANY * 2 else ""

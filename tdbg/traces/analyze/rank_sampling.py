@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import open_regular
+from tdbg.core.tables import counted
 from tdbg.traces.parse.trace_files import TraceFile, run_folder
 
 MOST = 8  # ranks that are all read without --ranks
@@ -64,7 +65,7 @@ def select_ranks(found: Sequence[TraceFile]) -> RankSample:
     which = f"rank {known[0]}, a usual one, and those that look slowest {how}"
     if not any(paces.values()):
         which = "nothing tells which are slow"
-    said = f"of {len(known):,} ranks {', '.join(map(str, kept))} are read: {which}; --ranks names others"
+    said = f"of {counted(len(known), 'rank')} {', '.join(map(str, kept))} are read: {which}; --ranks names others"
     return RankSample([one for one in found if one.rank in kept], [rank for rank in known if rank not in kept], said)
 
 

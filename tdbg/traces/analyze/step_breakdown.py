@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tdbg.core.tables import counted
 from tdbg.traces.analyze.time_spans import Spans, union, united
 from tdbg.traces.parse import event_names
 from tdbg.traces.summary import Device, Step, Summary, Work
@@ -115,7 +116,7 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
     _launches(found.device, busy, devices)
     if found.device.count > 1:
         found.problems.append(
-            f"{found.device.count} accelerators ran its kernels and are told of as one: busy while any is, idle while none is"
+            f"{counted(found.device.count, 'accelerator')} ran its kernels and are told of as one: busy while any is, idle while none is"
         )
     more = {
         "busy": busy,

@@ -161,7 +161,7 @@ def _summarize(path: str | os.PathLike[str], size: int, part: int | None, trees:
             built.feed(batch)
         if times > QUICK:
             trace.problems.append(
-                f"its events are not in the order of time: they had to be sorted, and it was read {times} times for that"
+                f"its events are not in the order of time: they had to be sorted, and it was read {counted(times, 'time')} for that"
             )
     return _summary(trace, built, merged_traces.head_of(trace.head, part))
 
@@ -195,7 +195,9 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
             f"memory of {MOST_HEAPS} devices is told of: {counted(built.homeless, 'event')} of others left out"
         )
     if threads.marked > len(threads.steps):
-        found.problems.append(f"{threads.marked:,} steps are marked: only {len(threads.steps):,} of them are told of")
+        found.problems.append(
+            f"{counted(threads.marked, 'step', 'is')} marked: only {len(threads.steps):,} of them are told of"
+        )
     found.operators = sorted((one for one in threads.operators if one.calls), key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
@@ -261,9 +263,9 @@ def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     wanted = ours.get("wanted")
     held = sum(step.number is not None for step in found.steps)
     if isinstance(wanted, int) and held < wanted and not is_torn:
-        found.problems.append(f"its window holds {held} of {wanted} steps: the program ended before")
+        found.problems.append(f"its window holds {held} of {counted(wanted, 'step')}: the program ended before")
     elif isinstance(wanted, int) and held < wanted:
-        found.problems.append(f"the file holds {held} of the {wanted} steps of its window")
+        found.problems.append(f"the file holds {held} of the {counted(wanted, 'step')} of its window")
     properties = head.get("deviceProperties")
     devices = [one for one in properties if isinstance(one, dict)] if isinstance(properties, list) else []
     found.devices = [str(one.get("name", "")) for one in devices]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from tdbg.core.tables import counted
 from tdbg.traces.parse import event_names
 from tdbg.traces.summary import Device, Operator, Step, Summary, Work
 
@@ -145,7 +146,9 @@ def verdict(found: Summary) -> str:
     shares = parts(steady(found))
     if not shares or not (found.operators or found.kernels or found.copies):
         return (
-            f"none of its {found.events:,} events is of a kind that is read" if found.events else "it holds no events"
+            f"none of its {counted(found.events, 'event')} is of a kind that is read"
+            if found.events
+            else "it holds no events"
         )
     name = max(shares, key=lambda one: shares[one])
     meaning = {

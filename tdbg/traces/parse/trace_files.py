@@ -12,7 +12,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.files import why_unreadable
 from tdbg.core.output import say
 from tdbg.core.rundir import RUNS
-from tdbg.core.tables import joined
+from tdbg.core.tables import counted, joined
 from tdbg.traces.parse.merged_traces import PARTS
 
 ENDINGS = (".json", ".json.gz")
@@ -154,7 +154,7 @@ def _newest_run_only(files: list[Path]) -> list[Path]:
     if len(runs) < 2:
         return files
     newest = max(runs, key=lambda run: ((run / STATE_FILE).stat().st_mtime, run.name))
-    say(f"there are traces of {len(runs)} runs: these are of the newest, {newest}")
+    say(f"there are traces of {counted(len(runs), 'run')}: these are of the newest, {newest}")
     return [path for path in files if of[path.parent] == newest]
 
 

@@ -109,7 +109,7 @@ def _apart(every: Sequence[tuple[TraceFile, Summary]]) -> None:
     if found.common:
         print_lines(
             [
-                f"skew: in a step they differ by {ms(found.skew)} ms of work of their own ({found.common} steps that all have)"
+                f"skew: in a step they differ by {ms(found.skew)} ms of work of their own ({counted(found.common, 'step')} that all have)"
             ]
         )
     exposed = sorted(found.each, key=lambda one: -one.exposed)
@@ -154,7 +154,9 @@ def _device(read: Summary, top: int) -> None:
     if device is None:
         return
     span = max(device.end - device.start, 1)
-    print_lines(["", f"accelerator: busy {device.busy / span:.1%} of {ms(span)} ms, {device.launches:,} launches"])
+    print_lines(
+        ["", f"accelerator: busy {device.busy / span:.1%} of {ms(span)} ms, {counted(device.launches, 'launch')}"]
+    )
     if device.busy_of:
         print_lines([safe("; ".join(summary_figures.each_busy(device)))])
     for line in summary_figures.launching(device):

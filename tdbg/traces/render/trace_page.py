@@ -68,7 +68,7 @@ def _lanes(every: Pairs) -> tuple[list[dict[str, Any]], str]:
     if len(every) > len(shown):
         note.append(f"{counted(len(every) - len(shown), 'trace')} more left out.")
     if any(len(read.steps) > most for _, read in shown):
-        note.append(f"Only the first {most:,} steps of each.")
+        note.append(f"Only the first {counted(most, 'step')} of each.")
     return lanes, " ".join(note)
 
 

@@ -1,7 +1,7 @@
 """TD-P103: copies to the accelerator that nothing hides."""
 
 from tdbg.core.rule_base import Needs
-from tdbg.core.tables import size
+from tdbg.core.tables import counted, size
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -32,7 +32,10 @@ class CopyBound(Rule):
         if severity is None:
             return None
         copies = [one for one in view.summary.copies if one.kind == "HtoD"]
-        lines = [f"{one.name}: {one.calls} copies, {size(one.nbytes)}, {one.total / 1e6:.3g} ms" for one in copies[:3]]
+        lines = [
+            f"{one.name}: {counted(one.calls, 'copy')}, {size(one.nbytes)}, {one.total / 1e6:.3g} ms"
+            for one in copies[:3]
+        ]
         lines += summary_figures.asked_from(view.summary, ("aten::to", "aten::copy_"))
         title = f"{share:.0%} of a step is copies to the device that nothing hides, {pageable:.0%} from pageable memory"
         return self.advise(view, severity, title, lines, "pin_memory=True, and .to(device, non_blocking=True)", share)

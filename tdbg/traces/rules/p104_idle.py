@@ -1,6 +1,7 @@
 """TD-P104: the accelerator has nothing to do."""
 
 from tdbg.core.rule_base import Needs
+from tdbg.core.tables import counted
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -28,7 +29,7 @@ class Idle(Rule):
         severity = self.find_severity(view, share)
         if severity is None:
             return None
-        lines = [f"busy {view.share('busy') or 0.0:.0%} of a step, {device.launches:,} launches in all"]
+        lines = [f"busy {view.share('busy') or 0.0:.0%} of a step, {counted(device.launches, 'launch')} in all"]
         lines += summary_figures.launching(device)
         lines += summary_figures.busiest_line(view.summary)
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:3]]

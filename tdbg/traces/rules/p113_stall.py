@@ -1,6 +1,7 @@
 """TD-P113: single steps that take far longer."""
 
 from tdbg.core.rule_base import Unarmed
+from tdbg.core.tables import counted
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -48,7 +49,9 @@ class Stall(Rule):
         lines = [f"step {longest.number}: {longest.length / 1e6:.4g} ms, median {middle / 1e6:.4g} ms"]
         lines += [f"what grew most is {part}, by {more / 1e6:.4g} ms"]
         if found:
-            lines += [f"{one.name}: {one.calls} calls, {one.total / 1e6:.4g} ms" for one in view.summary.saves[:3]]
+            lines += [
+                f"{one.name}: {counted(one.calls, 'call')}, {one.total / 1e6:.4g} ms" for one in view.summary.saves[:3]
+            ]
         gain = extra / max(sum(step.length for step in steps), 1)
         title = f"step {longest.number} takes {longest.length / middle:.1f} times the median"
         title += ", most of it in a save or a write to the disk" if found else ""

@@ -34,7 +34,7 @@ def test_tensors(ask: Commands, condition: str, found: list[str]) -> None:
     told = ask("find", condition)
     assert [f"{row['key']} {row['tensor']}" for row in told.table] == found
     assert told.code == (0 if found else 1)
-    assert (f"{len(found)} of 23 tensors fit" if found else "nothing fits") in told.said
+    assert (f"{len(found)} of 23 tensors fit" if found else "no datapoint matches the condition") in told.said
 
 
 def test_datapoints_alone_read_no_tensor(ask: Commands) -> None:
@@ -98,12 +98,12 @@ def test_json(ask: Commands) -> None:
     ("words", "what", "hint"),
     [
         (("absmx > 1",), "nothing is named 'absmx'", "did you mean absmax?"),
-        (("loss > 1",), "nothing is named 'loss'", "it may speak of: count"),
+        (("loss > 1",), "nothing is named 'loss'", "known names: count"),
         (("scalar > 1",), "scalar alone is no number", "scalar.NAME"),
         (("nan",), "is a number, neither true nor false", "absmax > 10"),
-        (("__import__('os')",), "nothing is named '__import__'", "it may speak of"),
+        (("__import__('os')",), "nothing is named '__import__'", "known names"),
         (("nan >",), "it cannot be read", "nan > 0 or absmax > 1e4"),
-        (("median(max) > 1",), "nothing is named 'median'", "it may speak of: abs"),
+        (("median(max) > 1",), "nothing is named 'median'", "known names: abs"),
         (("nan > 0", "--sort", "mx"), "nothing is named 'mx'", "did you mean max?"),
         (("nan > 0", "--limit", "-1"), "--limit cannot be negative", "0 or more"),
         (("nan > 0", "x", "y"), "4 words were given", "find"),

@@ -63,8 +63,6 @@ def test_a_lost_journal(ask: Commands) -> None:
     for path in (ask.folder / "rank0000" / "pages").glob("*.journal"):
         path.unlink()
     found = ask("recover", "--force", "--json")
-    assert (
-        found.code == 0 and len(found.data["done"]) == 1 and "4 datapoints of 1 sealed pages" in found.data["done"][0]
-    )
+    assert found.code == 0 and len(found.data["done"]) == 1 and "4 datapoints of 1 sealed page" in found.data["done"][0]
     assert ask("recover").said == "tdbg: there was nothing to do\n"
     assert len(ask("ls", "--datapoints").table) == 8

@@ -137,7 +137,7 @@ def test_a_tensor_that_is_not_there(ask: Commands) -> None:
         (("1/conv", "--slice", "9"), "there is no 9 in a dimension of 3"),
         (("1", "--slice", "0"), "--slice is of one tensor"),
         (("1/conv", "--slice", "a"), "--slice cannot be 'a'"),
-        (("1", "--nth", "-1"), "--nth -1: 1 datapoints have the key 1"),
+        (("1", "--nth", "-1"), "--nth -1: 1 datapoint has the key 1"),
         (("1", "--image", "jpeg"), "--image cannot be 'jpeg'"),
         (("1", "2"), "3 words were given"),
         ((), "is a path: the key is missing"),

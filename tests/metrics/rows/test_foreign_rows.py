@@ -35,7 +35,7 @@ def test_the_state_of_a_trainer(tmp_path: Path, capsys: pytest.CaptureFixture[st
     named = folder / "trainer_state.json" if place == "file" else tmp_path
     code, found, said = ask(capsys, "show", str(named))
     text = json.dumps(found)
-    assert code == 0 and "passed over" not in said
+    assert code == 0 and "skipped" not in said
     for key in ("train/loss", "eval/loss", "eval/accuracy", "train/grad_norm", "train/train_loss", "rewards/margins"):
         assert f'"{key}"' in text, key
 
@@ -50,7 +50,7 @@ def test_flat_lines_with_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[
     code, found, said = ask(capsys, "show", str(log))
     text = json.dumps(found)
     assert code == 0 and '"train/loss"' in text and '"val/acc1"' in text and '"epoch": 3' in text
-    assert "1 line passed over" in said
+    assert "1 line skipped" in said
     code, found, _ = ask(capsys, "sanity", str(log))
     assert [(one["code"], one["title"]) for one in found["findings"]] == [("TD-K001", "train/acc1 was 0 all 4 times")]
 

@@ -206,7 +206,7 @@ def test_a_full_disk_loses_rows_and_comes_back(tmp_path, monkeypatch):
     monkeypatch.undo()
     fan.close()
     assert [line.step for line in lines(path)] == [1, 3]
-    assert "No space left" in said[0] and "lost 1 rows" in said[-1]
+    assert "No space left" in said[0] and "lost 1 row" in said[-1]
 
 
 def test_a_folder_that_cannot_be_made_is_said_once(tmp_path):

@@ -393,4 +393,4 @@ def test_a_page_that_was_cut_is_told_and_the_rest_compared(tmp_path: Path) -> No
     page.write_bytes(page.read_bytes()[: last.tensors[PATHS[2]].at])  # the last tensor is gone
     done = call("diff", tmp_path / "a", folder)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "12 tensors compared: none differs" in done.stdout and "cannot be compared: 1 tensors" in done.stdout
+    assert "12 tensors compared: none differs" in done.stdout and "cannot be compared: 1 tensor" in done.stdout
