@@ -3,7 +3,7 @@
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from tdbg.runtime import tensors
 from tdbg.runtime.root_modules import unwrapped
 from tdbg.runtime.sampling import evenly, spread
 from tdbg.runtime.torch_compat import norms_of
+from tdbg.runtime.unregistered import Unregistered, ValueWatch, find_unregistered
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -41,6 +42,7 @@ LASTING = {"none": (10, 12), "stuck": (10, 40)}  # looks in a row, and steps fro
 COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then one in so many
 SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
 EMPTY_LOOKS = 4  # in a row without any gradient in the optimizer, while the model has some
+UNUSED_STEPS = 4  # from the first look at unregistered parameters with gradients to the one that tells of them
 BOTH_STEP = 4  # updates back that an optimizer counts as at work
 BOTH_STEPS = 5  # steps in a row in which two optimizers updated the same parameter
 NOISE = 1e-6  # of the median gradient of the model: less is what rounding leaves of zero,
@@ -85,7 +87,8 @@ class OptimizerReport(Probe):
     """Groups and hyperparameters, parameters left out or updated twice, and the size of each update.
 
     Reads:  ``param_groups``; before and after an update a sample of 64 elements of at most 64 weights and of their
-            gradients; the trained roots' parameters, to see which no optimizer holds.
+            gradients; the trained roots' parameters, to see which no optimizer holds, and those in plain lists,
+            tuples, sets and dicts of their modules.
     Emits:  GROUPS once an optimizer and when a hyperparameter other than the rate changes; COVERAGE when
             parameters are left out or held twice; EMPTY once, when it updates nothing of the model; else one line and one observation a looked-at step.
     Cost:   some 15 us a sampled parameter on the steps that are looked at; a few microseconds on others.
@@ -109,6 +112,8 @@ class OptimizerReport(Probe):
         self._told: weakref.WeakKeyDictionary[Optimizer, dict[str, object]] = weakref.WeakKeyDictionary()
         self._last_update: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._coverage: tuple[object, ...] = ()
+        self._unregistered: ValueWatch | None = None
+        self._told_unregistered = False  # and nothing has explained them since
         self._both = 0
         self._empty = _Run(0)  # updates without any gradient
         self._has_gradients = False  # a backward pass has run in this step
@@ -146,9 +151,7 @@ class OptimizerReport(Probe):
             return
         begun = time.perf_counter()
         self._notice_change(optimizer)
-        if self.monitor.step + 1 >= SETTLED_STEPS and (
-            self._looks < COVERAGE_LOOKS or self._looks % COVERAGE_LOOKS == 0
-        ):
+        if self._looks < COVERAGE_LOOKS or self._looks % COVERAGE_LOOKS == 0:
             self._look_at_coverage()
         self._take(optimizer)
         self._spent_s = time.perf_counter() - begun
@@ -205,17 +208,46 @@ class OptimizerReport(Probe):
     def _look_at_coverage(self) -> None:
         """Which trainable parameters no optimizer holds, and which two of them update."""
         roots = self.monitor.trained_roots()
+        holders = self._holders()
+        unregistered = self._follow_unregistered(roots, holders)
+        if self.monitor.step + 1 < SETTLED_STEPS:
+            return
         named = self.monitor.probe("gradient-norms")
         if named is None:
             self.unavailable("the probe that knows the parameters' names is off")
             return
         trainable = list({id(p): p for root in roots for p in root.parameters() if p.requires_grad}.values())
-        holders = self._holders()
         left_out = [p for p in trainable if id(p) not in holders]
         twice = [p for p in trainable if len(holders.get(id(p), ())) > 1]
         self._both = self._both + 1 if twice else 0
         twice = twice if self._both >= BOTH_STEPS else []
-        self._tell_coverage(trainable, left_out, twice, holders, named)
+        self._tell_coverage(trainable, left_out, twice, unregistered, holders, named)
+
+    def _follow_unregistered(self, roots: Iterable[nn.Module], holders: Collection[int]) -> list[Unregistered]:
+        """The parameters in plain containers that get gradients and that nothing has updated for some steps.
+
+        Neither an optimizer nor the program: what it updates by hand changes its values.
+        """
+        trained = [root for root in roots if any(id(p) in holders for p in root.parameters())]
+        registered = {id(p) for root in trained for p in root.parameters()} | set(holders)
+        everything = (one for root in trained for one in find_unregistered(root, registered))
+        found = {id(one.parameter): one for one in everything if _has_gradient(one.parameter)}
+        parameters = [one.parameter for one in found.values()]
+        watch, step = self._unregistered, self.monitor.step + 1
+        if not found or watch is None or not watch.is_of(parameters):
+            self._unregistered = ValueWatch(parameters, step) if found else None
+            return []
+        watch.compare(parameters, self.monitor.read_late)
+        if watch.is_changed:
+            self._resolve("changed")
+            return []
+        return list(found.values()) if step - watch.step >= UNUSED_STEPS else []
+
+    def _resolve(self, why: str) -> None:
+        """The unregistered parameters told before turn out to be no fault."""
+        if self._told_unregistered:
+            self._told_unregistered = False
+            self.emit(ParameterCoverage(resolved=why))
 
     def _holders(self) -> dict[int, list[str]]:
         """Parameters that optimizers hold, by id, with the classes of those that are at work on them."""
@@ -229,11 +261,17 @@ class OptimizerReport(Probe):
         return holders
 
     def _tell_coverage(
-        self, trainable: Sequence[Tensor], left_out: Sequence[Tensor], twice: Sequence[Tensor], holders: Any, named: Any
+        self,
+        trainable: Sequence[Tensor],
+        left_out: Sequence[Tensor],
+        twice: Sequence[Tensor],
+        unregistered: Sequence[Unregistered],
+        holders: Any,
+        named: Any,
     ) -> None:
         graded = sum(p.grad is not None for p in left_out)
-        key = (len(trainable), len(left_out), graded > 0, len(twice))
-        if key == self._coverage or not (left_out or twice or self._coverage):
+        key = (len(trainable), len(left_out), graded > 0, len(twice), len(unregistered))
+        if key == self._coverage or not (left_out or twice or unregistered or self._coverage):
             return
         self._coverage = key
         seen = ParameterCoverage(trainable=len(trainable), left_out_count=len(left_out), left_out_graded=graded)
@@ -244,6 +282,16 @@ class OptimizerReport(Probe):
         if twice:
             seen.twice, seen.twice_count = [named.name_of(p) for p in twice[:MAX_NAMES]], len(twice)
             seen.optimizers = holders[id(twice[0])][:MAX_NAMES]
+        if unregistered:
+            seen.unregistered, seen.unregistered_count = (
+                [one.name for one in unregistered[:MAX_NAMES]],
+                len(unregistered),
+            )
+            seen.containers = list(dict.fromkeys(one.container for one in unregistered))[:MAX_NAMES]
+            if not self._told_unregistered:
+                self._told_unregistered = True
+                held_later = [one.parameter for one in unregistered]
+                self.monitor.optimizers.when_held(held_later, lambda: self.guard.call(self._resolve, "held"))
         self.emit(seen)
 
     def _were_replaced(self, left_out: Sequence[Tensor], trainable: Sequence[Tensor]) -> bool:
@@ -472,6 +520,10 @@ def _weights_beside(roots: Iterable[nn.Module]) -> "dict[int, weakref.ref[Tensor
         if weight is not None and bias is not None and weight.ndim > bias.ndim:
             found[id(bias)] = weakref.ref(weight)
     return found
+
+
+def _has_gradient(parameter: Tensor) -> bool:
+    return parameter.requires_grad and parameter.grad is not None
 
 
 def _float_norms(found: list[Tensor]) -> Sequence[Tensor]:

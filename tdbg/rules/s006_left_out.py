@@ -1,33 +1,56 @@
 """TD-S006: parameters that no optimizer updates, or two do."""
 
+from collections.abc import Iterable, Iterator
+
 from tdbg.core.events import Finding
 from tdbg.core.observations.optimizer import ParameterCoverage
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted, joined
-from tdbg.rules import RULES, ObservingRule, Reported
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+
+CAUSES = {
+    "forgotten": "the optimizer was built before the layer, or its parameter list leaves the layer out",
+    "twice": "two optimizers were given the same parameters",
+    "unregistered": "parameters() does not reach layers in a plain list, tuple, set or dict, nor do state_dict() and to()",
+}
+TRY = {
+    "forgotten": "build the optimizer last, or call add_param_group; freeze parameters that must not train with requires_grad_(False)",
+    "unregistered": "hold them in nn.ModuleList, nn.ModuleDict or nn.ParameterList; freeze parameters that must not"
+    " train with requires_grad_(False)",
+}
+RESOLVED = {"held": "an optimizer held them only from step {step} on", "changed": "the program updates them itself"}
 
 
 @RULES.add
-class LeftOut(ObservingRule[Reported]):
+class LeftOut(KindsRule):
     """Says when trainable parameters of the model were forgotten in the optimizer, or stand in two at once.
 
-    What it does: With the flag OPTIMIZER it compares the trainable parameters of the trained model with what the
-    optimizers hold. It speaks when some are held by none although they get gradients and most others are held;
-    and when two optimizers that both step in turn hold the same parameters.
+    What it does: With the flag OPTIMIZER, or in the opening inspection, it compares the trainable parameters of the
+    trained model with what the optimizers hold. It speaks when some are held by none although they get gradients
+    and most others are held; when layers in a plain Python list, tuple, set or dict of the model get gradients and
+    nothing updates them; and when two optimizers that both step in turn hold the same parameters.
 
-    Why it matters: A layer that was added after the optimizer was built, or missed by a filter over names, keeps
-    its random initial values for good, and backward computes gradients for nobody. Two optimizers on one
-    parameter undo each other's momentum.
+    Why it matters: A layer that was added after the optimizer was built, missed by a filter over names, or held in
+    a plain list, which `parameters()` does not reach, keeps its random initial values for good, and backward
+    computes gradients for nobody. Two optimizers on one parameter undo each other's momentum.
 
     Example:
         TD-S006 warning: 2 of 24 trainable parameters are in no parameter group: head2.weight, head2.bias, rank 0
+        TD-S006 warning: 6 parameters in Net.layers (list) are in no parameter group: layers[0].weight,
+        layers[0].bias, layers[1].weight, ..., rank 0
 
-    What to do: Build the optimizer after the model is complete, or `add_param_group` what came later. What is not
-    to be trained should say so: `requires_grad_(False)` saves its share of backward.
+    What to do: Build the optimizer after the model is complete, or `add_param_group` what came later. Hold layers
+    in `nn.ModuleList` or `nn.ModuleDict`, parameters in `nn.ParameterList`: what is in a plain list is not saved
+    with the model either. What is not to be trained should say so: `requires_grad_(False)` saves its share of
+    backward.
 
     Thresholds: The sixth step at the earliest. Fewer than half of the trainable parameters: where most are left
     out, as when only a new head is trained, it is assumed to be intended, unless the optimizer holds stale tensors
-    of the same shapes without gradients: then the layers were replaced after it was built.
+    of the same shapes without gradients: then the layers were replaced after it was built. Of layers in a list any
+    share counts, once their gradients have been there for 5 steps and their values have stayed; those in eval mode
+    inside a model in train mode are left alone. If an optimizer holds them later, or the program updates them
+    itself, the finding becomes a note.
     """
 
     code = "TD-S006"
@@ -35,29 +58,43 @@ class LeftOut(ObservingRule[Reported]):
     severity = "warning"
     leads_to = ("TD-G003", "TD-G005", "TD-S007")
     observes = (ParameterCoverage,)
-    kept = Reported
 
-    def evaluate(self, process: ProcessDir, state: Reported, seen: ParameterCoverage) -> Finding | None:
-        if state.said or not (seen.forgotten or seen.twice):
-            return None
-        state.said = True
-        names = (seen.left_out if seen.forgotten else seen.twice) or []
-        if seen.forgotten:
-            what = (
-                f"{seen.left_out_count} of {counted(seen.trainable, 'trainable parameter')}"
-                f" are in no parameter group: {joined(names, 3)}"
+    def evaluate(self, process: ProcessDir, seen: ParameterCoverage) -> Iterable[tuple[str, Finding]]:
+        if seen.resolved in RESOLVED:
+            self._resolve(process, seen)
+        for kind, where, names, count in _list_faults(seen):
+            if not self.is_news(process, kind):
+                continue
+            found = self.make_finding(
+                f"{where}: {joined(names, 3, count)}, {process.display_name}",
+                first_step=seen.step,
+                rank=process.rank,
+                phase="optimizer",
+                module=names[0].rpartition(".")[0] if names else "",
+                evidence=[seen.text()],
+                cause=CAUSES[kind],
+                try_next=TRY.get(kind, TRY["forgotten"]),
             )
-        else:
-            what = f"{counted(seen.twice_count or 0, 'parameter')} updated by two optimizers: {joined(names, 3)}"
-        return self.make_finding(
-            f"{what}, {process.display_name}",
-            first_step=seen.step,
-            rank=process.rank,
-            phase="optimizer",
-            module=names[0].rpartition(".")[0] if names else "",
-            evidence=[seen.text()],
-            cause="the optimizer was built before the layer, or its parameter list leaves the layer out"
-            if seen.forgotten
-            else "two optimizers were given the same parameters",
-            try_next="build the optimizer last, or call add_param_group; freeze parameters that must not train with requires_grad_(False)",
-        )
+            yield kind, found
+
+    def _resolve(self, process: ProcessDir, seen: ParameterCoverage) -> None:
+        """What was found of the same rank is a note after all, and says why."""
+        for finding in self._given["unregistered"]:
+            if finding.rank == process.rank and finding.severity != "info":
+                finding.severity = "info"
+                finding.evidence.append(RESOLVED[seen.resolved or ""].format(step=seen.step))
+
+
+def _list_faults(seen: ParameterCoverage) -> Iterator[tuple[str, str, list[str], int]]:
+    """Kind, what is wrong, names and how many there are."""
+    if seen.forgotten:
+        where = f"{seen.left_out_count} of {counted(seen.trainable, 'trainable parameter')} are in no parameter group"
+        yield "forgotten", where, seen.left_out or [], seen.left_out_count
+    if seen.unregistered:
+        count = seen.unregistered_count or 0
+        verb = "is" if count == 1 else "are"
+        where = f"{counted(count, 'parameter')} in {joined(seen.containers or [], 2)} {verb} in no parameter group"
+        yield "unregistered", where, seen.unregistered, count
+    if seen.twice:
+        count = seen.twice_count or 0
+        yield "twice", f"{counted(count, 'parameter')} updated by two optimizers", seen.twice, count

@@ -1,7 +1,7 @@
 """Whose steps are counted: the optimizers of a program, and the one among them that makes the steps."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -25,6 +25,9 @@ class Optimizers:
         self._main: weakref.ref[Optimizer] | None = None
         self._main_idle = 0  # updates of others since its last
         self._others: set[str] = set()  # classes of optimizers that stepped and are not the one that counts
+        self._awaited: list[
+            tuple[list[weakref.ref[Tensor]], Callable[[], None]]
+        ] = []  # parameters that nobody holds yet
 
     def __iter__(self) -> Iterator[Optimizer]:
         return iter(alive(self._alive))  # another thread may build one meanwhile
@@ -35,6 +38,21 @@ class Optimizers:
     def add(self, optimizer: Optimizer) -> None:
         """One was built, or is met for the first time."""
         self._alive[optimizer] = None
+        if self._awaited:
+            self._tell_held(optimizer)
+
+    def when_held(self, parameters: Iterable[Tensor], then: Callable[[], None]) -> None:
+        """Call ``then`` once an optimizer that is built or met from now on holds one of these."""
+        self._awaited.append(([weakref.ref(parameter) for parameter in parameters], then))
+
+    def _tell_held(self, optimizer: Optimizer) -> None:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        waiting, self._awaited = self._awaited, []
+        for refs, then in waiting:
+            if any(parameter is not None and id(parameter) in held for parameter in (ref() for ref in refs)):
+                then()
+            else:
+                self._awaited.append((refs, then))
 
     def main(self) -> Optimizer | None:
         """The optimizer whose steps are counted, once it has stepped and while it lives."""

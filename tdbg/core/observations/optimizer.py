@@ -7,6 +7,10 @@ from tdbg.core.observations import Evidence, Observed, format_number
 from tdbg.core.observations._lasting import Lasting, lasting_row
 from tdbg.core.tables import counted
 
+RESOLVED = {
+    "held": "an optimizer holds the parameters that parameters() does not reach from now on",
+    "changed": "the program itself updates the parameters that parameters() does not reach",
+}
 Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
 
 
@@ -53,16 +57,41 @@ class ParameterCoverage(Observed):
     twice: list[str] | None = doc("parameters that two optimizers update, at most eight")
     twice_count: int | None = doc("how many there are")
     optimizers: list[str] | None = doc("the optimizers that update them")
+    unregistered: list[str] | None = doc(
+        "parameters with gradients in plain lists, tuples, sets or dicts of the model, which parameters() does not"
+        " reach and nothing updates, at most eight"
+    )
+    unregistered_count: int | None = doc("how many there are")
+    containers: list[str] | None = doc("where they are: Class.attribute (list), at most eight")
+    resolved: str | None = doc(
+        "why the unregistered ones told before are no fault: held (by an optimizer from now on) or changed (the program"
+        " updates them itself)"
+    )
 
     def text(self) -> str:
-        """How many are left out, and how many held twice."""
-        text = f"{self.left_out_count} of {counted(self.trainable, 'trainable parameter', 'is')} in no parameter group"
-        if self.left_out:
+        """How many are left out, how many held twice, and how many are out of reach."""
+        if self.resolved:
+            return RESOLVED.get(self.resolved, self.resolved)
+        parts = []
+        if self.left_out or not (self.unregistered or self.twice):
             more = " ..." if self.left_out_count > 1 else ""
-            text += f" ({self.left_out[0]}{more}), {self.left_out_graded} of them get gradients"
+            names = (
+                f" ({self.left_out[0]}{more}), {self.left_out_graded} of them get gradients" if self.left_out else ""
+            )
+            parts.append(
+                f"{self.left_out_count} of {counted(self.trainable, 'trainable parameter', 'is')} in no parameter group{names}"
+            )
+        if self.unregistered:
+            where = ", ".join(self.containers or [])
+            parts.append(
+                f"{counted(self.unregistered_count or 0, 'parameter')} with gradients in {where}, which parameters() does"
+                " not reach"
+            )
         if self.twice:
-            text += f"; {self.twice_count} are updated by two optimizers ({self.twice[0]})"
-        return text
+            parts.append(
+                f"{counted(self.twice_count or 0, 'parameter', 'is')} updated by two optimizers ({self.twice[0]})"
+            )
+        return "; ".join(parts)
 
 
 class EmptyUpdates(Observed):
