@@ -199,7 +199,8 @@ def first_bad(value: object) -> tuple[str, Bad] | None:
 class Figures:
     """The exact figures of one tensor's elements; of a complex one, of their magnitudes.
 
-    mean, std (with n - 1), low and high are those of the finite elements: None where there are none.
+    mean, std (with n - 1), low and high are those of the finite elements: None where there are none. Of float32, a std
+    below 1e-19 may read 0: its squares are below what float32 can hold.
     """
 
     count: int  # elements looked at

@@ -122,7 +122,7 @@ def test_compare_as_json_and_against_a_baseline(here, tmp_path):
         (["slice", "good"], "missing option: -o FILE"),
         (["slice", "good", "--steps", "99", "-o", "{tmp}/s.json"], "no trace holds the steps 99"),
         (["slice", "good", "--steps", "5-6", "-o", "{tmp}/s.json"], "--steps cannot be '5-6'"),
-        (["slice", "good", "-o", "{tmp}/none/s.json"], "cannot write"),
+        (["slice", "good", "-o", "{tmp}/none/s.json"], "No such file"),
     ],
 )
 def test_wrong_use_is_told(here, tmp_path, words, says):

@@ -12,7 +12,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "no-reset": ("TD-C013", "AdamW never resets its gradients"),
     "thrown-away": ("TD-C014", "gradients are cleared before AdamW can use them"),
     "constant": ("TD-D002", "input 0 is 0.5 all over"),
-    "repeated": ("TD-D003", "came again in one pass"),
+    "repeated": ("TD-D003", "are repeats in one pass"),
     "sampler-epoch": ("TD-D006", "the sampler's epoch is still 0"),
     "dead": ("TD-N005", 'the output of module "body.4" has been zero'),
     "blocked": ("TD-G003", "body.0.weight"),

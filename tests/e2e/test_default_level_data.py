@@ -5,9 +5,9 @@ import pytest
 from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, program, torchrun
 
 NAMED = {  # kind -> code, and a part of the first line
-    "scaled": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
-    "scaled-early": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
-    "scaled-short": ("TD-D010", "input 0 is scaled otherwise in evaluation"),
+    "scaled": ("TD-D010", "input 0 is scaled differently in evaluation"),
+    "scaled-early": ("TD-D010", "input 0 is scaled differently in evaluation"),
+    "scaled-short": ("TD-D010", "input 0 is scaled differently in evaluation"),
     "bytes": ("TD-D014", "input 0 is not scaled: values from 0"),
     "training-data": ("TD-D011", "indices of Subset of TensorDataset (80) looked at are also in the training data"),
     "training-file": ("TD-D011", "samples of TensorDataset looked at are also in the training data"),

@@ -8,7 +8,7 @@ NAMED = {  # kind -> code, and a part of the first line
     "left-in-eval-mode": ("TD-C021", "in eval mode since step 21, after evaluation: Net, 1 dropout layer and 1 batch"),
     "left-in-eval-mode-late": ("TD-C021", "in eval mode since step 71"),
     "functional-dropout": ("TD-C022", ", pass 1 after step 20, FunctionalDropout in eval mode"),
-    "attention-dropout": ("TD-C022", "at work in evaluation: scaled_dot_product_attention at"),
+    "attention-dropout": ("TD-C022", "active in evaluation: scaled_dot_product_attention at"),
     "softmax-twice": ("TD-C023", "softmax before cross_entropy, which applies its own: (32, 4)"),
     "sigmoid-twice": ("TD-C023", "sigmoid before binary_cross_entropy_with_logits, which applies its own: (32, 4)"),
     "batch-softmax": ("TD-C023", "log_softmax over the batch dimension before nll_loss: (32, 4)"),

@@ -428,7 +428,7 @@ def test_control_without_waiting(live: Stream, capsys) -> None:
 
 WRONG: dict[str, tuple[tuple[str, ...], str, str]] = {
     "nothing": ((), "nothing to change", "--level"),
-    "only for": (("--for", "3"), "--for needs something", "--level"),
+    "only for": (("--for", "3"), "--for needs a change", "--level"),
     "only at step": (("--at-step", "300"), "nothing to change", "--level"),
     "level": (("--level", "advnced"), "level cannot be 'advnced'", "did you mean advanced?"),
     "flag": (("--flag", "MEMROY"), "no flag is named 'MEMROY'", "did you mean MEMORY?"),

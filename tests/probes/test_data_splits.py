@@ -99,7 +99,7 @@ def test_inputs_of_another_scale_in_evaluation_are_named(watch: Any, tmp_path: P
     scale, shift = SCALES[how]
     watched = run(watch, labelled(normal()), labelled(normal(48, scale=scale, shift=shift, seed=2)))
     (finding,) = [one for one in findings(watched, tmp_path) if one.code == "TD-D010"]
-    assert finding.severity == "warning" and finding.title.startswith("input 0 is scaled otherwise in evaluation")
+    assert finding.severity == "warning" and finding.title.startswith("input 0 is scaled differently in evaluation")
     assert finding.grade == "local"
 
 

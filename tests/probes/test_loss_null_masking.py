@@ -117,7 +117,7 @@ def test_nulls_of_rows_are_those_of_their_classes() -> None:
         assert found.tasks[0].nulls == int(nulls_B.sum()) and not found.findings
     hot_BC[nulls_B] = 0
     found = report(hot_BC, nulls_B, null_index=-1, probability=1.0)
-    assert found.tasks[0].nulls == int(nulls_B.sum()) and "rows without a class" in found.tasks[0].how
+    assert found.tasks[0].nulls == int(nulls_B.sum()) and "without a class" in found.tasks[0].how
     assert not found.findings
 
 

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 FLAG = "DATALOADER"
 CODE = "TD-D003"
-SAYS = "came again"
+SAYS = "are repeats in one pass"
 OPTIONS = ()
 RANKS = 1
 
