@@ -26,13 +26,13 @@ FRONT, PAGE, FILTER, RUN = 5.0, 8.0, 2.5, 8.0
 BARE = [sys.executable, "-c", "pass"]
 
 
-def tdbg(*words: str) -> list[str]:
+def build_tdbg_command(*words: str) -> list[str]:
     """A command line of the tdbg installed beside this Python: its console script, as a user calls it."""
     script = Path(sys.executable).with_name("tdbg")
     return [str(script), *words] if script.exists() else [sys.executable, "-m", "tdbg", *words]
 
 
-def commands(folder: Path) -> dict[str, tuple[list[str], float | None]]:
+def build_commands(folder: Path) -> dict[str, tuple[list[str], float | None]]:
     """What is measured: name -> (command line, target). folder: where a small log and a small run are laid down."""
     from tdbg.cli import generate
 
@@ -44,40 +44,40 @@ def commands(folder: Path) -> dict[str, tuple[list[str], float | None]]:
     found: dict[str, tuple[list[str], float | None]] = {
         "python -c pass (A/A)": (BARE, None),
         "python -c 'import typer'": ([sys.executable, "-c", "import typer"], None),
-        "tdbg --version": (tdbg("--version"), FRONT),
-        "tdbg --help": (tdbg("--help"), FRONT),
-        "tdbg filter-logs FILE": (tdbg("filter-logs", str(log)), FILTER),
-        "tdbg filter-logs FILE -f LR": (tdbg("filter-logs", str(log), "-f", "LR"), FILTER),
-        "tdbg report RUN": (tdbg("report", run), RUN),
-        "tdbg status RUN": (tdbg("status", run), RUN),
-        "tdbg run -- true": (tdbg("run", "--", "true"), RUN),
+        "tdbg --version": (build_tdbg_command("--version"), FRONT),
+        "tdbg --help": (build_tdbg_command("--help"), FRONT),
+        "tdbg filter-logs FILE": (build_tdbg_command("filter-logs", str(log)), FILTER),
+        "tdbg filter-logs FILE -f LR": (build_tdbg_command("filter-logs", str(log), "-f", "LR"), FILTER),
+        "tdbg report RUN": (build_tdbg_command("report", run), RUN),
+        "tdbg status RUN": (build_tdbg_command("status", run), RUN),
+        "tdbg run -- true": (build_tdbg_command("run", "--", "true"), RUN),
     }
     for page in generate.all_pages()[1:]:
-        found[f"{page.path} --help"] = (tdbg(*page.words[1:], "--help"), PAGE)
+        found[f"{page.path} --help"] = (build_tdbg_command(*page.words[1:], "--help"), PAGE)
     return found
 
 
-def seconds(command: list[str], folder: str) -> float:
+def time_command(command: list[str], folder: str) -> float:
     """Wall time of one run."""
     start = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, cwd=folder)
     return time.perf_counter() - start
 
 
-def measure(lines: dict[str, list[str]], rounds: int, folder: str) -> dict[str, list[float]]:
+def measure_ratios(lines: dict[str, list[str]], rounds: int, folder: str) -> dict[str, list[float]]:
     """The ratios to the bare interpreter, one per round; the first round warms the disk's cache and is left out."""
     ratios: dict[str, list[float]] = {name: [] for name in lines}
     for number in range(rounds + 1):
         order = ["", *lines]
         random.shuffle(order)
-        took = {name: seconds(lines[name] if name else BARE, folder) for name in order}
+        took = {name: time_command(lines[name] if name else BARE, folder) for name in order}
         if number:
             for name in lines:
                 ratios[name].append(took[name] / took[""])
     return ratios
 
 
-def interval(values: list[float], draws: int = 1000) -> tuple[float, float]:
+def bootstrap_interval(values: list[float], draws: int = 1000) -> tuple[float, float]:
     """Bootstrap interval of the median."""
     medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
     return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
@@ -94,15 +94,15 @@ def main() -> int:
     random.seed(options.seed)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     with tempfile.TemporaryDirectory() as folder:
-        wanted = {name: found for name, found in commands(Path(folder)).items() if options.only in name}
-        ratios = measure({name: line for name, (line, _target) in wanted.items()}, options.rounds, folder)
+        wanted = {name: found for name, found in build_commands(Path(folder)).items() if options.only in name}
+        ratios = measure_ratios({name: line for name, (line, _target) in wanted.items()}, options.rounds, folder)
     print(
         f"# {platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs, {options.rounds} rounds"
     )
     print("command\tratio\t95% interval\ttarget\tmet")
     missed = 0
     for name, (_line, target) in wanted.items():
-        ratio, (low, high) = statistics.median(ratios[name]), interval(ratios[name])
+        ratio, (low, high) = statistics.median(ratios[name]), bootstrap_interval(ratios[name])
         met = target is None or ratio <= target
         missed += not met
         goal = "-\t-" if target is None else f"<= {target:g}\t{'yes' if met else 'NO'}"
