@@ -91,6 +91,7 @@ OTHER_READS = {
     "core/webpage.py": "a file of tdbg's own",
     "cli/flags.py": "a file that the user names",
     "cli/generate/__init__.py": "the source tree",
+    "cli/generate/messages.py": "the source tree",
     "__main__.py": "a file of tdbg's own",
     "inject/__init__.py": "a file of tdbg's own",
     "inject/boot_template.py": "boot/, relative to its folder: it cannot import tdbg",
