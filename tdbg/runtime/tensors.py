@@ -16,6 +16,7 @@ PLAIN = (str, bytes, int, float, bool)
 MAX_DEPTH = 6
 MAX_ITEMS = 64
 CHUNK = 1 << 18  # elements worked on at a time: what is made on the way stays small, and in the cache
+SMALL_STD = 1e-17  # the squares of smaller deviations are below the normal numbers of float32
 
 
 def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
@@ -199,8 +200,7 @@ def first_bad(value: object) -> tuple[str, Bad] | None:
 class Figures:
     """The exact figures of one tensor's elements; of a complex one, of their magnitudes.
 
-    mean, std (with n - 1), low and high are those of the finite elements: None where there are none. Of float32, a std
-    below 1e-19 may read 0: its squares are below what float32 can hold.
+    mean, std (with n - 1), low and high are those of the finite elements: None where there are none.
     """
 
     count: int  # elements looked at
@@ -397,9 +397,19 @@ def _finite_figures(data: Tensor, row: list[float]) -> Figures:
 
 
 def _settled(figures: Figures) -> bool:
-    """True if the first look was enough: all is finite, and nothing overflowed on the way."""
-    row = (figures.low, figures.high, figures.mean, figures.std)
-    return figures.count == 0 or all(value is not None and math.isfinite(value) for value in row)
+    """True if the first look was enough: all is finite, and nothing overflowed or underflowed on the way."""
+    low, high, mean, std = figures.low, figures.high, figures.mean, figures.std
+    if figures.count == 0:
+        return True
+    if (
+        low is None
+        or high is None
+        or mean is None
+        or std is None
+        or not all(map(math.isfinite, (low, high, mean, std)))
+    ):
+        return False
+    return low == high or std > SMALL_STD
 
 
 def _exact_columns(data: Tensor) -> Tensor:
