@@ -42,6 +42,8 @@ def run(args: DocsArgs) -> int:
     from tdbg.cli import generate
 
     if args.what == MESSAGES:
+        if args.check:
+            raise TdbgError("--check is for generated files, not for messages", "try `tdbg docs all --check`")
         list_messages(args)
         return 0
     for option in ("kind", "json"):
@@ -66,7 +68,12 @@ def list_messages(args: DocsArgs) -> None:
             f"no message is of the kind {args.kind!r}",
             suggest(args.kind, messages.KINDS, f"known: {', '.join(messages.KINDS)}"),
         )
-    found = messages.list_messages(args.kind, Path(args.root) / "tdbg" if args.root else None)
+    source = Path(args.root) / "tdbg" if args.root else None
+    if source is not None and not source.is_dir():
+        raise TdbgError(
+            f"--root {args.root}: no source tree of tdbg", "name the folder that holds tdbg/, or leave it out"
+        )
+    found = messages.list_messages(args.kind, source)
     if args.json:
         print_json("messages", [message._asdict() for message in found])
     else:

@@ -125,3 +125,19 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_asked(words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs", *words]) == TdbgError.exit_code
     assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--check"], "--check is for generated files"),
+        (["--root", "/no/such/folder"], "no source tree of tdbg"),
+        (["--root", "{tmp}"], "no source tree of tdbg"),
+    ],
+)
+def test_wrong_use_of_messages_is_refused(
+    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["docs", "messages", *(word.format(tmp=tmp_path) for word in words)]) == 2
+    said = capsys.readouterr()
+    assert not said.out and says in said.err and len(said.err.splitlines()) == 2
