@@ -43,6 +43,7 @@ COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then on
 SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
 EMPTY_LOOKS = 4  # in a row without any gradient in the optimizer, while the model has some
 UNUSED_STEPS = 4  # from the first look at unregistered parameters with gradients to the one that tells of them
+MANY_PARAMETERS = 500  # of a model with more, unregistered ones are searched for more rarely while there are none
 BOTH_STEP = 4  # updates back that an optimizer counts as at work
 BOTH_STEPS = 5  # steps in a row in which two optimizers updated the same parameter
 NOISE = 1e-6  # of the median gradient of the model: less is what rounding leaves of zero,
@@ -114,6 +115,7 @@ class OptimizerReport(Probe):
         self._coverage: tuple[object, ...] = ()
         self._unregistered: ValueWatch | None = None
         self._told_unregistered = False  # and nothing has explained them since
+        self._is_large = False  # the model, at the last search for them
         self._both = 0
         self._empty = _Run(0)  # updates without any gradient
         self._has_gradients = False  # a backward pass has run in this step
@@ -228,8 +230,11 @@ class OptimizerReport(Probe):
 
         Neither an optimizer nor the program: what it updates by hand changes its values.
         """
+        if self._unregistered is None and self._is_large and self._looks.bit_count() != 1:
+            return []
         trained = [root for root in roots if any(id(p) in holders for p in root.parameters())]
         registered = {id(p) for root in trained for p in root.parameters()} | set(holders)
+        self._is_large = len(registered) > MANY_PARAMETERS
         everything = (one for root in trained for one in find_unregistered(root, registered))
         found = {id(one.parameter): one for one in everything if _has_gradient(one.parameter)}
         parameters = [one.parameter for one in found.values()]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tdbg.core.events import Finding
+from tdbg.probes import optimizer as optimizer_report
 
 WIDTH = 8
 STEPS = 20
@@ -108,6 +109,36 @@ def test_layers_in_a_container_are_named(watch: Any, tmp_path: Path, kind: str, 
     assert finding.title.startswith(f"{each_has * count} parameter") and f"in {owner}" in finding.title
     assert first in finding.title and finding.severity == "warning" and finding.first_step == 6
     assert "ModuleList" in finding.try_next and finding.grade == "located"
+
+
+@pytest.mark.parametrize(("is_large", "most"), [(False, 12), (True, 5)])
+def test_a_large_model_without_any_is_searched_rarely(
+    watch: Any, monkeypatch: pytest.MonkeyPatch, is_large: bool, most: int
+) -> None:
+    searches: list[int] = []
+    real = optimizer_report.find_unregistered
+    monkeypatch.setattr(optimizer_report, "find_unregistered", lambda *args: searches.append(1) or real(*args))
+    monkeypatch.setattr(optimizer_report, "MANY_PARAMETERS", 0 if is_large else 500)
+    watch(**EVERY_STEP)
+    net = Net([])
+    optimizer = sgd(net.parameters())
+    for _ in range(12):
+        step(net, optimizer)
+    assert len(searches) == most  # the first look, and those that are powers of two
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_layers_of_a_large_model_are_named(
+    watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(optimizer_report, "MANY_PARAMETERS", 0)
+    watched = watch(**EVERY_STEP)
+    net = Net([linear() for _ in range(count)])
+    optimizer = sgd(net.parameters())
+    for _ in range(8):
+        step(net, optimizer)
+    (finding,) = told(watched, tmp_path)
+    assert finding.first_step == 6 and "layers[0].weight" in finding.title
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compile", "parallel"])
