@@ -24,7 +24,7 @@ class DeletedPaths:
     def __bool__(self) -> bool:
         return bool(self._paths)
 
-    def read_news(self) -> None:
+    def read_new_records(self) -> None:
         """Take over what other processes have added. Called before each answer that depends on it."""
         try:
             if os.stat(self._journal).st_size <= self._read_bytes:
@@ -40,13 +40,13 @@ class DeletedPaths:
         self._read_bytes = start + len(whole) + len(END) if whole else start
 
     def add(self, path: str, *, is_folder: bool) -> None:
-        """A path is gone. Raises OSError where the others cannot be told."""
-        self._tell(FOLDER if is_folder else FILE, path)
+        """A path is gone. Raises OSError if the journal cannot be written."""
+        self._append_record(FOLDER if is_folder else FILE, path)
 
     def discard(self, path: str) -> None:
         """A path is made again."""
         if path in self._paths:
-            self._tell(MADE_AGAIN, path)
+            self._append_record(MADE_AGAIN, path)
 
     def is_gone(self, path: str) -> bool:
         """True if the path, or a folder that it was in, was deleted or moved."""
@@ -60,7 +60,7 @@ class DeletedPaths:
         if kind == FOLDER:
             self._folders.add(path)
 
-    def _tell(self, kind: bytes, path: str) -> None:
+    def _append_record(self, kind: bytes, path: str) -> None:
         handle = run_files.open_append(self._journal, makes=True)
         try:
             os.write(handle, kind + os.fsencode(path) + END)

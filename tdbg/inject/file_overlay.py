@@ -92,7 +92,7 @@ class FileOverlay:
         with self.busy(), contextlib.suppress(OSError):
             if is_redirected(event, told, self.boot):
                 return
-            self.deleted.read_news()
+            self.deleted.read_new_records()
             if self.deleted or os.path.isdir(self.folder):
                 self.is_told = True
                 run_files.make_folder(os.path.dirname(self.folder))
@@ -183,7 +183,7 @@ def absolute_path(overlay: FileOverlay, path: Any, dir_fd: int | None) -> str | 
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     with overlay.busy():
-        overlay.deleted.read_news()
+        overlay.deleted.read_new_records()
         text = os.fsdecode(path)
         if dir_fd is not None and not os.path.isabs(text):
             try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tdbg.core.lazy_pattern import lazy_pattern
 
-# Audit events of commands -> where executable, arguments and environment stand in what they are told.
+# Audit events of commands -> where executable, arguments and environment stand in the arguments of the event.
 EVENTS = {"subprocess.Popen": (0, 1, 3), "os.exec": (0, 1, 2), "os.posix_spawn": (0, 1, 2), "os.spawn": (1, 2, 3)}
 SHELL = "os.system"
 PYTHON = lazy_pattern(r"python(3(\.\d+)?)?")
@@ -20,11 +20,11 @@ def is_start(event: str) -> bool:
     return event in EVENTS or event == SHELL
 
 
-def is_redirected(event: str, told: Sequence[Any], boot: str) -> bool:
+def is_redirected(event: str, arguments: Sequence[Any], boot: str) -> bool:
     """True if the command is surely a Python that loads the start-up file in the folder ``boot``, and so shares the copies."""
     if event not in EVENTS:
         return False
-    executable, args, env = (told[at] for at in EVENTS[event])
+    executable, args, env = (arguments[at] for at in EVENTS[event])
     if not isinstance(executable, str | bytes | os.PathLike) or not isinstance(args, list | tuple):
         return False
     name = os.path.basename(os.fsdecode(executable))

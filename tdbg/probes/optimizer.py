@@ -114,7 +114,7 @@ class OptimizerReport(Probe):
         self._last_update: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._coverage: tuple[object, ...] = ()
         self._unregistered: ValueWatch | None = None
-        self._told_unregistered = False  # and nothing has explained them since
+        self._reported_unregistered = False  # and nothing has explained them since
         self._is_large = False  # the model, at the last search for them
         self._both = 0
         self._empty = _Run(0)  # updates without any gradient
@@ -250,8 +250,8 @@ class OptimizerReport(Probe):
 
     def _resolve(self, why: str) -> None:
         """The unregistered parameters told before turn out to be no fault."""
-        if self._told_unregistered:
-            self._told_unregistered = False
+        if self._reported_unregistered:
+            self._reported_unregistered = False
             self.emit(ParameterCoverage(resolved=why))
 
     def _holders(self) -> dict[int, list[str]]:
@@ -293,8 +293,8 @@ class OptimizerReport(Probe):
                 len(unregistered),
             )
             seen.containers = list(dict.fromkeys(one.container for one in unregistered))[:MAX_NAMES]
-            if not self._told_unregistered:
-                self._told_unregistered = True
+            if not self._reported_unregistered:
+                self._reported_unregistered = True
                 held_later = [one.parameter for one in unregistered]
                 self.monitor.optimizers.when_held(held_later, lambda: self.guard.call(self._resolve, "held"))
         self.emit(seen)

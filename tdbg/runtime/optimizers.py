@@ -39,13 +39,13 @@ class Optimizers:
         """One was built, or is met for the first time."""
         self._alive[optimizer] = None
         if self._awaited:
-            self._tell_held(optimizer)
+            self._report_held(optimizer)
 
     def when_held(self, parameters: Iterable[Tensor], then: Callable[[], None]) -> None:
         """Call ``then`` once an optimizer that is built or met from now on holds one of these."""
         self._awaited.append(([weakref.ref(parameter) for parameter in parameters], then))
 
-    def _tell_held(self, optimizer: Optimizer) -> None:
+    def _report_held(self, optimizer: Optimizer) -> None:
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         waiting, self._awaited = self._awaited, []
         for refs, then in waiting:

@@ -18,14 +18,14 @@ def make(tmp_path: Path) -> tuple[DeletedPaths, DeletedPaths]:
 @pytest.mark.parametrize("name", NAMES)
 def test_others_see_what_one_deletes_and_makes_again(tmp_path: Path, name: str) -> None:
     mine, other = make(tmp_path)
-    other.read_news()
+    other.read_new_records()
     assert not other and not other.is_gone(name)
     mine.add(name, is_folder=False)
     assert mine.is_gone(name) and not other.is_gone(name)
-    other.read_news()
+    other.read_new_records()
     assert other and other.is_gone(name)
     other.discard(name)
-    mine.read_news()
+    mine.read_new_records()
     assert not mine.is_gone(name) and not other.is_gone(name)
 
 
@@ -33,7 +33,7 @@ def test_what_was_in_a_folder_stays_gone_when_it_is_made_again(tmp_path: Path) -
     mine, other = make(tmp_path)
     mine.add("/runs", is_folder=True)
     mine.discard("/runs")
-    other.read_news()
+    other.read_new_records()
     for seen in (mine, other):
         assert not seen.is_gone("/runs") and seen.is_gone("/runs/one") and not seen.is_gone("/runs-of-others")
 
@@ -45,7 +45,7 @@ def test_half_a_record_is_read_once_it_is_whole(tmp_path: Path) -> None:
     whole = journal.read_bytes() + b"-/two\0"
     for size in range(len(whole) + 1):
         journal.write_bytes(whole[:size])
-        other.read_news()
+        other.read_new_records()
         assert (other.is_gone("/one"), other.is_gone("/two")) == (size >= len("-/one\0"), size == len(whole))
 
 
@@ -53,7 +53,7 @@ def delete(journal: str, number: int) -> None:
     deleted = DeletedPaths(journal)
     for at in range(200):
         deleted.add(f"/{number}/{at}", is_folder=False)
-        deleted.read_news()
+        deleted.read_new_records()
         if at % 2:
             deleted.discard(f"/{number}/{at}")
 
@@ -63,7 +63,7 @@ def test_processes_that_delete_at_once(tmp_path: Path) -> None:
     with multiprocessing.get_context("fork").Pool(4) as pool:
         pool.starmap(delete, [(journal, number) for number in range(4)])
     seen = DeletedPaths(journal)
-    seen.read_news()
+    seen.read_new_records()
     for number in range(4):
         assert [seen.is_gone(f"/{number}/{at}") for at in range(200)] == [at % 2 == 0 for at in range(200)]
 
@@ -71,7 +71,7 @@ def test_processes_that_delete_at_once(tmp_path: Path) -> None:
 def test_where_the_others_cannot_be_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     deleted = DeletedPaths(str(tmp_path / "file" / "host.deleted"))
-    deleted.read_news()
+    deleted.read_new_records()
     with pytest.raises(OSError):
         deleted.add("/a", is_folder=False)
     assert not deleted.is_gone("/a")
