@@ -23,6 +23,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # The targets: answered by the thin front; any other help page; a small log filtered; a small run read, or started.
 FRONT, PAGE, FILTER, RUN = 5.0, 8.0, 2.5, 8.0
+# A process of a run that never imports torch; and where the boot file's bytecode could not be written.
+BOOT, BOOT_COMPILED = 1.3, 1.5
 BARE = [sys.executable, "-c", "pass"]
 
 
@@ -57,20 +59,56 @@ def commands(folder: Path) -> dict[str, tuple[list[str], float | None]]:
     return found
 
 
-def seconds(command: list[str], folder: str) -> float:
+def make_boot_environments(folder: Path) -> dict[str, tuple[dict[str, str], float]]:
+    """The environments that a process of a run starts with, and their targets: with the boot file's bytecode and without."""
+    from tdbg.core.config import Settings, flags_to_env
+    from tdbg.core.rundir import RunDir
+    from tdbg.inject import boot_source, watch_table
+    from tdbg.launch.bytecode import precompile
+
+    settings = Settings(flags={"LOSS.NULL_MASKING": True}, log_level="DEBUG")
+    found = {}
+    for name, target in (("in a run", BOOT), ("in a run, boot file compiled anew", BOOT_COMPILED)):
+        run = folder / name.replace(" ", "-")
+        RunDir.create(run, {"settings": settings.as_dict(), "command": []})
+        (run / "boot").mkdir()
+        boot_file = run / "boot" / "sitecustomize.py"
+        boot_file.write_text(boot_source(str(run), str(ROOT), watch_table(settings)), encoding="utf-8")
+        if target == BOOT:
+            precompile(str(boot_file))
+        env = {
+            "PYTHONPATH": str(boot_file.parent),
+            "TDBG_RUN_DIR": str(run),
+            "TDBG_FLAGS": flags_to_env(settings.flags),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        found[f"python -c pass, {name}"] = env, target
+    return found
+
+
+def seconds(command: list[str], folder: str, env: dict[str, str] | None = None) -> float:
     """Wall time of one run."""
     start = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, cwd=folder)
+    subprocess.run(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+    )
     return time.perf_counter() - start
 
 
-def measure(lines: dict[str, list[str]], rounds: int, folder: str) -> dict[str, list[float]]:
+def measure(
+    lines: dict[str, list[str]], rounds: int, folder: str, env: dict[str, dict[str, str]]
+) -> dict[str, list[float]]:
     """The ratios to the bare interpreter, one per round; the first round warms the disk's cache and is left out."""
     ratios: dict[str, list[float]] = {name: [] for name in lines}
     for number in range(rounds + 1):
         order = ["", *lines]
         random.shuffle(order)
-        took = {name: seconds(lines[name] if name else BARE, folder) for name in order}
+        took = {name: seconds(lines[name] if name else BARE, folder, env.get(name)) for name in order}
         if number:
             for name in lines:
                 ratios[name].append(took[name] / took[""])
@@ -94,8 +132,12 @@ def main() -> int:
     random.seed(options.seed)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     with tempfile.TemporaryDirectory() as folder:
-        wanted = {name: found for name, found in commands(Path(folder)).items() if options.only in name}
-        ratios = measure({name: line for name, (line, _target) in wanted.items()}, options.rounds, folder)
+        found = commands(Path(folder))
+        boot = make_boot_environments(Path(folder))
+        found |= {name: (BARE, target) for name, (_env, target) in boot.items()}
+        wanted = {name: row for name, row in found.items() if options.only in name}
+        lines = {name: line for name, (line, _target) in wanted.items()}
+        ratios = measure(lines, options.rounds, folder, {name: env for name, (env, _target) in boot.items()})
     print(
         f"# {platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs, {options.rounds} rounds"
     )

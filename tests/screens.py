@@ -137,9 +137,17 @@ class Shown:
 
 
 def show(
-    words: Sequence[str], folder: Path, columns: int = 80, typed: Sequence[tuple[str, str]] = (), **env: str
+    words: Sequence[str],
+    folder: Path,
+    columns: int = 80,
+    typed: Sequence[tuple[str, str]] = (),
+    marked: tuple[str, Path] | None = None,
+    **env: str,
 ) -> Shown:
-    """Run a command on a terminal. typed: what is waited for, and the line typed then."""
+    """Run a command on a terminal.
+
+    typed: what is waited for, and the line typed then. marked: what is waited for after it, and a file made then.
+    """
     child: Any = pexpect.spawn(
         words[0], [*words[1:]], cwd=str(folder), dimensions=(40, columns), timeout=90, encoding="utf-8", env=env
     )
@@ -149,6 +157,10 @@ def show(
         parts += [child.before, child.after]
         time.sleep(0.1)
         child.sendline(line)
+    if marked:
+        child.expect(marked[0])
+        parts += [child.before, child.after]
+        marked[1].touch()
     child.expect(pexpect.EOF)
     parts.append(child.before)
     child.close()

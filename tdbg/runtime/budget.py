@@ -32,7 +32,7 @@ class Budget:
         self.allowance_s = 0.0  # own time for the opening inspection, besides the share; never refilled
         self.inspection_s = 0.0  # spent of it, as of the last inspection that is over
         self._allowed_since: float | None = None  # while it may be spent
-        self._spending_rate = 0.0
+        self._spending_rate = self._credit_s = 0.0
         self._threads = _Threads()
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
@@ -54,20 +54,20 @@ class Budget:
         earned, since = self.earned_by_share_s(now), self._allowed_since
         if since is None:
             return earned
-        return earned + min(self.allowance_s - self.inspection_s, self._spending_rate * (now - since))
+        return earned + min(self.allowance_s - self.inspection_s, self._credit_s + self._spending_rate * (now - since))
 
     @property
     def is_allowance_open(self) -> bool:
         """True while the allowance may be spent."""
         return self._allowed_since is not None
 
-    def open_allowance(self, now: float, rate: float) -> None:
-        """From now on the allowance may be spent, no faster than ``rate`` of the time since then.
+    def open_allowance(self, now: float, rate: float, credit_s: float = 0.0) -> None:
+        """From now on the allowance may be spent: ``credit_s`` at once, and then ``rate`` of the time since.
 
         It pays for what was overspent until now.
         """
         self.close_allowance(now)
-        self._allowed_since, self._spending_rate = now, rate
+        self._allowed_since, self._spending_rate, self._credit_s = now, rate, credit_s
 
     def is_allowance_spent(self, now: float) -> bool:
         """True once the share alone would not have paid for what was done, and the whole allowance is used up."""

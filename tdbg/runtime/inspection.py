@@ -11,7 +11,10 @@ OPENING_STEPS = 50
 AGAIN_STEPS = 5  # when the training has become another one
 PRESENCE_SHARE = 0.5  # of the budget may go into probes that stay, besides their looks
 SETTLING_STEPS = 4  # after a pass, until it and the updates that follow have been judged
-SPENDING_RATE = 0.5  # of the time since the first step: no step more than doubles
+SPENDING_RATE = 0.5  # of the time since the first step: beyond the part below, no step more than doubles
+PART_AT_ONCE = (
+    0.25  # of the allowance may be spent at once: steps of a millisecond would earn nothing before it is over
+)
 
 
 class Inspection:
@@ -76,8 +79,9 @@ class Inspection:
         if not self._budget.is_allowance_open:
             self._since, self._own_s = now, self._budget.own_s
             # What the few steps of a later inspection earn is there with the first of them: on average none doubles.
-            credit_s = AGAIN_STEPS * self._step_s if self.is_repeated else 0.0
-            self._budget.open_allowance(now - credit_s, SPENDING_RATE)
+            at_once_s = PART_AT_ONCE * self._budget.allowance_s
+            credit_s = SPENDING_RATE * AGAIN_STEPS * self._step_s if self.is_repeated else at_once_s
+            self._budget.open_allowance(now, SPENDING_RATE, credit_s)
         steps = self._state.step or self._state.eval_calls
         if steps >= self._until or self._budget.is_allowance_spent(now):
             self.end(now)

@@ -29,13 +29,17 @@ def train(step):
     time.sleep(0.1)
 """
 ALONE = "import time\ndef train(step):\n    pass\n" + "#\n" * (TRAIN.count("\n") - 3)  # lines have the same numbers
+# In the middle it waits until tdbg has drawn its line, where there is one; how soon that is depends on the machine.
 PRINTS = """
+import os, pathlib
 print("first line of the program")
 for step in range(1, 21):
     train(step)
     print(f"step {step}", "a quite long line of the program " * 2, flush=True)
     if step == 12:
         time.sleep(1.5)
+        while "DRAWN" in os.environ and not pathlib.Path(os.environ["DRAWN"]).exists():
+            time.sleep(0.05)
 print("begun,", end="", flush=True)
 time.sleep(1.2)
 print(" and ended")
@@ -108,7 +112,11 @@ def play(
     clean = {name: value for name, value in clean_env().items() if name not in ("COLUMNS", "NO_COLOR", "CI")}
     typed = TYPED if program == "pdb" else ()
     words = [*before, sys.executable, str(script)]
-    return show(words, folder, columns, typed, **{**clean, "TERM": "xterm-256color", **env})
+    marked = None
+    if "DRAWN" in env:
+        marked = rf"{OURS}step \d+", Path(env["DRAWN"])
+        marked[1].unlink(missing_ok=True)
+    return show(words, folder, columns, typed, marked, **{**clean, "TERM": "xterm-256color", **env})
 
 
 def rows_alone(bare: dict[tuple[str, int], list[str]], folder: Path, program: str, columns: int) -> list[str]:
@@ -164,7 +172,8 @@ def check_words(ours: list[str], folder: Path) -> None:
 @pytest.mark.parametrize("program", [name for name in PROGRAMS if name != "begun"])
 def test_no_row_is_mixed(folder: Path, bare: Any, program: str, tee: bool, columns: int) -> None:
     alone = rows_alone(bare, folder, program, columns)
-    shown = play(folder, program, columns, BEHIND[tee])
+    drawn = {"DRAWN": str(folder / "drawn")} if tee and program == "prints" else {}
+    shown = play(folder, program, columns, BEHIND[tee], **drawn)
     ours, others = split_rows(shown)
     assert shown.code == 0 and not [row for row in others if "tdbg:" in row], shown.rows
     final = [row for row in rejoin_rows(shown, alone) if row in alone or not row.startswith(REDRAWN.get(program, "\0"))]

@@ -41,6 +41,24 @@ def test_a_momentum_of_zero(watch: Any, tmp_path: Path) -> None:
     assert finding.title == "1 batch norm layer keeps a running mean of 0: 1 (momentum 0), rank 0"
 
 
+def test_the_first_step_that_has_time_for_the_look_has_it(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**BUILD)
+    probe, refused = watched.monitor.probe("model-build"), []
+    affords = probe.should_sample
+
+    def refuse_a_while(kind: str = "") -> bool:
+        if 20 <= watched.monitor.step < 27:
+            refused.append(watched.monitor.step)
+            return False
+        return affords(kind)
+
+    probe.should_sample = refuse_a_while
+    train(normed(momentum=0.0), steps=40)
+    (finding,) = findings(watched, tmp_path)
+    assert (finding.code, finding.first_step) == ("TD-C025", 27)
+    assert set(refused) == set(range(20, 27))
+
+
 def test_inputs_of_zero_are_another_cause(watch: Any, tmp_path: Path) -> None:
     watched = watch(**BUILD)
     model = normed()

@@ -42,9 +42,15 @@ class Program:
             self.monitor.fast_path.steps_left >= left and (not warm or len(self.spike().window) >= WARM_RECORDS)
         ):
             assert time.monotonic() < end
-            if self.monitor.duty.is_away:
-                self.monitor.duty.until = time.perf_counter() + FAR_AWAY_S
+            self.postpone_return()
             self.step()
+        self.postpone_return()
+
+    def postpone_return(self) -> None:
+        """No skipped step takes too long, however busy the machine is."""
+        if self.monitor.duty.is_away:
+            self.monitor.duty.until = time.perf_counter() + FAR_AWAY_S
+            self.monitor.fast_path._until = self.monitor.duty.until
 
     def spike(self) -> Any:
         return self.monitor.probe("triggers")._spike

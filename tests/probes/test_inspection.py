@@ -255,6 +255,17 @@ def test_an_allowance_is_spent_at_half_speed_and_never_refilled() -> None:
     assert budget.earned_s(40.0) == pytest.approx(0.6 + 0.6 + 0.2)
 
 
+def test_a_part_of_an_allowance_may_be_spent_at_once() -> None:
+    budget = Budget(1.0, now=0.0)
+    budget.allowance_s = 1.0
+    budget.open_allowance(0.0, rate=0.5, credit_s=0.25)
+    assert budget.earned_s(0.0) == pytest.approx(0.25)
+    assert budget.earned_s(1.0) == pytest.approx(0.01 + 0.25 + 0.5)
+    assert budget.earned_s(9.0) == pytest.approx(0.09 + 1.0), "no more than the allowance"
+    budget.open_allowance(9.0, rate=0.5)
+    assert budget.earned_s(9.0) == pytest.approx(0.09), "a later inspection has none"
+
+
 def test_what_is_not_spent_does_not_add_to_the_budget() -> None:
     budget = Budget(1.0, now=0.0)
     budget.allowance_s = 1.0

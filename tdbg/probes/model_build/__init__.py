@@ -332,8 +332,7 @@ class ModelBuild(Probe):
         if not self.monitor.is_main(optimizer):
             return
         if not self._knows_norms and self.monitor.step >= LEAST_STEPS:
-            self._knows_norms = True
-            self._look_at_norms()
+            self._knows_norms = self._look_at_norms()
         if self._settled:
             return
         for root in [] if self._roots else self.monitor.trained_roots():
@@ -367,11 +366,16 @@ class ModelBuild(Probe):
             )
             self.emit(unused)
 
-    def _look_at_norms(self) -> None:
-        """Batch normalisation layers that see batches, and whose statistics stay where they began."""
+    def _look_at_norms(self) -> bool:
+        """Batch normalisation layers that see batches, and whose statistics stay where they began.
+
+        False: there are some, and this step has no time for them; a later one has.
+        """
+        if not self.should_sample():
+            return False
         found = find_norms(self.monitor.trained_roots())
-        if not found or not self.should_sample():
-            return
+        if not found:
+            return True
         with self.work():
             values = read_norms([layer for _, layer in found])
         names, momenta = [name for name, _ in found], [layer.momentum for _, layer in found]
@@ -393,6 +397,7 @@ class ModelBuild(Probe):
             tell(values.tolist(), None)
         else:
             self.monitor.read_late(values, tell)
+        return True
 
     def _look_at_zero(self) -> None:
         """Weights that began at zero, are zero still and whose gradient is zero: they will stay so."""
