@@ -50,12 +50,12 @@ def run_program(shape: str, repeats: int) -> dict[str, float]:
     model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
 
-    def infer(count: int) -> None:
+    def infer_batches(count: int) -> None:
         with torch.no_grad():
             for _ in range(count):
                 model(torch.randn(rows, 4))
 
-    def train(count: int, rows: int) -> None:
+    def train_steps(count: int, rows: int) -> None:
         for _ in range(count):
             loss = (model(torch.randn(rows, 4)) ** 2).mean()
             optimizer.zero_grad()
@@ -65,33 +65,33 @@ def run_program(shape: str, repeats: int) -> dict[str, float]:
 
     held, weights = torch.ones(8, 64), torch.full((64, 64), 0.01)
 
-    def reference() -> float:
+    def time_reference() -> float:
         begun = time.process_time()
         for _ in range(100):
             torch.addmm(held, held, weights).tanh().sum()
         return time.process_time() - begun
 
-    reference()
+    time_reference()
     cpu_s = relative = 0.0
-    before_s = reference()
+    before_s = time_reference()
     begun = time.process_time()
     for _ in range(repeats):
         took_s = time.process_time() - begun
         if took_s > CHUNK_S:
-            after_s = reference()
+            after_s = time_reference()
             cpu_s += took_s
             relative += took_s / ((before_s + after_s) / 2)
             before_s = after_s
             begun = time.process_time()
         if kind == "mixed":
-            infer(512)
-            train(80, 64)
+            infer_batches(512)
+            train_steps(80, 64)
         elif kind == "infer":
-            infer(16)
+            infer_batches(16)
         else:
-            train(16, rows)
+            train_steps(16, rows)
     took_s = time.process_time() - begun
-    return {"cpu_s": cpu_s + took_s, "relative": relative + took_s / ((before_s + reference()) / 2)}
+    return {"cpu_s": cpu_s + took_s, "relative": relative + took_s / ((before_s + time_reference()) / 2)}
 
 
 class Run(NamedTuple):
@@ -103,7 +103,7 @@ class Run(NamedTuple):
     wall_s: float = 0.0
 
 
-def measure(shape: str, repeats: int, *, watched: bool, options: list[str]) -> Run:
+def measure_run(shape: str, repeats: int, *, watched: bool, options: list[str]) -> Run:
     """Run the program once, with or without tdbg."""
     with tempfile.TemporaryDirectory(prefix="tdbg-calls-") as folder:
         words = [sys.executable, __file__, "--program", shape, "--repeats", str(repeats)]
@@ -132,7 +132,7 @@ def measure(shape: str, repeats: int, *, watched: bool, options: list[str]) -> R
         return Run(found["relative"], found["cpu_s"], printed_pct, wall_ms / 1000.0)
 
 
-def interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
+def bootstrap_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
     """Bootstrap interval of the median."""
     medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
     return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
@@ -166,14 +166,14 @@ def main() -> int:
     repeats: dict[str, int] = {}
     found: dict[str, dict[str, list[float]]] = {}
     for shape in shapes:
-        first = measure(shape, 10, watched=False, options=more)
+        first = measure_run(shape, 10, watched=False, options=more)
         repeats[shape] = max(int(10 * options.seconds / first.cpu_s), 1)
         found[shape] = {"control": [], "ratio": [], "printed": [], "measured": [], "bare": [], "tdbg": []}
     for number in range(options.rounds):
         for shape in shapes:
             runs = {}
             for name in random.sample(["bare", "again", "tdbg"], 3):
-                runs[name] = measure(shape, repeats[shape], watched=name == "tdbg", options=more)
+                runs[name] = measure_run(shape, repeats[shape], watched=name == "tdbg", options=more)
             took = {name: run.relative for name, run in runs.items()}
             bare = (took["bare"] + took["again"]) / 2
             tdbg = runs["tdbg"]
@@ -190,7 +190,10 @@ def main() -> int:
         ratio, printed, measured_pct = (
             statistics.median(found[shape][name]) for name in ("ratio", "printed", "measured")
         )
-        (low, high), (control_low, control_high) = interval(found[shape]["ratio"]), interval(found[shape]["control"])
+        (low, high), (control_low, control_high) = (
+            bootstrap_interval(found[shape]["ratio"]),
+            bootstrap_interval(found[shape]["control"]),
+        )
         noise = max(abs(control_low - 1.0), abs(control_high - 1.0)) / 2  # the ratio's base is the mean of the two
         fastest = min(found[shape]["tdbg"]) / min(found[shape]["bare"])
         lines.append(

@@ -51,7 +51,7 @@ FOREIGN = (
 )
 
 
-def generate(seed: int, index: int) -> Spec:
+def generate_spec(seed: int, index: int) -> Spec:
     """The run with this number; the same numbers make the same run."""
     dice = random.Random(f"{seed}/{index}")
     kinds = [kind for kind in TWISTS if kind != "none"]
@@ -87,7 +87,7 @@ def generate(seed: int, index: int) -> Spec:
     )
 
 
-def run(spec: Spec, folder: Path) -> dict[str, Any]:
+def run_spec(spec: Spec, folder: Path) -> dict[str, Any]:
     """One run under `tdbg run` in ``folder``: what `tdbg report --json` says of it."""
     tdbg = [sys.executable, "-m", "tdbg"]
     words = [str(PROGRAM), json.dumps(asdict(spec))]
@@ -96,7 +96,7 @@ def run(spec: Spec, folder: Path) -> dict[str, Any]:
         command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.world}"]
     done = subprocess.run(
         [*tdbg, "run", "--run-dir", str(folder), "--", *command],
-        env=_environment(),
+        env=_build_environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -108,19 +108,19 @@ def run(spec: Spec, folder: Path) -> dict[str, Any]:
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
     told = subprocess.run(
-        [*tdbg, "report", str(folder), "--json"], env=_environment(), capture_output=True, check=False
+        [*tdbg, "report", str(folder), "--json"], env=_build_environment(), capture_output=True, check=False
     )
     verdict: dict[str, Any] = json.loads(told.stdout)["data"]
     verdict["printed"] = done.stdout
     return verdict
 
 
-def _environment() -> dict[str, str]:
+def _build_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     return {**kept, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
 
 
-def judge(spec: Spec, verdict: dict[str, Any]) -> str:
+def judge_verdict(spec: Spec, verdict: dict[str, Any]) -> str:
     """Empty if the verdict is right, else what it says instead."""
     named = [finding for finding in verdict["findings"] if finding["code"].startswith("TD-N")]
     planted = '"bad_parameters": 0' not in verdict["printed"] or spec.kind == "none"
@@ -137,17 +137,17 @@ def judge(spec: Spec, verdict: dict[str, Any]) -> str:
     return ""
 
 
-def _try(seed: int, index: int, keep: Path) -> dict[str, Any]:
+def _run_or_load(seed: int, index: int, keep: Path) -> dict[str, Any]:
     """Run number ``index``, or what is kept of it."""
     file = keep / f"run{index:04d}.json"
     if file.is_file():
         row: dict[str, Any] = json.loads(file.read_text())
         return row
-    spec = generate(seed, index)
+    spec = generate_spec(seed, index)
     begun = time.monotonic()
     try:
-        verdict = run(spec, keep / f"run{index:04d}")
-        wrong = judge(spec, verdict)
+        verdict = run_spec(spec, keep / f"run{index:04d}")
+        wrong = judge_verdict(spec, verdict)
         cost = verdict["cost"].get("pct")
         codes = sorted({finding["code"] for finding in verdict["findings"]})
     except (RuntimeError, subprocess.TimeoutExpired, ValueError) as error:
@@ -158,7 +158,7 @@ def _try(seed: int, index: int, keep: Path) -> dict[str, Any]:
     return row
 
 
-def _line(row: dict[str, Any]) -> str:
+def _format_row(row: dict[str, Any]) -> str:
     spec = row["spec"]
     odd = [f"{spec['micro']} micro-batches"] if spec["micro"] > 1 else []
     odd += [name for name in ("clip", "views", "keep_zeros") if spec[name]]
@@ -187,9 +187,9 @@ def main() -> int:
         keep = options.keep or Path(scratch)
         keep.mkdir(parents=True, exist_ok=True)
         rows = []
-        for row in pool.map(lambda index: _try(seed, index, keep), options.only or range(options.runs)):
+        for row in pool.map(lambda index: _run_or_load(seed, index, keep), options.only or range(options.runs)):
             rows.append(row)
-            print(_line(row), flush=True)
+            print(_format_row(row), flush=True)
     kinds = Counter(row["spec"]["kind"] for row in rows)
     wrong = [row for row in rows if row["wrong"]]
     print(f"{len(rows)} runs ({', '.join(f'{count} {kind}' for kind, count in sorted(kinds.items()))}), seed {seed}")

@@ -48,7 +48,7 @@ class Spec:
     launcher: str  # torchrun, or fork: this process imports torch once and forks its ranks
 
     @property
-    def bad(self) -> float:
+    def bad_value(self) -> float:
         """The value that is planted."""
         return math.nan if self.value == "nan" else math.inf
 
@@ -61,7 +61,7 @@ class Plant:
         self.step = 0
         self.last = True
 
-    def on(self, kind: str) -> bool:
+    def is_active(self, kind: str) -> bool:
         """True while this fault is to happen."""
         return self.mine and self.last and self.spec.kind == kind and self.step == self.spec.step
 
@@ -94,21 +94,21 @@ class Act(nn.Module):
             x = x + torch.where(x > 1e9, torch.sqrt((x.detach() * 0).abs()), torch.zeros_like(x))
         if self.index != spec.block:
             return torch.tanh(x)
-        if plant.on("backward"):
+        if plant.is_active("backward"):
             if spec.twist == "sqrt":
                 x = x + torch.sqrt((x * 0).abs()) * 0
             elif spec.twist == "norm":
                 x = x + torch.sqrt((x * 0).pow(2).sum(-1, keepdim=True))
             else:
-                x = _BadBackward.apply(x, spec.bad)
+                x = _BadBackward.apply(x, spec.bad_value)
         y = torch.tanh(x)
-        if plant.on("forward"):
+        if plant.is_active("forward"):
             if spec.twist == "log":
                 y = y + torch.log(y[:1] * 0 - (1.0 if spec.value == "nan" else 0.0))
             elif spec.twist == "element":
-                y = y.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(spec.bad))
+                y = y.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(spec.bad_value))
             else:
-                y = y * spec.bad
+                y = y * spec.bad_value
         return y
 
 
@@ -135,7 +135,7 @@ class Masked(nn.Module):
         return torch.where(torch.isnan(x), torch.zeros_like(x), x)
 
 
-def build(spec: Spec, plant: Plant) -> nn.Module:
+def build_model(spec: Spec, plant: Plant) -> nn.Module:
     """The model: a stem, three blocks, a head."""
     blocks = [Block(plant, index, spec.model == "residual") for index in range(3)]
     head = nn.Linear(WIDTH, CLASSES)
@@ -149,7 +149,7 @@ def build(spec: Spec, plant: Plant) -> nn.Module:
     return nn.Sequential(*([Masked()] if spec.twist == "masked input" else []), *parts)
 
 
-def wrap(spec: Spec, model: nn.Module) -> nn.Module:
+def wrap_model(spec: Spec, model: nn.Module) -> nn.Module:
     """The model as DDP or FSDP2 has it."""
     if spec.parallel == "ddp":
         return DistributedDataParallel(model, gradient_as_bucket_view=spec.views)
@@ -174,31 +174,31 @@ def make_optimizer(spec: Spec, model: nn.Module) -> torch.optim.Optimizer:
 def plant_in_parameter(spec: Spec, plant: Plant, model: nn.Module) -> None:
     """A fault of the gradient of one parameter alone: its hook makes it, before the reduction."""
 
-    def hook(grad: Tensor) -> Tensor:
-        if not plant.on("gradient"):
+    def corrupt_gradient(grad: Tensor) -> Tensor:
+        if not plant.is_active("gradient"):
             return grad
         bad = grad.clone()
         if spec.twist == "element":
-            bad.view(-1)[bad.numel() // 2] = spec.bad
+            bad.view(-1)[bad.numel() // 2] = spec.bad_value
         else:
-            bad.fill_(spec.bad)
+            bad.fill_(spec.bad_value)
         return bad
 
     block = [module for module in model.modules() if isinstance(module, Block)][spec.block].fc
     if spec.parallel == "ddp":
-        block.weight.register_hook(hook)
+        block.weight.register_hook(corrupt_gradient)
         return
 
     def hook_unsharded(module: nn.Module, args: Any) -> None:  # the parameter of a shard is another one in forward
         weight = module.weight
         if not hasattr(weight, "to_local") and not getattr(weight, "hooked", False):
-            weight.register_hook(hook)  # type: ignore[union-attr, operator]
+            weight.register_hook(corrupt_gradient)  # type: ignore[union-attr, operator]
             weight.hooked = True  # type: ignore[union-attr, assignment]
 
     block.register_forward_pre_hook(hook_unsharded)
 
 
-def overwrite(spec: Spec, model: nn.Module) -> None:
+def overwrite_weight(spec: Spec, model: nn.Module) -> None:
     """Write one bad value into a weight, past autograd, as a load or an average that went wrong does."""
     for name, parameter in model.named_parameters():
         if not name.endswith(f"{spec.block + 1}.fc.weight"):
@@ -206,60 +206,60 @@ def overwrite(spec: Spec, model: nn.Module) -> None:
         data = parameter.data
         held = data.to_local() if hasattr(data, "to_local") else data
         if spec.twist == "data":
-            held.view(-1)[0] = spec.bad
+            held.view(-1)[0] = spec.bad_value
         else:
             with torch.no_grad():
-                (parameter.to_local() if hasattr(parameter, "to_local") else parameter).view(-1)[0] = spec.bad
+                (parameter.to_local() if hasattr(parameter, "to_local") else parameter).view(-1)[0] = spec.bad_value
 
 
-def batch(spec: Spec, plant: Plant, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def make_batch(spec: Spec, plant: Plant, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Inputs and classes of one micro-batch."""
     x = torch.randn(8, WIDTH, generator=generator)
     y = (x[:, :CLASSES]).argmax(1)
     if spec.twist == "masked input":
         x[0, : WIDTH // 2] = math.nan
-    if plant.on("input"):
+    if plant.is_active("input"):
         if spec.twist == "all":
-            x.fill_(spec.bad)
+            x.fill_(spec.bad_value)
         else:
-            x[3, 3] = spec.bad
+            x[3, 3] = spec.bad_value
     return x, y
 
 
-def train(spec: Spec, rank: int) -> None:
+def train_rank(spec: Spec, rank: int) -> None:
     """Train as one of the ranks."""
     torch.manual_seed(spec.seed)
     plant = Plant(spec, rank)
-    model = wrap(spec, build(spec, plant))
+    model = wrap_model(spec, build_model(spec, plant))
     plant_in_parameter(spec, plant, model)
     optimizer = make_optimizer(spec, model)
     generator = torch.Generator().manual_seed(spec.seed + 1000 * rank)
     for step in range(1, spec.steps + 1):
         plant.step = step
         time.sleep((spec.step_ms + (spec.slow_ms if rank == spec.slow_rank else 0.0)) / 1e3)
-        if plant.on("weights"):
-            overwrite(spec, model)
+        if plant.is_active("weights"):
+            overwrite_weight(spec, model)
         optimizer.zero_grad(set_to_none=not spec.keep_zeros)
         for index in range(spec.micro):
             plant.last = index == spec.micro - 1
-            x, y = batch(spec, plant, generator)
+            x, y = make_batch(spec, plant, generator)
             hold = not plant.last and isinstance(model, DistributedDataParallel)
             with model.no_sync() if hold else contextlib.nullcontext():  # type: ignore[operator, union-attr]
                 loss = nn.functional.cross_entropy(model(x), y) / spec.micro
                 if spec.twist == "high rate":
                     loss = torch.tanh(loss)  # bounded, so that its gradient is
-                if plant.on("loss"):
-                    loss = loss * spec.bad if spec.twist == "factor" else loss + torch.log(loss - loss.detach())
+                if plant.is_active("loss"):
+                    loss = loss * spec.bad_value if spec.twist == "factor" else loss + torch.log(loss - loss.detach())
                 loss.backward()
         if spec.clip:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-    bad = sum(not bool(torch.isfinite(value).all()) for value in map(_held, model.parameters()))
+    bad = sum(not bool(torch.isfinite(value).all()) for value in map(_get_local_tensor, model.parameters()))
     sys.stdout.write(json.dumps({"rank": rank, "bad_parameters": bad}) + "\n")
     sys.stdout.flush()
 
 
-def _held(parameter: Tensor) -> Tensor:
+def _get_local_tensor(parameter: Tensor) -> Tensor:
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter  # type: ignore[operator]
 
 
@@ -268,7 +268,7 @@ def run_rank(rank: int, spec: Spec, rendezvous: str) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(spec.world))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=spec.world)
-    train(spec, rank)
+    train_rank(spec, rank)
     dist.barrier()
     time.sleep(0.3)  # a bare DDP program on gloo that leaves at once aborts now and then
     dist.destroy_process_group()

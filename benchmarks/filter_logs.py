@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from startup import interval, tdbg
+from startup import bootstrap_interval, build_tdbg_command
 
 RANKS, PART_BYTES, PIECE_BYTES = 8, 32 << 20, 4 << 20
 MB = 1_000_000
@@ -52,7 +52,7 @@ class Row:
     env: dict[str, str] = field(default_factory=dict)
     runs: dict[str, list["Run"]] = field(default_factory=lambda: {"ours": [], "theirs": [], "again": []})
 
-    def ratios(self, one: str, kind: str) -> list[float]:
+    def compute_ratios(self, one: str, kind: str) -> list[float]:
         """Of one command to rg, by rounds."""
         return [
             getattr(a, kind) / max(getattr(b, kind), 1e-6)
@@ -69,7 +69,7 @@ class Run:
     rss_mb: float
 
 
-def record(number: int, rank: int, style: str, long: bool) -> str:
+def make_record(number: int, rank: int, style: str, long: bool) -> str:
     """One record of a training log."""
     share = random.random() * 100
     below = 0.0
@@ -95,29 +95,29 @@ def record(number: int, rank: int, style: str, long: bool) -> str:
     return f"2026-11-20T{second}.{number % 1000000:06d} {level[0]} r{rank:04d} s{number // 100:08d} [DEBUG_{name}] {text}\n"
 
 
-def piece(rank: int, style: str, multi: bool) -> bytes:
+def make_piece(rank: int, style: str, multi: bool) -> bytes:
     """Some megabytes of records."""
     random.seed(f"{rank} {style} {multi}")
     made: list[str] = []
     size = 0
     while size < PIECE_BYTES:
-        made.append(record(len(made), rank, style, multi and len(made) % 64 == 63))
+        made.append(make_record(len(made), rank, style, multi and len(made) % 64 == 63))
         size += len(made[-1])
     return "".join(made).encode()
 
 
-def corpus(folder: Path, size: int, style: str = "tdbg", *, multi: bool = True) -> list[Path]:
+def write_corpus(folder: Path, size: int, style: str = "tdbg", *, multi: bool = True) -> list[Path]:
     """The files of 8 ranks in rotated parts, in the order tdbg reads them."""
-    apart(lambda: _write(folder, size, style, multi=multi))
+    run_in_child(lambda: _write_parts(folder, size, style, multi=multi))
     return sorted(
         folder.iterdir(), key=lambda path: (path.name.partition(".")[0], -int("0" + path.suffix[1:].strip("tx")))
     )
 
 
-def _write(folder: Path, size: int, style: str, *, multi: bool) -> None:
+def _write_parts(folder: Path, size: int, style: str, *, multi: bool) -> None:
     folder.mkdir(parents=True)
     for rank in range(RANKS):
-        data = piece(rank, style, multi)
+        data = make_piece(rank, style, multi)
         of_part = max(min(PART_BYTES, size // RANKS) // len(data), 1)
         parts = max(size // RANKS // (of_part * len(data)), 1)
         for part in reversed(range(parts)):
@@ -127,7 +127,7 @@ def _write(folder: Path, size: int, style: str, *, multi: bool) -> None:
                     file.write(data)
 
 
-def apart(work: Callable[[], object]) -> None:
+def run_in_child(work: Callable[[], object]) -> None:
     """Do it in a child: a program that is started from a large process counts its memory as its own."""
     pid = os.fork()
     if pid == 0:
@@ -141,7 +141,7 @@ def apart(work: Callable[[], object]) -> None:
         raise SystemExit("the files could not be made")
 
 
-def pack(files: list[Path], folder: Path) -> None:
+def pack_files(files: list[Path], folder: Path) -> None:
     """The same files as .gz, as logrotate packs them."""
     folder.mkdir()
     for file in files:
@@ -149,7 +149,7 @@ def pack(files: list[Path], folder: Path) -> None:
             shutil.copyfileobj(source, target)
 
 
-def run(command: list[str], out: Path, env: dict[str, str] | None = None, stdin: Path | None = None) -> Run:
+def run_command(command: list[str], out: Path, env: dict[str, str] | None = None, stdin: Path | None = None) -> Run:
     """Run a command once; its output goes to a file."""
     with out.open("wb") as target, (stdin or Path(os.devnull)).open("rb") as source:
         start = time.perf_counter()
@@ -167,27 +167,33 @@ def run(command: list[str], out: Path, env: dict[str, str] | None = None, stdin:
     return Run(wall, used.ru_utime + used.ru_stime, used.ru_maxrss * unit / MB)
 
 
-def digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()[:12]
 
 
-def rows(rg: str, lines: Path, records: Path, plain: Path, packed: Path, without: Path) -> list[Row]:
+def build_rows(rg: str, lines: Path, records: Path, plain: Path, packed: Path, without: Path) -> list[Row]:
     """What is compared."""
 
-    def row(name: str, folder: Path, rate: float, goal: float | None, floor: float | None, *more: str) -> Row:
+    def build_row(name: str, folder: Path, rate: float, goal: float | None, floor: float | None, *more: str) -> Row:
         theirs = [rg, "-F", "-j2", "-I", "-N", "--no-config", *more, f"[DEBUG_{FLAG_OF[rate]}]", str(folder)]
-        return Row(f"{name} {rate:g} %", tdbg("filter-logs", str(folder), "-f", FLAG_OF[rate]), theirs, goal, floor)
+        return Row(
+            f"{name} {rate:g} %",
+            build_tdbg_command("filter-logs", str(folder), "-f", FLAG_OF[rate]),
+            theirs,
+            goal,
+            floor,
+        )
 
-    found = [row("lines", lines, rate, 2, 3) for rate in (0.1, 1)]
-    found += [row("records", records, rate, 3, 4.5) for rate in FLAG_OF]
-    found += [row("records of `logging`", plain, rate, None, None) for rate in (1, 50)]
+    found = [build_row("lines", lines, rate, 2, 3) for rate in (0.1, 1)]
+    found += [build_row("records", records, rate, 3, 4.5) for rate in FLAG_OF]
+    found += [build_row("records of `logging`", plain, rate, None, None) for rate in (1, 50)]
     if shutil.which("gzip") is None:
         print("# no gzip program: ripgrep reads no .gz without it, so those rows are left out", file=sys.stderr)
         return found
-    fast = row(".gz with isal", packed, 1, 1 / 5, 1 / 3, "-z")
-    slow = row(".gz without isal", packed, 1, 1 / 2, 1 / 2, "-z")
+    fast = build_row(".gz with isal", packed, 1, 1 / 5, 1 / 3, "-z")
+    slow = build_row(".gz without isal", packed, 1, 1 / 2, 1 / 2, "-z")
     slow.env = {"PYTHONPATH": str(without)}
     with contextlib.suppress(ImportError):
         import isal  # noqa: F401 - only whether it is there
@@ -196,41 +202,43 @@ def rows(rg: str, lines: Path, records: Path, plain: Path, packed: Path, without
     return [*found, slow]
 
 
-def measure(found: list[Row], rounds: int, out: Path) -> None:
+def measure_rows(found: list[Row], rounds: int, out: Path) -> None:
     """All rows, round by round; the first round warms the page cache and is left out."""
     for number in range(rounds + 1):
         for row in random.sample(found, len(found)):
             lines = {"ours": row.ours, "theirs": row.theirs, "again": row.theirs}
             for one in random.sample(list(lines), len(lines)):
-                took = run(lines[one], out, row.env)
+                took = run_command(lines[one], out, row.env)
                 if number:
                     row.runs[one].append(took)
 
 
-def identical(rg: str, lines: list[Path], packed: Path, unpacked: list[Path], out: Path) -> Iterator[tuple[str, bool]]:
+def compare_outputs(
+    rg: str, lines: list[Path], packed: Path, unpacked: list[Path], out: Path
+) -> Iterator[tuple[str, bool]]:
     """Whether the same records are the same bytes, however they are read; line by line, the same as ripgrep's."""
     flag = FLAG_OF[1]
     folder = str(lines[0].parent)
-    run([rg, "-F", "-j1", "-I", "-N", "--no-config", f"[DEBUG_{flag}]", *map(str, lines)], out)
-    expected = digest(out)
+    run_command([rg, "-F", "-j1", "-I", "-N", "--no-config", f"[DEBUG_{flag}]", *map(str, lines)], out)
+    expected = hash_file(out)
     for jobs in ("1", "2", "5"):
-        run(tdbg("filter-logs", folder, "-f", flag, "--jobs", jobs), out)
-        yield f"lines, --jobs {jobs}, and ripgrep", digest(out) == expected
-    run(tdbg("filter-logs", str(unpacked[0].parent), "-f", flag), out)
-    expected = digest(out)
-    run(tdbg("filter-logs", str(packed), "-f", flag), out)
-    yield "plain and .gz", digest(out) == expected
+        run_command(build_tdbg_command("filter-logs", folder, "-f", flag, "--jobs", jobs), out)
+        yield f"lines, --jobs {jobs}, and ripgrep", hash_file(out) == expected
+    run_command(build_tdbg_command("filter-logs", str(unpacked[0].parent), "-f", flag), out)
+    expected = hash_file(out)
+    run_command(build_tdbg_command("filter-logs", str(packed), "-f", flag), out)
+    yield "plain and .gz", hash_file(out) == expected
     whole = out.with_suffix(".whole")
     with whole.open("wb") as joined:
         for file in unpacked:
             with file.open("rb") as source:
                 shutil.copyfileobj(source, joined)
-    run(tdbg("filter-logs", "-", "-f", flag), out, stdin=whole)
-    yield "plain and stdin", digest(out) == expected
+    run_command(build_tdbg_command("filter-logs", "-", "-f", flag), out, stdin=whole)
+    yield "plain and stdin", hash_file(out) == expected
     whole.unlink()
 
 
-def large(folder: Path, gigabytes: int, out: Path) -> float:
+def measure_large_file(folder: Path, gigabytes: int, out: Path) -> float:
     """Peak memory in MB of any process that filters one large file."""
     path = folder / "large" / "debug_log_rank0.txt"
     path.parent.mkdir()
@@ -238,27 +246,33 @@ def large(folder: Path, gigabytes: int, out: Path) -> float:
     if shutil.disk_usage(folder).free < size * 1.2:
         raise SystemExit(f"{folder} has no room for {gigabytes} GB; name another place with --dir")
 
-    def write() -> None:
-        data = piece(0, "tdbg", True)
+    def write_large_file() -> None:
+        data = make_piece(0, "tdbg", True)
         with path.open("wb") as file:
             for _ in range(size // len(data)):
                 file.write(data)
 
     try:
-        apart(write)
-        return max(run(tdbg("filter-logs", str(path), "-f", FLAG_OF[rate]), out).rss_mb for rate in (1, 50))
+        run_in_child(write_large_file)
+        return max(
+            run_command(build_tdbg_command("filter-logs", str(path), "-f", FLAG_OF[rate]), out).rss_mb
+            for rate in (1, 50)
+        )
     finally:
         shutil.rmtree(path.parent)
 
 
-def report(found: list[Row]) -> bool:
+def print_report(found: list[Row]) -> bool:
     """Print the table; False if a target is missed."""
     print("row\ttdbg s\trg s\twall tdbg/rg\t95 %\tA/A 95 %\tCPU tdbg/rg\ttdbg RSS MB\ttarget\tmet")
     good = True
     for row in found:
-        ratio, (low, high) = statistics.median(row.ratios("ours", "wall")), interval(row.ratios("ours", "wall"))
-        same = interval(row.ratios("again", "wall"))
-        cpu = statistics.median(row.ratios("ours", "cpu"))
+        ratio, (low, high) = (
+            statistics.median(row.compute_ratios("ours", "wall")),
+            bootstrap_interval(row.compute_ratios("ours", "wall")),
+        )
+        same = bootstrap_interval(row.compute_ratios("again", "wall"))
+        cpu = statistics.median(row.compute_ratios("ours", "cpu"))
         rss = max(took.rss_mb for took in row.runs["ours"])
         ours, theirs = (statistics.median(took.wall for took in row.runs[one]) for one in ("ours", "theirs"))
         met = (row.goal is None or ratio <= row.goal) and rss <= GOAL_RSS_MB
@@ -292,23 +306,25 @@ def main() -> int:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=options.dir) as place, tempfile.TemporaryDirectory(dir=memory) as light:
         folder, out = Path(place), Path(light) / "out"
-        lines = corpus(folder / "lines", size, multi=False)
-        whole = corpus(folder / "records", size)
-        corpus(folder / "logging", size, "logging")
-        apart(lambda: pack(whole, folder / "packed"))
+        lines = write_corpus(folder / "lines", size, multi=False)
+        whole = write_corpus(folder / "records", size)
+        write_corpus(folder / "logging", size, "logging")
+        run_in_child(lambda: pack_files(whole, folder / "packed"))
         hidden = folder / "hidden" / "isal"
         hidden.mkdir(parents=True)
         (hidden / "__init__.py").write_text("raise ImportError('hidden by the benchmark')\n")
-        found = rows(rg, folder / "lines", folder / "records", folder / "logging", folder / "packed", hidden.parent)
+        found = build_rows(
+            rg, folder / "lines", folder / "records", folder / "logging", folder / "packed", hidden.parent
+        )
         random.seed(options.seed)
-        same = list(identical(rg, lines, folder / "packed", whole, out))
-        measure(found, options.rounds, out)
-        peak = large(folder, options.large, out) if options.large else 0.0
+        same = list(compare_outputs(rg, lines, folder / "packed", whole, out))
+        measure_rows(found, options.rounds, out)
+        peak = measure_large_file(folder, options.large, out) if options.large else 0.0
     version = subprocess.run([rg, "--version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
     print(
         f"# Python {platform.python_version()}, {version}, {os.cpu_count()} CPUs, {size // MB} MB, {options.rounds} rounds"
     )
-    good = report(found)
+    good = print_report(found)
     for name, equal in same:
         print(f"{name}\t{'identical' if equal else 'DIFFERENT'}")
         good &= equal

@@ -31,36 +31,36 @@ ONES, NORMS = [1.0, 1.0], [0.5, 0.7]
 EACH = torch.rand(64)
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """What stands in the place of the call."""
 
 
-def null_masking() -> None:
+def call_null_masking() -> None:
     loss.null_masking(TARGETS, MASKED, probability=1.0)
 
 
-def gradnorm_metrics() -> None:
+def call_gradnorm_metrics() -> None:
     loss.gradnorm_metrics(ONES, ONES, NORMS, ONES)
 
 
-def class_losses() -> None:
+def call_class_losses() -> None:
     loss.class_losses(EACH, TARGETS["family"])
 
 
-def gradnorm_memory() -> None:
+def call_gradnorm_memory() -> None:
     with loss.gradnorm_memory() as memory:
         memory.mark("part")
 
 
 CALLS: dict[str, tuple[str, Callable[[], None]]] = {
-    "null_masking": ("LOSS.NULL_MASKING", null_masking),
-    "gradnorm_metrics": ("LOSS.GRADNORM_METRICS", gradnorm_metrics),
-    "class_losses": ("LOSS.CLASS_WEIGHTING", class_losses),
-    "gradnorm_memory": ("LOSS.GRADNORM_MEMORY", gradnorm_memory),
+    "null_masking": ("LOSS.NULL_MASKING", call_null_masking),
+    "gradnorm_metrics": ("LOSS.GRADNORM_METRICS", call_gradnorm_metrics),
+    "class_losses": ("LOSS.CLASS_WEIGHTING", call_class_losses),
+    "gradnorm_memory": ("LOSS.GRADNORM_MEMORY", call_gradnorm_memory),
 }
 
 
-def bare_loop(call: Callable[[], None], calls: int) -> float:
+def time_bare_loop(call: Callable[[], None], calls: int) -> float:
     """Microseconds of the thread a turn of an empty loop with the call in it."""
     begun = time.thread_time_ns()
     for _ in range(calls):
@@ -88,9 +88,11 @@ class Training:
         return (time.thread_time_ns() - begun) / 1e3 / calls
 
 
-def paired(run: Callable[[Callable[[], None], int], float], call: Callable[[], None], rounds: int, calls: int) -> Any:
+def measure_paired(
+    run: Callable[[Callable[[], None], int], float], call: Callable[[], None], rounds: int, calls: int
+) -> Any:
     """Differences to ``none`` in microseconds a turn: median and its 95 % interval, for off and for A/A."""
-    variants = {"none": nothing, "again": nothing, "off": call}
+    variants = {"none": do_nothing, "again": do_nothing, "off": call}
     rows: dict[str, list[float]] = {"again": [], "off": []}
     base: list[float] = []
     for _ in range(rounds):
@@ -100,10 +102,10 @@ def paired(run: Callable[[Callable[[], None], int], float], call: Callable[[], N
         base.append(took["none"])
         for name, differences in rows.items():
             differences.append(took[name] - took["none"])
-    return {"none_us": statistics.median(base), **{name: interval(values) for name, values in rows.items()}}
+    return {"none_us": statistics.median(base), **{name: compute_interval(values) for name, values in rows.items()}}
 
 
-def interval(values: list[float]) -> dict[str, float]:
+def compute_interval(values: list[float]) -> dict[str, float]:
     """The median, and the order statistics that hold it with 95 %."""
     ordered, count = sorted(values), len(values)
     rank, tail = 0, 0.0
@@ -123,16 +125,18 @@ def main() -> None:
     found: dict[str, Any] = {}
     for others in ({}, {"MEMORY": True, "LR": True, "GRADIENTS": True}):
         flags: dict[str, Any] = dict(others)
-        host.install(host.NullContext(flags))
+        host.install_context(host.NullContext(flags))
         words = f"{len(others)} other flags on"
         for name, (_, call) in CALLS.items():
-            found[f"{name}, loop, {words}"] = paired(bare_loop, call, args.rounds, args.calls)
+            found[f"{name}, loop, {words}"] = measure_paired(time_bare_loop, call, args.rounds, args.calls)
         training = Training()
-        training(nothing, 50)
-        found[f"null_masking, training, {words}"] = paired(training, null_masking, args.rounds, args.calls // 100)
+        training(do_nothing, 50)
+        found[f"null_masking, training, {words}"] = measure_paired(
+            training, call_null_masking, args.rounds, args.calls // 100
+        )
     for name, (flag, call) in CALLS.items():
-        host.install(host.NullContext({flag: True}))
-        found[f"{name}, on"] = {"none_us": statistics.median(bare_loop(call, 50) for _ in range(9))}
+        host.install_context(host.NullContext({flag: True}))
+        found[f"{name}, on"] = {"none_us": statistics.median(time_bare_loop(call, 50) for _ in range(9))}
     if args.json:
         print(json.dumps(found, indent=1))
         return

@@ -54,12 +54,12 @@ ARMS = (
 Log = Callable[[int, Any, Any], object]
 
 
-def values_of(step: int, loss: Any) -> dict[str, Any]:
+def make_values(step: int, loss: Any) -> dict[str, Any]:
     """Five scalars of a step; the loss is a tensor, as a program has it."""
     return {"loss": loss, "acc1": 0.5, "grad_norm": 1.0 + step % 7, "data_ms": 2.5, "step_ms": 10.0 + step % 3}
 
 
-def arm(name: str, folder: Path) -> Log:
+def make_log_function(name: str, folder: Path) -> Log:
     """One way to log, ready to be called with step, loss and rates."""
     import wandb
     from torch.utils.tensorboard import SummaryWriter
@@ -73,26 +73,26 @@ def arm(name: str, folder: Path) -> Log:
         return lambda step, loss, rates: None
     if name == "wandb.log":
         run = wandb.init(mode="offline", dir=str(folder), settings=wandb.Settings(silent=True))
-        return lambda step, loss, rates: run.log(values_of(step, loss))
+        return lambda step, loss, rates: run.log(make_values(step, loss))
     if name == "SummaryWriter.add_scalar":
         writer = SummaryWriter(str(folder))
         return lambda step, loss, rates: [
-            writer.add_scalar(f"train/{key}", value, step) for key, value in values_of(step, loss).items()
+            writer.add_scalar(f"train/{key}", value, step) for key, value in make_values(step, loss).items()
         ]
     every = 10 if "10th" in name else 1
     schedule = OpsSchedule(total_steps=1_000_000, wandb=every, console=0, lr=every)
     sinks = [WandbSink(mode="offline", dir=str(folder))] if "W&B" in name else []
     logger = StepMetricsLogger(MetricsTracker(), schedule, sinks=sinks, folder=folder, rank=0)
 
-    def log(step: int, loss: Any, rates: Any) -> None:
+    def log_step(step: int, loss: Any, rates: Any) -> None:
         if "tracker" in name:
-            logger.tracker.update_train_batch(values_of(step, loss), 8, epoch=0, step=step)
-        logger.log_step_metrics(values_of(step, loss), step=step, epoch=0, samples=8, lr=rates)
+            logger.tracker.update_train_batch(make_values(step, loss), 8, epoch=0, step=step)
+        logger.log_step_metrics(make_values(step, loss), step=step, epoch=0, samples=8, lr=rates)
 
-    return log
+    return log_step
 
 
-def work(name: str, folder: Path, turns: Any) -> None:
+def run_arm(name: str, folder: Path, turns: Any) -> None:
     """The process of an arm: at each turn a chunk of steps; tells wall time and thread time of a step, in us."""
     import torch
 
@@ -101,7 +101,7 @@ def work(name: str, folder: Path, turns: Any) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.randn(8, 64), torch.randint(0, 10, (8,))
-    log, step = arm(name, folder), 0
+    log, step = make_log_function(name, folder), 0
     turns.send(None)
     while turns.recv():
         wall = worked = 0.0
@@ -118,7 +118,7 @@ def work(name: str, folder: Path, turns: Any) -> None:
         turns.send((wall / CHUNK * 1e6, worked / CHUNK * 1e6))
 
 
-def write(rounds: int) -> None:
+def measure_writing(rounds: int) -> None:
     """The table of writing."""
     context = multiprocessing.get_context("spawn")
     chance = random.Random(0)
@@ -128,7 +128,7 @@ def write(rounds: int) -> None:
             place = Path(folder, str(number))
             place.mkdir()
             turns[name], other = context.Pipe()
-            children.append(context.Process(target=work, args=(name, place, other), daemon=True))
+            children.append(context.Process(target=run_arm, args=(name, place, other), daemon=True))
             children[-1].start()
             turns[name].recv()
         walls: dict[str, list[float]] = {name: [] for name in ARMS}
@@ -148,16 +148,19 @@ def write(rounds: int) -> None:
         )
         print(f"{'':48}{'wall':>10}{'':24}{'thread':>10}")
         for name in ARMS:
-            print(f"{name:48}{_told(walls[name], walls['nothing'])}{_told(works[name], works['nothing'])}", flush=True)
+            print(
+                f"{name:48}{_format_difference(walls[name], walls['nothing'])}{_format_difference(works[name], works['nothing'])}",
+                flush=True,
+            )
 
 
-def _told(found: list[float], nothing: list[float]) -> str:
+def _format_difference(found: list[float], nothing: list[float]) -> str:
     bare = statistics.median(nothing)
     low, middle, high = (value - bare for value in statistics.quantiles(found, n=4))
     return f"{middle:10.1f}   {f'({low:.1f} to {high:.1f})':21}"
 
 
-def fill(path: Path, rows: int) -> None:
+def write_metrics_file(path: Path, rows: int) -> None:
     """A file as a StepMetricsLogger writes it: three values a row."""
     from tdbg.metrics.rows import row_codec
     from tdbg.metrics.rows.row import Header, Row
@@ -170,10 +173,10 @@ def fill(path: Path, rows: int) -> None:
                 "lr/group0": 1e-3 * (1 - step / rows),
                 "train/grad_norm": 1 + (step * 104729 % 17) / 17,
             }
-            file.write(row_codec.encode(Row(1e9 + step / 10, step, step // 1000, "train", 0, dict(values))))
+            file.write(row_codec.encode_row(Row(1e9 + step / 10, step, step // 1000, "train", 0, dict(values))))
 
 
-def timed(command: list[str]) -> tuple[float, float]:
+def time_command(command: list[str]) -> tuple[float, float]:
     """Seconds and peak memory in MB of a process."""
     begun = time.perf_counter()
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -184,12 +187,12 @@ def timed(command: list[str]) -> tuple[float, float]:
     return time.perf_counter() - begun, usage.ru_maxrss / 1000
 
 
-def read(rows: int, many: int) -> None:
+def measure_reading(rows: int, many: int) -> None:
     """The table of reading."""
     chance = random.Random(0)
     with tempfile.TemporaryDirectory(prefix="tdbg-metrics-") as folder:
         path = Path(folder, "metrics.jsonl")
-        fill(path, rows)
+        write_metrics_file(path, rows)
         show = [sys.executable, "-m", "tdbg", "metrics", "show", str(path)]
         commands = {
             "python -c pass": [sys.executable, "-c", "pass"],
@@ -202,7 +205,7 @@ def read(rows: int, many: int) -> None:
             order = list(commands)
             chance.shuffle(order)
             for name in order:
-                found[name].append(timed(commands[name]))
+                found[name].append(time_command(commands[name]))
         print(f"\n{rows:,} rows, {path.stat().st_size / 1e6:.0f} MB: whole process, median of {READS} (least to most)")
         for name, times in found.items():
             took = sorted(seconds for seconds, _ in times)
@@ -210,8 +213,8 @@ def read(rows: int, many: int) -> None:
             print(f"{name:48}{took[len(took) // 2]:8.2f} s   ({took[0]:.2f} to {took[-1]:.2f}), peak {peak:.0f} MB")
         if many:
             path.unlink()
-            fill(path, many)
-            seconds, peak = timed(show)
+            write_metrics_file(path, many)
+            seconds, peak = time_command(show)
             print(f"{f'tdbg metrics show of {many:,} rows':48}{seconds:8.2f} s, peak {peak:.0f} MB")
 
 
@@ -226,9 +229,9 @@ def main() -> None:
     asked = parser.parse_args()
     os.environ.update(OMP_NUM_THREADS="1", WANDB_SILENT="true")
     if not asked.no_write:
-        write(asked.rounds)
+        measure_writing(asked.rounds)
     if not asked.no_read:
-        read(asked.rows, asked.many)
+        measure_reading(asked.rows, asked.many)
 
 
 if __name__ == "__main__":

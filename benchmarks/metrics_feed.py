@@ -21,13 +21,13 @@ INSIDE = "TDBG_BENCH_INSIDE"
 KINDS = ("on", "off", "off again (A/A)")
 
 
-def train(steps: int) -> None:
+def train_program(steps: int) -> None:
     """The program: trains, and switches the feed."""
     import torch
     from torch import nn
     from torch.utils.tensorboard import SummaryWriter
 
-    from tdbg.inject.agent import agent
+    from tdbg.inject.agent import get_agent
 
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
     optimizer = torch.optim.AdamW(model.parameters())
@@ -36,7 +36,7 @@ def train(steps: int) -> None:
     tapped: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder, SummaryWriter(folder) as writer:
         for step in range(steps + 50):
-            me = agent()
+            me = get_agent()
             kind = random.choice(KINDS)
             me.feed.is_off = kind != "on"
             before = me.monitor.budget.own_s
@@ -64,7 +64,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=3000)
     args = parser.parse_args()
     if os.environ.get(INSIDE):
-        train(args.steps)
+        train_program(args.steps)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         run = [sys.executable, "-m", "tdbg", "run", "--quiet", "--max-overhead", "100", "--run-dir", f"{folder}/run"]

@@ -73,12 +73,12 @@ class Measured:
     hooks: int = 0
 
     @property
-    def ratio(self) -> float:
+    def median_ratio(self) -> float:
         """The median ratio to the bare program."""
         return statistics.median(self.ratios)
 
     @property
-    def says(self) -> float | None:
+    def median_reported_pct(self) -> float | None:
         """The median of what tdbg says of itself, in percent of the wall time."""
         return statistics.median(self.says_pct) if self.says_pct else None
 
@@ -91,7 +91,9 @@ class Bench:
         self.device = "cpu"
         self.peers: dict[str, str] = {}
 
-    def run(self, workload: str, options: list[str] | None, peer: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    def run_workload(
+        self, workload: str, options: list[str] | None, peer: str = ""
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """One run; options None: without tdbg. Returns the workload's report and tdbg's verdict."""
         with tempfile.TemporaryDirectory(prefix="tdbg-overhead-") as folder:
             report, run_dir = Path(folder, "workload.json"), Path(folder, "run")
@@ -118,11 +120,11 @@ class Bench:
             verdict = run_dir / "report.json"
             return found, json.loads(verdict.read_text(encoding="utf-8")) if verdict.exists() else {}
 
-    def seconds(self, found: dict[str, Any]) -> float:
+    def get_seconds(self, found: dict[str, Any]) -> float:
         """The time that counts: the process's own on the CPU, wall time on an accelerator."""
         return float(found["cpu_s"] if found["device"] == "cpu" else found["wall_s"])
 
-    def measure(self, workload: str, variants: dict[str, list[str]], rounds: int) -> dict[str, Measured]:
+    def measure_variants(self, workload: str, variants: dict[str, list[str]], rounds: int) -> dict[str, Measured]:
         """All variants and the control, ``rounds`` times, in shuffled order."""
         lines: dict[str, list[str] | None] = {BARE: None, CONTROL: None, **variants, **dict.fromkeys(self.peers)}
         results = {name: Measured() for name in lines}
@@ -130,8 +132,8 @@ class Bench:
             took: dict[str, float] = {}
             for name in random.sample(list(lines), len(lines)):
                 print(f"{workload}: round {number + 1} of {rounds}: {name}", file=sys.stderr, flush=True)
-                found, verdict = self.run(workload, lines[name], self.peers.get(name, ""))
-                took[name] = self.seconds(found)
+                found, verdict = self.run_workload(workload, lines[name], self.peers.get(name, ""))
+                took[name] = self.get_seconds(found)
                 results[name].hooks = sum(found["hooks"].values())
                 if verdict.get("cost", {}).get("pct") is not None:
                     results[name].says_pct.append(verdict["cost"]["pct"])
@@ -141,58 +143,62 @@ class Bench:
         return results
 
 
-def interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
+def bootstrap_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
     """Bootstrap interval of the median."""
     medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
     return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
 
 
-def rows(workload: str, results: dict[str, Measured]) -> list[list[str]]:
+def build_table(workload: str, results: dict[str, Measured]) -> list[list[str]]:
     """The table of one workload."""
     table = []
     for name, found in results.items():
-        low, high = interval(found.ratios)
-        says = f"{found.says:.2f} %" if found.says is not None else "-"
+        low, high = bootstrap_interval(found.ratios)
+        says = f"{found.median_reported_pct:.2f} %" if found.median_reported_pct is not None else "-"
         step = f"{statistics.median(found.step_ms):.1f}"
-        table.append([workload, name, step, f"{found.ratio:.3f}", f"{low:.3f}-{high:.3f}", says, str(found.hooks)])
+        table.append(
+            [workload, name, step, f"{found.median_ratio:.3f}", f"{low:.3f}-{high:.3f}", says, str(found.hooks)]
+        )
     return table
 
 
-def broken(workload: str, results: dict[str, Measured], baseline: dict[str, Any], steps: int) -> list[str]:
+def find_broken_promises(
+    workload: str, results: dict[str, Measured], baseline: dict[str, Any], steps: int
+) -> list[str]:
     """The promises that were not kept, one line each."""
     found = []
     off, default, small = (results[name] for name in list(VARIANTS)[:3])
-    low, high = interval(results[CONTROL].ratios)
+    low, high = bootstrap_interval(results[CONTROL].ratios)
     if off.hooks:
         found.append(f"level off leaves {off.hooks} hooks or patches")
     if steps >= PROMISED_STEPS:
         for measured, budget in ((default, 1.0), (small, 0.3)):
-            if measured.says is None or measured.says > 1.1 * budget:
-                found.append(f"budget {budget} %: tdbg says {measured.says}")
-    if default.ratio > max(high, 1.0) + SLACK:
-        found.append(f"default level: ratio {default.ratio:.3f}, allowed {max(high, 1.0) + SLACK:.3f}")
+            if measured.median_reported_pct is None or measured.median_reported_pct > 1.1 * budget:
+                found.append(f"budget {budget} %: tdbg says {measured.median_reported_pct}")
+    if default.median_ratio > max(high, 1.0) + SLACK:
+        found.append(f"default level: ratio {default.median_ratio:.3f}, allowed {max(high, 1.0) + SLACK:.3f}")
     for name in set(FORCED) & set(results):
-        if results[name].ratio > FORCED[name] + max(high - 1.0, 0.0):
+        if results[name].median_ratio > FORCED[name] + max(high - 1.0, 0.0):
             found.append(
-                f"{name}: ratio {results[name].ratio:.3f}, allowed {FORCED[name]} and the noise {high - 1.0:.3f}"
+                f"{name}: ratio {results[name].median_ratio:.3f}, allowed {FORCED[name]} and the noise {high - 1.0:.3f}"
             )
     for name in set(SHARES) & set(results):
-        says = results[name].says
+        says = results[name].median_reported_pct
         if steps >= PROMISED_STEPS and (says is None or says > 1.1 * SHARES[name]):
             found.append(f"{name}: tdbg says {says}")
     if not baseline:
         found.append("--measure-overhead reported nothing")
-    elif not agree(baseline, default.ratios, results[CONTROL].ratios):
+    elif not is_consistent(baseline, default.ratios, results[CONTROL].ratios):
         found.append(
-            f"--measure-overhead says {baseline['ratio']:.3f}, from outside it is {default.ratio:.3f} (A/A {low:.3f}-{high:.3f})"
+            f"--measure-overhead says {baseline['ratio']:.3f}, from outside it is {default.median_ratio:.3f} (A/A {low:.3f}-{high:.3f})"
         )
     return [f"{workload}: {line}" for line in found]
 
 
-def agree(baseline: dict[str, Any], ratios: list[float], control: list[float]) -> bool:
+def is_consistent(baseline: dict[str, Any], ratios: list[float], control: list[float]) -> bool:
     """True if the two intervals, each widened by what the control shows to be noise, meet."""
-    noise = max(abs(bound - 1.0) for bound in interval(control))
-    low, high = interval(ratios)
+    noise = max(abs(bound - 1.0) for bound in bootstrap_interval(control))
+    low, high = bootstrap_interval(ratios)
     inner_low, inner_high = (
         float(baseline[end] if baseline[end] is not None else baseline["ratio"]) for end in ("low", "high")
     )
@@ -226,11 +232,11 @@ def main() -> int:
     table, lines, said = [], [], []
     kept: dict[str, Any] = {}
     for workload in options.workloads.split(","):
-        results = bench.measure(workload, variants, options.rounds)
-        _, verdict = bench.run(workload, ["--measure-overhead", str(BASELINE_BLOCK)])
+        results = bench.measure_variants(workload, variants, options.rounds)
+        _, verdict = bench.run_workload(workload, ["--measure-overhead", str(BASELINE_BLOCK)])
         baseline = verdict.get("baseline", {})
-        table += rows(workload, results)
-        lines += broken(workload, results, baseline, options.steps)
+        table += build_table(workload, results)
+        lines += find_broken_promises(workload, results, baseline, options.steps)
         said.append(f"{workload}: --measure-overhead {BASELINE_BLOCK} says {baseline or 'nothing'}")
         kept[workload] = {"baseline": baseline, **{name: vars(found) for name, found in results.items()}}
     clock = "process CPU time" if bench.device == "cpu" else "wall time"
@@ -239,10 +245,10 @@ def main() -> int:
     )
     print_table([["workload", "variant", "ms/step", "ratio", "95 %", "tdbg says", "hooks"], *table])
     if options.peers:
-        from tells import table_of_tells
+        from tells import build_tells_table
 
         print()
-        print_table(table_of_tells(PEERS))
+        print_table(build_tells_table(PEERS))
     print("\n".join(said))
     if options.json:
         options.json.write_text(json.dumps(kept, indent=1), encoding="utf-8")

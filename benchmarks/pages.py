@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
-from startup import interval
+from startup import bootstrap_interval
 
 from tdbg.debuggers.pool import RING_BYTES, Pool
 from tdbg.debuggers.recording_thread import Pass, Recording
@@ -88,27 +88,27 @@ class Ours(Bare):
     def __init__(self, loop: Loop, folder: Path) -> None:
         super().__init__(loop, folder)
         self.pool = Pool()
-        self.tap = Tap(self.pool, self._failed)
+        self.tap = Tap(self.pool, self._raise_failure)
         self.recording = Recording(lambda: PageWriter(folder), self.pool)
         self.number = 0
         self.targets = [Target(str(i), weakref.ref(layer), ("output",)) for i, layer in enumerate(loop.net)]
 
-    def _failed(self, error: Exception) -> None:
+    def _raise_failure(self, error: Exception) -> None:
         raise error
 
     def step(self, number: int, wanted: bool) -> None:
         if not wanted:
             self.loop.step()
             return
-        self.tap.begin(self.targets)
+        self.tap.begin_pass(self.targets)
         self.number = number
-        self.loop.step(self._forward_ended)
+        self.loop.step(self._on_forward_end)
 
-    def _forward_ended(self) -> None:
+    def _on_forward_end(self) -> None:
         """As `Capture` does, where no gradients are to come."""
-        copied = self.tap.end()
+        copied = self.tap.end_pass()
         assert copied is not None
-        self.recording.put(Pass(copied, self.pool, self.number, {"step": self.number}))
+        self.recording.submit_job(Pass(copied, self.pool, self.number, {"step": self.number}))
 
     def close(self) -> None:
         self.recording.close()
@@ -124,10 +124,10 @@ class Common(Bare):
         self.folder, self.dump = folder, joblib.dump
         self.kept: dict[str, Tensor] = {}
         self.jobs: queue.Queue[tuple[int, dict[str, Tensor]] | None] = queue.Queue()
-        self.thread = threading.Thread(target=self._run)
+        self.thread = threading.Thread(target=self._dump_jobs)
         self.thread.start()
 
-    def _run(self) -> None:
+    def _dump_jobs(self) -> None:
         while (job := self.jobs.get()) is not None:
             self.dump({job[0]: job[1]}, self.folder / f"page_{job[0]}.pkl")
 
@@ -135,18 +135,18 @@ class Common(Bare):
         if not wanted:
             self.loop.step()
             return
-        handles = [layer.register_forward_hook(self._hook(str(i))) for i, layer in enumerate(self.loop.net)]
+        handles = [layer.register_forward_hook(self._make_hook(str(i))) for i, layer in enumerate(self.loop.net)]
         self.loop.step()
         for handle in handles:
             handle.remove()
         self.jobs.put((number, self.kept))
         self.kept = {}
 
-    def _hook(self, name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
+    def _make_hook(self, name: str) -> Callable[..., None]:
+        def keep_output(module: nn.Module, args: Any, output: Tensor) -> None:
             self.kept[name] = output.detach().clone()
 
-        return hook
+        return keep_output
 
     def close(self) -> None:
         self.jobs.put(None)
@@ -161,10 +161,10 @@ class Least(Bare):
         self.data = os.urandom(loop.pass_bytes)
         self.file = (folder / "plain").open("wb", buffering=0)
         self.jobs: queue.Queue[bool] = queue.Queue()
-        self.thread = threading.Thread(target=self._run)
+        self.thread = threading.Thread(target=self._write_jobs)
         self.thread.start()
 
-    def _run(self) -> None:
+    def _write_jobs(self) -> None:
         while self.jobs.get():
             self.file.write(self.data)
 
@@ -172,13 +172,13 @@ class Least(Bare):
         if not wanted:
             self.loop.step()
             return
-        handles = [layer.register_forward_hook(self._hook) for layer in self.loop.net]
+        handles = [layer.register_forward_hook(self._do_nothing) for layer in self.loop.net]
         self.loop.step(lambda: self.jobs.put(True))
         for handle in handles:
             handle.remove()
 
     @staticmethod
-    def _hook(module: nn.Module, args: Any, output: Tensor) -> None:
+    def _do_nothing(module: nn.Module, args: Any, output: Tensor) -> None:
         return None
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ KINDS: dict[str, type[Bare]] = {
 }
 
 
-def block(kind: type[Bare], loop: Loop, steps: int, share: float, place: Path) -> tuple[float, float]:
+def measure_block(kind: type[Bare], loop: Loop, steps: int, share: float, place: Path) -> tuple[float, float]:
     """Seconds a step, the wait for the disk included, and the 99th percentile of the steps; a share of them captured."""
     with tempfile.TemporaryDirectory(dir=place) as folder:
         watcher = kind(loop, Path(folder))
@@ -211,12 +211,12 @@ def block(kind: type[Bare], loop: Loop, steps: int, share: float, place: Path) -
     return whole / steps, statistics.quantiles(took, n=100)[98]
 
 
-def loops(rounds: int, steps: int, rate_mb: float, place: Path) -> bool:
+def measure_loops(rounds: int, steps: int, rate_mb: float, place: Path) -> bool:
     """The table of the loop; False if a target is missed."""
     loop = Loop()
     for _ in range(30):
         loop.step()
-    usual, _ = block(Bare, loop, steps, 1, place)
+    usual, _ = measure_block(Bare, loop, steps, 1, place)
     share = min(rate_mb * usual / (loop.pass_bytes / MB), 1.0)
     print(
         f"# a step {usual * 1e3:.2f} ms; {share:.0%} of the passes, of {loop.pass_bytes / MB:.2f} MB, captured:"
@@ -225,7 +225,10 @@ def loops(rounds: int, steps: int, rate_mb: float, place: Path) -> bool:
     means: dict[str, list[float]] = {name: [] for name in KINDS}
     tails: dict[str, list[float]] = {name: [] for name in KINDS}
     for _ in range(rounds):
-        found = {name: block(KINDS[name], loop, steps, share, place) for name in random.sample(list(KINDS), len(KINDS))}
+        found = {
+            name: measure_block(KINDS[name], loop, steps, share, place)
+            for name in random.sample(list(KINDS), len(KINDS))
+        }
         for name, (mean, tail) in found.items():
             means[name].append(mean / found["bare"][0])
             tails[name].append(tail / found["bare"][1])
@@ -235,7 +238,7 @@ def loops(rounds: int, steps: int, rate_mb: float, place: Path) -> bool:
         mean, tail = statistics.median(means[name]), statistics.median(tails[name])
         met = name != "tdbg" or (mean <= LOOP and tail <= P99)
         good &= met
-        (low, high), (low_tail, high_tail) = interval(means[name]), interval(tails[name])
+        (low, high), (low_tail, high_tail) = bootstrap_interval(means[name]), bootstrap_interval(tails[name])
         goal = f"<= {LOOP}, p99 <= {P99}\t{'yes' if met else 'NO'}" if name == "tdbg" else "-\t-"
         print(f"{name}\t{mean:.3f}\t{low:.3f}-{high:.3f}\t{tail:.2f}\t{low_tail:.2f}-{high_tail:.2f}\t{goal}")
     return good
@@ -245,7 +248,7 @@ def write_flat(folder: Path, data: bytearray, items: int, times: int) -> None:
     """Datapoints that lie in one buffer as the page will have them: as the hooks hand them over."""
     size = len(data) // items
     with PageWriter(folder) as writer:
-        layout = writer.layout([Spec(str(i), "uint8", (size,)) for i in range(items)])
+        layout = writer.plan_layout([Spec(str(i), "uint8", (size,)) for i in range(items)])
         for number in range(times):
             writer.add_flat(number, layout, data)
 
@@ -272,7 +275,7 @@ def write_plain(folder: Path, data: bytearray, items: int, times: int) -> None:
     os.close(handle)
 
 
-def writes(rounds: int, place: Path) -> bool:
+def measure_writes(rounds: int, place: Path) -> bool:
     """The table of writing; False if the target is missed."""
     data, items, times = bytearray(os.urandom(120 * 16384)), 120, 160
     kinds = {
@@ -295,14 +298,14 @@ def writes(rounds: int, place: Path) -> bool:
     print("write\trate by plain writev\t95 %\ttarget\tmet")
     good = min(statistics.median(ratios[name]) for name in kinds if name.startswith("tdbg")) >= WRITE
     for name in kinds:
-        low, high = interval(ratios[name])
+        low, high = bootstrap_interval(ratios[name])
         met = "yes" if statistics.median(ratios[name]) >= WRITE else "NO"
         goal = f">= {WRITE}\t{met}" if name.startswith("tdbg") else "-\t-"
         print(f"{name}\t{statistics.median(ratios[name]):.2f}\t{low:.2f}-{high:.2f}\t{goal}")
     return good
 
 
-def memory(place: Path) -> bool:
+def measure_memory(place: Path) -> bool:
     """How far the process grows while every pass is captured, twice the ring's bytes in all; False if too far."""
     status = Path("/proc/self/status")
     if not status.exists():
@@ -313,18 +316,18 @@ def memory(place: Path) -> bool:
     with tempfile.TemporaryDirectory(dir=place) as folder:
         watcher = Ours(loop, Path(folder))
         Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from now on
-        before = _kb(status, "VmRSS")
+        before = _read_status_kb(status, "VmRSS")
         for number in range(2 * RING_BYTES // loop.pass_bytes):
             watcher.step(number, True)
         watcher.close()
-        grown_mb = (_kb(status, "VmHWM") - before) * 1024 / MB
+        grown_mb = (_read_status_kb(status, "VmHWM") - before) * 1024 / MB
     limit_mb = RING_BYTES / MB + ABOVE_RING_MB
     met = grown_mb <= limit_mb
     print(f"memory\t+{grown_mb:.0f} MB\ttarget <= {limit_mb:.0f} MB\t{'yes' if met else 'NO'}")
     return met
 
 
-def _kb(status: Path, name: str) -> int:
+def _read_status_kb(status: Path, name: str) -> int:
     return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
 
 
@@ -342,9 +345,9 @@ def main() -> int:
         f"# Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} CPUs, {options.rounds} rounds"
     )
     with tempfile.TemporaryDirectory(dir=options.dir) as place:
-        good = loops(options.rounds, options.steps, options.rate, Path(place))
-        good &= writes(options.rounds, Path(place))
-        good &= memory(Path(place))
+        good = measure_loops(options.rounds, options.steps, options.rate, Path(place))
+        good &= measure_writes(options.rounds, Path(place))
+        good &= measure_memory(Path(place))
     return 1 if options.check and not good else 0
 
 

@@ -29,8 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from filter_logs import Run, apart, run
-from startup import interval, tdbg
+from filter_logs import Run, run_command, run_in_child
+from startup import bootstrap_interval, build_tdbg_command
 
 MB = 1_000_000
 DATAPOINTS, TENSORS = 100, 120
@@ -50,17 +50,17 @@ class Row:
     runs: list[Run] = field(default_factory=list)
 
 
-def path_of(number: int) -> str:
+def get_layer_path(number: int) -> str:
     """The layer of a tensor."""
     return f"layers.{number // 3}.{('attn', 'mlp', 'norm')[number % 3]}:output"
 
 
-def elements(mb: int, dtype: str) -> int:
+def count_elements(mb: int, dtype: str) -> int:
     """Values of one tensor."""
     return mb * MB // (DATAPOINTS * TENSORS) // (4 if dtype == "float32" else 2)
 
 
-def arrays(key: int, count: int) -> list:
+def make_arrays(key: int, count: int) -> list:
     """The tensors of a datapoint: noise in other places of one table, which is quicker than noise anew."""
     import numpy
 
@@ -72,17 +72,17 @@ def write_ours(folder: Path, mb: int, dtype: str) -> None:
     """A folder of pages."""
     from tdbg.pages.format.page_writer import Item, PageWriter
 
-    count = elements(mb, dtype)
+    count = count_elements(mb, dtype)
     with PageWriter(folder) as writer:
         for key in range(DATAPOINTS):
             items = []
-            for number, array in enumerate(arrays(key, count)):
+            for number, array in enumerate(make_arrays(key, count)):
                 data = array if dtype == "float32" else (array.view("u4") >> 16).astype("u2")
-                items.append(Item(path_of(number), dtype, (count,), data.tobytes()))
+                items.append(Item(get_layer_path(number), dtype, (count,), data.tobytes()))
             writer.add(key, items, step=key, scalars={"loss": key / 10})
 
 
-def pages(mb: int) -> list[range]:
+def split_into_pages(mb: int) -> list[range]:
     """The datapoints of each page of another format: 100 MB of them."""
     each = max(100 * DATAPOINTS // mb, 1)
     return [range(start, min(start + each, DATAPOINTS)) for start in range(0, DATAPOINTS, each)]
@@ -93,9 +93,11 @@ def write_safetensors(folder: Path, mb: int) -> None:
     from safetensors.numpy import save_file
 
     folder.mkdir()
-    for number, keys in enumerate(pages(mb)):
-        found = {(key, at): a for key in keys for at, a in enumerate(arrays(key, elements(mb, "float32")))}
-        save_file({f"{key}/{path_of(at)}": array for (key, at), array in found.items()}, folder / f"{number:04d}")
+    for number, keys in enumerate(split_into_pages(mb)):
+        found = {(key, at): a for key in keys for at, a in enumerate(make_arrays(key, count_elements(mb, "float32")))}
+        save_file(
+            {f"{key}/{get_layer_path(at)}": array for (key, at), array in found.items()}, folder / f"{number:04d}"
+        )
 
 
 def write_joblib(folder: Path, mb: int) -> None:
@@ -103,10 +105,11 @@ def write_joblib(folder: Path, mb: int) -> None:
     import joblib
 
     folder.mkdir()
-    for number, keys in enumerate(pages(mb)):
-        found = {key: arrays(key, elements(mb, "float32")) for key in keys}
+    for number, keys in enumerate(split_into_pages(mb)):
+        found = {key: make_arrays(key, count_elements(mb, "float32")) for key in keys}
         joblib.dump(
-            {key: {path_of(at): a for at, a in enumerate(row)} for key, row in found.items()}, folder / f"{number:04d}"
+            {key: {get_layer_path(at): a for at, a in enumerate(row)} for key, row in found.items()},
+            folder / f"{number:04d}",
         )
 
 
@@ -116,8 +119,8 @@ def write_h5py(file: Path, mb: int) -> None:
 
     with h5py.File(file, "w") as found:
         for key in range(DATAPOINTS):
-            for number, array in enumerate(arrays(key, elements(mb, "float32"))):
-                found[f"{key}/{path_of(number)}"] = array
+            for number, array in enumerate(make_arrays(key, count_elements(mb, "float32"))):
+                found[f"{key}/{get_layer_path(number)}"] = array
 
 
 ONE = {
@@ -172,49 +175,52 @@ with h5py.File(sys.argv[1]) as file:
 WRITERS = {"safetensors": write_safetensors, "joblib": write_joblib, "h5py": write_h5py}
 
 
-def quick_rows(folder: Path, others: list[str]) -> list[Row]:
+def build_quick_rows(folder: Path, others: list[str]) -> list[Row]:
     """What a person waits for."""
-    ours, path = str(folder / "float32"), path_of(61)
+    ours, path = str(folder / "float32"), get_layer_path(61)
 
-    def show(key: int) -> list[str]:
-        return tdbg("inspect-pages", "show", ours, f"{key}/{path}")
+    def build_show_command(key: int) -> list[str]:
+        return build_tdbg_command("inspect-pages", "show", ours, f"{key}/{path}")
 
-    def other(name: str) -> Callable[[int], list[str]]:
+    def make_other_command(name: str) -> Callable[[int], list[str]]:
         return lambda key: [sys.executable, "-c", f"{ONE[name]}{FIGURES}", str(folder / name), f"{key}/{path}"]
 
     found = [
-        Row("show KEY/PATH", show, 100, 60),
-        Row("show KEY/PATH, A/A", show),
-        Row("show KEY/PATH --slice 0:64", lambda key: [*show(key), "--slice", "0:64"], 100, 60),
-        Row("show KEY (120 tensors)", lambda key: tdbg("inspect-pages", "show", ours, str(key))),
-        Row("ls", lambda key: tdbg("inspect-pages", "ls", ours), 150, 60),
-        Row("ls --datapoints", lambda key: tdbg("inspect-pages", "ls", ours, "--datapoints"), 150, 60),
-        Row("find, scalars alone", lambda key: tdbg("inspect-pages", "find", ours, f"scalar.loss > {key / 10}")),
+        Row("show KEY/PATH", build_show_command, 100, 60),
+        Row("show KEY/PATH, A/A", build_show_command),
+        Row("show KEY/PATH --slice 0:64", lambda key: [*build_show_command(key), "--slice", "0:64"], 100, 60),
+        Row("show KEY (120 tensors)", lambda key: build_tdbg_command("inspect-pages", "show", ours, str(key))),
+        Row("ls", lambda key: build_tdbg_command("inspect-pages", "ls", ours), 150, 60),
+        Row("ls --datapoints", lambda key: build_tdbg_command("inspect-pages", "ls", ours, "--datapoints"), 150, 60),
+        Row(
+            "find, scalars alone",
+            lambda key: build_tdbg_command("inspect-pages", "find", ours, f"scalar.loss > {key / 10}"),
+        ),
     ]
-    return found + [Row(f"one tensor by {name}", other(name)) for name in others]
+    return found + [Row(f"one tensor by {name}", make_other_command(name)) for name in others]
 
 
-def stream_rows(folder: Path, others: list[str]) -> list[Row]:
+def build_stream_rows(folder: Path, others: list[str]) -> list[Row]:
     """What goes over all bytes."""
 
-    def ours(*words: str, dtype: str = "float32") -> Callable[[int], list[str]]:
-        return lambda key: tdbg("inspect-pages", words[0], str(folder / dtype), *words[1:])
+    def make_own_command(*words: str, dtype: str = "float32") -> Callable[[int], list[str]]:
+        return lambda key: build_tdbg_command("inspect-pages", words[0], str(folder / dtype), *words[1:])
 
-    def other(name: str) -> Callable[[int], list[str]]:
+    def make_other_command(name: str) -> Callable[[int], list[str]]:
         code = ALL[name].replace("FIGURES", FIGURES)
         return lambda key: [sys.executable, "-c", code, str(folder / name)]
 
     found = [
-        Row("stats, float32", ours("stats"), None, 250, 0.5),
-        Row("stats, float32, A/A", ours("stats")),
-        Row("stats, bfloat16", ours("stats", dtype="bfloat16"), None, 250, 0.5),
-        Row("stats --group-by loss, float32", ours("stats", "--group-by", "loss")),
-        Row("find 'absmax > 0', float32", ours("find", "absmax > 0")),
+        Row("stats, float32", make_own_command("stats"), None, 250, 0.5),
+        Row("stats, float32, A/A", make_own_command("stats")),
+        Row("stats, bfloat16", make_own_command("stats", dtype="bfloat16"), None, 250, 0.5),
+        Row("stats --group-by loss, float32", make_own_command("stats", "--group-by", "loss")),
+        Row("find 'absmax > 0', float32", make_own_command("find", "absmax > 0")),
     ]
-    return found + [Row(f"four figures by numpy and {name}", other(name)) for name in others]
+    return found + [Row(f"four figures by numpy and {name}", make_other_command(name)) for name in others]
 
 
-def measure(rows: list[Row], rounds: int, out: Path) -> list[float]:
+def measure_rows(rows: list[Row], rounds: int, out: Path) -> list[float]:
     """All rows round by round; the first round warms the page cache and is left out. The times of the bare Python."""
     bare: list[float] = []
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -222,7 +228,7 @@ def measure(rows: list[Row], rounds: int, out: Path) -> list[float]:
         key = random.randrange(1, DATAPOINTS - 1)
         order: list[Row | None] = [None, *rows]
         for row in random.sample(order, len(order)):
-            took = run(row.command(key) if row else BARE, out, one_thread)
+            took = run_command(row.command(key) if row else BARE, out, one_thread)
             if number and row:
                 row.runs.append(took)
             elif number:
@@ -230,12 +236,12 @@ def measure(rows: list[Row], rounds: int, out: Path) -> list[float]:
     return bare
 
 
-def report(rows: list[Row], bare: list[float], nbytes: int) -> bool:
+def print_report(rows: list[Row], bare: list[float], nbytes: int) -> bool:
     """Print a table; False if a target is missed."""
     good = True
     for row in rows:
         ratios = [took.wall / one for took, one in zip(row.runs, bare, strict=True)]
-        low, high = interval(ratios)
+        low, high = bootstrap_interval(ratios)
         wall, rss = statistics.median(took.wall for took in row.runs), max(took.rss_mb for took in row.runs)
         rate = nbytes / wall / 1e9
         goals = [(row.goal_ms, wall * 1000, "ms"), (row.goal_rss_mb, rss, "MB")]
@@ -269,12 +275,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.dir) as place:
         folder, out = Path(place), Path(place) / "out"
         for dtype in ("float32", "bfloat16"):
-            apart(lambda dtype=dtype: write_ours(folder / dtype, options.mb, dtype))
+            run_in_child(lambda dtype=dtype: write_ours(folder / dtype, options.mb, dtype))
         for name in others:
-            apart(lambda name=name: WRITERS[name](folder / name, options.mb))
-        quick, streams = quick_rows(folder, others), stream_rows(folder, others)
-        first = measure(quick, options.rounds, out)
-        second = measure(streams, options.stream_rounds, out)
+            run_in_child(lambda name=name: WRITERS[name](folder / name, options.mb))
+        quick, streams = build_quick_rows(folder, others), build_stream_rows(folder, others)
+        first = measure_rows(quick, options.rounds, out)
+        second = measure_rows(streams, options.stream_rounds, out)
     absent = ", ".join(sorted(WRITERS.keys() - set(others)))
     print(
         f"# Python {platform.python_version()}, {os.cpu_count()} CPUs, {options.mb} MB in {DATAPOINTS * TENSORS} tensors, "
@@ -282,8 +288,8 @@ def main() -> int:
     )
     print(f"# python -c pass: {statistics.median(first) * 1000:.0f} ms")
     print("row\tms\tby python -c pass\t95 %\tRSS MB\tGB/s\ttarget\tmet")
-    good = report(quick, first, 0)
-    good &= report(streams, second, elements(options.mb, "float32") * 4 * DATAPOINTS * TENSORS)
+    good = print_report(quick, first, 0)
+    good &= print_report(streams, second, count_elements(options.mb, "float32") * 4 * DATAPOINTS * TENSORS)
     return 1 if options.check and not good else 0
 
 

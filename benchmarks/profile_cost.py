@@ -50,7 +50,7 @@ class Measured:
     says_pct: list[float] = field(default_factory=list)
 
 
-def work(size: str, steps: int, report: Path) -> None:
+def train_program(size: str, steps: int, report: Path) -> None:
     """The program: train a GPT and write down how long each step took, by both clocks."""
     import torch
     import workload
@@ -60,7 +60,7 @@ def work(size: str, steps: int, report: Path) -> None:
     workload.LAYERS, workload.WIDTH, workload.HEADS = layers, width, heads
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model, data, _ = workload.build("gpt")
+    model, data, _ = workload.build_workload("gpt")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True)
     clocks: dict[str, list[float]] = {"wall": [], "cpu": []}
@@ -81,7 +81,9 @@ def work(size: str, steps: int, report: Path) -> None:
     report.write_text(json.dumps(clocks), encoding="utf-8")
 
 
-def run(size: str, steps: int, kind: str) -> tuple[dict[str, list[float]], list[dict[str, Any]], dict[str, Any], float]:
+def run_program(
+    size: str, steps: int, kind: str
+) -> tuple[dict[str, list[float]], list[dict[str, Any]], dict[str, Any], float]:
     """One run; kind empty: bare. The program's times, the windows, the verdict, MB of traces on disk."""
     with tempfile.TemporaryDirectory(prefix="tdbg-profile-") as folder:
         report, run_dir = Path(folder, "report.json"), Path(folder, "run")
@@ -102,7 +104,7 @@ def run(size: str, steps: int, kind: str) -> tuple[dict[str, list[float]], list[
         return clocks, windows, json.loads((run_dir / "report.json").read_text(encoding="utf-8")), size_mb
 
 
-def measure(size: str, steps: int, rounds: int, clock: str) -> dict[str, Measured]:
+def measure_variants(size: str, steps: int, rounds: int, clock: str) -> dict[str, Measured]:
     """All variants, ``rounds`` times, in shuffled order."""
     lines = {BARE: "", CONTROL: "", **{f"profile --kind {kind}": kind for kind in KINDS}}
     results = {name: Measured() for name in lines}
@@ -110,10 +112,10 @@ def measure(size: str, steps: int, rounds: int, clock: str) -> dict[str, Measure
         found = {}
         for name in random.sample(list(lines), len(lines)):
             print(f"{size}: round {number + 1} of {rounds}: {name}", file=sys.stderr, flush=True)
-            found[name] = run(size, steps, lines[name])
+            found[name] = run_program(size, steps, lines[name])
         bare = found[BARE][0][clock]
         for name, (clocks, windows, verdict, size_mb) in found.items():
-            take(results[name], clocks, clock, windows, bare)
+            add_figures(results[name], clocks, clock, windows, bare)
             if windows:
                 results[name].mb.append(size_mb / sum(event["steps"] for event in windows))
             if verdict.get("cost", {}).get("pct") is not None:
@@ -121,12 +123,12 @@ def measure(size: str, steps: int, rounds: int, clock: str) -> dict[str, Measure
     return results
 
 
-def take(
+def add_figures(
     into: Measured, clocks: dict[str, list[float]], clock: str, windows: list[dict[str, Any]], bare: list[float]
 ) -> None:
     """The figures of one run."""
     own = clocks[clock]
-    inside, outside = places(len(own))
+    inside, outside = split_steps(len(own))
     into.step_ms.append(statistics.median(own[place] for place in outside))
     for ratios, where in ((into.inside, inside), (into.outside, outside)):
         ratios.append(statistics.median(own[place] for place in where) / statistics.median(bare[i] for i in where))
@@ -136,7 +138,7 @@ def take(
         into.seen_ms.append(clocks["wall"][event["first_step"] + event["steps"] - 2] - usual)
 
 
-def places(steps: int) -> tuple[list[int], list[int]]:
+def split_steps(steps: int) -> tuple[list[int], list[int]]:
     """Indices of steps inside of windows (without the last of each), and outside; neither has the first ten steps."""
     found: dict[bool, list[int]] = defaultdict(list)
     for index in range(WAIT + WARMUP + ACTIVE, steps):
@@ -146,18 +148,18 @@ def places(steps: int) -> tuple[list[int], list[int]]:
     return found[True], found[False]
 
 
-def interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
+def bootstrap_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
     """Bootstrap interval of the median."""
     medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
     return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
 
 
-def ratio(values: list[float]) -> str:
-    low, high = interval(values)
+def format_ratio(values: list[float]) -> str:
+    low, high = bootstrap_interval(values)
     return f"{statistics.median(values):.3f} ({low:.3f}-{high:.3f})"
 
 
-def rows(size: str, results: dict[str, Measured]) -> list[list[str]]:
+def build_table(size: str, results: dict[str, Measured]) -> list[list[str]]:
     """The table of one size."""
     table = []
     for name, one in results.items():
@@ -165,14 +167,14 @@ def rows(size: str, results: dict[str, Measured]) -> list[list[str]]:
         mb = f"{statistics.median(one.mb):.3f}" if one.mb else "-"
         says = f"{statistics.median(one.says_pct):.2f} %" if one.says_pct else "-"
         step = f"{statistics.median(one.step_ms):.1f}"
-        table.append([size, name, step, ratio(one.inside), ratio(one.outside), *pauses, mb, says])
+        table.append([size, name, step, format_ratio(one.inside), format_ratio(one.outside), *pauses, mb, says])
     return table
 
 
-def broken(size: str, results: dict[str, Measured]) -> list[str]:
+def find_broken_promises(size: str, results: dict[str, Measured]) -> list[str]:
     """The promises that were not kept, one line each."""
     found = []
-    noise = max(interval(results[CONTROL].inside)[1] - 1.0, 0.0)
+    noise = max(bootstrap_interval(results[CONTROL].inside)[1] - 1.0, 0.0)
     light, full = (results[f"profile --kind {kind}"] for kind in KINDS)
     usual = statistics.median(results[BARE].step_ms)
     limit = 1.10 if usual >= SLOW_MS else 1.3 if size == "tiny" else None
@@ -207,15 +209,15 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(options.work, options.steps, options.report)
+        train_program(options.work, options.steps, options.report)
         return 0
     random.seed(options.seed)
     header = ["size", "variant", "ms/step", "inside", "outside", "pause ms", "seen ms", "MB/step", "tdbg says"]
     table, lines, kept = [header], [], {}
     for size in options.sizes.split(","):
-        results = measure(size, options.steps, options.rounds, options.clock)
-        table += rows(size, results)
-        lines += broken(size, results)
+        results = measure_variants(size, options.steps, options.rounds, options.clock)
+        table += build_table(size, results)
+        lines += find_broken_promises(size, results)
         kept[size] = {name: vars(found) for name, found in results.items()}
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:

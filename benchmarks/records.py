@@ -56,7 +56,7 @@ class Config:
         MEMORY = True
 
 
-def load(folder: Path, name: str, text: str) -> ModuleType:
+def load_module(folder: Path, name: str, text: str) -> ModuleType:
     path = folder / f"{name}.py"
     path.write_text(text, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(name, path)
@@ -66,7 +66,7 @@ def load(folder: Path, name: str, text: str) -> ModuleType:
     return module
 
 
-def once(call: Callable[[int], None]) -> float:
+def time_call(call: Callable[[int], None]) -> float:
     begun = time.perf_counter()
     call(CALLS)
     return (time.perf_counter() - begun) / CALLS * 1e6
@@ -81,10 +81,10 @@ def main() -> None:
         settings = Settings(flags={"MEMORY": True}, disk_budget="100GB")
         agent = Agent(folder / "run", settings, speaks=False)
         before = {key: vars(logging.Logger)[key] for key in ("handle", "callHandlers", "isEnabledFor")}
-        heard = log_recorder.install(agent)
+        heard = log_recorder.install_recorder(agent)
         after = {key: vars(logging.Logger)[key] for key in before}
         agent.become_rank(0, lambda attempt: Start())
-        plain, guarded = load(folder, "plain_words", PLAIN), load(folder, "guarded_words", GUARDED)
+        plain, guarded = load_module(folder, "plain_words", PLAIN), load_module(folder, "guarded_words", GUARDED)
         file = logging.FileHandler(folder / "program.log")
         file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logging.getLogger("bench").addHandler(file)
@@ -97,22 +97,22 @@ def main() -> None:
             "kept, behind a flag": lambda calls: guarded.kept_behind_a_flag(calls, Config),
         }
 
-        def switch(methods: dict[str, Callable[..., object]]) -> None:
+        def switch_methods(methods: dict[str, Callable[..., object]]) -> None:
             for key, method in methods.items():
                 setattr(logging.Logger, key, method)
 
-        switch(after)
+        switch_methods(after)
         for call in cases.values():
             call(10)
-        heard.maps.wait(30)
+        heard.maps.wait_for_thread(30)
         print("call\twithout us\twith us\tmore us\tcontrol")
         for title, call in cases.items():
             times: dict[str, list[float]] = {"bare": [], "ours": [], "control": []}
             for pair in range(PAIRS):
                 arms = ["bare", "ours", "control"]
                 for arm in arms[pair % 3 :] + arms[: pair % 3]:
-                    switch(after if arm == "ours" else before)
-                    times[arm].append(once(call))
+                    switch_methods(after if arm == "ours" else before)
+                    times[arm].append(time_call(call))
             middle = {arm: statistics.median(found) for arm, found in times.items()}
             more = statistics.median(ours - bare for ours, bare in zip(times["ours"], times["bare"], strict=True))
             control = middle["control"] / middle["bare"]

@@ -28,13 +28,13 @@ BOOT, BOOT_COMPILED = 1.3, 1.5
 BARE = [sys.executable, "-c", "pass"]
 
 
-def tdbg(*words: str) -> list[str]:
+def build_tdbg_command(*words: str) -> list[str]:
     """A command line of the tdbg installed beside this Python: its console script, as a user calls it."""
     script = Path(sys.executable).with_name("tdbg")
     return [str(script), *words] if script.exists() else [sys.executable, "-m", "tdbg", *words]
 
 
-def commands(folder: Path) -> dict[str, tuple[list[str], float | None]]:
+def build_commands(folder: Path) -> dict[str, tuple[list[str], float | None]]:
     """What is measured: name -> (command line, target). folder: where a small log and a small run are laid down."""
     from tdbg.cli import generate
 
@@ -46,16 +46,16 @@ def commands(folder: Path) -> dict[str, tuple[list[str], float | None]]:
     found: dict[str, tuple[list[str], float | None]] = {
         "python -c pass (A/A)": (BARE, None),
         "python -c 'import typer'": ([sys.executable, "-c", "import typer"], None),
-        "tdbg --version": (tdbg("--version"), FRONT),
-        "tdbg --help": (tdbg("--help"), FRONT),
-        "tdbg filter-logs FILE": (tdbg("filter-logs", str(log)), FILTER),
-        "tdbg filter-logs FILE -f LR": (tdbg("filter-logs", str(log), "-f", "LR"), FILTER),
-        "tdbg report RUN": (tdbg("report", run), RUN),
-        "tdbg status RUN": (tdbg("status", run), RUN),
-        "tdbg run -- true": (tdbg("run", "--", "true"), RUN),
+        "tdbg --version": (build_tdbg_command("--version"), FRONT),
+        "tdbg --help": (build_tdbg_command("--help"), FRONT),
+        "tdbg filter-logs FILE": (build_tdbg_command("filter-logs", str(log)), FILTER),
+        "tdbg filter-logs FILE -f LR": (build_tdbg_command("filter-logs", str(log), "-f", "LR"), FILTER),
+        "tdbg report RUN": (build_tdbg_command("report", run), RUN),
+        "tdbg status RUN": (build_tdbg_command("status", run), RUN),
+        "tdbg run -- true": (build_tdbg_command("run", "--", "true"), RUN),
     }
     for page in generate.all_pages()[1:]:
-        found[f"{page.path} --help"] = (tdbg(*page.words[1:], "--help"), PAGE)
+        found[f"{page.path} --help"] = (build_tdbg_command(*page.words[1:], "--help"), PAGE)
     return found
 
 
@@ -64,7 +64,7 @@ def make_boot_environments(folder: Path) -> dict[str, tuple[dict[str, str], floa
     from tdbg.core.config import Settings, flags_to_env
     from tdbg.core.rundir import RunDir
     from tdbg.inject import boot_source, watch_table
-    from tdbg.launch.bytecode import precompile
+    from tdbg.launch.bytecode import precompile_boot_file
 
     settings = Settings(flags={"LOSS.NULL_MASKING": True}, log_level="DEBUG")
     found = {}
@@ -75,7 +75,7 @@ def make_boot_environments(folder: Path) -> dict[str, tuple[dict[str, str], floa
         boot_file = run / "boot" / "sitecustomize.py"
         boot_file.write_text(boot_source(str(run), str(ROOT), watch_table(settings)), encoding="utf-8")
         if target == BOOT:
-            precompile(str(boot_file))
+            precompile_boot_file(str(boot_file))
         env = {
             "PYTHONPATH": str(boot_file.parent),
             "TDBG_RUN_DIR": str(run),
@@ -86,7 +86,7 @@ def make_boot_environments(folder: Path) -> dict[str, tuple[dict[str, str], floa
     return found
 
 
-def seconds(command: list[str], folder: str, env: dict[str, str] | None = None) -> float:
+def time_command(command: list[str], folder: str, env: dict[str, str] | None = None) -> float:
     """Wall time of one run."""
     start = time.perf_counter()
     subprocess.run(
@@ -100,7 +100,7 @@ def seconds(command: list[str], folder: str, env: dict[str, str] | None = None) 
     return time.perf_counter() - start
 
 
-def measure(
+def measure_ratios(
     lines: dict[str, list[str]], rounds: int, folder: str, env: dict[str, dict[str, str]]
 ) -> dict[str, list[float]]:
     """The ratios to the bare interpreter, one per round; the first round warms the disk's cache and is left out."""
@@ -108,14 +108,14 @@ def measure(
     for number in range(rounds + 1):
         order = ["", *lines]
         random.shuffle(order)
-        took = {name: seconds(lines[name] if name else BARE, folder, env.get(name)) for name in order}
+        took = {name: time_command(lines[name] if name else BARE, folder, env.get(name)) for name in order}
         if number:
             for name in lines:
                 ratios[name].append(took[name] / took[""])
     return ratios
 
 
-def interval(values: list[float], draws: int = 1000) -> tuple[float, float]:
+def bootstrap_interval(values: list[float], draws: int = 1000) -> tuple[float, float]:
     """Bootstrap interval of the median."""
     medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
     return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
@@ -132,19 +132,19 @@ def main() -> int:
     random.seed(options.seed)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
     with tempfile.TemporaryDirectory() as folder:
-        found = commands(Path(folder))
+        found = build_commands(Path(folder))
         boot = make_boot_environments(Path(folder))
         found |= {name: (BARE, target) for name, (_env, target) in boot.items()}
         wanted = {name: row for name, row in found.items() if options.only in name}
         lines = {name: line for name, (line, _target) in wanted.items()}
-        ratios = measure(lines, options.rounds, folder, {name: env for name, (env, _target) in boot.items()})
+        ratios = measure_ratios(lines, options.rounds, folder, {name: env for name, (env, _target) in boot.items()})
     print(
         f"# {platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs, {options.rounds} rounds"
     )
     print("command\tratio\t95% interval\ttarget\tmet")
     missed = 0
     for name, (_line, target) in wanted.items():
-        ratio, (low, high) = statistics.median(ratios[name]), interval(ratios[name])
+        ratio, (low, high) = statistics.median(ratios[name]), bootstrap_interval(ratios[name])
         met = target is None or ratio <= target
         missed += not met
         goal = "-\t-" if target is None else f"<= {target:g}\t{'yes' if met else 'NO'}"

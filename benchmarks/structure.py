@@ -83,13 +83,13 @@ class Source(NamedTuple):
     tree: ast.Module
 
     @property
-    def part(self) -> str:
+    def part_name(self) -> str:
         """The file or folder below ``tdbg/``, or below ``tdbg/core/``, that it belongs to."""
         parts = [part for part in self.name.split(".")[1:] if part != "core"]
         return parts[0] if parts else ""
 
 
-def read(tree: Path) -> dict[str, Source]:
+def read_sources(tree: Path) -> dict[str, Source]:
     """Every file below ``tree/tdbg`` by its name."""
     found = {}
     for path in sorted((tree / "tdbg").rglob("*.py")):
@@ -100,7 +100,7 @@ def read(tree: Path) -> dict[str, Source]:
     return found
 
 
-def imports(source: Source, sources: dict[str, Source]) -> set[str]:
+def find_imports(source: Source, sources: dict[str, Source]) -> set[str]:
     """The files of tdbg that a file names in any import, wherever it stands."""
     found = set()
     for node in ast.walk(source.tree):
@@ -113,7 +113,7 @@ def imports(source: Source, sources: dict[str, Source]) -> set[str]:
     return {name for name in found if name in sources and name != source.name}
 
 
-def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+def find_cycles(edges: dict[str, set[str]]) -> list[list[str]]:
     """Groups of files of which each reaches every other."""
     graph, groups = {name: set(others) for name, others in edges.items()}, []
     while True:
@@ -121,21 +121,21 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
             TopologicalSorter(graph).prepare()
             return groups
         except CycleError as error:
-            group = _component(graph, error.args[1][0])
+            group = _find_component(graph, error.args[1][0])
             groups.append(sorted(group))
             for name in group:
                 graph[name] -= group
 
 
-def _component(graph: dict[str, set[str]], start: str) -> set[str]:
+def _find_component(graph: dict[str, set[str]], start: str) -> set[str]:
     back: dict[str, set[str]] = defaultdict(set)
     for name, others in graph.items():
         for other in others:
             back[other].add(name)
-    return _reached(graph, start) & _reached(back, start)
+    return _find_reachable(graph, start) & _find_reachable(back, start)
 
 
-def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+def _find_reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     seen, open_ = {start}, [start]
     while open_:
         for other in graph.get(open_.pop(), ()):
@@ -145,35 +145,38 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
     return seen
 
 
-def goes_up(source: Source, other: Source) -> bool:
+def is_upward_import(source: Source, other: Source) -> bool:
     """True for an import that the floors forbid."""
-    own, theirs = FLOOR.get(source.part), FLOOR.get(other.part)
-    if own is None or theirs is None or source.part == other.part:
+    own, theirs = FLOOR.get(source.part_name), FLOOR.get(other.part_name)
+    if own is None or theirs is None or source.part_name == other.part_name:
         return False
     return theirs > own or theirs == own == DOMAINS
 
 
-def places(sources: dict[str, Source]) -> dict[str, list[str]]:
+def find_places(sources: dict[str, Source]) -> dict[str, list[str]]:
     """What each figure counts, a line for each."""
-    edges = {name: imports(source, sources) for name, source in sources.items()}
+    edges = {name: find_imports(source, sources) for name, source in sources.items()}
     found: dict[str, list[str]] = {
-        "circles": [" ".join(group) for group in circles(edges)],
+        "circles": [" ".join(group) for group in find_cycles(edges)],
         "upward": sorted(
-            f"{name} -> {other}" for name in edges for other in edges[name] if goes_up(sources[name], sources[other])
+            f"{name} -> {other}"
+            for name in edges
+            for other in edges[name]
+            if is_upward_import(sources[name], sources[other])
         ),
-        "stems": _shared_stems(sources),
+        "stems": _find_shared_stems(sources),
     }
     for kind, look in (
-        ("any", _any),
-        ("blanket", _blanket),
-        ("values_get", _values_get),
-        ("torch_inside", _torch_inside),
+        ("any", _iter_any_lines),
+        ("blanket", _iter_blanket_lines),
+        ("values_get", _iter_values_get_lines),
+        ("torch_inside", _iter_torch_internals),
     ):
         found[kind] = [f"{one.path}:{line}" for one in sources.values() for line in look(one)]
     return found
 
 
-def _shared_stems(sources: dict[str, Source], *, everything: bool = False) -> list[str]:
+def _find_shared_stems(sources: dict[str, Source], *, everything: bool = False) -> list[str]:
     files: dict[str, list[str]] = defaultdict(list)
     for source in sources.values():
         if source.path.name != "__init__.py" and (everything or not _is_namesake(source, sources)):
@@ -187,13 +190,13 @@ def _is_namesake(source: Source, sources: dict[str, Source]) -> bool:
     return (probe != source.name and probe in sources) or source.path.as_posix() in RE_EXPORTS
 
 
-def _any(source: Source) -> Iterator[int]:
+def _iter_any_lines(source: Source) -> Iterator[int]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Name) and node.id == "Any":
             yield node.lineno
 
 
-def _blanket(source: Source) -> Iterator[int]:
+def _iter_blanket_lines(source: Source) -> Iterator[int]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ExceptHandler) and (
             node.type is None or getattr(node.type, "id", "") in ("Exception", "BaseException")
@@ -201,23 +204,23 @@ def _blanket(source: Source) -> Iterator[int]:
             yield node.lineno
 
 
-def _values_get(source: Source) -> Iterator[int]:
-    if source.part == "rules":
+def _iter_values_get_lines(source: Source) -> Iterator[int]:
+    if source.part_name == "rules":
         for number, line in enumerate(source.lines, 1):
             yield from [number] * len(re.findall(r"\bvalues\.get\(", line))
 
 
-def _torch_inside(source: Source) -> Iterator[int]:
+def _iter_torch_internals(source: Source) -> Iterator[int]:
     """The first line that names a private part of torch, or puts something else in the place of a part of it."""
     if source.path.name in ("torch_compat.py", "torch_hooks.py"):
         return
-    for number, line in enumerate(_without_texts(source), 1):
+    for number, line in enumerate(_blank_out_strings(source), 1):
         if PRIVATE.search(line) or re.search(r"patches\.(set|wrap|put|replace)\(\s*torch\b|^\s*torch\.[\w.]+ = ", line):
             yield number
             return
 
 
-def _without_texts(source: Source) -> list[str]:
+def _blank_out_strings(source: Source) -> list[str]:
     """Its lines with spaces in place of what stands in quotes: docstrings name what others use."""
     lines = [line.encode() for line in source.lines]
     for node in ast.walk(source.tree):
@@ -229,9 +232,9 @@ def _without_texts(source: Source) -> list[str]:
     return [line.decode() for line in lines]
 
 
-def figures(sources: dict[str, Source]) -> dict[str, float]:
+def compute_figures(sources: dict[str, Source]) -> dict[str, float]:
     """The figures by name."""
-    found = places(sources)
+    found = find_places(sources)
     lines = sum(len(source.lines) for source in sources.values())
     sizes = sorted(
         (node.end_lineno or node.lineno) - node.lineno + 1
@@ -250,7 +253,7 @@ def figures(sources: dict[str, Source]) -> dict[str, float]:
         "values_get": len(found["values_get"]),
         "torch_inside_files": len(found["torch_inside"]),
         "shared_stems": len(found["stems"]),
-        "shared_stems_all": len(_shared_stems(sources, everything=True)),
+        "shared_stems_all": len(_find_shared_stems(sources, everything=True)),
         "function_lines_median": statistics.median(sizes),
         "function_lines_p95": sizes[int(len(sizes) * 0.95)],
     }
@@ -265,13 +268,13 @@ def main() -> int:
         "--where", choices=("circles", "upward", "stems", "any", "blanket", "values_get", "torch_inside")
     )
     given = parser.parse_args()
-    sources = read(given.tree)
+    sources = read_sources(given.tree)
     if given.where:
-        print("\n".join(places(sources)[given.where]))
+        print("\n".join(find_places(sources)[given.where]))
     elif given.json:
-        print(json.dumps(figures(sources), indent=2))
+        print(json.dumps(compute_figures(sources), indent=2))
     else:
-        for name, value in figures(sources).items():
+        for name, value in compute_figures(sources).items():
             print(f"{name:22} {value:g}")
     return 0
 

@@ -35,7 +35,7 @@ import gradnorm
 import losses
 import torch
 from languages import RANKS
-from loss import interval
+from loss import compute_interval
 from train import Training
 
 import tdbg
@@ -77,7 +77,7 @@ class WithoutCalls(ast.NodeTransformer):
         return node
 
 
-def without_calls(name: str) -> types.ModuleType:
+def load_without_calls(name: str) -> types.ModuleType:
     """A module of the example, without its diagnostics."""
     source = (TAXA / f"{name}.py").read_text(encoding="utf-8")
     tree = ast.fix_missing_locations(WithoutCalls().visit(ast.parse(source)))
@@ -112,15 +112,15 @@ class Steps:
         self.training.wrapped.train()
         loader = iter(self.training.train_loader)
         self.batches = [next(loader) for _ in range(steps)]
-        bare = [(without_calls("losses"), without_calls("gradnorm")) for _ in range(2)]
+        bare = [(load_without_calls("losses"), load_without_calls("gradnorm")) for _ in range(2)]
         self.variants = {
-            "none": self.variant(*bare[0]),
-            "again": self.variant(*bare[1]),
-            "off": self.variant(losses, gradnorm),
-            "on": self.variant(losses, gradnorm, on=True),
+            "none": self.make_variant(*bare[0]),
+            "again": self.make_variant(*bare[1]),
+            "off": self.make_variant(losses, gradnorm),
+            "on": self.make_variant(losses, gradnorm, on=True),
         }
 
-    def variant(self, own_losses: Any, own_gradnorm: Any, *, on: bool = False) -> Variant:
+    def make_variant(self, own_losses: Any, own_gradnorm: Any, *, on: bool = False) -> Variant:
         training, settings = self.training, self.config.LOSS
         counts = training.train_loader.dataset.counts()
         loss = own_losses.TaxonomyLoss(data.classes(), counts, settings, training.total_steps, training.device)
@@ -141,12 +141,12 @@ class Steps:
         return took / 1e3 / self.steps
 
 
-def inside() -> bool:
+def is_inside_run() -> bool:
     """True under `tdbg run`."""
     return bool(tdbg.get_debugging_status()["inside_run"])
 
 
-def measure(rounds: int, steps: int) -> dict[str, Any]:
+def measure_variants(rounds: int, steps: int) -> dict[str, Any]:
     """Microseconds a step by variant; differences to ``none`` in microseconds and in percent."""
     run = Steps(steps)
     for name in ("none", "again", "off"):
@@ -161,12 +161,12 @@ def measure(rounds: int, steps: int) -> dict[str, Any]:
         for name in order:
             took[name].append(run(name))
     base = took["none"]
-    found: dict[str, Any] = {"within_tdbg_run": inside(), "rounds": rounds, "steps": steps}
+    found: dict[str, Any] = {"within_tdbg_run": is_inside_run(), "rounds": rounds, "steps": steps}
     found["none_us"] = statistics.median(base)
     for name in ("again", "off", "on"):
         gaps = [own - first for own, first in zip(took[name], base, strict=True)]
-        parts = interval([100 * gap / first for gap, first in zip(gaps, base, strict=True)])
-        found[name] = interval(gaps) | {key.replace("_us", "_pct"): value for key, value in parts.items()}
+        parts = compute_interval([100 * gap / first for gap, first in zip(gaps, base, strict=True)])
+        found[name] = compute_interval(gaps) | {key.replace("_us", "_pct"): value for key, value in parts.items()}
     return found
 
 
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with contextlib.redirect_stderr(io.StringIO()):
-        found = measure(args.rounds, args.steps)
+        found = measure_variants(args.rounds, args.steps)
     if args.json:
         print(json.dumps(found, indent=1))
         return

@@ -24,7 +24,7 @@ COLUMNS = ("forward", "backward", "step", "module", "line", "phase", "rank", "ba
 PATIENCE_S = 120
 
 
-def run(peer: str, fault: str, ranks: int = 1) -> tuple[int, str, bool]:
+def run_tool(peer: str, fault: str, ranks: int = 1) -> tuple[int, str, bool]:
     """Exit code, all that was said, and whether a batch was kept; peer "tdbg" is tdbg at its default level."""
     with tempfile.TemporaryDirectory(prefix="tdbg-tells-") as folder:
         start = [sys.executable] if ranks == 1 else ["torchrun", "--standalone", f"--nproc-per-node={ranks}"]
@@ -49,43 +49,43 @@ def run(peer: str, fault: str, ranks: int = 1) -> tuple[int, str, bool]:
         return code, text, kept
 
 
-def talks(code: int, text: str) -> bool:
+def has_reported(code: int, text: str) -> bool:
     """True if the tool said anything of a bad value."""
     return code != 0 or bool(re.search(r"\b(nan|inf|NaN|Inf)\b", text))
 
 
-def tells(peer: str) -> list[str]:
+def build_row(peer: str) -> list[str]:
     """One row of the table."""
     answers: dict[str, list[bool]] = {column: [] for column in COLUMNS}
     for fault, place in PLACES.items():
-        code, text, kept = run(peer, fault)
-        answers["forward" if fault == "forward-inf" else "backward"].append(talks(code, text))
+        code, text, kept = run_tool(peer, fault)
+        answers["forward" if fault == "forward-inf" else "backward"].append(has_reported(code, text))
         answers["step"].append(bool(re.search(r"(step|batch_number)\W{0,3}[45]\b", text)))
         answers["module"].append(place in text)
         answers["line"].append(bool(re.search(r"workload\.py\"?[:,]", text)))
         phase = fault.partition("-")[0]
         answers["phase"].append(any(place in line and phase in line.lower() for line in text.splitlines()))
         answers["batch kept"].append(kept)
-        code, text, _ = run(peer, fault, ranks=2)
+        code, text, _ = run_tool(peer, fault, ranks=2)
         said = [
             line for line in text.splitlines() if not line.startswith("{")
         ]  # the verdict also lists who is not to blame
         blamed = [line for line in said if re.search(r"\b(nan|inf)\b", line, re.IGNORECASE)]
         names = {number for line in blamed for number in re.findall(r"rank ?(\d)", line)}
         answers["rank"].append(names == {"1"})
-    code, text, _ = run(peer, "harmless")
-    answers["false alarm"].append(talks(code, text))
+    code, text, _ = run_tool(peer, "harmless")
+    answers["false alarm"].append(has_reported(code, text))
     return ["yes" if all(found) else ("no" if not any(found) else "in part") for found in answers.values()]
 
 
-def table_of_tells(peers: dict[str, str]) -> list[list[str]]:
+def build_tells_table(peers: dict[str, str]) -> list[list[str]]:
     """The heading, tdbg at its default level, and every peer."""
-    rows = [["tool", *COLUMNS], ["tdbg, default level", *tells("tdbg")]]
-    return rows + [[name, *tells(peer)] for name, peer in peers.items()]
+    rows = [["tool", *COLUMNS], ["tdbg, default level", *build_row("tdbg")]]
+    return rows + [[name, *build_row(peer)] for name, peer in peers.items()]
 
 
 if __name__ == "__main__":
-    table = table_of_tells(PEERS)
+    table = build_tells_table(PEERS)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

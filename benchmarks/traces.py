@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from filter_logs import Run, apart, run
-from startup import interval, tdbg
+from filter_logs import Run, run_command, run_in_child
+from startup import bootstrap_interval, build_tdbg_command
 
-from tdbg.traces.analyze.summary_cache import beside
+from tdbg.traces.analyze.summary_cache import get_index_path
 
 MB = 1_000_000
 SECOND_LOOK_S = 0.3
@@ -58,7 +58,7 @@ class Row:
     runs: list[Run] = field(default_factory=list)
 
 
-def recorded(path: Path) -> None:
+def record_trace(path: Path) -> None:
     """A trace of three steps of a small transformer, with shapes."""
     import torch
     from torch.profiler import ProfilerActivity, profile, schedule
@@ -80,7 +80,7 @@ def recorded(path: Path) -> None:
             profiler.step()
 
 
-def enlarge(source: Path, path: Path, size: int) -> None:
+def enlarge_trace(source: Path, path: Path, size: int) -> None:
     """Write the events of a trace again and again, each time later, until the file has ``size`` bytes."""
     data = source.read_bytes()
     data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
@@ -104,11 +104,11 @@ def enlarge(source: Path, path: Path, size: int) -> None:
         file.write(data[end:])
 
 
-def rows(path: Path, size_mb: int) -> list[Row]:
+def build_rows(path: Path, size_mb: int) -> list[Row]:
     """What is run."""
     goal_s = size_mb / 100
     goal_rss_mb = 150.0 if size_mb <= 200 else 200.0
-    show, advise = tdbg("trace", "show", str(path)), tdbg("trace", "advise", str(path))
+    show, advise = build_tdbg_command("trace", "show", str(path)), build_tdbg_command("trace", "advise", str(path))
     found = [
         Row("show, first look", show, True, goal_s, goal_rss_mb),
         Row("show, first look, A/A", show, True),
@@ -121,11 +121,11 @@ def rows(path: Path, size_mb: int) -> list[Row]:
     return found
 
 
-def tell(row: Row) -> bool:
+def print_row(row: Row) -> bool:
     """Print a row; False if a target is missed."""
     walls, cpus = [one.wall for one in row.runs], [one.cpu for one in row.runs]
     wall, rss_mb = statistics.median(walls), max(one.rss_mb for one in row.runs)
-    low, high = interval(walls)
+    low, high = bootstrap_interval(walls)
     missed = (row.goal_s is not None and wall > row.goal_s) or (
         row.goal_rss_mb is not None and rss_mb > row.goal_rss_mb
     )
@@ -146,24 +146,24 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.dir) as folder:
         source, path = options.trace or Path(folder, "one.json"), Path(folder, "large.pt.trace.json")
         if options.trace is None:
-            apart(lambda: recorded(source))
-        apart(lambda: enlarge(source, path, options.mb * MB))
+            run_in_child(lambda: record_trace(source))
+        run_in_child(lambda: enlarge_trace(source, path, options.mb * MB))
         print(
             f"# Python {platform.python_version()}, {os.cpu_count()} CPUs, {path.stat().st_size / MB:.0f} MB of"
             f" {options.trace.name if options.trace else 'a trace that was recorded here'}, {options.rounds} rounds"
         )
-        found = rows(path, options.mb)
+        found = build_rows(path, options.mb)
         kept = Path(folder, "index")
-        run(found[0].command, Path(folder, "out"))
-        beside(path).rename(kept)
+        run_command(found[0].command, Path(folder, "out"))
+        get_index_path(path).rename(kept)
         for _ in range(options.rounds):
             for row in random.sample(found, len(found)):
-                beside(path).unlink(missing_ok=True)
+                get_index_path(path).unlink(missing_ok=True)
                 if not row.first:
-                    beside(path).write_bytes(kept.read_bytes())
-                row.runs.append(run(row.command, Path(folder, "out")))
+                    get_index_path(path).write_bytes(kept.read_bytes())
+                row.runs.append(run_command(row.command, Path(folder, "out")))
     print("row\ts\t95 %\tCPU s\tRSS MB\ttarget\tmet")
-    met = [tell(row) for row in found]
+    met = [print_row(row) for row in found]
     return 1 if options.check and not all(met) else 0
 
 

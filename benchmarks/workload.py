@@ -89,7 +89,7 @@ class Gpt(nn.Module):
         return out
 
 
-def conv_net() -> nn.Module:
+def build_conv_net() -> nn.Module:
     """Six convolutions with BatchNorm, 0.16 million parameters."""
     widths = (3, 16, 32, 48, 64, 64, 128)
     layers: list[nn.Module] = []
@@ -98,13 +98,13 @@ def conv_net() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10))
 
 
-def build(name: str) -> tuple[nn.Module, TensorDataset, int]:
+def build_workload(name: str) -> tuple[nn.Module, TensorDataset, int]:
     """Model, data and batch size."""
     if name == "gpt":
         ids = torch.randint(VOCABULARY, (BATCHES, LENGTH + 1))
         return Gpt(), TensorDataset(ids[:, :-1], ids[:, 1:]), 1
     images = torch.randn(BATCHES * 16, 3, 32, 32)
-    return conv_net(), TensorDataset(images, torch.randint(10, (len(images),))), 16
+    return build_conv_net(), TensorDataset(images, torch.randint(10, (len(images),))), 16
 
 
 def count_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
@@ -136,18 +136,18 @@ def count_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
     return {
         **counts,
         "patch": sum(
-            not inspect.unwrap(made, stop=_foreign).__code__.co_filename.startswith(home) for made in functions
+            not inspect.unwrap(made, stop=_is_foreign).__code__.co_filename.startswith(home) for made in functions
         ),
     }
 
 
-def _foreign(made: object) -> bool:
+def _is_foreign(made: object) -> bool:
     """Stop unwrapping at a function that is not torch's own."""
     code = getattr(made, "__code__", None)
     return code is not None and "torch" not in Path(code.co_filename).parts
 
 
-def plant(model: nn.Module, fault: str, ill: bool) -> None:
+def set_fault(model: nn.Module, fault: str, ill: bool) -> None:
     """Make the GPT ill, or well again."""
     if fault == "forward-inf":
         model.blocks[3].fc.ill = ill
@@ -177,14 +177,14 @@ class Peer:
             self.step = lambda loss: run.log({"loss": loss.item()})
 
 
-def train(name: str, steps: int, warmup: int, peer_name: str = "", fault: str = "") -> dict[str, object]:
+def train_workload(name: str, steps: int, warmup: int, peer_name: str = "", fault: str = "") -> dict[str, object]:
     """Train, and measure the steps after the warm-up."""
     torch.manual_seed(0)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     ill_here = os.environ.get("RANK", "1") == "1"
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, data, batch = build(name)
+    model, data, batch = build_workload(name)
     model.to(device)
     peer = Peer(peer_name, model)
     inner = model
@@ -197,17 +197,17 @@ def train(name: str, steps: int, warmup: int, peer_name: str = "", fault: str = 
     while done < warmup + steps:
         for x, target in loader:
             if done == warmup:
-                wall, cpu = clocks(device)
+                wall, cpu = read_clocks(device)
             if done == warmup + steps:
                 break
-            plant(inner, fault, done + 1 == FAULT_STEP and ill_here)
+            set_fault(inner, fault, done + 1 == FAULT_STEP and ill_here)
             loss = functional.cross_entropy(model(x.to(device)), target.to(device).flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             peer.step(loss)
             done += 1
-    wall_end, cpu_end = clocks(device)
+    wall_end, cpu_end = read_clocks(device)
     if ranks > 1:
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -221,7 +221,7 @@ def train(name: str, steps: int, warmup: int, peer_name: str = "", fault: str = 
     }
 
 
-def clocks(device: str) -> tuple[float, float]:
+def read_clocks(device: str) -> tuple[float, float]:
     """Wall and process time, once the device has done what it was given."""
     if device == "cuda":
         torch.cuda.synchronize()
@@ -238,7 +238,7 @@ def main() -> None:
     parser.add_argument("--with", dest="peer", default="", choices=("", "anomaly", "hf-debug", "wandb-watch"))
     parser.add_argument("--fault", default="", choices=("", "forward-inf", "backward-nan", "harmless"))
     options = parser.parse_args()
-    found = train(options.workload, options.steps, options.warmup, options.peer, options.fault)
+    found = train_workload(options.workload, options.steps, options.warmup, options.peer, options.fault)
     options.report.write_text(json.dumps(found), encoding="utf-8")
 
 

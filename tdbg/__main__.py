@@ -18,14 +18,14 @@ def main() -> int:
         return 2
     gc.set_threshold(LOOSE_THRESHOLD, 20, 20)
     try:
-        return _front(sys.argv[1:])
+        return _run_front_end(sys.argv[1:])
     except KeyboardInterrupt:  # while the command line was still loading
         return 130
     finally:
         gc.freeze()  # what lives now lives to the end: to look through it once more is a tenth of a short command
 
 
-def _front(args: list[str]) -> int:
+def _run_front_end(args: list[str]) -> int:
     text = _ready_text(args)
     if text:
         try:

@@ -11,7 +11,7 @@ RANDOM = os.environ.get("TDBG_TEST_RANDOM", "") not in ("", "0")
 FIXED = 20_261_122
 
 
-def seed_of(variable: str, longer: str) -> int:
+def choose_seed(variable: str, longer: str) -> int:
     """The seed that an environment variable gives; else a random one, if that or a longer run is asked for; else always the same.
 
     variable: of the seed. longer: the variable that asks for a longer run.

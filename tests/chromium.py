@@ -49,11 +49,11 @@ class Browser:
         )
         os.close(there)
         os.close(back)
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        target = self.send_command("Target.createTarget", url="about:blank")["targetId"]
         self._session = None
-        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.send_command("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
+            self.send_command(f"{domain}.enable")
         return self
 
     def __exit__(self, *_):
@@ -67,49 +67,49 @@ class Browser:
         os.close(self._from)
         self._profile.cleanup()
 
-    def open(self, path, ready, limit=60):
+    def open_file(self, path, ready, limit=60):
         """Load a file and wait until an expression is true in it."""
         self.errors.clear()
         self.requests.clear()
-        self.ask("Page.navigate", url=Path(path).resolve().as_uri())
-        self.until(ready, limit)
+        self.send_command("Page.navigate", url=Path(path).resolve().as_uri())
+        self.wait_until(ready, limit)
 
-    def until(self, expression, limit=30):
+    def wait_until(self, expression, limit=30):
         end = time.monotonic() + limit
-        while not self.value(expression):
+        while not self.evaluate(expression):
             if time.monotonic() > end:
                 raise AssertionError(f"never true: {expression}; {self.errors}")
             time.sleep(0.05)
 
-    def value(self, expression):
+    def evaluate(self, expression):
         """What an expression is worth in the page."""
-        found = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = self.send_command("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def hover(self, selector, place=0):
+    def hover_over(self, selector, place=0):
         """Move the mouse onto an element; where it is then."""
         found = f"document.querySelectorAll({json.dumps(selector)})[{place}]"
-        self.value(f"{found}.scrollIntoView()")
+        self.evaluate(f"{found}.scrollIntoView()")
         box = f"(box => [box.left + Math.min(box.width / 2, 20), box.top + box.height / 2])({found}.getBoundingClientRect())"
-        x, y = self.value(box)
-        self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        x, y = self.evaluate(box)
+        self.send_command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
         return x, y
 
     def click(self, selector, place=0):
         """Move the mouse onto an element, and press."""
-        x, y = self.hover(selector, place)
+        x, y = self.hover_over(selector, place)
         for kind in ("mousePressed", "mouseReleased"):
-            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            self.send_command("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def picture(self, path):
+    def save_picture(self, path):
         """A PNG of all of the page."""
-        size = self.ask("Page.getLayoutMetrics")["cssContentSize"]
+        size = self.send_command("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        found = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        found = self.send_command("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         Path(path).write_bytes(base64.b64decode(found["data"]))
 
-    def ask(self, method, **params):
+    def send_command(self, method, **params):
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
         if getattr(self, "_session", None):
@@ -117,13 +117,13 @@ class Browser:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         end = time.monotonic() + 60
         while True:
-            answer = self._next(end)
+            answer = self._read_message(end)
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer["error"]
                 return answer["result"]
-            self._see(answer.get("method"), answer.get("params", {}))
+            self._record_event(answer.get("method"), answer.get("params", {}))
 
-    def _next(self, end):
+    def _read_message(self, end):
         poll = select.poll()  # select itself refuses descriptors above 1,023, which a long run of tests may have
         poll.register(self._from, select.POLLIN)
         while b"\0" not in self._data:
@@ -135,7 +135,7 @@ class Browser:
         line, _, self._data = self._data.partition(b"\0")
         return json.loads(line)
 
-    def _see(self, method, told):
+    def _record_event(self, method, told):
         if method == "Runtime.exceptionThrown":
             self.errors.append(str(told["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning", "assert"):

@@ -53,13 +53,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def warmth(request: pytest.FixtureRequest) -> None:
+def choose_warmth(request: pytest.FixtureRequest) -> None:
     """A test marked ``cold`` starts fresh interpreters."""
     WARMTH.wanted = request.node.get_closest_marker("cold") is None
 
 
 @pytest.fixture(autouse=True)
-def signals_count() -> Iterator[None]:
+def default_signals() -> Iterator[None]:
     """Under nohup SIGHUP is ignored, behind a shell's ``&`` SIGINT and SIGQUIT, and so they would be in every child that
     a test starts: tdbg leaves it so, as it should."""
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)}

@@ -8,19 +8,19 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 
-def child_of_a_held_lock(lock: AbstractContextManager[Any], child: Callable[[], object]) -> int:
+def fork_while_held(lock: AbstractContextManager[Any], child: Callable[[], object]) -> int:
     """Fork while another thread holds the lock; the exit status of the child, 0 if ``child()`` came back and not with False.
 
     A child that hangs is ended after 10 seconds.
     """
     inside, over = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold_lock() -> None:
         with lock:
             inside.set()
             over.wait()
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold_lock)
     thread.start()
     assert inside.wait(10)
     forked = os.fork()

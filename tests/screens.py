@@ -35,60 +35,60 @@ class Screen:
     style: str = ""
     erased: list[str] = field(default_factory=list)  # what a row held when a part of it was erased
 
-    def feed(self, text: str) -> None:
+    def show_text(self, text: str) -> None:
         """Show more."""
         for piece in _PIECES.findall(text):
             if piece[0] == "\x1b":
-                self._obey(piece)
+                self._obey_sequence(piece)
             elif piece in IGNORED:
                 continue
             elif piece[0] in "\r\n\b\t":
-                self._move(piece)
+                self._move_cursor(piece)
             else:
                 for letter in piece:
-                    self._put(letter)
+                    self._put_letter(letter)
 
-    def _move(self, sign: str) -> None:
+    def _move_cursor(self, sign: str) -> None:
         if sign == "\r":
             self.column = 0
         elif sign == "\n":
-            self._to_row(self.row + 1)
+            self._move_to_row(self.row + 1)
         elif sign == "\b":
             self.column = max(min(self.column, self.columns - 1) - 1, 0)
         else:
             self.column = min((self.column // 8 + 1) * 8, self.columns - 1)
 
-    def _to_row(self, row: int) -> None:
+    def _move_to_row(self, row: int) -> None:
         self.row = max(row, 0)
         while len(self.cells) <= self.row:
             self.cells.append([])
 
-    def _put(self, letter: str) -> None:
+    def _put_letter(self, letter: str) -> None:
         if self.column >= self.columns:  # the last column wraps with the next letter
             self.column = 0
-            self._to_row(self.row + 1)
+            self._move_to_row(self.row + 1)
         line = self.cells[self.row]
         line += [Cell() for _ in range(self.column + 1 - len(line))]
         line[self.column] = Cell(letter, self.style)
         self.column += 1
 
-    def _obey(self, sequence: str) -> None:
+    def _obey_sequence(self, sequence: str) -> None:
         if sequence.startswith("\x1b[?"):  # modes: the cursor is shown, what is pasted is bracketed
             return
         kind, number = sequence[-1], int(re.sub(r"\D.*", "", sequence[2:-1]) or 0)
         if kind == "m":
             self.style = "" if sequence in ("\x1b[0m", "\x1b[m") else sequence[2:-1]
         elif kind == "K":
-            self.erased.append(self.text(self.row))
+            self.erased.append(self.row_text(self.row))
             begin = 0 if number == 2 else self.column
             self.cells[self.row] = [] if number == 2 else self.cells[self.row][:begin]
         elif kind == "J":
             del self.cells[self.row][self.column :]
             del self.cells[self.row + 1 :]
         elif kind == "A":
-            self._to_row(self.row - (number or 1))
+            self._move_to_row(self.row - (number or 1))
         elif kind == "B":
-            self._to_row(self.row + (number or 1))
+            self._move_to_row(self.row + (number or 1))
         elif kind == "C":
             self.column = min(self.column + (number or 1), self.columns - 1)
         elif kind == "D":
@@ -100,19 +100,19 @@ class Screen:
         else:
             raise AssertionError(f"the screen does not know {sequence!r}")
 
-    def text(self, row: int) -> str:
+    def row_text(self, row: int) -> str:
         """One row."""
         return "".join(cell.letter for cell in self.cells[row]).rstrip()
 
     @property
     def rows(self) -> list[str]:
         """All rows but the empty ones at the end."""
-        found = [self.text(row) for row in range(len(self.cells))]
+        found = [self.row_text(row) for row in range(len(self.cells))]
         while found and not found[-1]:
             found.pop()
         return found
 
-    def styles(self, text: str) -> set[str]:
+    def find_styles(self, text: str) -> set[str]:
         """How the letters of a text are shown, wherever it stands."""
         found: set[str] = set()
         for line in self.cells:
@@ -136,7 +136,7 @@ class Shown:
         return self.screen.rows
 
 
-def show(
+def run_on_terminal(
     words: Sequence[str],
     folder: Path,
     columns: int = 80,
@@ -165,5 +165,5 @@ def show(
     parts.append(child.before)
     child.close()
     screen = Screen(columns)
-    screen.feed("".join(parts))
+    screen.show_text("".join(parts))
     return Shown(screen, "".join(parts), child.exitstatus if child.exitstatus is not None else child.signalstatus)

@@ -56,7 +56,7 @@ class Counted(MemoryFileSystem):
 
 
 @contextlib.contextmanager
-def counted() -> Iterator[type[Counted]]:
+def use_counting_store() -> Iterator[type[Counted]]:
     """The counting store, empty."""
     fsspec.register_implementation("counted", Counted, clobber=True)
     for kept in (Counted.store, Counted.requests, Counted.failing):
@@ -66,7 +66,7 @@ def counted() -> Iterator[type[Counted]]:
 
 
 @contextlib.contextmanager
-def s3() -> Iterator[dict[str, str]]:
+def serve_s3() -> Iterator[dict[str, str]]:
     """A server with one bucket; yields the environment by which it is found."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

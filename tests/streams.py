@@ -26,10 +26,10 @@ class Stream:
         self.log: list[tuple[str, Event]] = []
         self._writers: dict[str, EventWriter] = {}
 
-    def emit(self, folder: str, *found: Event) -> None:
+    def emit_events(self, folder: str, *found: Event) -> None:
         """Write events of the process whose folder this is, such as ``rank0001``."""
         if folder not in self._writers:
-            self._writers[folder] = EventWriter(lambda: self.run.path / folder, 10**10, self._trouble)
+            self._writers[folder] = EventWriter(lambda: self.run.path / folder, 10**10, self._raise_trouble)
         for event in found:
             self.t += 0.001
             event.t = event.t or self.t
@@ -37,10 +37,10 @@ class Stream:
             self.log.append((folder, event))
 
     @staticmethod
-    def _trouble(text: str) -> None:
+    def _raise_trouble(text: str) -> None:
         raise AssertionError(text)
 
-    def rank(self, rank: int = 0, world: int = 1, attempt: int = 0, **more: Any) -> str:
+    def begin_rank(self, rank: int = 0, world: int = 1, attempt: int = 0, **more: Any) -> str:
         """Begin a rank; returns its folder."""
         folder = f"rank{rank:04d}" + (f"/attempt{attempt}" if attempt else "")
         start: dict[str, Any] = {
@@ -50,10 +50,10 @@ class Stream:
             "attempt": attempt,
             **more,
         }
-        self.emit(folder, Start(rank=rank, **start), Params(names=["w"], numel=[4], optimizers=["AdamW"]))
+        self.emit_events(folder, Start(rank=rank, **start), Params(names=["w"], numel=[4], optimizers=["AdamW"]))
         return folder
 
-    def train(
+    def emit_steps(
         self,
         folder: str,
         losses: Iterable[float | str],
@@ -68,37 +68,41 @@ class Stream:
             norm = norms[index] if isinstance(norms, Sequence) else norms
             rate = lr[index] if isinstance(lr, Sequence) else lr
             good = not isinstance(loss, str) and not isinstance(norm, str)
-            self.emit(folder, Step(step=first + index, loss=loss, lr=[rate], grad_norm=norm, finite=good, **more))
+            self.emit_events(
+                folder, Step(step=first + index, loss=loss, lr=[rate], grad_norm=norm, finite=good, **more)
+            )
 
-    def end(self, folder: str, step: int = 0, reason: str = "exit") -> None:
+    def end_process(self, folder: str, step: int = 0, reason: str = "exit") -> None:
         """The process ends in good order."""
-        self.emit(folder, End(step=step, reason=reason))
+        self.emit_events(folder, End(step=step, reason=reason))
 
-    def child_exit(self, rank: int, code: int, parent: str = "other/launcher-1") -> None:
+    def record_child_exit(self, rank: int, code: int, parent: str = "other/launcher-1") -> None:
         """A launcher sees the end of the process of ``rank``."""
-        self.emit(parent, ChildExit(host=HOST, pid=1000 + rank, code=code))
+        self.emit_events(parent, ChildExit(host=HOST, pid=1000 + rank, code=code))
 
-    def done(self, code: int = 0) -> None:
+    def record_exit(self, code: int = 0) -> None:
         """The supervisor notes how the command ended."""
-        self.run.update(end=self.t, exit={"code": code if code >= 0 else None, "signal": -code if code < 0 else None})
+        self.run.update_info(
+            end=self.t, exit={"code": code if code >= 0 else None, "signal": -code if code < 0 else None}
+        )
 
-    def judge(self, code: int | None = 0) -> Verdict:
+    def judge_stream(self, code: int | None = 0) -> Verdict:
         """The verdict offline; the same rules fed live, in the order of writing, must agree with it."""
         if code is not None:
-            self.done(code)
+            self.record_exit(code)
         offline = judge_run(self.run)
         live = RuleEngine(self.run)
         for folder, event in self.log:
             live.feed(ProcessDir(self.run, self.run.path / folder), event)
-        assert titles(live.finish().findings) == titles(offline.findings)
+        assert list_titles(live.finish().findings) == list_titles(offline.findings)
         assert not offline.trouble
         return offline
 
-    def codes(self, code: int | None = 0) -> list[str]:
+    def judge_codes(self, code: int | None = 0) -> list[str]:
         """The codes of the verdict, worst first."""
-        return [finding.code for finding in self.judge(code).findings]
+        return [finding.code for finding in self.judge_stream(code).findings]
 
-    def live(self) -> list[Finding]:
+    def list_live_findings(self) -> list[Finding]:
         """What was said while the events came, without the end."""
         judge, said = RuleEngine(self.run), []
         for folder, event in self.log:
@@ -106,12 +110,12 @@ class Stream:
         return said
 
 
-def titles(findings: Iterable[Finding]) -> list[tuple[str, str]]:
+def list_titles(findings: Iterable[Finding]) -> list[tuple[str, str]]:
     """What must be equal between two verdicts of one run."""
     return [(finding.severity, finding.title) for finding in findings]
 
 
-def bad(step: int = 3, origin: str = "here", **more: Any) -> NonFinite:
+def make_nonfinite(step: int = 3, origin: str = "here", **more: Any) -> NonFinite:
     """A located NaN in the backward of a module."""
     parts: dict[str, Any] = {
         "phase": "backward",

@@ -28,19 +28,19 @@ class Block(NamedTuple):
     text: str
 
 
-def recipes() -> dict[str, list[Block]]:
+def load_recipes() -> dict[str, list[Block]]:
     """The blocks of each recipe, by its heading."""
     sections = PAGE.read_text(encoding="utf-8").partition("\n## Recipes\n")[2].split("\n### ")[1:]
-    return {section.partition("\n")[0]: list(_blocks(section)) for section in sections}
+    return {section.partition("\n")[0]: list(_iter_blocks(section)) for section in sections}
 
 
-def _blocks(section: str) -> Iterator[Block]:
+def _iter_blocks(section: str) -> Iterator[Block]:
     for before, _, text in BLOCK.findall(section):
         places = PLACE.findall(before)
         yield Block(places[-1] if places else "", f"{text}\n")
 
 
-RECIPES = recipes()
+RECIPES = load_recipes()
 
 
 def copy_repository(folder: Path) -> Path:
@@ -54,7 +54,7 @@ def copy_repository(folder: Path) -> Path:
     return folder
 
 
-def write(folder: Path, block: Block) -> None:
+def write_block(folder: Path, block: Block) -> None:
     """A new file; or an addition, to the end of a text or of a table."""
     path = folder / block.place
     if block.place in TABLES:
@@ -68,7 +68,7 @@ def write(folder: Path, block: Block) -> None:
         path.write_text(block.text, encoding="utf-8")
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run_in_copy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command on the copy, which comes before the installed package."""
     env = {**os.environ, "PYTHONPATH": str(folder)}
     return subprocess.run([sys.executable, *words], cwd=folder, env=env, text=True, capture_output=True, timeout=600)
@@ -83,16 +83,16 @@ def test_a_recipe_is_complete(heading: str, tmp_path: Path) -> None:
     written = [block for block in blocks if block.place]
     commands = [line for block in blocks if not block.place for line in block.text.splitlines()]
     for block in written:
-        write(folder, block)
+        write_block(folder, block)
     for command in commands:
         python, *words = command.split()
-        done = run(folder, *words)
+        done = run_in_copy(folder, *words)
         assert python == "python" and done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
 
-    held = run(folder, "-m", "pytest", "-q", "-n", "0", "--timeout", "200", *HELD)
+    held = run_in_copy(folder, "-m", "pytest", "-q", "-n", "0", "--timeout", "200", *HELD)
     assert held.returncode == 0, held.stdout[-3000:]
     for words in (("ruff", "check", "tdbg", "tests"), ("ruff", "format", "--check", "tdbg", "tests")):
-        done = run(folder, "-m", *words)
+        done = run_in_copy(folder, "-m", *words)
         assert done.returncode == 0, done.stdout[-3000:]
     changed = subprocess.run(
         ["git", "status", "--porcelain", "-uall"], cwd=folder, text=True, capture_output=True, check=True

@@ -62,17 +62,17 @@ ANYWHERE = ("API",)  # names of the package itself
 HEAVY = {"torch", "numpy", "rich", "wandb", "yacs", "msgspec", "psutil", "safetensors", "pydantic", "fsspec"}
 
 
-def part_of(path: Path) -> str:
-    return part_named(path.relative_to(ROOT).with_suffix("").parts)
+def find_part(path: Path) -> str:
+    return name_part(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def part_named(words: Sequence[str]) -> str:
+def name_part(words: Sequence[str]) -> str:
     """The part that a module belongs to: a folder, or in the shared core a file."""
     known = [word for word in words[:2] if word != "__init__"]
     return ".".join(known) if known[0] == "core" else known[0]
 
 
-def imports(path: Path) -> Iterator[str]:
+def iter_imports(path: Path) -> Iterator[str]:
     """The parts of tdbg that a file imports, at its top or inside its functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -84,34 +84,34 @@ def imports(path: Path) -> Iterator[str]:
             continue
         words = [name.split(".") for name in names]
         yield from (
-            part_named(word[1:]) for word in words if word[0] == "tdbg" and len(word) > 1 and word[1] not in ANYWHERE
+            name_part(word[1:]) for word in words if word[0] == "tdbg" and len(word) > 1 and word[1] not in ANYWHERE
         )
 
 
-def sources() -> list[Path]:
+def list_sources() -> list[Path]:
     return [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]
 
 
 def test_every_part_has_a_floor():
-    assert {part_of(path) for path in sources()} <= FLOOR.keys()
+    assert {find_part(path) for path in list_sources()} <= FLOOR.keys()
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", list_sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_imports_point_downwards(path):
-    own = part_of(path)
-    for other in imports(path):
+    own = find_part(path)
+    for other in iter_imports(path):
         beside = FLOOR[other] == FLOOR[own] and (other == own or FLOOR[own] != SEPARATE)
         assert FLOOR[other] < FLOOR[own] or beside, f"{own} must not import {other}"
 
 
 def test_no_circle_between_parts():
     graph: dict[str, set[str]] = {}
-    for path in sources():
-        graph.setdefault(part_of(path), set()).update(set(imports(path)) - {part_of(path)})
+    for path in list_sources():
+        graph.setdefault(find_part(path), set()).update(set(iter_imports(path)) - {find_part(path)})
     TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def loaded(code: str) -> set[str]:
+def list_loaded_modules(code: str) -> set[str]:
     """The top-level modules that a fresh Python has loaded after ``code``."""
     show = "import sys; print('\\n'.join({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", f"{code}\n{show}"], capture_output=True, text=True, check=True)
@@ -119,21 +119,21 @@ def loaded(code: str) -> set[str]:
 
 
 def test_the_command_line_loads_nothing_heavy():
-    assert not loaded("import tdbg.cli") & HEAVY
+    assert not list_loaded_modules("import tdbg.cli") & HEAVY
 
 
 def test_no_command_file_loads_anything_heavy():
-    code = "from tdbg.cli import COMMANDS, load\nfor entry in COMMANDS: load(entry)"
-    assert not loaded(code) & HEAVY
+    code = "from tdbg.cli import COMMANDS, load_parser\nfor entry in COMMANDS: load_parser(entry)"
+    assert not list_loaded_modules(code) & HEAVY
 
 
 @pytest.mark.parametrize(
     "line", (["flags", "list"], ["explain", "--help"], ["run", "--help"], ["doctor"]), ids=" ".join
 )
 def test_a_command_never_loads_torch(line):
-    assert "torch" not in loaded(f"import tdbg.cli; tdbg.cli.main({line})")
+    assert "torch" not in list_loaded_modules(f"import tdbg.cli; tdbg.cli.main({line})")
 
 
 def test_the_package_itself_loads_nothing():
-    before, after = loaded(""), loaded("import tdbg")
+    before, after = list_loaded_modules(""), list_loaded_modules("import tdbg")
     assert after - before <= {"tdbg"}

@@ -24,13 +24,13 @@ class Received:
     headers: list[dict[str, str]] = field(default_factory=list)
 
     @property
-    def accepted(self) -> list[Any]:
+    def accepted_bodies(self) -> list[Any]:
         """The JSON of the requests that were answered with 200."""
         return [body for body, status in zip(self.bodies, self.statuses, strict=True) if status == OK]
 
 
 @contextmanager
-def webhook(
+def serve_webhook(
     answers: Sequence[int] = (), *, path: str = "/hook", delay_s: float = 0.0, drips: bool = False, location: str = ""
 ) -> Iterator[Received]:
     """A server that gives these statuses in turn, then 200. drips: it sends its answer a byte each 0.2 s."""

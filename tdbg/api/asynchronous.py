@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from tdbg.api.anomaly_mode import AnomalyMode
 from tdbg.api.debugger import HISTORY, PyTorchDebugger
 from tdbg.api.levels import DebugLevel
-from tdbg.api.session import current
+from tdbg.api.session import current_session
 from tdbg.core.events import plain
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 
 T = TypeVar("T")
 LOG = logging.getLogger("tdbg.training")
@@ -53,10 +53,10 @@ class Anomalies(dict[str, Any]):
 class _Quiet(PyTorchDebugger):
     """Leaves the talking to the logger above it, but for the rank's own log."""
 
-    def _tell(self, mark: str, text: str, level: str) -> None:
-        session = current()
+    def _log_anomaly(self, mark: str, text: str, level: str) -> None:
+        session = current_session()
         if session is not None and session.agent is not None:
-            super()._tell(mark, text, level)
+            super()._log_anomaly(mark, text, level)
 
 
 class AsyncTrainingLogger:
@@ -92,21 +92,21 @@ class AsyncTrainingLogger:
         self._total, self._begun_at, self._progress = (total_epochs, total_steps), time.monotonic(), {}
         self.phase = TrainingPhase.TRAINING
         if self.enable_autograd_debug:
-            self._mode.on()
-        self._log(
+            self._mode.enable()
+        self._log_record(
             logging.INFO,
-            f"training begins: {counted(total_epochs, 'epoch')}, {counted(total_steps, 'step')}",
+            f"training begins: {format_count(total_epochs, 'epoch')}, {format_count(total_steps, 'step')}",
             self.phase,
         )
 
     def complete_training(self) -> dict[str, Any]:
         """The training is over: anomaly mode goes back, and the summary is logged and returned."""
-        self._mode.back()
+        self._mode.restore()
         self.phase = TrainingPhase.COMPLETION
         summary = self.get_training_summary()
-        warnings, errors = counted(summary["warnings"], "warning"), counted(summary["errors"], "error")
+        warnings, errors = format_count(summary["warnings"], "warning"), format_count(summary["errors"], "error")
         text = f"training ends at step {summary['step']}: {warnings}, {errors}"
-        self._log(logging.INFO, text, self.phase)
+        self._log_record(logging.INFO, text, self.phase)
         return summary
 
     async def __aenter__(self) -> "AsyncTrainingLogger":
@@ -127,7 +127,7 @@ class AsyncTrainingLogger:
         loss: a number, or a tensor of one element on any device, which is read in a thread. One that is not finite is
         logged as a warning. Raises ValueError for a loss of several elements.
         """
-        value = await _in_thread(lambda: _number(loss), loss) if isinstance(loss, Tensor) else float(loss)
+        value = await _in_thread(lambda: _read_loss(loss), loss) if isinstance(loss, Tensor) else float(loss)
         total = self._total[1]
         seconds = time.monotonic() - self._begun_at if self._begun_at else 0.0
         self.phase = TrainingPhase.TRAINING
@@ -141,7 +141,7 @@ class AsyncTrainingLogger:
             "eta_s": round(seconds * (total - step) / step, 3) if total and step and self._begun_at else None,
         }
         share = f" ({self._progress['percent']:g} %)" if total else ""
-        self._log(
+        self._log_record(
             logging.INFO, f"epoch {epoch}, step {step}{share}: loss {value:.6g}, lr {learning_rate:g}", self.phase
         )
         if not math.isfinite(value):
@@ -157,7 +157,7 @@ class AsyncTrainingLogger:
         Each problem is logged as a warning. A mask, which holds -inf alone, has has_inf and no problem.
         """
         info, problem = await _in_thread(lambda: self.debugger.judge_tensor(tensor, name), tensor)
-        return Anomalies({**info.as_dict(), "finite": info.finite}, self._warn([problem] if problem else []))
+        return Anomalies({**info.as_dict(), "finite": info.finite}, self._log_problems([problem] if problem else []))
 
     async def check_gradient_anomalies_async(self, model: nn.Module) -> Anomalies:
         """What `analyze_gradients` gives (params_with_nan_grad, params_with_inf_grad, total_norm, norms, ...), and more.
@@ -175,7 +175,7 @@ class AsyncTrainingLogger:
         texts = []
         for names, what in ((bad, "not finite"), (large, "above 10"), (small, "below 1e-06")):
             if names:
-                texts.append(f"gradient norm {what}: {joined(names, 1)}")
+                texts.append(f"gradient norm {what}: {join_limited(names, 1)}")
         values = {
             "has_nan": found["params_with_nan_grad"] > 0,
             "has_inf": found["params_with_inf_grad"] > 0,
@@ -183,9 +183,9 @@ class AsyncTrainingLogger:
             "exploding": large,
             "vanishing": small,
         }
-        return Anomalies({**found, **values}, self._warn(texts))
+        return Anomalies({**found, **values}, self._log_problems(texts))
 
-    def _warn(self, texts: list[str]) -> list[str]:
+    def _log_problems(self, texts: list[str]) -> list[str]:
         for text in texts:
             self._counts["anomalies"] += 1
             self.log_warning(text, phase=self.phase)
@@ -196,7 +196,7 @@ class AsyncTrainingLogger:
     def log_warning(self, msg: str, phase: TrainingPhase | str = TrainingPhase.TRAINING) -> None:
         """A warning, with the phase it belongs to. Returns at once (but for the handlers of the program's logging)."""
         self._counts["warnings"] += 1
-        self._log(logging.WARNING, msg, _phase(phase))
+        self._log_record(logging.WARNING, msg, _parse_phase(phase))
 
     def log_error(
         self,
@@ -211,7 +211,7 @@ class AsyncTrainingLogger:
         self._counts["errors"] += 1
         lines = "".join(traceback.format_exception(exc)).splitlines()[-60:]
         about = {"exception": type(exc).__name__, "lines": lines, "context": plain(context or {})}
-        self._log(logging.ERROR, f"{type(exc).__name__}: {exc}", _phase(phase), error=exc, **about)
+        self._log_record(logging.ERROR, f"{type(exc).__name__}: {exc}", _parse_phase(phase), error=exc, **about)
 
     def get_training_summary(self) -> dict[str, Any]:
         """step, epoch, loss, learning_rate, percent, seconds, phase, and the numbers of warnings, errors, anomalies."""
@@ -230,7 +230,7 @@ class AsyncTrainingLogger:
             **self._counts,
         }
 
-    def _log(
+    def _log_record(
         self, level: int, text: str, phase: TrainingPhase, *, error: BaseException | None = None, **about: object
     ) -> None:
         who = {"user_id": self.user_id, "model_name": self.model_name, "phase": phase.value}
@@ -239,7 +239,7 @@ class AsyncTrainingLogger:
         LOG.log(level, "[%s] %s", phase.value, text, exc_info=error, extra=who)
 
 
-def _phase(phase: TrainingPhase | str) -> TrainingPhase:
+def _parse_phase(phase: TrainingPhase | str) -> TrainingPhase:
     """The phase of that name; another word is training, rather than an error inside an error handler."""
     try:
         return TrainingPhase(str(phase).lower())
@@ -247,9 +247,9 @@ def _phase(phase: TrainingPhase | str) -> TrainingPhase:
         return TrainingPhase.TRAINING
 
 
-def _number(loss: Tensor) -> float:
+def _read_loss(loss: Tensor) -> float:
     if loss.numel() != 1:
-        raise ValueError(f"the loss has {counted(loss.numel(), 'element')}: give the one that was sent backward")
+        raise ValueError(f"the loss has {format_count(loss.numel(), 'element')}: give the one that was sent backward")
     return float(loss.detach())
 
 
@@ -257,15 +257,15 @@ async def _in_thread(work: Callable[[], T], tensor: Tensor | None) -> T:
     """Do it in a thread, on the stream that the caller's kernels run on."""
     stream = torch.cuda.current_stream(tensor.device) if tensor is not None and tensor.is_cuda else None
 
-    def do() -> T:
-        with _on(stream), torch.no_grad():
+    def run_work() -> T:
+        with _use_stream(stream), torch.no_grad():
             return work()
 
-    return await asyncio.to_thread(do)
+    return await asyncio.to_thread(run_work)
 
 
 @contextlib.contextmanager
-def _on(stream: Any) -> Iterator[None]:
+def _use_stream(stream: Any) -> Iterator[None]:
     if stream is None:
         yield
         return

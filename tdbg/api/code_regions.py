@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from tdbg.api.compiling import compiling
+from tdbg.api.compiling import is_compiling
 from tdbg.probes.regions import TOTALS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,28 +59,28 @@ class region:
         self.name = str(name).replace("/", "_")[:100]
 
     def __enter__(self) -> "region":
-        if compiling():
+        if is_compiling():
             return self
         frame = _Frame(self, _now.get())
         _now.set(frame)
-        frame.mark = _profiled(frame.path)
+        frame.mark = _enter_profiler_span(frame.path)
         frame.begun = time.perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if compiling():
+        if is_compiling():
             return
         ended = time.perf_counter()
-        frame = _own(self, _now.get())
+        frame = _find_open_entry(self, _now.get())
         if frame is None:
             return
         frame.open = False
         _now.set(_first_open(_now.get()))
         if frame.mark is not None:
             frame.mark.__exit__(kind, error, traceback)
-        TOTALS.add(frame.path, 0.0 if frame.inner else ended - frame.begun)
+        TOTALS.add_call(frame.path, 0.0 if frame.inner else ended - frame.begun)
 
     def __call__(self, function: F) -> F:
         """Time every call of ``function``."""
@@ -89,16 +89,16 @@ class region:
         name = self.name
 
         @functools.wraps(function)
-        async def waiting(*args: object, **kwargs: object) -> object:
+        async def call_async(*args: object, **kwargs: object) -> object:
             with region(name):
                 return await function(*args, **kwargs)
 
         @functools.wraps(function)
-        def calling(*args: object, **kwargs: object) -> object:
+        def call_timed(*args: object, **kwargs: object) -> object:
             with region(name):
                 return function(*args, **kwargs)
 
-        return cast("F", waiting if inspect.iscoroutinefunction(function) else calling)
+        return cast("F", call_async if inspect.iscoroutinefunction(function) else call_timed)
 
 
 def _same_name(name: str, frame: _Frame | None) -> _Frame | None:
@@ -107,7 +107,7 @@ def _same_name(name: str, frame: _Frame | None) -> _Frame | None:
     return frame
 
 
-def _own(owner: region, frame: _Frame | None) -> _Frame | None:
+def _find_open_entry(owner: region, frame: _Frame | None) -> _Frame | None:
     """The innermost open entry of this region: a generator may have left another one open above it."""
     while frame is not None and not (frame.open and frame.owner is owner):
         frame = frame.parent
@@ -120,7 +120,7 @@ def _first_open(frame: _Frame | None) -> _Frame | None:
     return frame
 
 
-def _profiled(path: str) -> object:
+def _enter_profiler_span(path: str) -> object:
     """The span in a trace, entered; None while nobody profiles."""
     profiler = sys.modules.get("torch.autograd.profiler")
     if profiler is None or not getattr(profiler, "_is_profiler_enabled", True):

@@ -3,7 +3,7 @@
 import sys
 
 
-def compiling() -> bool:
+def is_compiling() -> bool:
     """True while the code around the call is traced. Cost: about 0.2 us."""
     torch = sys.modules.get("torch")
     compiler = getattr(torch, "compiler", None)  # torch may be half imported

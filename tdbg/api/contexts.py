@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tdbg.api.flag_values import live
+from tdbg.api.flag_values import get_live_flags
 from tdbg.api.levels import DebugLevel
-from tdbg.api.session import LOG, Session, current, run_agent
-from tdbg.api.watching import start, stop
+from tdbg.api.session import LOG, Session, current_session, run_agent
+from tdbg.api.watching import start_session, stop_session
 
 if TYPE_CHECKING:
     from tdbg.api.debugger import PyTorchDebugger
@@ -32,20 +32,20 @@ def debug_context(level: DebugLevel | str = DebugLevel.BASIC) -> "Iterator[PyTor
     debugger = PyTorchDebugger(wanted)
     with _at_level(wanted) as session, contextlib.ExitStack() as stack:
         debugger.session = session
-        stack.push(lambda kind, error, trace: _remember(debugger, error))
+        stack.push(lambda kind, error, trace: _record_error(debugger, error))
         yield debugger
 
 
-def _remember(debugger: "PyTorchDebugger", error: BaseException | None) -> None:
+def _record_error(debugger: "PyTorchDebugger", error: BaseException | None) -> None:
     if isinstance(error, Exception):
         debugger.remember_error(error)
 
 
 @contextlib.contextmanager
 def _at_level(wanted: DebugLevel) -> Iterator[Session | None]:
-    session = current()
+    session = current_session()
     if session is not None:
-        with _changed(session, wanted):
+        with _override_level(session, wanted):
             yield session
     elif wanted is DebugLevel.OFF:
         yield None
@@ -53,37 +53,37 @@ def _at_level(wanted: DebugLevel) -> Iterator[Session | None]:
         LOG.warning("tdbg: this run was started with --level off: nothing is recorded")
         yield None
     else:
-        with _watched(wanted) as own:
+        with _watch_process(wanted) as own:
             yield own
 
 
 @contextlib.contextmanager
-def _changed(session: Session, wanted: DebugLevel) -> Iterator[None]:
+def _override_level(session: Session, wanted: DebugLevel) -> Iterator[None]:
     """Another level of a live watch, for a while."""
     changes = session.monitor.level_overrides
     before = changes.level
     if before == wanted:
         yield
         return
-    session.change(level=wanted.value)
+    session.change_settings(level=wanted.value)
     try:
         yield
     finally:
         if changes.level == wanted:  # nobody else has changed it for good meanwhile
-            session.change(level=before)
+            session.change_settings(level=before)
 
 
 @contextlib.contextmanager
-def _watched(wanted: DebugLevel) -> Iterator[Session]:
+def _watch_process(wanted: DebugLevel) -> Iterator[Session]:
     """A watch of its own, for a while."""
     from tdbg.api.switches import anomaly_back
 
-    flags = dict(live())
-    session = start("context", wanted.value)
+    flags = dict(get_live_flags())
+    session = start_session("context", wanted.value)
     try:
         yield session
     finally:
-        stop(session)
-        live().clear()
-        live().update(flags)
+        stop_session(session)
+        get_live_flags().clear()
+        get_live_flags().update(flags)
         anomaly_back()

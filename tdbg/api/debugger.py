@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from tdbg.api.anomaly_mode import AnomalyMode
 from tdbg.api.levels import DebugLevel
 from tdbg.api.session import Session
-from tdbg.api.tagged_lines import say
+from tdbg.api.tagged_lines import log_line
 from tdbg.core.events import plain
 from tdbg.core.flags import tag
 from tdbg.core.guard import Guard
-from tdbg.core.tables import counted, joined
-from tdbg.runtime.tensors import Figures, measure, nbytes, norms, walk
+from tdbg.core.tables import format_count, join_limited
+from tdbg.runtime.tensors import Figures, compute_norms, count_bytes, iter_tensors, measure_tensors
 
 EXPLOSION = 10.0
 VANISHING = 1e-6
@@ -85,7 +85,7 @@ class TensorInfo:
             std_value=known.std,
             min_value=known.low,
             max_value=known.high,
-            memory_usage=nbytes(tensor),
+            memory_usage=count_bytes(tensor),
         )
 
     @property
@@ -124,9 +124,9 @@ class Validation:
 
     def __str__(self) -> str:
         if self.valid:
-            return f"{counted(self.checked, 'tensor')}, all finite"
+            return f"{format_count(self.checked, 'tensor')}, all finite"
         shown = "; ".join(info.problem() for info in list(self.problems.values())[:4])
-        return f"{len(self.problems)} of {counted(self.checked, 'tensor', 'is')} not finite: {shown}"
+        return f"{len(self.problems)} of {format_count(self.checked, 'tensor', 'is')} not finite: {shown}"
 
 
 class PyTorchDebugger:
@@ -172,41 +172,41 @@ class PyTorchDebugger:
 
     def judge_tensor(self, tensor: Tensor, name: str = "tensor") -> tuple[TensorInfo, str]:
         """What `analyze_tensor` and `problem_of` give, with one look."""
-        ((info, figures),) = self._look({name: tensor})
-        return info, info.problem() if self._accuse(info, figures, masks=True) else ""
+        ((info, figures),) = self._measure_tensors({name: tensor})
+        return info, info.problem() if self._record_if_bad(info, figures, masks=True) else ""
 
     def analyze_model_parameters(self, model: nn.Module) -> dict[str, TensorInfo]:
         """The exact figures of every parameter, by name; shared ones once. Those that are not finite are remembered.
 
         Cost: three passes over the parameters, one copy from each device for all of them.
         """
-        found = self._look(dict(parameters_of(model)))
+        found = self._measure_tensors(dict(parameters_of(model)))
         for info, figures in found:
-            self._accuse(info, figures)
+            self._record_if_bad(info, figures)
         return {info.name: info for info, _ in found}
 
-    def _look(self, found: Mapping[str, Tensor]) -> list[tuple[TensorInfo, Figures | None]]:
+    def _measure_tensors(self, found: Mapping[str, Tensor]) -> list[tuple[TensorInfo, Figures | None]]:
         """The figures of each tensor; None at level OFF and where there is nothing to read."""
         if self.level is DebugLevel.OFF:
             return [(TensorInfo.of(name, tensor, None), None) for name, tensor in found.items()]
-        with self._timed():
-            figures = measure(list(found.values()))
+        with self._time_call():
+            figures = measure_tensors(list(found.values()))
             pairs = zip(found.items(), figures, strict=True)
             result = [(TensorInfo.of(name, tensor, row), row) for (name, tensor), row in pairs]
         with self._lock:
             self._looked_at += len(result)
         if self.level is DebugLevel.EXTREME:
-            self._keep(info for info, _ in result)
+            self._keep_history(info for info, _ in result)
         return result
 
-    def _accuse(self, info: TensorInfo, figures: Figures | None, *, masks: bool = False) -> bool:
+    def _record_if_bad(self, info: TensorInfo, figures: Figures | None, *, masks: bool = False) -> bool:
         """True, and it is remembered, if a tensor is not finite; with ``masks`` one with -inf alone is let be."""
         if info.finite or (masks and figures is not None and figures.only_minus_inf):
             return False
         self.remember("non-finite", info.problem(), tensor=info.as_dict())
         return True
 
-    def _keep(self, found: Iterable[TensorInfo]) -> None:
+    def _keep_history(self, found: Iterable[TensorInfo]) -> None:
         with self._lock:
             for info in found:
                 if info.name in self.tensor_history or len(self.tensor_history) < TENSORS:
@@ -232,15 +232,17 @@ class PyTorchDebugger:
         }
         result: dict[str, object] = {"total_params": len(parameters), "params_with_grad": len(grads), **empty}
         if self.level is not DebugLevel.OFF and grads:
-            with self._timed():
+            with self._time_call():
                 result.update(self._norms_of(grads))
         return result
 
     def _norms_of(self, grads: Mapping[str, Tensor], values: list[float] | None = None) -> dict[str, object]:
         """values: the norms, where they were read already."""
-        found = dict(zip(grads, norms(list(grads.values())).tolist() if values is None else values, strict=True))
+        found = dict(
+            zip(grads, compute_norms(list(grads.values())).tolist() if values is None else values, strict=True)
+        )
         bad = {name: grads[name] for name, norm in found.items() if not norm < float("inf")}
-        exact = dict(zip(bad, measure(list(bad.values())), strict=True))
+        exact = dict(zip(bad, measure_tensors(list(bad.values())), strict=True))
         nans = [name for name, row in exact.items() if row is not None and row.nan]
         infs = [name for name, row in exact.items() if row is not None and row.inf]
         for name, row in exact.items():
@@ -265,7 +267,7 @@ class PyTorchDebugger:
         """
         found = self.exploding(self.analyze_gradients(model)["norms"], threshold)
         if found:
-            self.remember("explosion", f"gradient norm above {threshold:g}: {joined(found, 4)}", names=found[:50])
+            self.remember("explosion", f"gradient norm above {threshold:g}: {join_limited(found, 4)}", names=found[:50])
         return found
 
     def check_gradient_vanishing(self, model: nn.Module, threshold: float = VANISHING) -> list[str]:
@@ -275,7 +277,7 @@ class PyTorchDebugger:
         """
         found = self.vanishing(self.analyze_gradients(model)["norms"], threshold)
         if found:
-            self.remember("vanishing", f"gradient norm below {threshold:g}: {joined(found, 4)}", names=found[:50])
+            self.remember("vanishing", f"gradient norm below {threshold:g}: {join_limited(found, 4)}", names=found[:50])
         return found
 
     @staticmethod
@@ -299,7 +301,7 @@ class PyTorchDebugger:
             yield self
             return
         mode = AnomalyMode()
-        mode.on()
+        mode.enable()
         try:
             yield self
         except RuntimeError as error:
@@ -307,7 +309,7 @@ class PyTorchDebugger:
                 self.remember("autograd", str(error).splitlines()[0])
             raise
         finally:
-            mode.back()
+            mode.restore()
 
     # memory, validation
 
@@ -320,9 +322,9 @@ class PyTorchDebugger:
             return dict.fromkeys(("parameters", "gradients", "buffers", "total"), 0)
         parameters = [parameter for _, parameter in parameters_of(model)]
         found = {
-            "parameters": sum(map(nbytes, parameters)),
-            "gradients": sum(nbytes(p.grad) for p in parameters if p.grad is not None),
-            "buffers": sum(map(nbytes, model.buffers())),
+            "parameters": sum(map(count_bytes, parameters)),
+            "gradients": sum(count_bytes(p.grad) for p in parameters if p.grad is not None),
+            "buffers": sum(map(count_bytes, model.buffers())),
         }
         return {**found, "total": sum(found.values())}
 
@@ -332,8 +334,8 @@ class PyTorchDebugger:
         Cost: as `analyze_model_parameters`.
         """
         parameters, buffers = dict(parameters_of(model)), dict(model.named_buffers())
-        found = self._look({**buffers, **parameters})
-        bad = [info for info, row in found if self._accuse(info, row, masks=info.name not in parameters)]
+        found = self._measure_tensors({**buffers, **parameters})
+        bad = [info for info, row in found if self._record_if_bad(info, row, masks=info.name not in parameters)]
         return Validation(0 if self.level is DebugLevel.OFF else len(found), {info.name: info for info in bad})
 
     def validate_outputs(self, outputs: object, name: str = "output") -> Validation:
@@ -345,9 +347,9 @@ class PyTorchDebugger:
         if isinstance(outputs, Tensor):
             named = {name: outputs}
         else:
-            named = {f"{name}.{path}": tensor for path, tensor in walk(outputs)}
-        found = self._look(named)
-        bad = [info for info, row in found if self._accuse(info, row, masks=True)]
+            named = {f"{name}.{path}": tensor for path, tensor in iter_tensors(outputs)}
+        found = self._measure_tensors(named)
+        bad = [info for info, row in found if self._record_if_bad(info, row, masks=True)]
         return Validation(0 if self.level is DebugLevel.OFF else len(found), {info.name: info for info in bad})
 
     # what was found
@@ -359,10 +361,10 @@ class PyTorchDebugger:
             count = self._anomalies[kind]
             self.debug_history.append({"timestamp": time.time(), "kind": kind, "text": text, **plain(values)})
         mark = tag(flag or FLAG_OF.get(kind, "TRAINING_LOOP"), kind.upper().replace("-", "_"))
-        self._tell(mark, text, "W" if kind in GRAVE and count <= LOUD else "D")
+        self._log_anomaly(mark, text, "W" if kind in GRAVE and count <= LOUD else "D")
 
-    def _tell(self, mark: str, text: str, level: str) -> None:
-        say(mark, text, level)
+    def _log_anomaly(self, mark: str, text: str, level: str) -> None:
+        log_line(mark, text, level)
 
     def remember_error(self, error: BaseException) -> None:
         """Add an exception; at level EXTREME with its traceback and the last step records."""
@@ -371,7 +373,7 @@ class PyTorchDebugger:
         values: dict[str, Any] = {"exception": type(error).__name__}
         if self.level is DebugLevel.EXTREME:
             values["lines"] = "".join(traceback.format_exception(error)).splitlines()[-ERROR_LINES:]
-            values["steps"] = self.session.monitor.recorder.rows() if self.session is not None else []
+            values["steps"] = self.session.monitor.recorder.list_rows() if self.session is not None else []
         self.remember("exception", f"{type(error).__name__}: {error}"[:2000], **values)
 
     def findings(self) -> list[dict[str, Any]]:
@@ -419,7 +421,7 @@ class PyTorchDebugger:
             self._looked_at = 0
 
     @contextlib.contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _time_call(self) -> Iterator[None]:
         begun = time.perf_counter()
         try:
             yield
@@ -429,18 +431,18 @@ class PyTorchDebugger:
                 self._spent_s += spent_s
 
 
-def _forked() -> None:
+def _renew_locks() -> None:
     """In a forked child: another thread of the parent may have held a lock."""
     for made in _MADE:
         made._lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=lambda: Guard("debugger").call(_forked))
+os.register_at_fork(after_in_child=lambda: Guard("debugger").call(_renew_locks))
 
 
 def parameters_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Named parameters as the user knows them: without the parts that wrappers add."""
-    from tdbg.runtime.root_modules import clean_path, unwrapped
+    from tdbg.runtime.root_modules import clean_path, unwrap_module
 
-    for name, parameter in unwrapped(model).named_parameters():
+    for name, parameter in unwrap_module(model).named_parameters():
         yield clean_path(name), parameter

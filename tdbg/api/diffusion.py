@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tdbg.api.debugger import PyTorchDebugger, TensorInfo
 from tdbg.api.levels import DebugLevel
-from tdbg.runtime.tensors import walk
+from tdbg.runtime.tensors import iter_tensors
 
 GREW = 10.0  # times the largest spread so far, on the way from noise to a sample
 LATENTS = ("latents", "prev_sample", "sample", "images", "frames", "pred_original_sample")
@@ -36,7 +36,7 @@ class DiffusionModelDebugger(PyTorchDebugger):
         not listed. A module held under two names counts once.
         Raises TypeError for an object that has no part. Cost: no pass; from ADVANCED on three over all parameters.
         """
-        components = _components(pipeline)
+        components = _find_components(pipeline)
         result: dict[str, Any] = {"total_parameters": 0, "memory_usage": 0, "components": {}}
         if self.level is DebugLevel.OFF:
             return result
@@ -44,7 +44,7 @@ class DiffusionModelDebugger(PyTorchDebugger):
         for name, part in components.items():
             if part is None:
                 continue
-            about = self._module(name, part) if isinstance(part, nn.Module) else {"class": type(part).__name__}
+            about = self._describe_module(name, part) if isinstance(part, nn.Module) else {"class": type(part).__name__}
             result["components"][name] = about
             if isinstance(part, nn.Module) and id(part) not in seen:
                 seen.add(id(part))
@@ -56,7 +56,7 @@ class DiffusionModelDebugger(PyTorchDebugger):
             result["memory_usage"] = whole["parameters"] + whole["buffers"]
         return result
 
-    def _module(self, name: str, module: nn.Module) -> dict[str, object]:
+    def _describe_module(self, name: str, module: nn.Module) -> dict[str, object]:
         first = next(module.parameters(), None)
         memory = self.profile_memory_usage(module)
         return {
@@ -80,14 +80,14 @@ class DiffusionModelDebugger(PyTorchDebugger):
         pipeline: as the callback of a pipeline gets it; its class stands in the history.
         Raises TypeError for latents that hold no tensor. Cost: as `analyze_tensor`.
         """
-        ((info, _),) = self._look({"latents": latents_in(latents)})
-        anomalies = self._judge(info, step) if self.level is not DebugLevel.OFF else []
+        ((info, _),) = self._measure_tensors({"latents": latents_in(latents)})
+        anomalies = self._find_anomalies(info, step) if self.level is not DebugLevel.OFF else []
         for text in anomalies:
             kind = "latents" if info.finite else "non-finite"
             self.remember(kind, f"step {step}: {text}", step=step, pipeline=type(pipeline).__name__)
         return {"step": step, "timestamp": time.time(), "latents_analysis": info, "anomalies": anomalies}
 
-    def _judge(self, info: TensorInfo, step: int) -> list[str]:
+    def _find_anomalies(self, info: TensorInfo, step: int) -> list[str]:
         if step == 0:
             self._spread = None
         if not info.finite:
@@ -134,10 +134,10 @@ def _first_tensor(found: object) -> Tensor | None:
         import torch
 
         return torch.as_tensor(found)
-    return next((tensor for _, tensor in walk(found)), None)
+    return next((tensor for _, tensor in iter_tensors(found)), None)
 
 
-def _components(pipeline: object) -> dict[str, object]:
+def _find_components(pipeline: object) -> dict[str, object]:
     """The parts of a pipeline by name. Raises TypeError where there are none."""
     held = getattr(pipeline, "components", None)
     if not isinstance(held, Mapping):

@@ -18,7 +18,7 @@ class _Remembered(RunDir):
         super().__init__(Path(session.run_dir or os.path.join(os.sep, "nonexistent", "tdbg")))
         self._about = {"command": redact_argv(sys.argv), "settings": session.monitor.settings.as_dict()}
 
-    def info(self) -> dict[str, Any]:
+    def read_info(self) -> dict[str, Any]:
         """What run.json would hold."""
         return self._about
 
@@ -33,7 +33,7 @@ def findings_of(session: Session) -> list[dict[str, Any]]:
     run = _Remembered(session)
     judge, ended = RuleEngine(run), False
     process = ProcessDir(run, run.path / f"rank{session.monitor.rank:04d}")
-    for event in session.events():
+    for event in session.collect_events():
         judge.feed(process, event)
         ended = ended or isinstance(event, End)
     found = judge.finish(0).findings if ended else judge.findings

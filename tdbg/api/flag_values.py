@@ -4,11 +4,11 @@ import os
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tdbg.api.session import current, run_agent
+from tdbg.api.session import current_session, run_agent
 from tdbg.core.flag_variable import read_flag_variable
 from tdbg.core.flags import DIAGNOSTICS, Value, canonical, covers
 from tdbg.core.guard import guarded
-from tdbg.runtime.run_context import RunContext, install
+from tdbg.runtime.run_context import RunContext, install_context
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -31,37 +31,37 @@ def flag(name: str, default: Value = False) -> Value:
     if found is None:
         return default
     if found is not False:
-        report(name, found)
+        report_use(name, found)
     return found
 
 
-def live() -> dict[str, Value]:
+def get_live_flags() -> dict[str, Value]:
     """The flags in force in this process, the very dict: those of the run, or of the variable and the API."""
     global _live
     if _live is None:
         agent = run_agent()
         _live = agent.settings.flags if agent is not None else read_flag_variable(os.environ)
-        install(RunContext(_live, _monitor, _take, _is_logged))
+        install_context(RunContext(_live, _find_monitor, _record_use, _is_logged))
     return _live
 
 
-def _take(name: str, value: Value) -> None:
+def _record_use(name: str, value: Value) -> None:
     """The program calls a diagnostic whose flag is on."""
     if run_agent() is not None:
-        from tdbg.inject.take import ledger
+        from tdbg.inject.take import get_injection_log
 
-        ledger().took(name, DIAGNOSTICS, default_of(name), value)
+        get_injection_log().record_accepted(name, DIAGNOSTICS, default_of(name), value)
 
 
-def _monitor() -> "Monitor | None":
+def _find_monitor() -> "Monitor | None":
     """The watch that diagnostics of `tdbg.probes.loss` tell."""
-    session = current()
+    session = current_session()
     return session.monitor if session is not None else None
 
 
 def _is_logged() -> bool:
     """A watch in memory has no log."""
-    session = current()
+    session = current_session()
     return session is not None and session.agent is not None
 
 
@@ -69,7 +69,7 @@ def value_of(name: str, flags: dict[str, Value]) -> Value | None:
     """What ``name`` stands for among flags: the flag itself, a member by its last word, or a family; else None."""
     if not flags:
         return None
-    wanted = _canonical(name)
+    wanted = _resolve_name(name)
     value = flags.get(wanted)
     if value is None:
         value = next((held for key, held in flags.items() if key.endswith(f".{wanted}") and held is not False), None)
@@ -80,22 +80,22 @@ def value_of(name: str, flags: dict[str, Value]) -> Value | None:
 
 def is_on(name: str) -> bool:
     """True while the flag, its family or a member of it is on, whatever door ``--inject`` leaves open."""
-    flags = live() if _live is None else _live
-    return any(value is not False and _means(name, key) for key, value in flags.items()) if flags else False
+    flags = get_live_flags() if _live is None else _live
+    return any(value is not False and _matches_flag(name, key) for key, value in flags.items()) if flags else False
 
 
-def report(name: str, value: Value) -> None:
+def report_use(name: str, value: Value) -> None:
     """One Injection event for the first use of a flag that is on."""
-    wanted = _canonical(name)
+    wanted = _resolve_name(name)
     if wanted in _reported:
         return
     _reported.add(wanted)
     if run_agent() is None:
         return
     with guarded("reporting is tdbg's affair, not the program's"):
-        from tdbg.inject.take import ledger
+        from tdbg.inject.take import get_injection_log
 
-        ledger().took(wanted, "env tdbg.flag()", default_of(wanted), value)
+        get_injection_log().record_accepted(wanted, "env tdbg.flag()", default_of(wanted), value)
 
 
 def default_of(name: str) -> Value:
@@ -110,16 +110,16 @@ def _open_flags() -> dict[str, Value]:
     agent = run_agent()
     if agent is not None and agent.settings.inject not in ("auto", "env"):
         return {}
-    return live()
+    return get_live_flags()
 
 
 @lru_cache(maxsize=4096)
-def _means(name: str, key: str) -> bool:
+def _matches_flag(name: str, key: str) -> bool:
     """True if ``name`` stands for the flag ``key``: itself, its last word, or its family."""
-    wanted = _canonical(name)
+    wanted = _resolve_name(name)
     return covers(wanted, key) or key.endswith(f".{wanted}")
 
 
 @lru_cache(maxsize=1024)
-def _canonical(name: str) -> str:
+def _resolve_name(name: str) -> str:
     return canonical(name)

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tdbg.api.session import current
+from tdbg.api.session import current_session
 from tdbg.core.errors import TdbgError
 from tdbg.logs.log_header import LEVELS, STATS
 from tdbg.logs.textlog import ROTATE_BYTES, RankLogs
@@ -28,9 +28,9 @@ class RankFiles(logging.Handler):
             if not (end and text[0] == "[" and "\n" not in tag):
                 tag, rest = f"[{record.name}", text
             letter = max((number, letter) for letter, number in LEVELS.items() if number <= max(record.levelno, 10))[1]
-            session = current()
+            session = current_session()
             step = session.monitor.spoken_step if session is not None else 0
-            self._logs.write(record.created, letter, step, f"{tag}]", rest)
+            self._logs.write_record(record.created, letter, step, f"{tag}]", rest)
         except Exception:  # a guard, as in every handler of logging
             self.handleError(record)
 
@@ -59,7 +59,7 @@ def create_logger(
         known = ", ".join(sorted(logging.getLevelNamesMapping()))
         raise TdbgError(f"there is no log level {level!r}", f"known: {known}") from None
     if not hasattr(logger, "stats"):
-        logger.stats = functools.partial(_stats, logger)
+        logger.stats = functools.partial(_log_stats, logger)
     place = (Path(output_dir).absolute(), dist_rank)
     if not any(isinstance(handler, RankFiles) and handler.place == place for handler in logger.handlers):
         logger.addHandler(RankFiles(*place))
@@ -67,7 +67,7 @@ def create_logger(
     return found
 
 
-def _stats(logger: logging.Logger, msg: object, *args: object, **kwargs: Any) -> None:
+def _log_stats(logger: logging.Logger, msg: object, *args: object, **kwargs: Any) -> None:
     """Log ``msg`` at STATS."""
     kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1
     logger.log(STATS, msg, *args, **kwargs)

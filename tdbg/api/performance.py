@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.api.flop_count import FlopCount
-from tdbg.api.session import current
+from tdbg.api.session import current_session
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Trace
 from tdbg.core.profiling import KINDS, MAX_STEPS, Span
@@ -44,32 +44,32 @@ def profile_model_performance(
     Returns the figures that `tdbg trace show` and `advise` tell of it: docs/api.md has the keys. Raises TdbgError
     where nothing can be recorded. Cost: torch's profiler over the batches, then 2 us an event to read them.
     """
-    _check(num_batches, kind)
-    monitor = _monitor()
-    folder = _folder(monitor)
-    call = _caller(model_or_step)
-    with _aside(monitor) as guest, _silent():
+    _validate_arguments(num_batches, kind)
+    monitor = _find_monitor()
+    folder = _choose_folder(monitor)
+    call = _build_caller(model_or_step)
+    with _suspend_run_profiler(monitor) as guest, _silence_kineto():
         session = Session(Span(1, num_batches), kind)
         begun = time.perf_counter()
-        rank, world_size = _identity(monitor)
+        rank, world_size = _resolve_rank(monitor)
         about = {"first_step": 1, "wanted": num_batches, "phase": "batches", "kind": kind}
         whole, count = False, FlopCount()
         try:
-            whole = _record(session, call, iter(dataloader), count)
+            whole = _record_batches(session, call, iter(dataloader), count)
         finally:
             session.stop({**about, "rank": rank, "world_size": world_size}, whole=whole)
         if not session.steps_ms:
             raise TdbgError("the dataloader gave no second batch: the first warms up", "give it two batches or more")
         press = Press()
-        path, size = session.export(folder, f"rank{rank:04d}", press)
-        press.wait()
+        path, size = session.export_trace(folder, f"rank{rank:04d}", press)
+        press.wait_for_threads()
         if monitor is not None:
-            _tell(monitor, guest, session, path, size, begun)
+            _emit_trace(monitor, guest, session, path, size, begun)
     packed = path.with_name(f"{path.name}.gz")
-    return _with_flops(_figures(packed if packed.exists() else path, session), count)
+    return _with_flops(_summarize_trace(packed if packed.exists() else path, session), count)
 
 
-def _check(num_batches: int, kind: str) -> None:
+def _validate_arguments(num_batches: int, kind: str) -> None:
     if kind not in KINDS:
         raise TdbgError(f"no kind is named {kind!r}", f"choose from: {', '.join(KINDS)}")
     if not 1 <= num_batches <= MAX_STEPS:
@@ -78,12 +78,12 @@ def _check(num_batches: int, kind: str) -> None:
         )
 
 
-def _monitor() -> "Monitor | None":
-    found = current()
+def _find_monitor() -> "Monitor | None":
+    found = current_session()
     return found.monitor if found is not None else None
 
 
-def _folder(monitor: "Monitor | None") -> Path:
+def _choose_folder(monitor: "Monitor | None") -> Path:
     """Where the trace goes: the run's folder of this rank, else a new one."""
     if monitor is not None:
         monitor.become_rank_now()
@@ -93,18 +93,18 @@ def _folder(monitor: "Monitor | None") -> Path:
     return Path(tempfile.mkdtemp(prefix="tdbg-trace-"))
 
 
-def _identity(monitor: "Monitor | None") -> tuple[int, int]:
+def _resolve_rank(monitor: "Monitor | None") -> tuple[int, int]:
     if monitor is not None:
         return monitor.rank, monitor.world_size
-    from tdbg.inject.on.torch_ import identity
+    from tdbg.inject.on.torch_ import get_rank_and_world_size
 
-    return identity()
+    return get_rank_and_world_size()
 
 
 @contextlib.contextmanager
-def _aside(monitor: "Monitor | None") -> Iterator[ForeignProfiler | None]:
+def _suspend_run_profiler(monitor: "Monitor | None") -> Iterator[ForeignProfiler | None]:
     """The run's own profiler makes way meanwhile, and its other probes rest: the trace shows the program alone."""
-    probe: Any = monitor.probe("profiler") if monitor is not None else None
+    probe: Any = monitor.find_probe("profiler") if monitor is not None else None
     guest: ForeignProfiler | None = probe.guest if probe is not None else None
     visitor = object()
     if guest is not None:
@@ -116,17 +116,17 @@ def _aside(monitor: "Monitor | None") -> Iterator[ForeignProfiler | None]:
                 "call profile_model_performance outside of it",
             )
         if monitor is not None:
-            monitor.hush(True)
+            monitor.suspend_probes(True)
         yield guest
     finally:
         if monitor is not None:
-            monitor.hush(False)
+            monitor.suspend_probes(False)
         if guest is not None:
             guest.on_stop(visitor)
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def _silence_kineto() -> Iterator[None]:
     """torch's recorder reads the level of its own lines when it is first used."""
     from tdbg.launch.boot import SILENT
 
@@ -140,33 +140,33 @@ def _silent() -> Iterator[None]:
         os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
-def _caller(model_or_step: nn.Module | Callable[[Any], object]) -> Callable[[Any], object]:
-    return _evaluation(model_or_step) if isinstance(model_or_step, nn.Module) else model_or_step
+def _build_caller(model_or_step: nn.Module | Callable[[Any], object]) -> Callable[[Any], object]:
+    return _build_evaluation_step(model_or_step) if isinstance(model_or_step, nn.Module) else model_or_step
 
 
-def _evaluation(model: nn.Module) -> Callable[[Any], object]:
+def _build_evaluation_step(model: nn.Module) -> Callable[[Any], object]:
     """Calls the model with a batch as in evaluation; the modes of its modules are put back after each call."""
     first = next(model.parameters(), None)
     device = first.device if first is not None else torch.device("cpu")
 
-    def call(batch: object) -> None:
+    def evaluate_batch(batch: object) -> None:
         trained = [module for module in model.modules() if module.training]
         for module in trained:
             module.training = False
         try:
             with torch.no_grad():
                 if isinstance(batch, Mapping):
-                    model(**{name: _on(value, device) for name, value in batch.items()})
+                    model(**{name: _move_to_device(value, device) for name, value in batch.items()})
                 else:
-                    model(_on(batch[0] if isinstance(batch, (list, tuple)) else batch, device))
+                    model(_move_to_device(batch[0] if isinstance(batch, (list, tuple)) else batch, device))
         finally:
             for module in trained:
                 module.training = True
 
-    return call
+    return evaluate_batch
 
 
-def _on(value: object, device: torch.device) -> object:
+def _move_to_device(value: object, device: torch.device) -> object:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
@@ -182,10 +182,12 @@ def _with_flops(found: dict[str, Any], count: FlopCount) -> dict[str, object]:
     }
 
 
-def _record(session: Session, call: Callable[[Any], object], batches: Iterator[object], count: FlopCount) -> bool:
+def _record_batches(
+    session: Session, call: Callable[[Any], object], batches: Iterator[object], count: FlopCount
+) -> bool:
     """One batch that warms up, then those of the window; False if there were fewer. A step holds the wait, too."""
     for number in range(session.span.last + 1):
-        session.step(number)
+        session.begin_step(number)
         try:
             batch = next(batches)
         except StopIteration:
@@ -195,12 +197,12 @@ def _record(session: Session, call: Callable[[Any], object], batches: Iterator[o
     return True
 
 
-def _tell(
+def _emit_trace(
     monitor: "Monitor", guest: ForeignProfiler | None, session: Session, path: Path, size: int, begun: float
 ) -> None:
     """The run knows of the trace as of one that the program made itself."""
     seconds = time.perf_counter() - begun
-    monitor.budget.excuse(seconds)
+    monitor.budget.exclude(seconds)
     event = Trace(
         t=time.time(),
         file=f"traces/{path.name}",
@@ -208,7 +210,7 @@ def _tell(
         phase="batches",
         first_step=1,
         steps=len(session.steps_ms),
-        wanted=session.span.steps,
+        wanted=session.span.step_count,
         kind=session.kind,
         why="program",
         steps_ms=session.steps_ms,
@@ -220,26 +222,26 @@ def _tell(
         monitor.when_rank(lambda: monitor.emit(event))
 
 
-def _figures(path: Path, session: Session) -> dict[str, object]:
+def _summarize_trace(path: Path, session: Session) -> dict[str, object]:
     try:
-        from tdbg.traces.analyze.summary_cache import summary
+        from tdbg.traces.analyze.summary_cache import load_summary
 
-        told = _told(summary(path))
+        told = _format_summary(load_summary(path))
     except ImportError as error:  # the program's environment is not tdbg's own, and has no msgspec or numpy
         raise TdbgError(f"the trace cannot be read here: {error}", f"`tdbg trace show {path}`") from None
     return {"trace": str(path), "kind": session.kind, **told}
 
 
-def _told(read: "Summary") -> dict[str, object]:
+def _format_summary(read: "Summary") -> dict[str, object]:
     """Plain data of a summary; docs/api.md explains each key."""
     from dataclasses import asdict
 
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
     from tdbg.traces.analyze import summary_figures
     from tdbg.traces.rules import RULES, evaluate_traces
 
     RULES.load_third_party()  # one that cannot be loaded is told by `tdbg trace advise`
-    kept = summary_figures.steady(read)
+    kept = summary_figures.select_steady_steps(read)
     median = summary_figures.typical_length(read)
     advice, _ = evaluate_traces([("", read)], {})
     told = {
@@ -248,20 +250,20 @@ def _told(read: "Summary") -> dict[str, object]:
         "fastest_ms": min(step.length for step in read.steps) / 1e6,
         "slowest_ms": max(step.length for step in read.steps) / 1e6,
         "batches_per_s": 1e9 / median if median else 0.0,
-        "verdict": summary_figures.verdict(read),
-        "parts": summary_figures.parts(kept),
-        "busy_share": summary_figures.share(kept, "busy"),
+        "verdict": summary_figures.format_verdict(read),
+        "parts": summary_figures.compute_part_shares(kept),
+        "busy_share": summary_figures.compute_time_share(kept, "busy"),
         "devices": read.devices,
-        "operators": [_row(one) for one in summary_figures.by_name(read.operators)[:TOP]],
-        "kernels": [_row(one) for one in read.kernels[:TOP]],
+        "operators": [_format_row(one) for one in summary_figures.by_name(read.operators)[:TOP]],
+        "kernels": [_format_row(one) for one in read.kernels[:TOP]],
         "peak_bytes": {one.device: one.peak for one in read.memory},
         "advice": [asdict(one) for one in advice],
         "problems": read.problems,
     }
-    found: dict[str, object] = finite(told)
+    found: dict[str, object] = to_json_value(told)
     return found
 
 
-def _row(one: Any) -> dict[str, object]:
+def _format_row(one: Any) -> dict[str, object]:
     row = {"name": one.name, "calls": one.calls, "total_ms": one.total / 1e6}
     return {**row, "own_ms": one.own / 1e6} if hasattr(one, "own") else row

@@ -39,17 +39,17 @@ class Memory:
             if isinstance(old, Step):
                 old.grad_norms = None
 
-    def note(self, code: str, text: str) -> None:
+    def record_note(self, code: str, text: str) -> None:
         """Something a reader should know, once per code."""
         if code not in self._noted:
             self._noted.add(code)
             self.emit(Note(code=code, text=text))
 
-    def notes(self) -> list[str]:
+    def list_notes(self) -> list[str]:
         """What was noted so far."""
         return [event.text for event in tuple(self.events) if isinstance(event, Note)]
 
-    def failed(self, name: str, error: BaseException) -> None:
+    def record_failure(self, name: str, error: BaseException) -> None:
         """A part of tdbg raised and was switched off."""
         self.emit(ProbeOff(probe=name, error=describe_error(error)))
         LOG.warning("tdbg switched its part %s off: %s", name, describe_error(error))
@@ -84,11 +84,11 @@ class Session:
         """Where it records; empty for one in memory."""
         return str(self.agent.run_dir) if self.agent is not None else ""
 
-    def change(self, level: str = "", flags: "dict[str, Any] | None" = None) -> None:
+    def change_settings(self, level: str = "", flags: "dict[str, Any] | None" = None) -> None:
         """Change level (empty: as it is) and flags of the live watch, from the next call of a hook on."""
-        self.monitor.level_overrides.make(level, flags or {}, why="api")
+        self.monitor.level_overrides.change_now(level, flags or {}, why="api")
 
-    def end(self, code: int) -> None:
+    def end_session(self, code: int) -> None:
         """Write what is pending, then take every hook and patch away. code: what the training would exit with."""
         try:
             self._end(code)
@@ -99,7 +99,7 @@ class Session:
                 if module is not None and module._compiled_call_impl is ours:
                     module._compiled_call_impl = theirs
 
-    def events(self) -> list[Event]:
+    def collect_events(self) -> list[Event]:
         """The events so far, oldest first: the last ones kept in memory, or all on disk. Needs msgspec."""
         if self.memory is not None:
             from tdbg.core.events import decode, encode
@@ -116,7 +116,7 @@ _run: Session | None = None
 _outside = False  # this process is known to belong to no run
 
 
-def current() -> Session | None:
+def current_session() -> Session | None:
     """The watch over this process, if there is one. Cost: about 0.2 us."""
     if _own is not None:
         return _own
@@ -130,10 +130,10 @@ def run_agent() -> "Agent | None":
         return None
     if os.environ.get("TDBG_RUN_DIR"):
         from tdbg.core.errors import TdbgError
-        from tdbg.inject.agent import agent
+        from tdbg.inject.agent import get_agent
 
         try:
-            return agent()
+            return get_agent()
         except (
             OSError,
             ValueError,
@@ -155,7 +155,7 @@ def of_run() -> Session | None:
     return _run
 
 
-def install(session: Session | None) -> None:
+def install_session(session: Session | None) -> None:
     """Make this the watch that the program started itself; None: there is none any longer."""
     global _own
     _own = session
@@ -166,7 +166,7 @@ def is_own(session: Session) -> bool:
     return _own is session
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     """In a forked child: a process of its own, which has seen nothing yet."""
     if _own is not None and _own.memory is not None:  # one with a directory has an agent that sees to it
         _own.memory.events.clear()
@@ -176,4 +176,4 @@ def _forked() -> None:
         regions.TOTALS.clear()
 
 
-os.register_at_fork(after_in_child=lambda: Guard("session").call(_forked))
+os.register_at_fork(after_in_child=lambda: Guard("session").call(_reset_after_fork))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tdbg.inject.on.torch_ import Rank
 
 
-def record(owner: str, settings: "Settings") -> Session | None:
+def start_recording(owner: str, settings: "Settings") -> Session | None:
     """A watch that writes ``settings.run_dir``, which every tdbg command can read; None where it cannot be written.
 
     A directory that holds a run that is over stays as it is: ``-2``, ``-3``, ... is added to the name. The ranks
@@ -27,41 +27,41 @@ def record(owner: str, settings: "Settings") -> Session | None:
     from tdbg.inject.on.torch_ import Rank
 
     try:
-        run, leads = _open(Path(settings.run_dir).absolute(), settings)
+        run, leads = _open_run_dir(Path(settings.run_dir).absolute(), settings)
         begun = time.perf_counter()
-        agent = Agent(run.path, settings, speaks=False, third_party=run.info().get("third_party_probes"))
-        agent.hello()
+        agent = Agent(run.path, settings, speaks=False, third_party=run.read_info().get("third_party_probes"))
+        agent.write_hello()
     except (LaunchError, OSError) as error:
         LOG.warning("tdbg: %s; events are kept in memory", error)
         return None
     rank = Rank(agent, begun)
-    return Session(rank.monitor, owner, agent=agent, end=lambda code: _end(rank, run, leads, code))
+    return Session(rank.monitor, owner, agent=agent, end=lambda code: _end_recording(rank, run, leads, code))
 
 
-def _end(rank: "Rank", run: RunDir, leads: bool, code: int) -> None:
+def _end_recording(rank: "Rank", run: RunDir, leads: bool, code: int) -> None:
     import atexit
 
-    rank.end()
-    atexit.unregister(rank.end)
+    rank.record_process_end()
+    atexit.unregister(rank.record_process_end)
     if rank.feed is not None:
         rank.feed.close()
-    rank.me.close()
+    rank.me.close_files()
     if leads:
         from tdbg.launch import provenance
 
-        run.update(end=time.time(), exit={"code": code, "signal": None}, ranks=provenance.ranks(run))
+        run.update_info(end=time.time(), exit={"code": code, "signal": None}, ranks=provenance.collect_rank_info(run))
 
 
-def _open(path: Path, settings: "Settings") -> tuple[RunDir, bool]:
+def _open_run_dir(path: Path, settings: "Settings") -> tuple[RunDir, bool]:
     """The directory, and whether this process made it."""
     from tdbg.launch import provenance
 
-    job, words = _job(), [sys.executable, *sys.argv]
-    for candidate in _names(path):
+    job, words = _resolve_job(), [sys.executable, *sys.argv]
+    for candidate in _iter_candidate_paths(path):
         settings.run_dir = str(candidate)
         if not _is_free(candidate, job):
             continue
-        about = provenance.record(settings, {}, words, os.environ, speaks="rank")
+        about = provenance.collect_provenance(settings, {}, words, os.environ, speaks="rank")
         try:
             run, joined = RunDir.create(candidate, about, job=job)
         except TdbgError:
@@ -79,18 +79,18 @@ def _is_free(path: Path, job: str) -> bool:
     if not (path / STATE_FILE).exists():
         return True
     try:
-        state = RunDir(path).info()
+        state = RunDir(path).read_info()
     except TdbgError:  # somebody's, and damaged
         return False
     return bool(job) and state.get("job") == job and not is_over(state, 0)
 
 
-def _names(path: Path) -> Iterator[Path]:
+def _iter_candidate_paths(path: Path) -> Iterator[Path]:
     yield path
     yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
 
 
-def _job() -> str:
+def _resolve_job() -> str:
     """What the ranks of this job share, or an empty string: then a directory is for one process."""
     from tdbg.launch.join import job_from_env
 

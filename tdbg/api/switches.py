@@ -4,9 +4,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from tdbg.api.flag_values import live
-from tdbg.api.session import LOG, Session, current, run_agent
-from tdbg.api.watching import start, stop
+from tdbg.api.flag_values import get_live_flags
+from tdbg.api.session import LOG, Session, current_session, run_agent
+from tdbg.api.watching import start_session, stop_session
 from tdbg.core.errors import TdbgError
 from tdbg.core.flags import FLAGS, Value, expand, parse
 
@@ -25,12 +25,12 @@ def enable_debugging(names: "str | Iterable[str] | None" = None) -> None:
     back. Raises TdbgError for a name that no flag has.
     Cost: that of the probes, held within the budget of the level; once 0.1 s to find models built before.
     """
-    wanted = _named(names, on=True)
-    session = _watch(wanted)
+    wanted = _parse_flags(names, on=True)
+    session = _ensure_session(wanted)
     if session is None:
-        live().update(wanted)
+        get_live_flags().update(wanted)
         return
-    session.change(flags=dict(wanted))
+    session.change_settings(flags=dict(wanted))
     if session.owner != "run" and wanted.get(ANOMALY):
         _anomaly_on()
 
@@ -42,16 +42,16 @@ def disable_debugging(names: "str | Iterable[str] | None" = None) -> None:
     taken away, and torch's anomaly mode is what it was. In a run its level stays. Raises TdbgError for a name that
     no flag has.
     """
-    wanted = _named(names, on=False)
-    session = current()
+    wanted = _parse_flags(names, on=False)
+    session = current_session()
     if session is None:
-        live().update(wanted)
-    elif any(live().get(name) for name in wanted):
-        session.change(flags=dict(wanted))
+        get_live_flags().update(wanted)
+    elif any(get_live_flags().get(name) for name in wanted):
+        session.change_settings(flags=dict(wanted))
     if ANOMALY in wanted:
         anomaly_back()
-    if session is not None and session.owner == "enable" and not any(live().values()):
-        stop(session)
+    if session is not None and session.owner == "enable" and not any(get_live_flags().values()):
+        stop_session(session)
 
 
 def get_debugging_status() -> dict[str, Any]:
@@ -61,7 +61,7 @@ def get_debugging_status() -> dict[str, Any]:
     others that are on: False, True or text), ``step`` (done so far), ``autograd_anomaly`` (torch's own mode), ``cost``
     (own_ms, wall_ms, budget_pct) and ``notes`` (what could not be looked at, and why; of a watch in memory).
     """
-    session, flags = current(), live()
+    session, flags = current_session(), get_live_flags()
     torch = sys.modules.get("torch")
     status: dict[str, object] = {
         "active": session is not None and session.monitor.active,
@@ -75,10 +75,10 @@ def get_debugging_status() -> dict[str, Any]:
         "notes": [],
     }
     if session is not None:
-        cost = session.monitor.cost()
+        cost = session.monitor.build_cost()
         status["cost"] = {"own_ms": cost.own_ms, "wall_ms": cost.wall_ms, "budget_pct": cost.budget_pct}
         if session.memory is not None:
-            status["notes"] = session.memory.notes()
+            status["notes"] = session.memory.list_notes()
     return status
 
 
@@ -88,45 +88,49 @@ def history() -> list[dict[str, Any]]:
     In a run as many as ``keep_steps`` (16), else 64: step, loss, lr, grad_norm, times in ms, memory in MB, as
     docs/events.md lists them; fields without a value are left out, and the norms of single parameters.
     """
-    session = current()
-    return session.monitor.recorder.rows() if session is not None else []
+    session = current_session()
+    return session.monitor.recorder.list_rows() if session is not None else []
 
 
 def clear_history() -> None:
     """Forget the last step records, and what the probes keep of earlier steps; files stay as they are."""
-    session = current()
+    session = current_session()
     if session is not None:
         session.monitor.clear_history()
 
 
-def _named(names: "str | Iterable[str] | None", *, on: bool) -> dict[str, Value]:
+def _parse_flags(names: "str | Iterable[str] | None", *, on: bool) -> dict[str, Value]:
     """The flags that are meant, each with its new value."""
     if names is None:
-        known = [flag.name for flag in FLAGS] if on else [name for name, value in live().items() if value is not False]
+        known = (
+            [flag.name for flag in FLAGS]
+            if on
+            else [name for name, value in get_live_flags().items() if value is not False]
+        )
         return dict.fromkeys(known, on)
     found: dict[str, Value] = {}
     for name in [names] if isinstance(names, str) else names:
         try:
-            held = [*live()]  # names of the program's own that are on already
+            held = [*get_live_flags()]  # names of the program's own that are on already
             found.update(parse(str(name), held) if on else dict.fromkeys(expand(str(name), held), False))
         except TdbgError as error:
             raise TdbgError(f"{error}; {error.hint}", error.hint) from None
     return found
 
 
-def _watch(wanted: dict[str, Value]) -> Session | None:
+def _ensure_session(wanted: dict[str, Value]) -> Session | None:
     """The watch that is to take the flags up; None in a run that was told to look at nothing."""
     if not any(wanted.values()):
-        return current()
+        return current_session()
     import torch  # noqa: F401 - in a run this is what sets its watch to work
 
-    session = current()
+    session = current_session()
     if session is not None:
         return session
     if run_agent() is not None:
         LOG.warning("tdbg: this run was started with --level off: flags are set, but nothing is recorded")
         return None
-    return start("enable", "basic")
+    return start_session("enable", "basic")
 
 
 def _anomaly_on() -> None:
@@ -136,10 +140,10 @@ def _anomaly_on() -> None:
         from tdbg.api.anomaly_mode import AnomalyMode
 
         _anomaly = AnomalyMode()
-    _anomaly.on()
+    _anomaly.enable()
 
 
 def anomaly_back() -> None:
     """Put torch's anomaly mode back, if it was switched on here."""
     if _anomaly is not None:
-        _anomaly.back()
+        _anomaly.restore()

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from tdbg.api.compiling import compiling
-from tdbg.api.flag_values import is_on, live, report
-from tdbg.api.session import LOG, Session, current
+from tdbg.api.compiling import is_compiling
+from tdbg.api.flag_values import get_live_flags, is_on, report_use
+from tdbg.api.session import LOG, Session, current_session
 from tdbg.core.flags import canonical, tag
 from tdbg.core.guard import guarded
 
@@ -20,14 +20,14 @@ def log(flag: str, msg: str | Callable[[], str], part: str = "") -> None:
     Outside of a run the line goes to the logger ``tdbg`` at DEBUG. Inside torch.compile it does nothing.
     Raises nothing; what ``msg()`` raises is in the line. Cost: about 0.3 us while off, 15 us while on.
     """
-    if compiling() or not is_on(flag):
+    if is_compiling() or not is_on(flag):
         return
-    report(flag, live().get(canonical(flag), True))
+    report_use(flag, get_live_flags().get(canonical(flag), True))
     mark = tag(canonical(flag), part.strip().upper().replace(" ", "_"))
-    say(mark, _text(msg))
+    log_line(mark, _evaluate_message(msg))
 
 
-def _text(msg: object) -> str:
+def _evaluate_message(msg: object) -> str:
     """The text, however it is given: a debug line that fails must not end the training it speaks of."""
     raised: list[str] = []
     with guarded(
@@ -38,16 +38,16 @@ def _text(msg: object) -> str:
     return f"(this line could not be made: {raised[0]})"
 
 
-def say(mark: str, text: str, level: str = "D") -> None:
+def log_line(mark: str, text: str, level: str = "D") -> None:
     """A line of tdbg's log of this rank; where there is none, a record of the logger ``tdbg``.
 
     level: D, S, I, W or E.
     """
-    session = current()
+    session = current_session()
     if session is None or _is_loader_worker() or not _keeps_lines(session):
         LOG.log({"D": 10, "S": 15, "I": 20, "W": 30, "E": 40}[level], "%s %s", mark, text)
         return
-    session.monitor.line(mark, text, level)
+    session.monitor.log_line(mark, text, level)
 
 
 def _keeps_lines(session: Session) -> bool:

@@ -12,10 +12,10 @@ from tdbg.api.debugger import EXPLOSION, VANISHING, PyTorchDebugger, TensorInfo,
 from tdbg.api.levels import DebugLevel
 from tdbg.core.config import BUDGET_PCT
 from tdbg.core.events import Step
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes.triggers import LossSpike
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
-from tdbg.runtime.tensors import local, norms
+from tdbg.runtime.tensors import compute_norms, to_local_part
 
 DETAILS = "details"
 
@@ -97,29 +97,29 @@ class TrainingDebugger(PyTorchDebugger):
         if self.level is DebugLevel.OFF:
             return info
         begun = time.perf_counter()
-        with self._timed():
-            self._read(model, loss, info)
-            self._judge(info)
+        with self._time_call():
+            self._read_step(model, loss, info)
+            self._judge_step(info)
         if self.level.reaches(DebugLevel.ADVANCED):
-            self._detail(model, info)
+            self._record_details(model, info)
         seconds = time.perf_counter() - begun
-        self._budget.spend(DETAILS, seconds)
+        self._budget.charge(DETAILS, seconds)
         info.spent_ms = round(seconds * 1e3, 3)
         return info
 
-    def _read(self, model: nn.Module, loss: Tensor | float, info: StepInfo) -> None:
+    def _read_step(self, model: nn.Module, loss: Tensor | float, info: StepInfo) -> None:
         """Loss and norms, with one copy where they are on one device."""
         parameters = dict(parameters_of(model))
         grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
-        found = norms(list(grads.values()))
+        found = compute_norms(list(grads.values()))
         if isinstance(loss, Tensor):
             if loss.numel() != 1:
                 raise ValueError(
-                    f"the loss has {counted(loss.numel(), 'element')}: give the one that was sent backward"
+                    f"the loss has {format_count(loss.numel(), 'element')}: give the one that was sent backward"
                 )
             device = found.device if grads else loss.device
             wide = torch.float32 if device.type == "mps" else torch.float64
-            first = local(loss.detach()).reshape(1).to(device, wide)
+            first = to_local_part(loss.detach()).reshape(1).to(device, wide)
             value, *rest = torch.cat([first, found.to(device)]).tolist()
         else:
             value, rest = float(loss), found.tolist()
@@ -131,30 +131,30 @@ class TrainingDebugger(PyTorchDebugger):
         }
         info.grad_norm = info.gradients["total_norm"] if grads else None
 
-    def _judge(self, info: StepInfo) -> None:
+    def _judge_step(self, info: StepInfo) -> None:
         """What is wrong with the step, and the counts."""
         found: dict[str, float] = info.gradients["norms"]
         info.exploding = self.exploding(found, self.explosion)
         info.vanishing = self.vanishing(found, self.vanishing_below)
         loss, window = info.loss if info.loss is not None else math.nan, self._spike.window
         usual = f", the median of the last {len(window)} is {window.median:.4g}" if math.isfinite(loss) else ""
-        info.loss_anomaly = not math.isfinite(loss) or self._spike.true(Step(step=info.step, loss=loss, micro=1))
+        info.loss_anomaly = not math.isfinite(loss) or self._spike.is_met(Step(step=info.step, loss=loss, micro=1))
         bad = sum(1 for norm in found.values() if not math.isfinite(norm))
         if info.loss_anomaly:
             info.anomalies.append(f"loss {loss:.4g}{usual}")
             self.remember("loss", f"step {info.step}: {info.anomalies[-1]}", step=info.step, loss=info.loss)
         if bad:
-            info.anomalies.append(f"{counted(bad, 'gradient', 'is')} not finite")
+            info.anomalies.append(f"{format_count(bad, 'gradient', 'is')} not finite")
         if info.exploding:
-            self._add(
+            self._record_anomaly(
                 info,
                 "explosion",
-                f"{counted(len(info.exploding), 'gradient norm')} above {self.explosion:g}",
+                f"{format_count(len(info.exploding), 'gradient norm')} above {self.explosion:g}",
                 info.exploding,
             )
         if info.vanishing:
-            text = f"{counted(len(info.vanishing), 'gradient norm')} below {self.vanishing_below:g}"
-            self._add(info, "vanishing", text, info.vanishing)
+            text = f"{format_count(len(info.vanishing), 'gradient norm')} below {self.vanishing_below:g}"
+            self._record_anomaly(info, "vanishing", text, info.vanishing)
         with self._lock:
             self._counts["total_steps"] += 1
             self._counts["anomaly_steps"] += bool(info.anomalies)
@@ -162,11 +162,11 @@ class TrainingDebugger(PyTorchDebugger):
             self._counts["gradient_vanishing"] += bool(info.vanishing)
             self._counts["loss_anomalies"] += info.loss_anomaly
 
-    def _add(self, info: StepInfo, kind: str, text: str, names: list[str]) -> None:
+    def _record_anomaly(self, info: StepInfo, kind: str, text: str, names: list[str]) -> None:
         info.anomalies.append(text)
         self.remember(kind, f"step {info.step}: {text} (first: {names[0]})", step=info.step, names=names[:50])
 
-    def _detail(self, model: nn.Module, info: StepInfo) -> None:
+    def _record_details(self, model: nn.Module, info: StepInfo) -> None:
         """What the higher levels add, as often as their share of the wall time allows."""
         info.memory = self.profile_memory_usage(model)
         now = time.perf_counter()
@@ -175,9 +175,9 @@ class TrainingDebugger(PyTorchDebugger):
         info.parameters = self.analyze_model_parameters(model)
         if self.level is DebugLevel.EXTREME:
             grads = {f"{name}.grad": p.grad for name, p in parameters_of(model) if p.grad is not None}
-            infos = {found.name: found for found, _ in self._look(grads)}
+            infos = {found.name: found for found, _ in self._measure_tensors(grads)}
             info.gradient_infos = {name.removesuffix(".grad"): found for name, found in infos.items()}
-        self._budget.learn(DETAILS, time.perf_counter() - now)
+        self._budget.record_cost(DETAILS, time.perf_counter() - now)
 
     def get_training_summary(self) -> dict[str, Any]:
         """total_steps, anomaly_steps, gradient_explosions, gradient_vanishing, loss_anomalies, and their rates.

@@ -4,8 +4,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from tdbg.api.compiling import compiling
-from tdbg.api.session import LOG, Session, current
+from tdbg.api.compiling import is_compiling
+from tdbg.api.session import LOG, Session, current_session
 from tdbg.core.events import Metric, number
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def metric(name: str, value: object) -> None:
     Raises nothing: what is no number is refused, with a note once per name. Cost: about 1 us, in a run 20 us, which
     is the program's own and does not count in tdbg's budget.
     """
-    if compiling():
+    if is_compiling():
         return
-    session = current()
+    session = current_session()
     if session is None:
         return
     name = str(name)[:MAX_NAME]
@@ -44,13 +44,13 @@ def metric(name: str, value: object) -> None:
             value = _of_other(name, value, session)
         if value is None:
             return
-    _keep(session, name, value, session.monitor.spoken_step)
+    _record_value(session, name, value, session.monitor.spoken_step)
 
 
-def _keep(session: Session, name: str, value: float, step: int) -> None:
+def _record_value(session: Session, name: str, value: float, step: int) -> None:
     monitor = session.monitor
     if name not in monitor.metrics and len(monitor.metrics) >= MAX_NAMES:
-        _refuse(session, "metric-names", f"there are more than {MAX_NAMES} metrics: {name} is left out")
+        _note_refusal(session, "metric-names", f"there are more than {MAX_NAMES} metrics: {name} is left out")
         return
     monitor.metrics[name] = value
     event = Metric(t=time.time(), step=step, name=name, value=number(value) or 0.0)
@@ -61,7 +61,7 @@ def _of_other(name: str, value: Any, session: Session) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        _refuse(session, f"metric-{name}", f"metric {name!r} is no number: {type(value).__name__}")
+        _note_refusal(session, f"metric-{name}", f"metric {name!r} is no number: {type(value).__name__}")
         return None
 
 
@@ -72,13 +72,15 @@ def _of_tensor(name: str, tensor: Any, session: Session) -> float | None:
     code = f"metric-{name}"
     if tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:
         shape = "x".join(map(str, tensor.shape)) or "no shape"
-        _refuse(session, code, f"metric {name!r} is one real number, not {tensor.dtype} of {shape} on {tensor.device}")
+        _note_refusal(
+            session, code, f"metric {name!r} is one real number, not {tensor.dtype} of {shape} on {tensor.device}"
+        )
         return None
     if tensors.is_sharded(tensor):
         if not all(place.is_replicate() for place in tensor.placements):
-            _refuse(session, code, f"metric {name!r} is a DTensor that is not replicated: reduce it first")
+            _note_refusal(session, code, f"metric {name!r} is a DTensor that is not replicated: reduce it first")
             return None
-        tensor = tensors.local(tensor)
+        tensor = tensors.to_local_part(tensor)
     if tensors.on_host(tensor):
         return float(tensor.detach())
     _read_late(name, tensor, session)
@@ -88,20 +90,20 @@ def _of_tensor(name: str, tensor: Any, session: Session) -> float | None:
 def _read_late(name: str, tensor: "Tensor", session: Session) -> None:
     """Have the value come with the step's one copy."""
     if session.late_values >= MAX_LATE:
-        _refuse(session, "metric-late", f"metric {name!r}: {MAX_LATE} device values are on their way already")
+        _note_refusal(session, "metric-late", f"metric {name!r}: {MAX_LATE} device values are on their way already")
         return
     session.late_values += 1
     step = session.monitor.spoken_step
 
-    def arrived(values: list[float], record: "Step | None") -> None:
+    def record_late_value(values: list[float], record: "Step | None") -> None:
         session.late_values -= 1
-        _keep(session, name, values[0], step)
+        _record_value(session, name, values[0], step)
 
     copied = tensor.detach().reshape(1).float().clone()  # a view would keep what it is a part of alive
-    session.monitor.read_late(copied, arrived)
+    session.monitor.read_late(copied, record_late_value)
 
 
-def _refuse(session: Session, code: str, text: str) -> None:
+def _note_refusal(session: Session, code: str, text: str) -> None:
     """Say once why a value is not kept."""
     if code in _refused or len(_refused) >= MAX_NAMES:
         return

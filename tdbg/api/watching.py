@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tdbg.api.flag_values import live
-from tdbg.api.session import LOG, Memory, Session, install, is_own
-from tdbg.api.standalone_recording import record
+from tdbg.api.flag_values import get_live_flags
+from tdbg.api.session import LOG, Memory, Session, install_session, is_own
+from tdbg.api.standalone_recording import start_recording
 from tdbg.core.events import Cost, End, Start
 from tdbg.core.guard import guarded
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEPT_STEPS = 64  # step records that `tdbg.history` gives back
 
 
-def start(owner: str, level: str, *, run_dir: str = "", modules: "Iterable[nn.Module]" = ()) -> Session:
+def start_session(owner: str, level: str, *, run_dir: str = "", modules: "Iterable[nn.Module]" = ()) -> Session:
     """Start watching this process, outside of a run; the caller has seen that there is no watch yet.
 
     run_dir: record there, as `tdbg run` does; in memory if empty. modules: the models, where they are known;
@@ -30,30 +30,30 @@ def start(owner: str, level: str, *, run_dir: str = "", modules: "Iterable[nn.Mo
     """
     from tdbg.core.config import Settings
 
-    settings = Settings(level=level, flags=live(), keep_steps=KEPT_STEPS, run_dir=run_dir)
+    settings = Settings(level=level, flags=get_live_flags(), keep_steps=KEPT_STEPS, run_dir=run_dir)
     session = None
     if run_dir:
-        session = record(owner, settings)
+        session = start_recording(owner, settings)
     if session is None:
-        session = _remember(owner, settings)
-    install(session)
-    _introduce(session, list(modules))
+        session = _start_in_memory(owner, settings)
+    install_session(session)
+    _register_existing(session, list(modules))
     return session
 
 
-def stop(session: Session, code: int = 0) -> None:
-    """End a watch that `start` made; nothing of it is left. code: what the training would exit with."""
+def stop_session(session: Session, code: int = 0) -> None:
+    """End a watch that `start_session` made; nothing of it is left. code: what the training would exit with."""
     if is_own(session):
-        install(None)
+        install_session(None)
     with guarded("the program goes on", _warn_not_ended):
-        session.end(code)
+        session.end_session(code)
 
 
 def _warn_not_ended(error: BaseException) -> None:
     LOG.warning("tdbg could not end its watch: %s: %s", type(error).__name__, error)
 
 
-def _remember(owner: str, settings: Any) -> Session:
+def _start_in_memory(owner: str, settings: Any) -> Session:
     """A watch that keeps its events in memory."""
     from tdbg.probes.catalog import CATALOG
     from tdbg.runtime.monitor import Monitor
@@ -65,22 +65,22 @@ def _remember(owner: str, settings: Any) -> Session:
         emit=memory.emit,
         become_rank=lambda: memory.emit(_first_event(monitor)),
         save_batch=lambda step, parts: "",
-        failed=memory.failed,
-        note=memory.note,
+        failed=memory.record_failure,
+        note=memory.record_note,
         started=time.perf_counter(),
         log=lambda level, step, mark, text: LOG.debug("s%08d %s %s", step, mark, text),
     )
     session = Session(monitor, owner, memory=memory, end=lambda code: _end_memory(monitor, memory, code))
-    monitor.attach(CATALOG.select(settings.level, settings.flags))
+    monitor.attach(CATALOG.select_probes(settings.level, settings.flags))
     return session
 
 
 def _first_event(monitor: "Monitor") -> Start:
     import torch
 
-    from tdbg.inject.on.torch_ import describe_device, identity
+    from tdbg.inject.on.torch_ import describe_device, get_rank_and_world_size
 
-    monitor.rank, monitor.world_size = identity()
+    monitor.rank, monitor.world_size = get_rank_and_world_size()
     return Start(
         rank=monitor.rank,
         world_size=monitor.world_size,
@@ -91,13 +91,13 @@ def _first_event(monitor: "Monitor") -> Start:
 
 
 def _end_memory(monitor: "Monitor", memory: Memory, code: int) -> None:
-    monitor.finish()
-    cost: Cost = monitor.cost()
+    monitor.finish_run()
+    cost: Cost = monitor.build_cost()
     memory.emit(cost)
     memory.emit(End(step=monitor.step, reason="exception" if code else "exit"))
 
 
-def _introduce(session: Session, modules: "list[nn.Module]") -> None:
+def _register_existing(session: Session, modules: "list[nn.Module]") -> None:
     """Make models and optimizers known that were built before the watch began."""
     if not modules:
         modules, optimizers = _in_memory()
@@ -106,13 +106,13 @@ def _introduce(session: Session, modules: "list[nn.Module]") -> None:
     children = {id(child) for module in modules for child in module.children()}
     for module in modules:
         if id(module) not in children and next(module.parameters(), None) is not None:
-            _adopt(session, module)
+            _hook_model(session, module)
 
 
-def _adopt(session: Session, module: "nn.Module") -> None:
+def _hook_model(session: Session, module: "nn.Module") -> None:
     """Hook one model; a compiled one is stood around instead: a hook would have it compiled anew, and stay silent."""
     roots, theirs = session.monitor.roots, module._compiled_call_impl
-    roots.adopt(module)
+    roots.adopt_root(module)
     if theirs is not None:
         if roots.before_compile(module):
             roots.after_compile(module)

@@ -17,9 +17,9 @@ and an exit code. ``TDBG_DEBUG=1`` shows the traceback as well.
 import os
 import sys
 
-from tdbg.core.command_spec import Args, Argument, Command, Group, Option, read_plain
+from tdbg.core.command_spec import Args, Argument, Command, Group, Option, parse_plain_args
 from tdbg.core.errors import TdbgError
-from tdbg.core.output import close_quietly, escaped_output, say
+from tdbg.core.output import close_stdout, escaped_output, print_messages
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Entry:
         self.name, self.summary, self.hidden = name, summary, hidden
 
     @property
-    def module(self) -> str:
+    def module_name(self) -> str:
         """The module that holds the command."""
         return f"{__name__}.{self.name.replace('-', '_')}"
 
@@ -100,15 +100,15 @@ def load_spec(entry: Entry) -> Command | Group:
     """Import one command's file; returns its table."""
     import importlib
 
-    found: Command | Group = importlib.import_module(entry.module).COMMAND
+    found: Command | Group = importlib.import_module(entry.module_name).COMMAND
     return found
 
 
-def load(entry: Entry) -> "Parser":
+def load_parser(entry: Entry) -> "Parser":
     """The whole parser of a command."""
     from tdbg.cli import parser
 
-    return parser.build(load_spec(entry), entry.name)
+    return parser.build_parser(load_spec(entry), entry.name)
 
 
 class RootArgs(Args):
@@ -125,9 +125,9 @@ def _run_root(args: RootArgs) -> int:
         print(f"tdbg {__version__}")
         return 0
     if not args.words:
-        return _print_page(root(), "tdbg")
+        return _print_page(build_root_group(), "tdbg")
     name, *rest = args.words
-    return _run(load_spec(find_entry(name, rest)), f"tdbg {name}", rest)
+    return _run_command_line(load_spec(find_entry(name, rest)), f"tdbg {name}", rest)
 
 
 ROOT = Command(
@@ -141,7 +141,7 @@ ROOT = Command(
 )
 
 
-def root() -> Group:
+def build_root_group() -> Group:
     """The whole command line, for those who walk it."""
     return Group(
         ABOUT,
@@ -159,14 +159,14 @@ def main(args: "Sequence[str] | None" = None) -> int:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     with escaped_output():
         try:
-            code = _run(root() if asks_for_help(ROOT, words) else ROOT, "tdbg", words)
+            code = _run_command_line(build_root_group() if asks_for_help(ROOT, words) else ROOT, "tdbg", words)
             sys.stdout.flush()  # here, where a full disk can still be told
             return code
         except (Exception, KeyboardInterrupt) as error:  # the one place where every failure ends
-            return _failed(error)
+            return _report_failure(error)
 
 
-def _run(spec: Command | Group, path: str, words: list[str]) -> int:
+def _run_command_line(spec: Command | Group, path: str, words: list[str]) -> int:
     """Run what a command line says below ``path``."""
     if asks_for_help(spec, words):
         return _print_page(spec, path)
@@ -175,28 +175,28 @@ def _run(spec: Command | Group, path: str, words: list[str]) -> int:
         if not words:
             return _list_subcommands(spec, path)
         if words[0] in spec.names:
-            return _run(spec.load(words[0]), f"{path} {words[0]}", words[1:])
+            return _run_command_line(spec.load(words[0]), f"{path} {words[0]}", words[1:])
     else:
-        args = read_plain(spec, words)
+        args = parse_plain_args(spec, words)
         if args is not None:
             return spec.execute(args)
     from tdbg.cli import parser
 
-    return parser.run(spec, path, words)
+    return parser.parse_and_run(spec, path, words)
 
 
 def _list_subcommands(spec: Group, path: str) -> int:
     """Say which subcommands a group has; wrong use, as one is needed."""
     width = max(map(len, spec.names))
-    rows = [f"  {name.ljust(width)}  {summary}" for name, summary in spec.summaries()]
-    say(f"`{path}` needs a subcommand:", *rows, f"`{path} SUBCOMMAND --help` shows its options")
+    rows = [f"  {name.ljust(width)}  {summary}" for name, summary in spec.list_summaries()]
+    print_messages(f"`{path}` needs a subcommand:", *rows, f"`{path} SUBCOMMAND --help` shows its options")
     return TdbgError.exit_code
 
 
 def _print_page(spec: Command | Group, path: str) -> int:
     from tdbg.cli import pages
 
-    print(pages.shown(spec, tuple(path.split())), end="")
+    print(pages.render_for_terminal(spec, tuple(path.split())), end="")
     return 0
 
 
@@ -217,10 +217,10 @@ def asks_for_help(spec: Command | Group, words: "Sequence[str]") -> bool:
     return False
 
 
-def _failed(error: Exception | KeyboardInterrupt) -> int:
+def _report_failure(error: Exception | KeyboardInterrupt) -> int:
     """Say what ended a command line, and return its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader has seen enough: no failure
-        close_quietly()
+        close_stdout()
         return 0
     typer = sys.modules.get("typer")
     if isinstance(error, KeyboardInterrupt) or (typer and isinstance(error, typer.Abort)):
@@ -228,14 +228,14 @@ def _failed(error: Exception | KeyboardInterrupt) -> int:
     if os.environ.get("TDBG_DEBUG", "0") not in ("", "0"):
         import traceback
 
-        say(*traceback.format_exc().splitlines())
-    what, hint, code = _describe(error)
-    say(*(" ".join(line.splitlines()) for line in (what, hint) if line))
-    close_quietly()
+        print_messages(*traceback.format_exc().splitlines())
+    what, hint, code = _describe_error(error)
+    print_messages(*(" ".join(line.splitlines()) for line in (what, hint) if line))
+    close_stdout()
     return code
 
 
-def _describe(error: Exception) -> tuple[str, str, int]:
+def _describe_error(error: Exception) -> tuple[str, str, int]:
     """What is wrong, what to do next, and the exit code."""
     if isinstance(error, TdbgError):
         return str(error), error.hint, error.exit_code

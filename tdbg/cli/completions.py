@@ -31,32 +31,32 @@ class CompletionsArgs(Args):
     shell: str | None = None
 
 
-def install(args: CompletionsArgs) -> int:
+def install_completions(args: CompletionsArgs) -> int:
     """Write them, and print what was written."""
     from tdbg.cli import generate
     from tdbg.launch import shell_completions
 
     shell = shell_completions.detect_shell(args.shell)
-    changed = shell_completions.install(shell, generate.completions()[SCRIPTS[shell]])
+    changed = shell_completions.install_script(shell, generate.render_completions()[SCRIPTS[shell]])
     print_lines([f"written: {path}" for path in changed] or [f"the completions for {shell} are up to date"])
     if changed:
         print_lines([f"start a new {shell} to use them"])
     return 0
 
 
-def remove(args: CompletionsArgs) -> int:
+def remove_completions(args: CompletionsArgs) -> int:
     """Remove them; 1 if there were none."""
     from tdbg.launch import shell_completions
 
     shell = shell_completions.detect_shell(args.shell)
-    changed = shell_completions.remove(shell)
+    changed = shell_completions.remove_script(shell)
     lines = [f"{'changed' if path.exists() else 'removed'}: {path}" for path in changed]
     print_lines(lines or [f"no completions for {shell} are installed"])
     return 0 if changed else 1
 
 
 COMMANDS = {
-    "install": Command(install, CompletionsArgs, INSTALL, OPTIONS),
-    "remove": Command(remove, CompletionsArgs, REMOVE, OPTIONS),
+    "install": Command(install_completions, CompletionsArgs, INSTALL, OPTIONS),
+    "remove": Command(remove_completions, CompletionsArgs, REMOVE, OPTIONS),
 }
 COMMAND = Group(HELP, tuple(COMMANDS), COMMANDS.__getitem__)

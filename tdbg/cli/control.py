@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
 from tdbg.core.errors import TdbgError
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.output import print_json, print_lines, print_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,27 +61,26 @@ class ControlArgs(Args):
     json: bool = False
 
 
-def run(args: ControlArgs) -> int:
+def control_run(args: ControlArgs) -> int:
     """Ask the ranks; 1 if one of them has not answered within the time."""
     from tdbg.core.rundir import RunDir
-    from tdbg.launch.ask import ask, check
-    from tdbg.launch.live import look
+    from tdbg.launch.ask import check_changeable, send_request
+    from tdbg.launch.live import read_snapshot
 
     found = RunDir.open(args.run, writes=True)
-    snapshot = look(found)
-    check(snapshot)
-    request = requested(snapshot.settings, args)
+    snapshot = read_snapshot(found)
+    check_changeable(snapshot)
+    request = build_request(snapshot.settings, args)
     if args.timeout is not None and not args.timeout >= 0:
         raise TdbgError(f"--timeout is a number of seconds, not {args.timeout:g}", "write 0 or more")
-    answer = ask(found, request, args.timeout)
-    print_json("control", {"run": str(found.path), **answer.as_dict()}) if args.json else tell(answer)
+    answer = send_request(found, request, args.timeout)
+    print_json("control", {"run": str(found.path), **answer.as_dict()}) if args.json else print_answer(answer)
     return 1 if answer.waited and answer.missing else 0
 
 
-def requested(settings: "Settings", args: ControlArgs) -> "Request":
+def build_request(settings: "Settings", args: ControlArgs) -> "Request":
     """What was typed as a request; TdbgError for what is wrong with it."""
-    from tdbg.core.config import check as check_setting
-    from tdbg.core.config import read_flags
+    from tdbg.core.config import check_setting, read_flags
     from tdbg.core.control import Request
 
     known = tuple(settings.flags)  # the program's own among them
@@ -113,13 +112,13 @@ def _mention_flags_without_probe(flags: dict[str, bool | str]) -> None:
     woken = {flag.name for flag in FLAGS if flag.works_alone or flag.probe}
     deaf = [name for name in flags if name not in woken]
     if deaf:
-        say(f"{', '.join(deaf)}: no probe of tdbg uses it; only a program that calls tdbg.flag() sees it")
+        print_messages(f"{', '.join(deaf)}: no probe of tdbg uses it; only a program that calls tdbg.flag() sees it")
 
 
-def tell(answer: "Answer") -> None:
+def print_answer(answer: "Answer") -> None:
     """What came of it, for people."""
-    from tdbg.core.tables import counted
-    from tdbg.rules.text import ranges
+    from tdbg.core.tables import format_count
+    from tdbg.rules.text import format_ranks
 
     request = answer.request
     if not answer.asked:
@@ -127,34 +126,36 @@ def tell(answer: "Answer") -> None:
     elif not answer.waited:
         eta = f", in about {answer.likely_s:.0f} s" if answer.likely_s else ""
         print_lines(
-            [f"asked {counted(len(answer.asked), 'rank')} to {_what(request)} from step {request.at_step}{eta}"]
+            [
+                f"asked {format_count(len(answer.asked), 'rank')} to {_describe_request(request)} from step {request.at_step}{eta}"
+            ]
         )
     steps: dict[int, list[int]] = {}
     for rank, switch in sorted(answer.switched.items()):
         steps.setdefault(switch.step + 1, []).append(rank)
     for step, ranks in sorted(steps.items()):
         late = f", late: step {request.at_step} had passed" if ranks[0] in answer.late else ""
-        who = counted(len(ranks), "rank") if len(steps) == 1 else ranges(ranks)
-        print_lines([f"{who} switched at step {step}{late} ({_what(request)})"])
+        who = format_count(len(ranks), "rank") if len(steps) == 1 else format_ranks(ranks)
+        print_lines([f"{who} switched at step {step}{late} ({_describe_request(request)})"])
     if answer.ended:
-        print_lines([f"{ranges(answer.ended)} ended before the change"])
+        print_lines([f"{format_ranks(answer.ended)} ended before the change"])
     if answer.waited:
         for missing in answer.missing:
             print_lines([f"rank {missing.rank} has not answered; it was last seen at step {missing.step}"])
 
 
-def _what(request: "Request") -> str:
+def _describe_request(request: "Request") -> str:
     """``level advanced, flag MEMORY on, for 30 steps``."""
-    from tdbg.core.tables import counted
+    from tdbg.core.tables import format_count
 
     words = [f"level {request.level}"] if request.level else []
     words += [
         f"flag {name} {'off' if value is False else 'on' if value is True else value}"
         for name, value in request.flags.items()
     ]
-    words += [f"{counted(request.profile_for, 'step')} profiled"] if request.profile_for else []
+    words += [f"{format_count(request.profile_for, 'step')} profiled"] if request.profile_for else []
     words += ["history cleared"] if request.clear_history else []
-    return ", ".join(words) + (f", for {counted(request.for_steps, 'step')}" if request.for_steps else "")
+    return ", ".join(words) + (f", for {format_count(request.for_steps, 'step')}" if request.for_steps else "")
 
 
-COMMAND = Command(run, ControlArgs, HELP, OPTIONS, RUN)
+COMMAND = Command(control_run, ControlArgs, HELP, OPTIONS, RUN)

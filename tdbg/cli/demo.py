@@ -31,16 +31,16 @@ class DemoArgs(Args):
     run_dir: str | None = None
 
 
-def run(args: DemoArgs) -> int:
+def run_demo(args: DemoArgs) -> int:
     """Train it; the exit code is the program's."""
     import shlex
     import sys
     from pathlib import Path
 
     import tdbg.launch
-    from tdbg.core.config import resolve
-    from tdbg.core.output import say
-    from tdbg.launch.start import launch
+    from tdbg.core.config import resolve_settings
+    from tdbg.core.output import print_messages
+    from tdbg.launch.start import launch_command
 
     script = Path(tdbg.launch.__file__).with_name("demo_train.py")
     words = [
@@ -51,25 +51,25 @@ def run(args: DemoArgs) -> int:
         "--seed",
         str(args.seed),
         "--fault",
-        check(args.fault),
+        check_fault(args.fault),
     ]
     typed = {"run_dir": args.run_dir} if args.run_dir else {"name": "demo"}
-    settings, origin = resolve({**typed, "progress_every": 5.0})
-    say(f"command: tdbg run -- {shlex.join(words)}")
-    code = launch(settings, origin, words)
+    settings, origin = resolve_settings({**typed, "progress_every": 5.0})
+    print_messages(f"command: tdbg run -- {shlex.join(words)}")
+    code = launch_command(settings, origin, words)
     if args.fault == "none" and not code:
-        say("next: `tdbg demo --fault backward-nan` plants a fault; then read its verdict")
+        print_messages("next: `tdbg demo --fault backward-nan` plants a fault; then read its verdict")
     return code
 
 
-def check(fault: str) -> str:
+def check_fault(fault: str) -> str:
     """The fault, if there is such a one; TdbgError with the nearest name if not."""
-    from tdbg.core.errors import TdbgError, suggest
+    from tdbg.core.errors import TdbgError, suggest_name
 
     if fault in FAULTS:
         return fault
-    hint = f"{suggest(fault, FAULTS, '')} choose from: {', '.join(FAULTS)}".lstrip()
+    hint = f"{suggest_name(fault, FAULTS, '')} choose from: {', '.join(FAULTS)}".lstrip()
     raise TdbgError(f"--fault cannot be {fault!r}", hint)
 
 
-COMMAND = Command(run, DemoArgs, HELP, OPTIONS)
+COMMAND = Command(run_demo, DemoArgs, HELP, OPTIONS)

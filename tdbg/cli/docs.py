@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 
 HELP = """Write the generated files: man pages, completions, help, docs.
 
@@ -37,7 +37,7 @@ class DocsArgs(Args):
     json: bool = False
 
 
-def run(args: DocsArgs) -> int:
+def generate_docs(args: DocsArgs) -> int:
     """Write them, or say which are stale; 1 if one is."""
     from tdbg.cli import generate
 
@@ -49,9 +49,9 @@ def run(args: DocsArgs) -> int:
     for option in ("kind", "json"):
         if getattr(args, option):
             raise TdbgError(f"--{option} is for messages, not for {args.what}", "try `tdbg docs messages`")
-    place = Path(args.root) if args.root else source_tree()
-    files = {name: text for part in parts(args.what) for name, text in generate.PARTS[part]().items()}
-    changed = generate.stale(files, place) if args.check else generate.write(files, place)
+    place = Path(args.root) if args.root else find_source_tree()
+    files = {name: text for part in select_parts(args.what) for name, text in generate.PARTS[part]().items()}
+    changed = generate.list_stale_files(files, place) if args.check else generate.write_files(files, place)
     for name in changed:
         print(f"{'stale' if args.check else 'written'}: {name}" if name in files else f"obsolete: {name}")
     return 1 if args.check and changed else 0
@@ -66,7 +66,7 @@ def list_messages(args: DocsArgs) -> None:
     if args.kind and args.kind not in messages.KINDS:
         raise TdbgError(
             f"no message is of the kind {args.kind!r}",
-            suggest(args.kind, messages.KINDS, f"known: {', '.join(messages.KINDS)}"),
+            suggest_name(args.kind, messages.KINDS, f"known: {', '.join(messages.KINDS)}"),
         )
     source = Path(args.root) / "tdbg" if args.root else None
     if source is not None and not source.is_dir():
@@ -80,7 +80,7 @@ def list_messages(args: DocsArgs) -> None:
         print_table(messages.Message._fields, found)
 
 
-def parts(what: str) -> list[str]:
+def select_parts(what: str) -> list[str]:
     """The parts that ``what`` names."""
     from tdbg.cli.generate import PARTS
 
@@ -91,7 +91,7 @@ def parts(what: str) -> list[str]:
     raise TdbgError(f"no generated file is called {what!r}", f"known: {', '.join(PARTS)}, all, {MESSAGES}")
 
 
-def source_tree() -> Path:
+def find_source_tree() -> Path:
     """Where this tdbg was checked out; TdbgError if it was installed from a wheel."""
     import tdbg
 
@@ -108,4 +108,4 @@ ARGUMENT = Argument(
     many=False,
     required=True,
 )
-COMMAND = Command(run, DocsArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(generate_docs, DocsArgs, HELP, OPTIONS, ARGUMENT)

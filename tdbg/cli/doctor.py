@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.command_spec import JSON, Args, Command, Options
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 from tdbg.core.output import print_json
-from tdbg.core.tables import cell, print_table
+from tdbg.core.tables import format_cell, print_table
 
 OLDEST_TORCH = (2, 6)
 NEEDED = ("typer", "rich", "yacs", "msgspec", "numpy", "safetensors", "psutil", "ijson")
@@ -51,44 +51,44 @@ class DoctorArgs(Args):
     json: bool = False
 
 
-def run(args: DoctorArgs) -> int:
+def run_doctor(args: DoctorArgs) -> int:
     """Print checks and settings; 1 if something is wrong."""
     checks = [check for look in CHECKS for check in look()]
-    settings, trouble = resolved()
+    settings, trouble = list_settings()
     checks += trouble
     if args.json:
         print_json("doctor", {"checks": [asdict(check) for check in checks], "settings": settings})
     else:
-        show(checks, settings)
+        print_checks(checks, settings)
     return 1 if any(check.status == "problem" for check in checks) else 0
 
 
-def show(checks: Iterable[Check], settings: list[dict[str, Any]]) -> None:
+def print_checks(checks: Iterable[Check], settings: list[dict[str, Any]]) -> None:
     """Two tables: the checks, then the settings."""
     print_table(("check", "status", "found", "next"), [(c.name, c.status, c.found, c.next) for c in checks])
     print()
-    print_table(("setting", "value", "from"), [(s["setting"], _value(s["value"]), s["from"]) for s in settings])
+    print_table(("setting", "value", "from"), [(s["setting"], _format_value(s["value"]), s["from"]) for s in settings])
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(name if on is True else f"{name}={cell(on)}" for name, on in value.items()) or "-"
-    return cell(value) or "-"
+        return ", ".join(name if on is True else f"{name}={format_cell(on)}" for name, on in value.items()) or "-"
+    return format_cell(value) or "-"
 
 
-def resolved() -> tuple[list[dict[str, Any]], list[Check]]:
+def list_settings() -> tuple[list[dict[str, Any]], list[Check]]:
     """The settings a run started here would have; or the first thing that is wrong with their sources."""
     from tdbg.core import config
 
     try:
-        settings, origin = config.resolve({})
+        settings, origin = config.resolve_settings({})
     except TdbgError as error:
         return [], [Check("settings", str(error), "problem", error.hint)]
     rows = [{"setting": key, "value": value, "from": origin[key]} for key, value in settings.as_dict().items()]
     return rows, []
 
 
-def interpreter() -> Iterator[Check]:
+def check_interpreter() -> Iterator[Check]:
     """tdbg, Python and the machine."""
     import tdbg
     from tdbg.core.host import platform_name
@@ -98,7 +98,7 @@ def interpreter() -> Iterator[Check]:
     yield Check("platform", platform_name())
 
 
-def packages() -> Iterator[Check]:
+def check_packages() -> Iterator[Check]:
     """torch, what tdbg needs, what it can use."""
     version = version_of("torch")
     if not version:
@@ -111,11 +111,11 @@ def packages() -> Iterator[Check]:
         yield Check("torch", version, "problem" if old else "ok", hint)
     missing = [name for name in NEEDED if not version_of(name)]
     hint = f"python -m pip install {' '.join(missing)}" if missing else ""
-    yield Check("libraries", _versions(NEEDED), "problem" if missing else "ok", hint)
-    yield Check("extras", _versions(EXTRAS))
+    yield Check("libraries", _format_versions(NEEDED), "problem" if missing else "ok", hint)
+    yield Check("extras", _format_versions(EXTRAS))
 
 
-def _versions(names: Iterable[str]) -> str:
+def _format_versions(names: Iterable[str]) -> str:
     found = {name: version_of(name) for name in names}
     absent = [name for name, version in found.items() if not version]
     there = ", ".join(f"{name} {version}" for name, version in found.items() if version)
@@ -132,14 +132,14 @@ def version_of(package: str) -> str:
         return ""
 
 
-def launchers() -> Iterator[Check]:
+def check_launchers() -> Iterator[Check]:
     """Which of the usual launchers are on PATH."""
     import shutil
 
     yield Check("launchers", ", ".join(name for name in LAUNCHERS if shutil.which(name)) or "none on PATH")
 
 
-def start_up() -> Iterator[Check]:
+def check_start_up() -> Iterator[Check]:
     """What decides whether tdbg wakes up in a process: PYTHONPATH, sitecustomize, the hook."""
     from importlib.machinery import PathFinder
 
@@ -151,13 +151,15 @@ def start_up() -> Iterator[Check]:
         yield Check("sitecustomize", "none of your own")
     else:
         yield Check("sitecustomize", own.origin, "note", "tdbg's own runs first and then runs this one")
-    there = startup_files.installed()
-    yield Check("hook", str(startup_files.place(None)) if there else "not installed; only `python -I` and `-E` need it")
+    there = startup_files.is_installed()
+    yield Check(
+        "hook", str(startup_files.find_hook_path(None)) if there else "not installed; only `python -I` and `-E` need it"
+    )
     if os.environ.get("TDBG_RUN_DIR"):
         yield Check("run", os.environ["TDBG_RUN_DIR"], "note", "this shell is inside a run of tdbg")
 
 
-def folder() -> Iterator[Check]:
+def check_run_folder() -> Iterator[Check]:
     """Whether a run directory could be made here, and the room for it."""
     import shutil
 
@@ -174,7 +176,7 @@ def folder() -> Iterator[Check]:
     yield Check("run directory", f"{place}, {free_bytes / 1e9:.1f} GB free", "note" if small else "ok", hint)
 
 
-def variables() -> Iterator[Check]:
+def check_variables() -> Iterator[Check]:
     """TDBG_ variables that mean nothing: a misspelt one is ignored in silence otherwise."""
     from dataclasses import fields
 
@@ -183,9 +185,16 @@ def variables() -> Iterator[Check]:
     known = [*(f"TDBG_{item.name.upper()}" for item in fields(Settings)), *OTHER_VARIABLES]
     for name in sorted(os.environ):
         if name.startswith("TDBG_") and name not in known:
-            yield Check(name, "no such setting", "problem", suggest(name, known, "unset it"))
+            yield Check(name, "no such setting", "problem", suggest_name(name, known, "unset it"))
 
 
-CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (interpreter, packages, launchers, start_up, folder, variables)
+CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
+    check_interpreter,
+    check_packages,
+    check_launchers,
+    check_start_up,
+    check_run_folder,
+    check_variables,
+)
 
-COMMAND = Command(run, DoctorArgs, HELP, OPTIONS)
+COMMAND = Command(run_doctor, DoctorArgs, HELP, OPTIONS)

@@ -30,14 +30,14 @@ class ExplainArgs(Args):
     json: bool = False
 
 
-def run(args: ExplainArgs) -> int:
+def explain_codes(args: ExplainArgs) -> int:
     """Print the pages, or the table of all."""
     from tdbg.core.rule_base import RULE_CATALOG
 
-    matches = search(args.codes)
+    matches = search_rules(args.codes)
     if matches:
         if args.json:
-            print_json("rules", [describe(rule) for rule in matches])
+            print_json("rules", [describe_rule(rule) for rule in matches])
         else:
             print_rules(matches)
         return 0
@@ -46,18 +46,18 @@ def run(args: ExplainArgs) -> int:
         if not args.json:
             print_prose("\n\n".join(map(page_text, rules)))
         elif len(rules) == 1:
-            print_json("rule", describe(rules[0]))
+            print_json("rule", describe_rule(rules[0]))
         else:
-            print_json("rules", [describe(rule) for rule in rules])
+            print_json("rules", [describe_rule(rule) for rule in rules])
         return 0
     if args.json:
-        print_json("rules", [describe(rule) for rule in RULE_CATALOG])
+        print_json("rules", [describe_rule(rule) for rule in RULE_CATALOG])
         return 0
     print_rules(list(RULE_CATALOG))
     return 0
 
 
-def search(words: "Sequence[str]") -> "list[AnyRule]":
+def search_rules(words: "Sequence[str]") -> "list[AnyRule]":
     """Find the rules whose title or page has all of the words, those with a word in the title first.
 
     A word with a digit or with TD- at its beginning is a code, and no code is searched for.
@@ -84,7 +84,7 @@ def print_rules(rules: "Sequence[AnyRule]") -> None:
     print_table(("code", "severity", "title"), [(rule.code, rule.severity, rule.title) for rule in rules])
 
 
-def describe(rule: "AnyRule") -> dict[str, Any]:
+def describe_rule(rule: "AnyRule") -> dict[str, Any]:
     """One rule as plain data."""
     return {"code": rule.code, "severity": rule.severity, "title": rule.title, "page": rule.page()}
 
@@ -95,4 +95,4 @@ def page_text(rule: "AnyRule") -> str:
 
 
 ARGUMENT = Argument("CODE|ADVICE", "Codes, such as TD-N001, or words to search for; all if left out.", field="codes")
-COMMAND = Command(run, ExplainArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(explain_codes, ExplainArgs, HELP, OPTIONS, ARGUMENT)

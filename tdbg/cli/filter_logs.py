@@ -58,7 +58,7 @@ OPTIONS: Options = {
 }
 
 
-def run(args: FilterArgs) -> int:
+def filter_logs(args: FilterArgs) -> int:
     """Print what was asked for; 1 if no record fits."""
     from tdbg.logs.run_filter import run_filter
 
@@ -66,7 +66,7 @@ def run(args: FilterArgs) -> int:
 
 
 COMMAND = Command(
-    run,
+    filter_logs,
     FilterArgs,
     HELP,
     OPTIONS,

@@ -6,8 +6,8 @@ from typing import Any
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Group, Option, Options
 from tdbg.core.flags import FLAGS, PRESETS, Flag, expand
-from tdbg.core.output import print_json, print_lines, say
-from tdbg.core.tables import counted, print_table
+from tdbg.core.output import print_json, print_lines, print_messages
+from tdbg.core.tables import format_count, print_table
 
 MAX_TOLD = 10  # files that cannot be read
 
@@ -79,7 +79,7 @@ class DoctorArgs(Args):
     json: bool = False
 
 
-def describe(flag: Flag) -> dict[str, Any]:
+def describe_flag(flag: Flag) -> dict[str, Any]:
     """One flag as plain data."""
     return {
         "flag": flag.name,
@@ -97,7 +97,7 @@ def describe(flag: Flag) -> dict[str, Any]:
 def list_flags(args: ListArgs) -> int:
     """Print the table of flags."""
     if args.json:
-        print_json("flags", [describe(flag) for flag in FLAGS])
+        print_json("flags", [describe_flag(flag) for flag in FLAGS])
         return 0
     print_table(
         ("flag", "group", "also", "summary"),
@@ -106,18 +106,18 @@ def list_flags(args: ListArgs) -> int:
     return 0
 
 
-def show(args: ShowArgs) -> int:
+def show_flags(args: ShowArgs) -> int:
     """Print one flag, or those below a name."""
     wanted = expand(args.name)
-    found = [describe(flag) for flag in FLAGS if flag.name in wanted]
+    found = [describe_flag(flag) for flag in FLAGS if flag.name in wanted]
     if args.json:
         print_json("flags", found)
         return 0
-    print_lines("\n\n".join(_text(item) for item in found).split("\n"))
+    print_lines("\n\n".join(_format_flag(item) for item in found).split("\n"))
     return 0
 
 
-def scan(args: ScanArgs) -> int:
+def scan_source(args: ScanArgs) -> int:
     """Write the map; 1 if there is nothing in it."""
     from tdbg.core.errors import TdbgError
     from tdbg.logs import tagmap
@@ -133,28 +133,28 @@ def scan(args: ScanArgs) -> int:
         path, why = next(iter(unreadable.items()))
         more = f" (nor can {len(unreadable) - 1:,} more below {source})" if len(unreadable) > 1 else ""
         raise TdbgError(f"{path} cannot be read: {why}{more}", "name a folder of Python files that you may read")
-    found = tagmap.build(maps.values())
-    text = tagmap.dump(found)
+    found = tagmap.build_map(maps.values())
+    text = tagmap.dump_map(found)
     if args.output == "-":
         print(text, end="")
     else:
         _write_map(Path(args.output), text)
-    _tell_unreadable(unreadable)
+    _report_unreadable(unreadable)
     for path, item in maps.items():
         if item.broken:
-            say(f"{path} cannot be parsed ({item.broken}): its lines are not in the map")
+            print_messages(f"{path} cannot be parsed ({item.broken}): its lines are not in the map")
     calls = sum(bool(call.flags) for item in maps.values() for call in item.calls)
-    say(
-        f"{counted(calls, 'log call')} under {counted(len(found.entries), 'flag')}; {counted(len(found.ambiguous), 'ambiguous text')}"
+    print_messages(
+        f"{format_count(calls, 'log call')} under {format_count(len(found.entries), 'flag')}; {format_count(len(found.ambiguous), 'ambiguous text')}"
     )
     return 0 if found.entries else 1
 
 
-def _tell_unreadable(unreadable: Mapping[str, str]) -> None:
+def _report_unreadable(unreadable: Mapping[str, str]) -> None:
     for path, why in list(unreadable.items())[:MAX_TOLD]:
-        say(f"{path} cannot be read ({why}): its lines are not in the map")
+        print_messages(f"{path} cannot be read ({why}): its lines are not in the map")
     if len(unreadable) > MAX_TOLD:
-        say(f"and {len(unreadable) - MAX_TOLD:,} more cannot be read")
+        print_messages(f"and {len(unreadable) - MAX_TOLD:,} more cannot be read")
 
 
 def _write_map(path: Path, text: str) -> None:
@@ -170,17 +170,17 @@ def _write_map(path: Path, text: str) -> None:
         raise TdbgError(f"cannot write {path}: {error.strerror}", "choose another file for --output") from None
 
 
-def doctor(args: DoctorArgs) -> int:
+def check_run_flags(args: DoctorArgs) -> int:
     """Print what was found; 1 if a flag that was on had no effect."""
     from dataclasses import asdict
 
     from tdbg.core.rundir import RunDir
-    from tdbg.launch.scan import roots
-    from tdbg.logs.examine import examine
+    from tdbg.launch.scan import find_roots
+    from tdbg.logs.examine import collect_checks
 
     found = RunDir.open(args.run)
-    info = found.info()
-    checks = examine(found, roots(info.get("command", []), Path(info.get("cwd", "."))))
+    info = found.read_info()
+    checks = collect_checks(found, find_roots(info.get("command", []), Path(info.get("cwd", "."))))
     if args.json:
         print_json("flags-doctor", [asdict(check) for check in checks])
     else:
@@ -190,7 +190,7 @@ def doctor(args: DoctorArgs) -> int:
     return 1 if any(check.status == "problem" for check in checks) else 0
 
 
-def _text(item: dict[str, Any]) -> str:
+def _format_flag(item: dict[str, Any]) -> str:
     """One flag as a paragraph and a list of its names."""
     rows = [
         ("switch on", f"tdbg run -f {item['flag']} -- COMMAND"),
@@ -215,8 +215,8 @@ SOURCE = Argument("DIR", "A folder of Python files, or one file.", field="source
 RUN = Argument("RUN", "A run directory; without one, the newest.", field="run", many=False)
 COMMANDS = {
     "list": Command(list_flags, ListArgs, LIST, OPTIONS),
-    "show": Command(show, ShowArgs, SHOW, OPTIONS, FLAG),
-    "scan": Command(scan, ScanArgs, SCAN, SCAN_OPTIONS, SOURCE),
-    "doctor": Command(doctor, DoctorArgs, DOCTOR, OPTIONS, RUN),
+    "show": Command(show_flags, ShowArgs, SHOW, OPTIONS, FLAG),
+    "scan": Command(scan_source, ScanArgs, SCAN, SCAN_OPTIONS, SOURCE),
+    "doctor": Command(check_run_flags, DoctorArgs, DOCTOR, OPTIONS, RUN),
 }
 COMMAND = Group(HELP, tuple(COMMANDS), COMMANDS.__getitem__)

@@ -31,25 +31,25 @@ class HookArgs(Args):
     python: str | None = None
 
 
-def install(args: HookArgs) -> int:
+def install_hook(args: HookArgs) -> int:
     """Install it, and print where."""
     from tdbg.launch import startup_files
 
-    print_lines([str(startup_files.install(args.python))])
+    print_lines([str(startup_files.install_hook(args.python))])
     return 0
 
 
-def remove(args: HookArgs) -> int:
+def remove_hook(args: HookArgs) -> int:
     """Remove it; 1 if there was none."""
     from tdbg.launch import startup_files
 
-    path = startup_files.remove(args.python)
+    path = startup_files.remove_hook(args.python)
     print_lines([str(path or "no hook is installed")])
     return 0 if path else 1
 
 
 COMMANDS = {
-    "install": Command(install, HookArgs, INSTALL, OPTIONS),
-    "remove": Command(remove, HookArgs, REMOVE, OPTIONS),
+    "install": Command(install_hook, HookArgs, INSTALL, OPTIONS),
+    "remove": Command(remove_hook, HookArgs, REMOVE, OPTIONS),
 }
 COMMAND = Group(HELP, tuple(COMMANDS), COMMANDS.__getitem__)

@@ -75,16 +75,16 @@ class Page:
         return list(found.items())
 
     @property
-    def wraps(self) -> bool:
+    def is_wrapper(self) -> bool:
         """True if its last argument is a whole command line."""
         return bool(self.arguments) and self.arguments[-1].kind == "COMMAND"
 
 
-def read(spec: Command | Group, words: tuple[str, ...]) -> Page:
+def build_page(spec: Command | Group, words: tuple[str, ...]) -> Page:
     """The page of a command; ``words`` is how it is called."""
-    options = [_option(spec, field, option) for field, option in spec.options.items()]
-    arguments = (_argument(spec.argument),) if isinstance(spec, Command) and spec.argument else ()
-    commands = tuple(spec.summaries()) if isinstance(spec, Group) else ()
+    options = [_build_option_param(spec, field, option) for field, option in spec.options.items()]
+    arguments = (_build_argument_param(spec.argument),) if isinstance(spec, Command) and spec.argument else ()
+    commands = tuple(spec.list_summaries()) if isinstance(spec, Group) else ()
     usage = ["[OPTIONS] [--]" if isinstance(spec, Command) and spec.wraps else "[OPTIONS]"]
     usage += ["COMMAND ..."] if commands else [argument.label for argument in arguments]
     return Page(
@@ -97,8 +97,8 @@ def read(spec: Command | Group, words: tuple[str, ...]) -> Page:
     )
 
 
-def _option(spec: Command | Group, field: str, option: Option) -> Param:
-    default = spec.default(field) if isinstance(spec, Command) else None
+def _build_option_param(spec: Command | Group, field: str, option: Option) -> Param:
+    default = spec.get_default(field) if isinstance(spec, Command) else None
     typed = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
     return Param(
         names=tuple(sorted(option.names, key=lambda name: name.startswith("--"))),
@@ -110,39 +110,39 @@ def _option(spec: Command | Group, field: str, option: Option) -> Param:
     )
 
 
-def _argument(argument: Argument) -> Param:
+def _build_argument_param(argument: Argument) -> Param:
     return Param((), argument.metavar, argument.help, repeated=argument.many, required=argument.required)
 
 
-def walk(spec: Command | Group, words: tuple[str, ...]) -> Iterator[Page]:
+def walk_pages(spec: Command | Group, words: tuple[str, ...]) -> Iterator[Page]:
     """The pages of a command and of all below it that are not hidden, parents first."""
-    page = read(spec, words)
+    page = build_page(spec, words)
     yield page
     if isinstance(spec, Group):
         for name, _summary in page.commands:
-            yield from walk(spec.load(name), (*words, name))
+            yield from walk_pages(spec.load(name), (*words, name))
 
 
-def shown(spec: Command | Group, words: tuple[str, ...]) -> str:
+def render_for_terminal(spec: Command | Group, words: tuple[str, ...]) -> str:
     """The help page as it fits the terminal."""
-    return render(read(spec, words), terminal_width())
+    return render_page(build_page(spec, words), terminal_width())
 
 
-def render(page: Page, width: int = WIDTH) -> str:
+def render_page(page: Page, width: int = WIDTH) -> str:
     """The help page as text."""
     blocks = [f"Usage: {page.path} {page.synopsis}"]
-    blocks += _text(page.about, width)
+    blocks += _build_text_blocks(page.about, width)
     for title, rows in (
         ("Arguments", [(item.label, item.help) for item in page.arguments]),
         *((title, [(item.label, item.help) for item in options]) for title, options in page.grouped_options),
         ("Commands", list(page.commands)),
     ):
         if rows:
-            blocks.append(f"{title}:\n{_columns(rows, width)}")
+            blocks.append(f"{title}:\n{_format_columns(rows, width)}")
     return "\n\n".join(blocks) + "\n"
 
 
-def paragraphs(text: str) -> Iterator[tuple[str, bool]]:
+def split_paragraphs(text: str) -> Iterator[tuple[str, bool]]:
     """The pieces of a text: paragraphs, joined to one line, and (True) indented lines, which keep their form."""
     for block in text.split("\n\n"):
         for verbatim, lines in itertools.groupby(block.splitlines(), lambda line: line.startswith(" ")):
@@ -150,10 +150,10 @@ def paragraphs(text: str) -> Iterator[tuple[str, bool]]:
             yield (textwrap.dedent("\n".join(piece)), True) if verbatim else (" ".join(piece), False)
 
 
-def _text(about: str, width: int) -> list[str]:
+def _build_text_blocks(about: str, width: int) -> list[str]:
     """The blocks of the text, wrapped; an example stays with the line that announces it."""
     blocks: list[str] = []
-    for text, verbatim in paragraphs(about):
+    for text, verbatim in split_paragraphs(about):
         if verbatim:
             indented = textwrap.indent(text, "  ")
             joined = blocks and blocks[-1].endswith(":")
@@ -163,7 +163,7 @@ def _text(about: str, width: int) -> list[str]:
     return blocks
 
 
-def _columns(rows: list[tuple[str, str]], width: int) -> str:
+def _format_columns(rows: list[tuple[str, str]], width: int) -> str:
     """Two columns, the second wrapped beside the first."""
     left = min(max(len(label) for label, _text in rows), NAMES_WIDTH) + GAP
     lines = []

@@ -56,11 +56,11 @@ class ProfileArgs(watched.RunArgs):
     window_on: "Sequence[str]" = ()
 
 
-def run(args: ProfileArgs) -> int:
+def profile_command(args: ProfileArgs) -> int:
     """Run the command with PROFILER on; the exit code is its own."""
     args.flag = ["PROFILER", *args.flag]
     settings = {f"profile_{name.removeprefix('window_')}": getattr(args, name) for name in OWN_OPTIONS}
-    return watched.carry_out(args, settings)
+    return watched.run_with_settings(args, settings)
 
 
-COMMAND = Command(run, ProfileArgs, HELP, OPTIONS, watched.WRAPPED, wraps=True)
+COMMAND = Command(profile_command, ProfileArgs, HELP, OPTIONS, watched.WRAPPED, wraps=True)

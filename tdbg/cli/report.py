@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
 from tdbg.core.errors import TdbgError
-from tdbg.core.files import read_tables
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.files import iter_json_lines
+from tdbg.core.output import print_json, print_lines, print_messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,33 +66,33 @@ class ReportArgs(Args):
     json: bool = False
 
 
-def run(args: ReportArgs) -> int:
+def report_run(args: ReportArgs) -> int:
     """Print the verdict; 1 if --fail-on is reached."""
     from tdbg.core.rundir import RunDir
     from tdbg.launch import metrics_findings
     from tdbg.rules import view
     from tdbg.rules.rule_engine import judge_run
 
-    floor = severity(args.fail_on)
+    floor = parse_severity(args.fail_on)
     sinks = check_sinks(args.to)
     check_forms(args)
     found = RunDir.open(args.run, writes=args.note is not None)
-    if not found.processes():
-        for why in found.unreadable():
+    if not found.list_processes():
+        for why in found.list_unreadable():
             raise TdbgError(why, "`tdbg run` writes regular files: find out who created it, then remove it")
-        found.info()  # with no events and an unreadable run.json there is nothing to judge: say so
+        found.read_info()  # with no events and an unreadable run.json there is nothing to judge: say so
     else:
-        tell_damage(found)
+        report_damage(found)
     page = check_page(args, found) if args.html else None
     if args.note is not None:
-        keep(found, args.note)
-    say(*found.unreadable())
-    verdict = metrics_findings.join(judge_run(found), found)
-    notes = kept(found)
+        append_note(found, args.note)
+    print_messages(*found.list_unreadable())
+    verdict = metrics_findings.add_metrics_findings(judge_run(found), found)
+    notes = read_notes(found)
     if page is not None:
         write_page(page, found, verdict, notes)
     for name in sinks:
-        send(name, found, verdict, note_lines(notes))
+        send_to_sink(name, found, verdict, note_lines(notes))
     if args.json:
         print_json("report", {**verdict.as_dict(), "people": notes})
     elif args.markdown:
@@ -101,38 +101,38 @@ def run(args: ReportArgs) -> int:
         print("\n".join(write_markdown(verdict, view.read_info(found), note_lines(notes))))
     elif args.all:
         blotted = view.read_info(found).get("blotted_out")
-        print_lines([f"run: {verdict.run}", *verdict.page()])
+        print_lines([f"run: {verdict.run}", *verdict.format_page()])
         if isinstance(blotted, int) and blotted:
             print_lines([f"secrets: {blotted} masked in command, settings and environment in run.json"])
         if notes:
             print_lines(["", "notes by people:", *note_lines(notes)])
     elif page is None:
-        print_lines(verdict.screen(note_lines(notes)))
-    return 1 if verdict.fails(floor) else 0
+        print_lines(verdict.format_screen(note_lines(notes)))
+    return 1 if verdict.should_fail(floor) else 0
 
 
 def check_sinks(names: "Sequence[str]") -> list[str]:
     """The sinks that --to names; TdbgError for one that there is not, or whose package is missing."""
     if not names:
         return []
-    from tdbg.core.config import check
+    from tdbg.core.config import check_setting
     from tdbg.launch.run_sinks import find_sink
 
-    sinks: list[str] = check("to", list(names), "--to")
+    sinks: list[str] = check_setting("to", list(names), "--to")
     with contextlib.redirect_stdout(sys.stderr):  # what another package prints is no part of the report
         for name in sinks:
             find_sink(name)
     return sinks
 
 
-def send(name: str, run: "RunDir", verdict: "Verdict", notes: list[str]) -> None:
+def send_to_sink(name: str, run: "RunDir", verdict: "Verdict", notes: list[str]) -> None:
     """Write the run to a sink. Raises TdbgError if that fails."""
     from tdbg.core.guard import describe_error, guarded
     from tdbg.core.redaction import redact_text
-    from tdbg.core.sink_files import note_outcome
+    from tdbg.core.sink_files import record_outcome
     from tdbg.launch.run_sinks import make_report, write_to_sink
 
-    def fail(error: BaseException) -> None:
+    def raise_failure(error: BaseException) -> None:
         why = describe_error(error)
         if isinstance(error, TdbgError):
             why = str(error)
@@ -143,14 +143,14 @@ def send(name: str, run: "RunDir", verdict: "Verdict", notes: list[str]) -> None
 
     where = ""
     with (
-        guarded("a package that sends may raise anything", fail, program_code=True),
+        guarded("a package that sends may raise anything", raise_failure, program_code=True),
         no_tracebacks_of_threads(),
         contextlib.redirect_stdout(sys.stderr),
     ):
         where = write_to_sink(run, name, make_report(run, verdict, notes))
-    say(f"--to {name}: {where}")
+    print_messages(f"--to {name}: {where}")
     with contextlib.suppress(OSError):  # another user's run
-        note_outcome(run.path, name, where)
+        record_outcome(run.path, name, where)
 
 
 @contextlib.contextmanager
@@ -170,12 +170,14 @@ def check_forms(args: ReportArgs) -> None:
         raise TdbgError(f"{' and '.join(asked)} exclude each other", "choose one")
 
 
-def tell_damage(run: "RunDir") -> None:
+def report_damage(run: "RunDir") -> None:
     """Say on stderr if run.json cannot be read: the verdict then goes by the events alone."""
     try:
-        run.info()
+        run.read_info()
     except TdbgError as error:
-        say(str(error), "command, settings and exit code are unknown; the verdict uses the ranks' events only")
+        print_messages(
+            str(error), "command, settings and exit code are unknown; the verdict uses the ranks' events only"
+        )
 
 
 def check_page(args: ReportArgs, run: "RunDir") -> "Path":
@@ -193,22 +195,22 @@ def check_page(args: ReportArgs, run: "RunDir") -> "Path":
 def write_page(path: "Path", run: "RunDir", verdict: "Verdict", notes: list[dict[str, Any]]) -> None:
     """Write the report as one HTML file."""
     from tdbg.core.output_file import replace_file
-    from tdbg.core.tables import safe, size
+    from tdbg.core.tables import format_size, safe
     from tdbg.rules.report_page import document
 
     with replace_file(path) as file:
         document.write_page(file, run, verdict, notes)
-    say(safe(f"wrote {size(path.stat().st_size)} to {path}: open it in a browser"))
+    print_messages(safe(f"wrote {format_size(path.stat().st_size)} to {path}: open it in a browser"))
 
 
-def severity(word: str) -> str:
+def parse_severity(word: str) -> str:
     """A severity as the rules spell it; TdbgError with the nearest one."""
-    from tdbg.core.config import check
+    from tdbg.core.config import check_setting
 
-    return str(check("fail_on", word))
+    return str(check_setting("fail_on", word))
 
 
-def keep(run: "RunDir", text: str) -> None:
+def append_note(run: "RunDir", text: str) -> None:
     """Append a person's note, as one whole line."""
     if not text.strip():
         raise TdbgError("the note is empty", 'write --note "what you found"')
@@ -227,22 +229,22 @@ def keep(run: "RunDir", text: str) -> None:
             f"cannot write {path}: {error.strerror}",
             "write it as the owner of the run directory, or copy the run first",
         ) from None
-    say(f"note kept in {path}")
+    print_messages(f"note kept in {path}")
 
 
-def kept(run: "RunDir") -> list[dict[str, Any]]:
+def read_notes(run: "RunDir") -> list[dict[str, Any]]:
     """The notes of people; torn lines are passed over."""
     with contextlib.suppress(OSError):
-        return list(read_tables(run.path / NOTES_FILE))
+        return list(iter_json_lines(run.path / NOTES_FILE))
     return []
 
 
 def note_lines(notes: list[dict[str, Any]]) -> list[str]:
     """Each note with its time."""
-    return [f"  {when(item)} {item.get('text', '')}" for item in notes]
+    return [f"  {format_note_time(item)} {item.get('text', '')}" for item in notes]
 
 
-def when(item: dict[str, Any]) -> str:
+def format_note_time(item: dict[str, Any]) -> str:
     """The local time of a note."""
     moment = item.get("t")
     try:
@@ -251,4 +253,4 @@ def when(item: dict[str, Any]) -> str:
         return "-"
 
 
-COMMAND = Command(run, ReportArgs, HELP, OPTIONS, RUN)
+COMMAND = Command(report_run, ReportArgs, HELP, OPTIONS, RUN)

@@ -243,18 +243,18 @@ class RunArgs(Args):
     quiet: bool | None = None
 
 
-def run(args: RunArgs) -> int:
+def run_command(args: RunArgs) -> int:
     """Run the command; the exit code is its own."""
-    return carry_out(args)
+    return run_with_settings(args)
 
 
 # Options that are no setting of the same name.
 NO_SETTINGS = ("flag", "no_flag", "threshold", "profile_name", "dry_run", "replace")
 
 
-def carry_out(args: RunArgs, more: "Mapping[str, Any] | None" = None) -> int:
+def run_with_settings(args: RunArgs, more: "Mapping[str, Any] | None" = None) -> int:
     """Run the command with what was typed; ``more`` are further settings."""
-    from tdbg.launch.start import launch
+    from tdbg.launch.start import launch_command
 
     if args.name is not None and args.run_dir is not None:
         raise TdbgError("--name and --run-dir both say where the run is kept", "leave one of them out")
@@ -265,22 +265,22 @@ def carry_out(args: RunArgs, more: "Mapping[str, Any] | None" = None) -> int:
     given = {
         name: value for name, value in (typed | dict(more or {})).items() if value is not None and value not in ((), [])
     }
-    settings, origin = settle(given, wrapped, args.profile_name or "")
-    return launch(settings, origin, wrapped, replace=args.replace, dry_run=args.dry_run)
+    settings, origin = resolve_run_settings(given, wrapped, args.profile_name or "")
+    return launch_command(settings, origin, wrapped, replace=args.replace, dry_run=args.dry_run)
 
 
-def settle(typed: dict[str, Any], words: list[str], profile: str) -> "tuple[Settings, dict[str, str]]":
+def resolve_run_settings(typed: dict[str, Any], words: list[str], profile: str) -> "tuple[Settings, dict[str, str]]":
     """The settings of all sources; the program's source is scanned for flags only where flags are asked for."""
     import os
 
-    from tdbg.core.config import resolve
+    from tdbg.core.config import resolve_settings
     from tdbg.launch import boot
 
     environ = dict(os.environ)
     if boot.inside_run(environ):  # it names the outer run, not a wish of the user's
         environ.pop("TDBG_RUN_DIR")
     try:
-        settings, origin = resolve(typed, environ=environ, profile=profile)
+        settings, origin = resolve_settings(typed, environ=environ, profile=profile)
         if not settings.flags:
             return settings, origin
     except TdbgError:  # perhaps for a flag that only the program knows
@@ -289,10 +289,10 @@ def settle(typed: dict[str, Any], words: list[str], profile: str) -> "tuple[Sett
     from tdbg.launch.scan import known_flags
 
     known = known_flags(words, Path.cwd())
-    settings, origin = resolve(typed, environ=environ, profile=profile, known_flags=known)
+    settings, origin = resolve_settings(typed, environ=environ, profile=profile, known_flags=known)
     check_values(settings.flags, known)
     return settings, origin
 
 
 WRAPPED = Argument("COMMAND", "The command and its own options, passed on untouched.", field="words")
-COMMAND = Command(run, RunArgs, HELP, OPTIONS, WRAPPED, wraps=True)
+COMMAND = Command(run_command, RunArgs, HELP, OPTIONS, WRAPPED, wraps=True)

@@ -5,8 +5,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, RUN, Args, Command, Option, Options
-from tdbg.core.output import print_json, print_lines, print_styled, say
-from tdbg.core.tables import counted, print_table
+from tdbg.core.output import print_json, print_lines, print_messages, print_styled
+from tdbg.core.tables import format_count, print_table
 
 if TYPE_CHECKING:
     from tdbg.launch.live import RankState, Snapshot
@@ -41,55 +41,55 @@ class StatusArgs(Args):
     json: bool = False
 
 
-def run(args: StatusArgs) -> int:
+def show_status(args: StatusArgs) -> int:
     """Print it, once or until the run ends."""
     from tdbg.core.rundir import RunDir
-    from tdbg.launch.live import look
+    from tdbg.launch.live import read_snapshot
 
     found = RunDir.open(args.run)
-    say(*found.unreadable())
+    print_messages(*found.list_unreadable())
     while True:
-        snapshot = look(found)
+        snapshot = read_snapshot(found)
         if args.watch and sys.stdout.isatty() and not args.json:
             print_styled(HOME_AND_CLEAR, end="")
-        print_json("status", snapshot.as_dict()) if args.json else show(snapshot)
+        print_json("status", snapshot.as_dict()) if args.json else print_snapshot(snapshot)
         sys.stdout.flush()
         if not args.watch or snapshot.ended:
             return 0
         time.sleep(WATCH_S)
 
 
-def show(snapshot: "Snapshot") -> None:
+def print_snapshot(snapshot: "Snapshot") -> None:
     """The page for people."""
     state = f"ended, {snapshot.exit_text}" if snapshot.ended else "running"
     print_lines([f"run: {snapshot.run.path} ({state})"])
     if snapshot.ranks:
-        print_table(COLUMNS, [row(rank, snapshot) for rank in snapshot.ranks[:SHOWN_RANKS]], digits=4)
+        print_table(COLUMNS, [build_rank_row(rank, snapshot) for rank in snapshot.ranks[:SHOWN_RANKS]], digits=4)
         if len(snapshot.ranks) > SHOWN_RANKS:
-            print_lines([f"and {counted(len(snapshot.ranks) - SHOWN_RANKS, 'more rank')}: --json shows all"])
+            print_lines([f"and {format_count(len(snapshot.ranks) - SHOWN_RANKS, 'more rank')}: --json shows all"])
     else:
         print_lines([f"no rank has done a step yet; processes that use torch: {snapshot.processes}"])
-    print_lines([f"last finding: {finding(snapshot)}"])
+    print_lines([f"last finding: {describe_last_finding(snapshot)}"])
 
 
-def row(rank: "RankState", snapshot: "Snapshot") -> tuple[Any, ...]:
+def build_rank_row(rank: "RankState", snapshot: "Snapshot") -> tuple[Any, ...]:
     """One line of the table."""
-    from tdbg.rules.text import figure
+    from tdbg.rules.text import format_figure
 
     step = f"{rank.step} of {rank.planned}" if rank.planned else str(rank.step)
     seen = f"{max(snapshot.t - rank.last_t, 0.0):.0f} s ago" if rank.last_t else "-"
-    loss, flags = figure(rank.loss), ", ".join(rank.flags) or "-"
+    loss, flags = format_figure(rank.loss), ", ".join(rank.flags) or "-"
     return rank.rank, rank.state, step, rank.rate, loss, rank.level, flags, rank.cost_pct, seen
 
 
-def finding(snapshot: "Snapshot") -> str:
+def describe_last_finding(snapshot: "Snapshot") -> str:
     """The last finding that was told while the run went on."""
-    from tdbg.rules.text import clip
+    from tdbg.rules.text import clip_text
 
     last = snapshot.finding
     if last is None:
         return "none"
-    return clip(f"{last.get('code', '')} {last.get('severity', '')}: {last.get('title', '')}", 200)
+    return clip_text(f"{last.get('code', '')} {last.get('severity', '')}: {last.get('title', '')}", 200)
 
 
-COMMAND = Command(run, StatusArgs, HELP, OPTIONS, RUN)
+COMMAND = Command(show_status, StatusArgs, HELP, OPTIONS, RUN)

@@ -35,7 +35,7 @@ class TrustArgs(Args):
     json: bool = False
 
 
-def run(args: TrustArgs) -> int:
+def trust_folder(args: TrustArgs) -> int:
     """Allow a folder, withdraw it, or print the list; 1 if there was nothing to withdraw."""
     from tdbg.core import config_files
     from tdbg.core.errors import TdbgError
@@ -45,7 +45,7 @@ def run(args: TrustArgs) -> int:
     if args.folder is None and args.remove:
         raise TdbgError("--remove names no folder", "write: tdbg trust --remove DIR")
     if args.folder is None:
-        return _show(config_files.load_trusted(), args.json)
+        return _print_trusted(config_files.load_trusted(), args.json)
     from pathlib import Path
 
     if args.remove:
@@ -56,7 +56,7 @@ def run(args: TrustArgs) -> int:
     return 0
 
 
-def _show(records: "list[Trusted]", json: bool) -> int:
+def _print_trusted(records: "list[Trusted]", json: bool) -> int:
     from tdbg.core.ownership import user_name
     from tdbg.core.tables import print_table
 
@@ -68,4 +68,4 @@ def _show(records: "list[Trusted]", json: bool) -> int:
 
 
 ARGUMENT = Argument("DIR", "The folder; everything below it is allowed with it.", field="folder", many=False)
-COMMAND = Command(run, TrustArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(trust_folder, TrustArgs, HELP, OPTIONS, ARGUMENT)

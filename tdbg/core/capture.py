@@ -25,7 +25,7 @@ class Spec(NamedTuple):
         found = tuple(word.strip() for word in kinds.split(",") if word.strip())
         is_expression = pattern.startswith("re:") and not re.fullmatch(r"[\w\s,]*", kinds)
         if not colon or is_expression or pattern == "re":
-            return cls(_checked(text.strip()))
+            return cls(_validate_pattern(text.strip()))
         for kind in found:
             if kind not in KINDS:
                 raise TdbgError(
@@ -34,10 +34,10 @@ class Spec(NamedTuple):
                 )
         if not pattern or not found:
             raise TdbgError(f"--capture {text!r} names no layer", "write 'layers.*.attn:output', or '*' for all")
-        return cls(_checked(pattern), found)
+        return cls(_validate_pattern(pattern), found)
 
 
-def _checked(pattern: str) -> str:
+def _validate_pattern(pattern: str) -> str:
     """The pattern, if it can be one."""
     if pattern.startswith("re:"):
         try:
@@ -52,7 +52,7 @@ def _checked(pattern: str) -> str:
 class Epochs(NamedTuple):
     """Which epochs: every Nth and the last, the last alone, or all (the rule of checkpoints).
 
-    every: 0 for the last alone. Which one is the last, `indices` alone knows in advance.
+    every: 0 for the last alone. Which one is the last, `select_indices` alone knows in advance.
     """
 
     every: int = 1
@@ -69,14 +69,14 @@ class Epochs(NamedTuple):
             raise TdbgError(f"{name} cannot be {text!r}", "write a number above 0, latest or all")
         return cls(int(word))
 
-    def indices(self, count: int) -> list[int]:
+    def select_indices(self, count: int) -> list[int]:
         """Of so many epochs, from 0: (10, every 3) -> 2, 5, 8, 9."""
         if count <= 0:
             return []
         chosen = set(range(self.every - 1, count, self.every)) if self.every else set()
         return sorted(chosen | {count - 1})
 
-    def wants(self, epoch: int) -> bool:
+    def is_selected(self, epoch: int) -> bool:
         """True if this epoch is one, however many there are; the last one cannot be told."""
         return bool(self.every) and (epoch + 1) % self.every == 0
 

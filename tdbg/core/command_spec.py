@@ -3,7 +3,7 @@
 Everything about a command line follows from its `Command`: the parser, the fast path, help, manual page, completions and
 docs. `Args` holds what was typed: the defaults are those of the class, and with them the type of each value.
 
-`read_plain` reads a command line that is as plain as it can be and loads no library for it; `tdbg.cli.parser` reads every
+`parse_plain_args` reads a command line that is as plain as it can be and loads no library for it; `tdbg.cli.parser` reads every
 other one (bundled letters, an abbreviation, an error) from the same table.
 """
 
@@ -96,23 +96,23 @@ class Command:
         choose_color(args.color)
         return self.run(args) or 0
 
-    def default(self, field: str) -> "Any":
+    def get_default(self, field: str) -> "Any":
         """What a field holds if it is not given."""
         return getattr(self.args, field)
 
     def is_switch(self, field: str) -> bool:
         """True if the option takes no value."""
-        return isinstance(self.default(field), bool) or self.options[field].value is bool
+        return isinstance(self.get_default(field), bool) or self.options[field].value is bool
 
     def is_repeatable(self, field: str) -> bool:
         """True if the option may be given several times."""
-        return self.options[field].many or isinstance(self.default(field), tuple)
+        return self.options[field].many or isinstance(self.get_default(field), tuple)
 
     def value_type(self, field: str) -> type:
         """The type of one value of an option."""
         if self.is_switch(field):
             return bool
-        default = self.default(field)
+        default = self.get_default(field)
         return type(default) if isinstance(default, int | float | str) else self.options[field].value
 
 
@@ -134,7 +134,7 @@ class Group:
         self.reorder = reorder  # what was typed, with the name of the command first
         self._summaries = summaries
 
-    def summaries(self) -> "list[tuple[str, str]]":
+    def list_summaries(self) -> "list[tuple[str, str]]":
         """Name and first line of each."""
         return list(self._summaries) or [(name, self.load(name).help.partition("\n")[0]) for name in self.names]
 
@@ -154,19 +154,19 @@ def color_option(group: str) -> Option:
     )
 
 
-def load_from(package: str) -> "Callable[[str], Command]":
+def make_loader(package: str) -> "Callable[[str], Command]":
     """Where the commands of a group are found that are each a file of one package."""
 
-    def load(name: str) -> Command:
+    def load_command(name: str) -> Command:
         import importlib
 
         found: Command = importlib.import_module(f"{package}.{name}").COMMAND
         return found
 
-    return load
+    return load_command
 
 
-def convert(text: str, value: type) -> object:
+def convert_value(text: str, value: type) -> object:
     """A value as its type; ValueError says what it should be."""
     if not text:
         raise ValueError("it is empty")
@@ -183,7 +183,7 @@ def convert(text: str, value: type) -> object:
     return text
 
 
-def read_plain(command: Command, words: "Sequence[str]") -> Args | None:
+def parse_plain_args(command: Command, words: "Sequence[str]") -> Args | None:
     """What a plain command line says; None for one that the whole parser has to read."""
     fields = {name: field for field, option in command.options.items() for name in (*option.names, *option.old_names)}
     found = command.args()
@@ -198,7 +198,7 @@ def read_plain(command: Command, words: "Sequence[str]") -> Args | None:
                 plain += left
         elif not _read_option(command, found, word, fields, left):
             return None
-    return found if _place(command, found, plain) else None
+    return found if _assign_positionals(command, found, plain) else None
 
 
 def _read_option(command: Command, found: Args, word: str, fields: "Mapping[str, str]", left: "Iterator[str]") -> bool:
@@ -216,7 +216,7 @@ def _read_option(command: Command, found: Args, word: str, fields: "Mapping[str,
             return False
         text = following
     try:
-        value = convert(text, command.value_type(field))
+        value = convert_value(text, command.value_type(field))
     except ValueError:
         return False
     least = command.options[field].least
@@ -226,7 +226,7 @@ def _read_option(command: Command, found: Args, word: str, fields: "Mapping[str,
     return True
 
 
-def _place(command: Command, found: Args, plain: list[str]) -> bool:
+def _assign_positionals(command: Command, found: Args, plain: list[str]) -> bool:
     """Store the words that belong to no option; False if there are too many or too few."""
     argument = command.argument
     if argument is None:

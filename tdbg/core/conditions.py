@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, get_args, get_origin
 
 from tdbg.core import flags as flag_table
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 from tdbg.core.events import Number, Step, as_float, number
 from tdbg.core.window import Window
 
@@ -95,14 +95,14 @@ class Test:
     def __init__(self, text: str, vocabulary: Vocabulary, *, number: bool = False) -> None:
         """number: it is a number, and not a truth."""
         reader = _Reader(text.strip(), vocabulary)
-        self._look: Callable[[Any], Value] = reader.read(number=number)
+        self._look: Callable[[Any], Value] = reader.compile_text(number=number)
         self.names = tuple(reader.names)
 
-    def value(self, facts: object) -> Value:
+    def evaluate(self, facts: object) -> Value:
         """What it comes to; None for unknown."""
         return self._look(facts)
 
-    def true(self, facts: object) -> bool:
+    def is_met(self, facts: object) -> bool:
         """True if it is known to be."""
         return self._look(facts) is True
 
@@ -117,38 +117,38 @@ class Condition:
     def __init__(self, text: str) -> None:
         self.text = text.strip()
         reader = _Reader(self.text, STEPS)
-        self._look = reader.read()
+        self._look = reader.compile_text()
         self.names = tuple(reader.names)
         self._medians = reader.medians
 
-    def true(self, record: Step, metrics: Metrics = NO_METRICS) -> bool:
+    def is_met(self, record: Step, metrics: Metrics = NO_METRICS) -> bool:
         """True if the record is known to fulfil it; to be asked once a record."""
-        answer = self.known(record, metrics)
+        answer = self.would_be_met(record, metrics)
         facts = _Facts(record, metrics, self._medians)
         for name, window in self._medians.items():
-            value = _value_of(name, facts)
+            value = _get_step_value(name, facts)
             if value is not None and math.isfinite(value):
                 window.push(value)
         return answer
 
-    def forget(self) -> None:
+    def reset_medians(self) -> None:
         """Forget the records seen so far."""
         for window in self._medians.values():
             window.clear()
 
-    def known(self, record: Step, metrics: Metrics = NO_METRICS) -> bool:
+    def would_be_met(self, record: Step, metrics: Metrics = NO_METRICS) -> bool:
         """The same without counting the record in the medians."""
         return self._look(_Facts(record, metrics, self._medians)) is True
 
-    def values(self, record: Step, metrics: Metrics = NO_METRICS) -> dict[str, Number | bool | None]:
+    def collect_values(self, record: Step, metrics: Metrics = NO_METRICS) -> dict[str, Number | bool | None]:
         """The fields it speaks of, with what the record says of them."""
         facts = _Facts(record, metrics, self._medians)
-        found = {name: _value_of(name, facts) for name in self.names}
+        found = {name: _get_step_value(name, facts) for name in self.names}
         found |= {f"median({name})": window.median for name, window in self._medians.items() if len(window)}
         return {name: value if isinstance(value, bool) else number(value) for name, value in found.items()}
 
 
-def _value_of(name: str, facts: _Facts) -> Value:
+def _get_step_value(name: str, facts: _Facts) -> Value:
     if name == "lr":
         return facts.record.lr[0] if facts.record.lr else None
     if name.startswith("metric."):
@@ -157,10 +157,10 @@ def _value_of(name: str, facts: _Facts) -> Value:
     return value if isinstance(value, bool) else as_float(value)
 
 
-STEPS = Vocabulary(NUMBERS, _value_of, TRUTHS, "metric", WORDS, ("abs", "isnan", "isinf", "finite", "median"))
+STEPS = Vocabulary(NUMBERS, _get_step_value, TRUTHS, "metric", WORDS, ("abs", "isnan", "isinf", "finite", "median"))
 
 
-def glimpse(step: int, loss: float) -> Step:
+def make_partial_step(step: int, loss: float) -> Step:
     """A step of which only its number and its loss are known as yet.
 
     What is true of it stays true when the rest is known.
@@ -180,111 +180,113 @@ class _Reader:
         self.medians: dict[str, Window] = {}
         self._parts = 0
 
-    def read(self, *, number: bool = False) -> _Look:
+    def compile_text(self, *, number: bool = False) -> _Look:
         """The whole condition, or a number."""
         if len(self.text) > MAX_CHARACTERS:
-            raise self._wrong(f"it is longer than {MAX_CHARACTERS} characters", self.vocabulary.split)
+            raise self._make_error(f"it is longer than {MAX_CHARACTERS} characters", self.vocabulary.split)
         try:
             tree = ast.parse(self.text, mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             why = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
-            raise self._wrong(f"it cannot be read ({why})", self.vocabulary.example) from None
-        return self._number(tree.body) if number else self._truth(tree.body)
+            raise self._make_error(f"it cannot be read ({why})", self.vocabulary.example) from None
+        return self._compile_number(tree.body) if number else self._compile_truth(tree.body)
 
-    def _wrong(self, why: str, hint: str) -> TdbgError:
+    def _make_error(self, why: str, hint: str) -> TdbgError:
         shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
         return TdbgError(f"condition {shown!r}: {why}", hint)
 
-    def _source(self, node: ast.AST) -> str:
+    def _quote_source(self, node: ast.AST) -> str:
         return repr(ast.get_source_segment(self.text, node) or type(node).__name__)
 
-    def _count(self) -> None:
+    def _count_part(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise self._wrong("it has too many parts", self.vocabulary.split)
+            raise self._make_error("it has too many parts", self.vocabulary.split)
 
     # truths
 
-    def _truth(self, node: ast.expr) -> _Look:
-        self._count()
+    def _compile_truth(self, node: ast.expr) -> _Look:
+        self._count_part()
         match node:
             case ast.BoolOp(op=op, values=values):
-                return _joined(isinstance(op, ast.And), [self._truth(value) for value in values])
+                return _join_truths(isinstance(op, ast.And), [self._compile_truth(value) for value in values])
             case ast.UnaryOp(op=ast.Not(), operand=inner):
-                look = self._truth(inner)
+                look = self._compile_truth(inner)
                 return lambda facts: None if (value := look(facts)) is None else not value
             case ast.Compare():
-                return self._comparison(node)
+                return self._compile_comparison(node)
             case ast.Call(func=ast.Name(id=name)) if name in _TESTS:
-                return self._test(_TESTS[name], node)
+                return self._compile_test(_TESTS[name], node)
             case ast.Constant(value=bool(value)):
                 return lambda facts: value
             case ast.Name(id=name) if name in self.vocabulary.truths:
                 self.names[name] = None
                 value_of = self.vocabulary.value
                 return lambda facts: value_of(name, facts)
-        self._number(node)  # says what is wrong with it, if it is no number either
-        what = f"{self._source(node)} is a number, neither true nor false"
-        raise self._wrong(what, f"compare it, such as: {self.vocabulary.sample} > 10")
+        self._compile_number(node)  # says what is wrong with it, if it is no number either
+        what = f"{self._quote_source(node)} is a number, neither true nor false"
+        raise self._make_error(what, f"compare it, such as: {self.vocabulary.sample} > 10")
 
-    def _comparison(self, node: ast.Compare) -> _Look:
+    def _compile_comparison(self, node: ast.Compare) -> _Look:
         operands = [node.left, *node.comparators]
         names = {operand.id for operand in operands if isinstance(operand, ast.Name)}
         if "nan" in names & self.vocabulary.words.keys():
-            raise self._wrong("a comparison with nan is always false", f"write isnan({self.vocabulary.sample})")
-        looks = [self._number(operand) for operand in operands]
+            raise self._make_error("a comparison with nan is always false", f"write isnan({self.vocabulary.sample})")
+        looks = [self._compile_number(operand) for operand in operands]
         pairs: list[_Look] = []
         for op, left, right in zip(node.ops, looks, looks[1:], strict=False):
             compare = _COMPARE.get(type(op))
             if compare is None:
-                raise self._wrong(f"{self._source(node)} uses an unknown comparison", "use < <= > >= == !=")
-            pairs.append(_of_both(compare, left, right))
-        return pairs[0] if len(pairs) == 1 else _joined(True, pairs)
+                raise self._make_error(f"{self._quote_source(node)} uses an unknown comparison", "use < <= > >= == !=")
+            pairs.append(_apply_to_both(compare, left, right))
+        return pairs[0] if len(pairs) == 1 else _join_truths(True, pairs)
 
-    def _test(self, test: Callable[[float], bool], call: ast.Call) -> _Look:
-        look = self._number(self._argument(call))
+    def _compile_test(self, test: Callable[[float], bool], call: ast.Call) -> _Look:
+        look = self._compile_number(self._get_argument(call))
         return lambda facts: None if (value := look(facts)) is None else test(value)
 
-    def _argument(self, call: ast.Call) -> ast.expr:
+    def _get_argument(self, call: ast.Call) -> ast.expr:
         if len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
             calls = " or ".join(f"{name}({self.vocabulary.sample})" for name in self.vocabulary.functions[:2])
-            raise self._wrong(f"{self._source(call)} takes one number", f"write it such as {calls}")
+            raise self._make_error(f"{self._quote_source(call)} takes one number", f"write it such as {calls}")
         return call.args[0]
 
     # numbers
 
-    def _number(self, node: ast.expr) -> _Look:
-        self._count()
+    def _compile_number(self, node: ast.expr) -> _Look:
+        self._count_part()
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-                constant = self._constant(value)
+                constant = self._convert_constant(value)
                 return lambda facts: constant
             case ast.BinOp(op=op, left=left, right=right) if type(op) in _ARITHMETIC:
-                return _of_both(_ARITHMETIC[type(op)], self._number(left), self._number(right))
+                return _apply_to_both(_ARITHMETIC[type(op)], self._compile_number(left), self._compile_number(right))
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=inner):
-                look = self._number(inner)
-                return _of_one(operator.neg if isinstance(sign, ast.USub) else operator.pos, look)
+                look = self._compile_number(inner)
+                return _apply_to_one(operator.neg if isinstance(sign, ast.USub) else operator.pos, look)
             case ast.Call(func=ast.Name(id="abs")):
-                return _of_one(abs, self._number(self._argument(node)))
+                return _apply_to_one(abs, self._compile_number(self._get_argument(node)))
             case ast.Call(func=ast.Name(id="median")) if "median" in self.vocabulary.functions:
-                return self._median(node)
+                return self._compile_median(node)
             case ast.Name(id=name) if name in self.vocabulary.words:
                 word = self.vocabulary.words[name]
                 return lambda facts: word
-        name, value_of = self._name(node), self.vocabulary.value
+        name, value_of = self._resolve_name(node), self.vocabulary.value
         return lambda facts: value_of(name, facts)
 
-    def _constant(self, value: float) -> float:
+    def _convert_constant(self, value: float) -> float:
         try:
             return float(value)
         except OverflowError:
-            raise self._wrong("a number in it is too large", "write inf for what is larger than any number") from None
+            raise self._make_error(
+                "a number in it is too large", "write inf for what is larger than any number"
+            ) from None
 
-    def _median(self, call: ast.Call) -> _Look:
-        window = self.medians.setdefault(self._name(self._argument(call)), Window())
+    def _compile_median(self, call: ast.Call) -> _Look:
+        window = self.medians.setdefault(self._resolve_name(self._get_argument(call)), Window())
         return lambda facts: window.median if len(window) >= MEDIAN_RECORDS else None
 
-    def _name(self, node: ast.expr) -> str:
+    def _resolve_name(self, node: ast.expr) -> str:
         """A number by its name: of a step a field of the record, ``lr``, or a metric of the user's."""
         known = self.vocabulary
         match node:
@@ -297,26 +299,28 @@ class _Reader:
             ):
                 found = f"{family}.{name}"
             case ast.Name(id=name):
-                raise self._unknown(name, (*known.numbers, *known.truths, *known.words))
+                raise self._make_unknown_error(name, (*known.numbers, *known.truths, *known.words))
             case ast.Call(func=ast.Name(id=name)) if name not in known.functions:
-                raise self._unknown(name, known.functions)
+                raise self._make_unknown_error(name, known.functions)
             case _:
-                raise self._wrong(f"{self._source(node)} cannot be used in a condition", known.example)
+                raise self._make_error(f"{self._quote_source(node)} cannot be used in a condition", known.example)
         self.names[found] = None
         return found
 
-    def _unknown(self, name: str, known: Sequence[str]) -> TdbgError:
+    def _make_unknown_error(self, name: str, known: Sequence[str]) -> TdbgError:
         if name == self.vocabulary.family:
-            return self._wrong(f"{name} alone is no number", f'name one: {name}.NAME, or {name}["any name"]')
+            return self._make_error(f"{name} alone is no number", f'name one: {name}.NAME, or {name}["any name"]')
         if name in self.vocabulary.truths:
-            return self._wrong(f"{name} is true or false, not a number", f"write {name}, or not {name}")
-        return self._wrong(f"nothing is named {name!r}", suggest(name, known, f"known names: {', '.join(known)}"))
+            return self._make_error(f"{name} is true or false, not a number", f"write {name}, or not {name}")
+        return self._make_error(
+            f"nothing is named {name!r}", suggest_name(name, known, f"known names: {', '.join(known)}")
+        )
 
 
-def _joined(every: bool, looks: list[_Look]) -> _Look:
+def _join_truths(every: bool, looks: list[_Look]) -> _Look:
     """``and`` and ``or`` of truths some of which may be unknown."""
 
-    def look(facts: _Facts) -> Value:
+    def evaluate_truths(facts: _Facts) -> Value:
         answer: Value = every
         for part in looks:
             value = part(facts)
@@ -325,15 +329,15 @@ def _joined(every: bool, looks: list[_Look]) -> _Look:
             answer = None if value is None else answer
         return answer
 
-    return look
+    return evaluate_truths
 
 
-def _of_one(apply: Callable[[float], float], inner: _Look) -> _Look:
+def _apply_to_one(apply: Callable[[float], float], inner: _Look) -> _Look:
     return lambda facts: None if (value := inner(facts)) is None else apply(value)
 
 
-def _of_both(apply: Callable[[float, float], float], left: _Look, right: _Look) -> _Look:
-    def look(facts: _Facts) -> Value:
+def _apply_to_both(apply: Callable[[float, float], float], left: _Look, right: _Look) -> _Look:
+    def evaluate_operands(facts: _Facts) -> Value:
         a, b = left(facts), right(facts)
         if a is None or b is None:
             return None
@@ -342,7 +346,7 @@ def _of_both(apply: Callable[[float, float], float], left: _Look, right: _Look) 
         except ZeroDivisionError:
             return None
 
-    return look
+    return evaluate_operands
 
 
 class Action(NamedTuple):
@@ -356,7 +360,7 @@ class Action(NamedTuple):
     stop: bool = False  # have the supervisor end the command
 
     @property
-    def switches(self) -> bool:
+    def has_switches(self) -> bool:
         """True if level or flags change."""
         return bool(self.level or self.flags)
 
@@ -371,45 +375,45 @@ def parse_action(text: str) -> Action:
     for part in (part.strip() for part in text[: MAX_CHARACTERS + 1].split(",")):
         match = re.fullmatch(r"(\S*?)(?:\s+for\s+(\d{1,9})(?:\s+steps?)?)?", part)
         name, equals, value = (match[1] if match else part).partition("=")
-        if match is None or len(text) > MAX_CHARACTERS or not _take_part(found, name.strip(), equals, value.strip()):
-            raise _no_action(text, part)
+        if match is None or len(text) > MAX_CHARACTERS or not _parse_part(found, name.strip(), equals, value.strip()):
+            raise _make_action_error(text, part)
         if match[2]:
             lengths.add(int(match[2]))
     action = Action(text.strip(), **found)
     if len(lengths) > 1 or lengths == {0}:
         raise TdbgError(f"action {text!r} needs one number of steps, above 0", "write: level=extreme for 20")
-    if lengths and not action.switches:
+    if lengths and not action.has_switches:
         raise TdbgError(
             f"action {text!r}: only a level or a flag can hold for some steps", "write: level=extreme for 20"
         )
     return Action(text.strip(), **found, for_steps=max(lengths, default=0))
 
 
-def _take_part(found: dict[str, Any], name: str, equals: str, value: str) -> bool:
+def _parse_part(found: dict[str, Any], name: str, equals: str, value: str) -> bool:
     """One part of an action; False if it is none."""
     if not equals:
         if name in ("dump", "stop"):
             found[name] = True
         return name in ("dump", "stop")
     if name == "level":
-        found["level"] = _level(value)
+        found["level"] = _parse_level(value)
     elif name == "flag":
         found["flags"].update(flag_table.parse(value))
     return name in ("level", "flag")
 
 
-def _level(word: str) -> str:
+def _parse_level(word: str) -> str:
     levels = [level for level in flag_table.LEVELS if level != "off"]  # nothing would be left to end it
     if word.lower() in levels:
         return word.lower()
-    hint = suggest(word, levels, f"choose from: {', '.join(levels)}")
+    hint = suggest_name(word, levels, f"choose from: {', '.join(levels)}")
     raise TdbgError(f"an action cannot set the level {word!r}", hint)
 
 
-def _no_action(text: str, part: str) -> TdbgError:
+def _make_action_error(text: str, part: str) -> TdbgError:
     words = ("level=extreme", "flag=MEMORY", "dump", "stop")
     name, known = part.partition("=")[0], [word.partition("=")[0] for word in words]
-    hint = "" if name in known else suggest(name, known, "")
+    hint = "" if name in known else suggest_name(name, known, "")
     shown = text if len(text) <= 80 else f"{text[:77]}..."
     return TdbgError(
         f"action {shown!r}: {part[:80]!r} is nothing that can be done",
@@ -436,7 +440,7 @@ def check_pairs(when: Sequence[str], then: Sequence[str]) -> None:
         )
 
 
-def pairs(when: Sequence[str], then: Sequence[str]) -> list[tuple[Condition, Action]]:
+def parse_pairs(when: Sequence[str], then: Sequence[str]) -> list[tuple[Condition, Action]]:
     """Each condition with its action; one that has none of its own dumps."""
     check_pairs(when, then)
     return [(Condition(text), parse_action(what)) for text, what in zip_longest(when, then, fillvalue=DUMP)]

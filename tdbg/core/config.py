@@ -14,8 +14,8 @@ from tdbg.core import flags as flag_table
 from tdbg.core import sink_files
 from tdbg.core.capture import PHASES, Epochs, check_spec
 from tdbg.core.conditions import check_action, check_condition, check_pairs
-from tdbg.core.config_files import Source, is_trusted, pyproject_sources, say_once, user_source, yaml_source
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.config_files import Source, is_trusted, print_message_once, pyproject_sources, user_source, yaml_source
+from tdbg.core.errors import TdbgError, suggest_name
 from tdbg.core.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.core.ranges import parse_ranges
 from tdbg.core.redaction import MARK, redact_argv
@@ -38,7 +38,9 @@ ACT = "act"  # names a command, a URL, an upload, a module or a class: makes tdb
 SETTING_KINDS = (LOCAL, PLACE, ACT)
 
 
-def setting(kind: str, text: str, default: object = None, *, factory: Callable[[], object] | None = None) -> Any:
+def declare_setting(
+    kind: str, text: str, default: object = None, *, factory: Callable[[], object] | None = None
+) -> Any:
     """A dataclass field with its kind and help line; the CLI, doctor and docs read them."""
     about = {"kind": kind, "help": text}
     if factory is not None:
@@ -50,78 +52,92 @@ def setting(kind: str, text: str, default: object = None, *, factory: Callable[[
 class Settings:
     """Everything `tdbg run` can be asked for. Field names are the keys of every source."""
 
-    flags: dict[str, flag_table.Value] = setting(LOCAL, "debug flags: name -> true, false or text", factory=dict)
-    flag_names: dict[str, str] = setting(LOCAL, "flags that were asked for by another name: flag -> name", factory=dict)
-    level: str = setting(LOCAL, "how much is recorded: off, basic, advanced or extreme", "basic")
-    inject: str = setting(LOCAL, "how flags reach the program's config", "auto")
-    max_overhead: float | None = setting(LOCAL, "share of the wall time tdbg may cost, in percent")
-    allowance: float = setting(
+    flags: dict[str, flag_table.Value] = declare_setting(
+        LOCAL, "debug flags: name -> true, false or text", factory=dict
+    )
+    flag_names: dict[str, str] = declare_setting(
+        LOCAL, "flags that were asked for by another name: flag -> name", factory=dict
+    )
+    level: str = declare_setting(LOCAL, "how much is recorded: off, basic, advanced or extreme", "basic")
+    inject: str = declare_setting(LOCAL, "how flags reach the program's config", "auto")
+    max_overhead: float | None = declare_setting(LOCAL, "share of the wall time tdbg may cost, in percent")
+    allowance: float = declare_setting(
         LOCAL, "seconds of tdbg's own time for the opening inspection, besides the budget; 0: none", 1.0
     )
-    run_dir: str = setting(PLACE, "the run directory", "")
-    name: str = setting(LOCAL, "the last part of the run directory's name", "")
-    share: bool = setting(PLACE, "let other users of this machine read the run directory", False)
-    tee: bool = setting(LOCAL, "keep a copy of stdout and stderr in the run directory", False)
-    stop_on: list[str] = setting(
+    run_dir: str = declare_setting(PLACE, "the run directory", "")
+    name: str = declare_setting(LOCAL, "the last part of the run directory's name", "")
+    share: bool = declare_setting(PLACE, "let other users of this machine read the run directory", False)
+    tee: bool = declare_setting(LOCAL, "keep a copy of stdout and stderr in the run directory", False)
+    stop_on: list[str] = declare_setting(
         LOCAL, "stop the run at the first finding with one of these codes or severities", factory=list
     )
-    stop_before_update: bool = setting(LOCAL, "stop before the optimizer uses a non-finite gradient", False)
-    fail_on: str = setting(LOCAL, "turn exit code 0 into 1 when there is a finding of this severity", "never")
-    strict_flags: bool = setting(
+    stop_before_update: bool = declare_setting(LOCAL, "stop before the optimizer uses a non-finite gradient", False)
+    fail_on: str = declare_setting(LOCAL, "turn exit code 0 into 1 when there is a finding of this severity", "never")
+    strict_flags: bool = declare_setting(
         LOCAL, "a flag that the program's config rejects ends the rank with exit code 2", False
     )
-    baseline: int = setting(LOCAL, "alternate blocks of N steps with tdbg off and on and report the ratio", 0)
-    records: bool = setting(LOCAL, "keep the program's own log records with the flags that guard them", True)
-    flag_functions: list[str] = setting(
+    baseline: int = declare_setting(LOCAL, "alternate blocks of N steps with tdbg off and on and report the ratio", 0)
+    records: bool = declare_setting(LOCAL, "keep the program's own log records with the flags that guard them", True)
+    flag_functions: list[str] = declare_setting(
         LOCAL, "functions of the program that are asked for a flag by name", factory=lambda: ["check_debug_flag"]
     )
-    forbid_flags: bool = setting(
+    forbid_flags: bool = declare_setting(
         LOCAL, "refuse to start while a debug flag is on, also in the program's own configuration", False
     )
-    log_level: str = setting(LOCAL, "level of the program's own console log", "")
-    disk_budget: str = setting(LOCAL, "bytes a rank may write, such as 500MB", "1GB")
-    quiet: bool = setting(LOCAL, "say nothing but errors and the verdict's first line", False)
-    progress_every: float = setting(LOCAL, "seconds between progress lines where there is no live line", 30.0)
-    step_optimizer: str = setting(LOCAL, "class name of the optimizer whose step counts, if not the first", "")
-    keep_steps: int = setting(LOCAL, "step records kept for the report of a bad step", 16)
-    every: int = setting(LOCAL, "flags and levels look at every Nth step; 0: as often as the budget allows", 0)
-    steps: str = setting(LOCAL, "flags and levels look at these steps only, such as 100:200,500", "")
-    ranks: str = setting(LOCAL, "flags and levels look on these ranks only, such as 0,3-5", "")
-    thresholds: dict[str, float] = setting(LOCAL, "bounds of probes and rules: FLAG.name -> number", factory=dict)
-    capture: list[str] = setting(
+    log_level: str = declare_setting(LOCAL, "level of the program's own console log", "")
+    disk_budget: str = declare_setting(LOCAL, "bytes a rank may write, such as 500MB", "1GB")
+    quiet: bool = declare_setting(LOCAL, "say nothing but errors and the verdict's first line", False)
+    progress_every: float = declare_setting(LOCAL, "seconds between progress lines where there is no live line", 30.0)
+    step_optimizer: str = declare_setting(LOCAL, "class name of the optimizer whose step counts, if not the first", "")
+    keep_steps: int = declare_setting(LOCAL, "step records kept for the report of a bad step", 16)
+    every: int = declare_setting(LOCAL, "flags and levels look at every Nth step; 0: as often as the budget allows", 0)
+    steps: str = declare_setting(LOCAL, "flags and levels look at these steps only, such as 100:200,500", "")
+    ranks: str = declare_setting(LOCAL, "flags and levels look on these ranks only, such as 0,3-5", "")
+    thresholds: dict[str, float] = declare_setting(
+        LOCAL, "bounds of probes and rules: FLAG.name -> number", factory=dict
+    )
+    capture: list[str] = declare_setting(
         LOCAL, "layers whose tensors are kept: 'layers.*.attn:output,input,grad'", factory=list
     )
-    capture_stats: bool = setting(LOCAL, "keep figures of captured tensors instead of the tensors", False)
-    capture_every: int = setting(LOCAL, "capture every Nth step", 1)
-    capture_steps: str = setting(LOCAL, "capture these steps only, such as 100:200,500", "")
-    capture_epochs: str = setting(LOCAL, "capture these epochs only: every Nth and the last, latest, or all", "")
-    capture_phase: list[str] = setting(LOCAL, "capture in these phases only: train, val, eval", factory=list)
-    capture_on: list[str] = setting(
+    capture_stats: bool = declare_setting(LOCAL, "keep figures of captured tensors instead of the tensors", False)
+    capture_every: int = declare_setting(LOCAL, "capture every Nth step", 1)
+    capture_steps: str = declare_setting(LOCAL, "capture these steps only, such as 100:200,500", "")
+    capture_epochs: str = declare_setting(
+        LOCAL, "capture these epochs only: every Nth and the last, latest, or all", ""
+    )
+    capture_phase: list[str] = declare_setting(LOCAL, "capture in these phases only: train, val, eval", factory=list)
+    capture_on: list[str] = declare_setting(
         LOCAL, "capture from the first finding with one of these codes or severities", factory=list
     )
-    capture_budget: str = setting(LOCAL, "bytes a rank may capture, such as 2GB", "2GB")
-    capture_policy: str = setting(LOCAL, "where the disk is too slow: block, drop or sample", "block")
-    capture_upload: str = setting(ACT, "a URL that sealed pages are copied to, such as s3://bucket/runs", "")
-    profile_kind: str = setting(LOCAL, "what a profiler records: light, memory, shapes, stacks, flops or full", "light")
-    profile_wait: int = setting(LOCAL, "steps before each window in which a profiler rests", 1)
-    profile_warmup: int = setting(LOCAL, "steps before each window in which it is set up already", 1)
-    profile_active: int = setting(LOCAL, "steps of a window, all of them recorded", 3)
-    profile_repeat: int = setting(LOCAL, "how many windows are recorded; 0: until the end", 1)
-    profile_skip_first: int = setting(LOCAL, "steps before the first wait", 0)
-    profile_window: str = setting(LOCAL, "record these steps instead, such as 100:102,500:502", "")
-    profile_on: list[str] = setting(
+    capture_budget: str = declare_setting(LOCAL, "bytes a rank may capture, such as 2GB", "2GB")
+    capture_policy: str = declare_setting(LOCAL, "where the disk is too slow: block, drop or sample", "block")
+    capture_upload: str = declare_setting(ACT, "a URL that sealed pages are copied to, such as s3://bucket/runs", "")
+    profile_kind: str = declare_setting(
+        LOCAL, "what a profiler records: light, memory, shapes, stacks, flops or full", "light"
+    )
+    profile_wait: int = declare_setting(LOCAL, "steps before each window in which a profiler rests", 1)
+    profile_warmup: int = declare_setting(LOCAL, "steps before each window in which it is set up already", 1)
+    profile_active: int = declare_setting(LOCAL, "steps of a window, all of them recorded", 3)
+    profile_repeat: int = declare_setting(LOCAL, "how many windows are recorded; 0: until the end", 1)
+    profile_skip_first: int = declare_setting(LOCAL, "steps before the first wait", 0)
+    profile_window: str = declare_setting(LOCAL, "record these steps instead, such as 100:102,500:502", "")
+    profile_on: list[str] = declare_setting(
         LOCAL, "record a window after each finding with one of these codes or severities, and only then", factory=list
     )
-    on_finding: str = setting(ACT, "a command that is run once for each finding, which it reads as JSON from stdin", "")
-    notify: str = setting(ACT, "a URL that each finding and the verdict are sent to; it is kept secret", "")
-    to: list[str] = setting(
+    on_finding: str = declare_setting(
+        ACT, "a command that is run once for each finding, which it reads as JSON from stdin", ""
+    )
+    notify: str = declare_setting(ACT, "a URL that each finding and the verdict are sent to; it is kept secret", "")
+    to: list[str] = declare_setting(
         ACT, "sinks that step records, findings and the report are sent to, such as wandb, tensorboard", factory=list
     )
-    preflight: bool = setting(LOCAL, "test the model on the first batch, then end before the first update", False)
-    when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
-    then: list[str] = setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
+    preflight: bool = declare_setting(
+        LOCAL, "test the model on the first batch, then end before the first update", False
+    )
+    when: list[str] = declare_setting(LOCAL, "conditions over a step's record", factory=list)
+    then: list[str] = declare_setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
 
-    def threshold(self, name: str) -> float:
+    def get_threshold(self, name: str) -> float:
         """A bound of the flag table, such as ``GRADIENTS.explosion``: as set, or its default."""
         found = self.thresholds.get(name)
         return flag_table.thresholds()[name].default if found is None else found
@@ -175,17 +191,17 @@ class Selection:
         self._ranks = parse_ranges("ranks", ranks, "-")
 
     @classmethod
-    def of(cls, settings: Settings) -> "Selection":
+    def from_settings(cls, settings: Settings) -> "Selection":
         """The selection that the settings ask for."""
         return cls(settings.every, settings.steps, settings.ranks)
 
-    def step(self, number: int) -> bool:
+    def is_step_selected(self, number: int) -> bool:
         """True if this step (from 1) is one to look at; of a range's steps every Nth from its first."""
         if not self._steps:
             return self.every == 1 or number % self.every == 0
         return any(low <= number <= high and (number - low) % self.every == 0 for low, high in self._steps)
 
-    def rank(self, number: int) -> bool:
+    def is_rank_selected(self, number: int) -> bool:
         """True if this rank is one to look on."""
         return not self._ranks or any(low <= number <= high for low, high in self._ranks)
 
@@ -199,27 +215,27 @@ def parse_bytes(text: str) -> int:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
-def _choice(options: Iterable[str]) -> Callable[[str, object], str]:
+def _make_choice_check(options: Iterable[str]) -> Callable[[str, object], str]:
     allowed = tuple(options)
 
-    def check(key: str, value: object) -> str:
+    def check_choice(key: str, value: object) -> str:
         for option in allowed:
             if str(value).lower() == option.lower():
                 return option
-        hint = f"{suggest(str(value), allowed, '')} choose from: {', '.join(filter(None, allowed))}".lstrip()
+        hint = f"{suggest_name(str(value), allowed, '')} choose from: {', '.join(filter(None, allowed))}".lstrip()
         raise TdbgError(f"{key} cannot be {value!r}", hint)
 
-    return check
+    return check_choice
 
 
-def _counting(key: str, value: object) -> int:
-    found = _whole(key, value)
+def _parse_count(key: str, value: object) -> int:
+    found = _parse_whole_number(key, value)
     if found < 1:
         raise TdbgError(f"{key} is a number from 1 on, not {found}", "write 1 or more")
     return found
 
 
-def _boolean(key: str, value: object) -> bool:
+def _parse_boolean(key: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     word = str(value).lower()
@@ -230,7 +246,7 @@ def _boolean(key: str, value: object) -> bool:
     raise TdbgError(f"{key} is yes or no, not {value!r}", "write true or false")
 
 
-def _whole(key: str, value: Any) -> int:
+def _parse_whole_number(key: str, value: Any) -> int:
     try:
         found = int(value)
     except (TypeError, ValueError):
@@ -240,7 +256,7 @@ def _whole(key: str, value: Any) -> int:
     return found
 
 
-def _share(key: str, value: object) -> float | None:
+def _parse_percentage(key: str, value: object) -> float | None:
     if value is None or value == "":
         return None
     try:
@@ -252,7 +268,7 @@ def _share(key: str, value: object) -> float | None:
     return found
 
 
-def _seconds(key: str, value: Any) -> float:
+def _parse_seconds(key: str, value: Any) -> float:
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -262,7 +278,7 @@ def _seconds(key: str, value: Any) -> float:
     return found
 
 
-def _allowance(key: str, value: Any) -> float:
+def _parse_allowance(key: str, value: Any) -> float:
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -272,58 +288,58 @@ def _allowance(key: str, value: Any) -> float:
     return found
 
 
-def _words(key: str, value: object) -> list[str]:
+def _parse_words(key: str, value: object) -> list[str]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple):
         raise TdbgError(f"{key} is a list of words, not {value!r}", f"write {key}=A,B")
     return [str(part).strip() for part in parts if str(part).strip()]
 
 
-def _windows(key: str, value: object) -> str:
-    text = _ranges(":")(key, value)
+def _validate_windows(key: str, value: object) -> str:
+    text = _make_range_check(":")(key, value)
     parse_windows(text, key)
     return text
 
 
-def _window_steps(key: str, value: object) -> int:
-    found = _counting(key, value)
+def _parse_window_steps(key: str, value: object) -> int:
+    found = _parse_count(key, value)
     if found > MAX_STEPS:
         raise TdbgError(f"{key}: {found} steps make a trace too large to open", f"write a few, and at most {MAX_STEPS}")
     return found
 
 
-def _size(key: str, value: object) -> str:
+def _validate_size(key: str, value: object) -> str:
     if not parse_bytes(str(value)):
         raise TdbgError(f"{key} is above 0, not {value!r}", "write a size above 0, such as 500MB")
     return str(value)
 
 
-def _ranges(joint: str) -> Callable[[str, object], str]:
-    def check(key: str, value: object) -> str:
+def _make_range_check(joint: str) -> Callable[[str, object], str]:
+    def check_ranges(key: str, value: object) -> str:
         text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         parse_ranges(key, text, joint)
         return text
 
-    return check
+    return check_ranges
 
 
-def _thresholds(key: str, value: object) -> dict[str, float]:
+def _parse_thresholds(key: str, value: object) -> dict[str, float]:
     if isinstance(value, Mapping):
-        value = [f"{name}={bound}" for name, bound in flatten(value).items()]
-    return dict(flag_table.threshold(word) for word in _words(key, value))
+        value = [f"{name}={bound}" for name, bound in flatten_tree(value).items()]
+    return dict(flag_table.threshold(word) for word in _parse_words(key, value))
 
 
-def _texts(check_one: Callable[[str], None]) -> Callable[[str, object], list[str]]:
-    def check(key: str, value: object) -> list[str]:
-        found = _list_of_texts(key, value)
+def _make_text_check(check_one: Callable[[str], None]) -> Callable[[str, object], list[str]]:
+    def check_texts(key: str, value: object) -> list[str]:
+        found = _parse_text_list(key, value)
         for text in found:
             check_one(text)
         return found
 
-    return check
+    return check_texts
 
 
-def _list_of_texts(key: str, value: object) -> list[str]:
+def _parse_text_list(key: str, value: object) -> list[str]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(item, str) and item.strip() for item in found):
         example = "layers.*.attn:output" if key == "capture" else "loss > 10"
@@ -331,13 +347,13 @@ def _list_of_texts(key: str, value: object) -> list[str]:
     return list(found)
 
 
-def flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+def flatten_tree(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """``{"LOSS": {"NULL_MASKING": True}}`` as ``{"LOSS.NULL_MASKING": True}``."""
     flat: dict[str, object] = {}
     for key, value in tree.items():
         name = f"{prefix}.{key}" if prefix else str(key)
         if isinstance(value, Mapping):
-            flat.update(flatten(value, name))
+            flat.update(flatten_tree(value, name))
         else:
             flat[name] = value
     return flat
@@ -347,7 +363,7 @@ def read_flags(value: object, known: Iterable[str] = ()) -> dict[str, flag_table
     """Flags from any source: ``"A,B=3"``, a list of such words, or a (nested) mapping."""
     if isinstance(value, Mapping):
         found: dict[str, flag_table.Value] = {}
-        for name, wanted in flatten(value).items():
+        for name, wanted in flatten_tree(value).items():
             setting = wanted if isinstance(wanted, bool) else str(wanted)
             found.update(dict.fromkeys(flag_table.expand(name, known), setting))
         return found
@@ -360,26 +376,26 @@ def read_flags(value: object, known: Iterable[str] = ()) -> dict[str, flag_table
 def flag_words(value: Any) -> list[str]:
     """The words of a source of flags, as they were typed; of a mapping its keys."""
     if isinstance(value, Mapping):
-        return list(flatten(value))
+        return list(flatten_tree(value))
     words = value.split(",") if isinstance(value, str) else value
     return [word for word in (str(part).strip() for part in words) if word]
 
 
-def _epochs(key: str, value: object) -> str:
+def _validate_epochs(key: str, value: object) -> str:
     Epochs.parse(str(value), key)
     return str(value).strip().lower()
 
 
-def _phases(key: str, value: object) -> list[str]:
-    return [_choice(PHASES)(key, word) for word in _words(key, value)]
+def _parse_phases(key: str, value: object) -> list[str]:
+    return [_make_choice_check(PHASES)(key, word) for word in _parse_words(key, value)]
 
 
-def _sinks(key: str, value: object) -> list[str]:
-    parts = value if isinstance(value, list | tuple) else _words(key, value)
-    return list(dict.fromkeys(_sink(key, part) for part in parts))
+def _parse_sinks(key: str, value: object) -> list[str]:
+    parts = value if isinstance(value, list | tuple) else _parse_words(key, value)
+    return list(dict.fromkeys(_parse_sink(key, part) for part in parts))
 
 
-def _sink(key: str, word: object) -> str:
+def _parse_sink(key: str, word: object) -> str:
     """The name of a sink. Which there are, the process that starts the run looks up: other packages add some."""
     if not isinstance(word, str):
         raise TdbgError(f"{key} is a list of words, and {word!r} is none", "write wandb, tensorboard or another sink")
@@ -387,7 +403,7 @@ def _sink(key: str, word: object) -> str:
     return name if name in (sink_files.WANDB, sink_files.TENSORBOARD) else word
 
 
-def _url(key: str, value: object) -> str:
+def _validate_url(key: str, value: object) -> str:
     if value:
         try:
             check_url(str(value))
@@ -396,7 +412,7 @@ def _url(key: str, value: object) -> str:
     return str(value)
 
 
-def _webhook(key: str, value: object) -> str:
+def _validate_webhook(key: str, value: object) -> str:
     if value != "":
         try:
             check_webhook(value if isinstance(value, str) else "")
@@ -405,7 +421,7 @@ def _webhook(key: str, value: object) -> str:
     return str(value)
 
 
-def _command(key: str, value: object) -> str:
+def _parse_command_line(key: str, value: object) -> str:
     """A command line; of a list of words the line that gives them."""
     words = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(word, str) for word in words):
@@ -426,60 +442,60 @@ def _command(key: str, value: object) -> str:
 
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
-    "level": _choice(LEVELS),
-    "inject": _choice(INJECTS),
-    "max_overhead": _share,
-    "allowance": _allowance,
+    "level": _make_choice_check(LEVELS),
+    "inject": _make_choice_check(INJECTS),
+    "max_overhead": _parse_percentage,
+    "allowance": _parse_allowance,
     "run_dir": lambda key, value: str(value),
     "name": lambda key, value: str(value),
-    "share": _boolean,
-    "tee": _boolean,
-    "stop_on": _words,
-    "stop_before_update": _boolean,
-    "fail_on": _choice(FAIL_ON),
-    "strict_flags": _boolean,
-    "records": _boolean,
-    "flag_functions": _words,
-    "baseline": _whole,
-    "forbid_flags": _boolean,
-    "log_level": _choice(("", *LOG_LEVELS)),
-    "disk_budget": _size,
-    "quiet": _boolean,
-    "progress_every": _seconds,
+    "share": _parse_boolean,
+    "tee": _parse_boolean,
+    "stop_on": _parse_words,
+    "stop_before_update": _parse_boolean,
+    "fail_on": _make_choice_check(FAIL_ON),
+    "strict_flags": _parse_boolean,
+    "records": _parse_boolean,
+    "flag_functions": _parse_words,
+    "baseline": _parse_whole_number,
+    "forbid_flags": _parse_boolean,
+    "log_level": _make_choice_check(("", *LOG_LEVELS)),
+    "disk_budget": _validate_size,
+    "quiet": _parse_boolean,
+    "progress_every": _parse_seconds,
     "step_optimizer": lambda key, value: str(value),
-    "keep_steps": _whole,
-    "every": _whole,
-    "steps": _ranges(":"),
-    "ranks": _ranges("-"),
-    "thresholds": _thresholds,
-    "capture": _texts(check_spec),
-    "capture_stats": _boolean,
-    "capture_every": _counting,
-    "capture_steps": _ranges(":"),
-    "capture_epochs": _epochs,
-    "capture_phase": _phases,
-    "capture_on": _words,
-    "capture_budget": _size,
-    "capture_policy": _choice(CAPTURE_POLICIES),
-    "capture_upload": _url,
-    "profile_kind": _choice(KINDS),
-    "profile_wait": _whole,
-    "profile_warmup": _whole,
-    "profile_active": _window_steps,
-    "profile_repeat": _whole,
-    "profile_skip_first": _whole,
-    "profile_window": _windows,
-    "profile_on": _words,
-    "on_finding": _command,
-    "notify": _webhook,
-    "to": _sinks,
-    "preflight": _boolean,
-    "when": _texts(check_condition),
-    "then": _texts(check_action),
+    "keep_steps": _parse_whole_number,
+    "every": _parse_whole_number,
+    "steps": _make_range_check(":"),
+    "ranks": _make_range_check("-"),
+    "thresholds": _parse_thresholds,
+    "capture": _make_text_check(check_spec),
+    "capture_stats": _parse_boolean,
+    "capture_every": _parse_count,
+    "capture_steps": _make_range_check(":"),
+    "capture_epochs": _validate_epochs,
+    "capture_phase": _parse_phases,
+    "capture_on": _parse_words,
+    "capture_budget": _validate_size,
+    "capture_policy": _make_choice_check(CAPTURE_POLICIES),
+    "capture_upload": _validate_url,
+    "profile_kind": _make_choice_check(KINDS),
+    "profile_wait": _parse_whole_number,
+    "profile_warmup": _parse_whole_number,
+    "profile_active": _parse_window_steps,
+    "profile_repeat": _parse_whole_number,
+    "profile_skip_first": _parse_whole_number,
+    "profile_window": _validate_windows,
+    "profile_on": _parse_words,
+    "on_finding": _parse_command_line,
+    "notify": _validate_webhook,
+    "to": _parse_sinks,
+    "preflight": _parse_boolean,
+    "when": _make_text_check(check_condition),
+    "then": _make_text_check(check_action),
 }
 
 
-def check(key: str, value: object, name: str = "") -> Any:
+def check_setting(key: str, value: object, name: str = "") -> Any:
     """One setting's value as `Settings` holds it; TdbgError says what it may be. name: what the message calls it."""
     return _CHECKS[key](name or key.replace("_", "-"), value)
 
@@ -495,7 +511,7 @@ def env_source(environ: Mapping[str, str]) -> list[Source]:
     return [Source("environment", values)] if values else []
 
 
-def resolve(
+def resolve_settings(
     options: Mapping[str, object],
     *,
     cwd: Path | None = None,
@@ -528,7 +544,7 @@ def resolve(
     settings = Settings()
     origin = {item.name: "default" for item in fields(Settings)}
     for source in sources:
-        _apply(settings, origin, source, tuple(known_flags))
+        _apply_source(settings, origin, source, tuple(known_flags))
     check_pairs(settings.when, settings.then)
     _check_capture(settings, origin)
     _check_profile(settings, origin)
@@ -536,7 +552,7 @@ def resolve(
     return settings, origin
 
 
-def _setting_of(key: str) -> str:
+def _resolve_setting_name(key: str) -> str:
     """The setting that a key of a source means."""
     return {"DEBUG": "flags"}.get(key, key.replace("-", "_"))
 
@@ -545,13 +561,13 @@ def _drop_untrusted(source: Source) -> None:
     """Take out of a stranger's configuration file what makes tdbg run, send or load, or says where it writes."""
     if source.folder is None:
         return
-    acting = [key for key in source.values if KIND_OF.get(_setting_of(key), LOCAL) != LOCAL]
+    acting = [key for key in source.values if KIND_OF.get(_resolve_setting_name(key), LOCAL) != LOCAL]
     if not acting or is_trusted(source.folder):
         return
     for key in acting:
         del source.values[key]
         text = f"{source.name}: {key} is ignored: a configuration file may not set it unless you allow its folder once"
-        say_once(f"{text}: tdbg trust {shlex.quote(str(source.folder.absolute()))}")
+        print_message_once(f"{text}: tdbg trust {shlex.quote(str(source.folder.absolute()))}")
 
 
 def _check_capture(settings: Settings, origin: Mapping[str, str]) -> None:
@@ -618,13 +634,13 @@ def _profile_option(key: str) -> str:
 _CYCLE = ("profile_wait", "profile_active", "profile_repeat", "profile_skip_first")
 
 
-def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tuple[str, ...]) -> None:
+def _apply_source(settings: Settings, origin: dict[str, str], source: Source, known: tuple[str, ...]) -> None:
     for raw_key, value in sorted(source.values.items(), key=lambda item: item[0] != "preset"):  # flags refine a preset
-        key = _setting_of(raw_key)
+        key = _resolve_setting_name(raw_key)
         key = OTHER_NAMES.get(key, key)
         try:
             if key == "preset":
-                names = _words("preset", value)
+                names = _parse_words("preset", value)
                 settings.flags.update({name: True for word in names for name in flag_table.preset(word)})
                 origin["flags"] = source.name
             elif key == "flags":
@@ -632,11 +648,11 @@ def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tu
                 settings.flag_names.update(flag_table.typed_names(flag_words(value), known))
                 origin["flags"] = source.name
             elif key == "thresholds":
-                settings.thresholds.update(check(key, value))
+                settings.thresholds.update(check_setting(key, value))
                 origin[key] = source.name
             elif key in _CHECKS:
                 typed = source.name == "option" and key.startswith("profile_")
-                setattr(settings, key, check(key, value, _profile_option(key) if typed else ""))
+                setattr(settings, key, check_setting(key, value, _profile_option(key) if typed else ""))
                 origin[key] = source.name
             else:
                 raise TdbgError(
@@ -661,7 +677,9 @@ def flags_from_env(text: str) -> dict[str, flag_table.Value]:
     return read_flags(text)
 
 
-def unblotted_flags(flags: Mapping[str, flag_table.Value], environ: Mapping[str, str]) -> dict[str, flag_table.Value]:
+def restore_masked_flags(
+    flags: Mapping[str, flag_table.Value], environ: Mapping[str, str]
+) -> dict[str, flag_table.Value]:
     """The flags that run.json shows, with those values that it has masked as the environment has them."""
     if MARK not in flags.values():
         return dict(flags)

@@ -1,7 +1,7 @@
 """Which configuration files count, and for what: files are read as their owner's, and only trusted ones act.
 
 A ``pyproject.toml`` or ``tdbg.yaml`` comes with a cloned repository, so it belongs to whoever cloned it and says what
-a stranger wrote. Two checks follow. A file that somebody else may change is not read (`read_own`). Options that run,
+a stranger wrote. Two checks follow. A file that somebody else may change is not read (`read_owned_file`). Options that run,
 send or load something, or name where tdbg writes, count only from the command line, the environment, the user's own
 folder (`user_folder`), or a folder that the user has allowed once with ``tdbg trust`` (`is_trusted`).
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.ownership import TRUST, describe_risk, describe_writers, is_below, is_exempt
 
 MAX_BYTES = 4_000_000
@@ -36,7 +36,7 @@ def pyproject_sources(start: Path, profile: str = "") -> list[Source]:
     """``[tool.tdbg]`` of the nearest pyproject.toml at or above ``start``; then the named profile, if asked."""
     for folder in (start, *start.parents):
         path = folder / "pyproject.toml"
-        data = read_own(path, quiet_without=MARK)
+        data = read_owned_file(path, quiet_without=MARK)
         if data is None:
             continue
         table = _parse_toml(path, data).get("tool", {}).get("tdbg", {})
@@ -68,7 +68,7 @@ def _sources_of_table(path: Path, table: Mapping[str, Any], profile: str, folder
 def yaml_source(start: Path) -> list[Source]:
     """``tdbg.yaml`` of the current folder, read with yacs (so values have their YAML types)."""
     path = start / "tdbg.yaml"
-    data = read_own(path)
+    data = read_owned_file(path)
     if data is None:
         return []
     import yaml
@@ -90,7 +90,7 @@ def user_source() -> list[Source]:
     if folder is None:
         return []
     path = folder / USER_FILE
-    data = read_own(path, of_user=True)
+    data = read_owned_file(path, of_user=True)
     return [] if data is None else _sources_of_table(path, _parse_toml(path, data), "", None)
 
 
@@ -111,7 +111,7 @@ def _parse_toml(path: Path, data: bytes) -> dict[str, Any]:
         raise TdbgError(f"cannot read {path}: {error}", "correct its TOML syntax, or move the file away") from None
 
 
-def read_own(path: Path, quiet_without: bytes = b"", *, of_user: bool = False) -> bytes | None:
+def read_owned_file(path: Path, quiet_without: bytes = b"", *, of_user: bool = False) -> bytes | None:
     """What a configuration file holds; None if there is none, or if somebody else may change it: one line says that.
 
     quiet_without: a file without these bytes is passed over without the line.
@@ -125,7 +125,7 @@ def read_own(path: Path, quiet_without: bytes = b"", *, of_user: bool = False) -
     except OSError as error:
         risk = _risk_of_unreadable(path)
         if risk:
-            say_once(f"{path} is not read: {risk}")
+            print_message_once(f"{path} is not read: {risk}")
             return None
         raise TdbgError(
             f"cannot read {path}: {error.strerror}", f"make it readable: chmod u+r {path}; or move it away"
@@ -144,7 +144,7 @@ def read_own(path: Path, quiet_without: bytes = b"", *, of_user: bool = False) -
     if not risk:
         return data
     if quiet_without in data:
-        say_once(f"{path} is not read: {risk}; if you trust it, set {TRUST}={path.absolute()}")
+        print_message_once(f"{path} is not read: {risk}; if you trust it, set {TRUST}={path.absolute()}")
     return None
 
 
@@ -169,11 +169,11 @@ def _risk_of_unreadable(path: Path) -> str:
         return "its folder is closed to you"
 
 
-def say_once(text: str) -> None:
+def print_message_once(text: str) -> None:
     """Say a line; settings may be resolved twice for one command."""
     if text not in _said:
         _said.add(text)
-        say(text)
+        print_messages(text)
 
 
 # folders that the user has allowed once
@@ -212,14 +212,14 @@ def _owner_of(path: str) -> int:
 def load_trusted() -> list[Trusted]:
     """The folders allowed by this user; none where the list itself may be changed by others."""
     folder = user_folder()
-    data = None if folder is None else read_own(folder / TRUSTED_FILE, of_user=True)
+    data = None if folder is None else read_owned_file(folder / TRUSTED_FILE, of_user=True)
     if data is None:
         return []
     try:
         kept = json.loads(data)["folders"]
         return [Trusted(str(entry["path"]), int(entry["owner"])) for entry in kept]
     except (ValueError, KeyError, TypeError, RecursionError):
-        say_once(f"{folder}/{TRUSTED_FILE} is damaged and not read: `tdbg trust DIR` writes it anew")
+        print_message_once(f"{folder}/{TRUSTED_FILE} is damaged and not read: `tdbg trust DIR` writes it anew")
         return []
 
 
@@ -238,7 +238,7 @@ def add_trusted(folder: Path) -> Trusted:
     if writers:
         raise TdbgError(f"cannot trust {folder}: {writers}", f"take that away first: chmod go-w {real}")
     added = Trusted(real, found.st_uid)
-    _store([*(record for record in load_trusted() if record.path != real), added])
+    _write_trusted([*(record for record in load_trusted() if record.path != real), added])
     return added
 
 
@@ -249,11 +249,11 @@ def remove_trusted(folder: Path) -> bool:
     kept = [record for record in before if record.path not in named]
     if len(kept) == len(before):
         return False
-    _store(kept)
+    _write_trusted(kept)
     return True
 
 
-def _store(records: list[Trusted]) -> None:
+def _write_trusted(records: list[Trusted]) -> None:
     """Replace the list in one step, readable by the user alone."""
     import tempfile
 

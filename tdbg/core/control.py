@@ -36,7 +36,7 @@ class Request:
     why: str = ""  # who asks for that: control (or empty), finding
 
 
-def read(path: Path) -> list[Request]:
+def read_requests(path: Path) -> list[Request]:
     """The requests of a control.json in the order of their numbers; none if there is no file.
 
     Raises TdbgError for a file that does not hold requests: a rank then keeps to what it has. OSError passes.
@@ -47,19 +47,19 @@ def read(path: Path) -> list[Request]:
         kept = data["requests"] if isinstance(data, dict) else None
         if not isinstance(kept, list):
             raise ValueError("it holds no list of requests")
-        return sorted(map(_request, kept), key=lambda request: request.number)
+        return sorted(map(_parse_request, kept), key=lambda request: request.number)
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # JSON errors are ValueErrors
         raise TdbgError(f"cannot read {path}: {error}", "remove the file; `tdbg control` writes a new one") from None
 
 
-def write(path: Path, requests: list[Request]) -> None:
+def write_requests(path: Path, requests: list[Request]) -> None:
     """Replace the file; only the last requests are kept."""
     write_json(path, {"version": VERSION, "requests": [asdict(request) for request in requests[-KEPT:]]})
 
 
-def _request(data: object) -> Request:
+def _parse_request(data: object) -> Request:
     if not isinstance(data, Mapping):
         raise ValueError("a request is not a table")
     known = {item.name for item in fields(Request)}

@@ -73,7 +73,7 @@ class ValueBuckets:
             values[:], steps[:] = array("d", [values[at] for at in kept]), array("q", [steps[at] for at in kept])
         self._size *= 2
 
-    def extremes(self) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
+    def iter_extremes(self) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
         """Step and value of the least and of the most of each bucket, in order."""
         lows, highs = zip(self._low_steps, self._lows, strict=True), zip(self._high_steps, self._highs, strict=True)
         return zip(lows, highs, strict=True)
@@ -98,7 +98,7 @@ class CurvePoints(ValueBuckets):
         self._non_finite: list[tuple[int, int, int, str]] = []
         self._last_is_finite = True
 
-    def add(self, step: int, value: Number | None) -> None:
+    def add_point(self, step: int, value: Number | None) -> None:
         """The next value; None for a record without one. What is no number is passed over. Cost: about 1 us."""
         if type(step) is not int or not -MAX_STEP < step < MAX_STEP:
             return
@@ -148,7 +148,7 @@ class CurvePoints(ValueBuckets):
 
     def as_data(self, name: str) -> CurveData:
         """The curve as plain data, in the order of steps."""
-        points = {*self._kept, *(point for bucket in self.extremes() for point in bucket)}
+        points = {*self._kept, *(point for bucket in self.iter_extremes() for point in bucket)}
         if self._last_step is not None:
             points.add((self._last_step, self._last_value))
         ordered: list[tuple[int, int, float | None]] = [(step, 1, value) for step, value in points]
@@ -185,7 +185,7 @@ class ValueBand:
         most = max(last_step, 0) // self._steps_each + 1
         self._lows, self._highs = array("d", [math.inf]) * most, array("d", [-math.inf]) * most
 
-    def add(self, step: int, value: Number | None) -> None:
+    def add_point(self, step: int, value: Number | None) -> None:
         """A value of any of the curves; what is no finite number is passed over."""
         if (type(value) is float or type(value) is int) and math.isfinite(value) and type(step) is int:
             at = min(max(step, 0) // self._steps_each, len(self._lows) - 1)

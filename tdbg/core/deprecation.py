@@ -21,13 +21,13 @@ def renamed_method(old: str, method: Method) -> Method:
     new = method.__name__
 
     @functools.wraps(method)
-    def call(self: object, /, *args: object, **kwargs: object) -> object:
+    def call_new_method(self: object, /, *args: object, **kwargs: object) -> object:
         warn_renamed(type(self).__name__, old, new)
-        return _implementation(type(self), old, new)(self, *args, **kwargs)
+        return _find_implementation(type(self), old, new)(self, *args, **kwargs)
 
-    call.__name__ = old
-    call.__isabstractmethod__ = False  # type: ignore[attr-defined]
-    return cast("Method", call)
+    call_new_method.__name__ = old
+    call_new_method.__isabstractmethod__ = False  # type: ignore[attr-defined]
+    return cast("Method", call_new_method)
 
 
 def adopt_old_names(cls: type, renames: Mapping[str, str]) -> None:
@@ -38,7 +38,7 @@ def adopt_old_names(cls: type, renames: Mapping[str, str]) -> None:
             setattr(cls, new, vars(cls)[old])
 
 
-def _implementation(cls: type, old: str, new: str) -> Callable[..., object]:
+def _find_implementation(cls: type, old: str, new: str) -> Callable[..., object]:
     """The first method of the new name that is not itself an override of the old one, so that ``super()`` ends."""
     for base in cls.__mro__:
         found = vars(base).get(new)

@@ -33,7 +33,7 @@ def direction_of(name: str, *around: str) -> bool | None:
     has no word that is known, such as the folder of TensorBoard's ``Loss/train``.
     """
     for text in (name, *around):
-        found = _said(text)
+        found = _infer_direction(text)
         if found != "":
             return None if found == "neither" else found == "higher"
     return None
@@ -46,7 +46,7 @@ def certain_direction(name: str) -> bool | None:
     return None if lower == higher or words & NEVER else higher
 
 
-def told(direction: object, of: str) -> bool | None:
+def parse_direction(direction: object, of: str) -> bool | None:
     """What a program says is better: True or "max", False or "min", None for neither. Raises TdbgError for the rest."""
     if direction is None or isinstance(direction, bool):
         return direction
@@ -56,7 +56,7 @@ def told(direction: object, of: str) -> bool | None:
     raise TdbgError(what, 'write "min" or False (lower is better), "max" or True (higher is), or None for neither')
 
 
-def _said(name: str) -> str:
+def _infer_direction(name: str) -> str:
     """``higher``, ``lower``, ``neither`` where the name settles that, or nothing."""
     words = words_of(name)
     if words & NEVER:

@@ -17,7 +17,7 @@ class TdbgError(Exception):
             self.add_note(hint)  # a Python traceback shows both lines; str() is the first alone
 
 
-def suggest(word: str, known: "Iterable[str]", otherwise: str) -> str:
+def suggest_name(word: str, known: "Iterable[str]", otherwise: str) -> str:
     """A hint: ``did you mean X?`` for the known word most like this one, in any case; ``otherwise`` if none is."""
     import difflib
 

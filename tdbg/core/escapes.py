@@ -22,10 +22,10 @@ def escape_controls(text: str) -> str:
 
     The escapes are those of JSON, so a document of JSON stays one and means the same.
     """
-    return _OBEYED.sub(_escaped, text)
+    return _OBEYED.sub(_escape_match, text)
 
 
-def _escaped(found: "Match[str]") -> str:
+def _escape_match(found: "Match[str]") -> str:
     code = ord(found[0])
     if code < 0x10000:
         return f"\\u{code:04x}"
@@ -33,7 +33,7 @@ def _escaped(found: "Match[str]") -> str:
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
 
 
-def safe(text: str) -> str:
+def escape_line(text: str) -> str:
     """A name for a cell or a line: nothing in it is obeyed by a terminal or breaks the line."""
     if text.isascii() and text.isprintable():
         return text

@@ -477,7 +477,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circul
 _NAMES: dict[type[Event], tuple[tuple[str, object], ...]] = {}
 
 
-def _names(cls: type[Event]) -> tuple[tuple[str, object], ...]:
+def _list_field_defaults(cls: type[Event]) -> tuple[tuple[str, object], ...]:
     if cls not in _NAMES:
         _NAMES[cls] = tuple((item.name, item.default) for item in fields(cls))
     return _NAMES[cls]
@@ -491,12 +491,12 @@ def encode(event: Event) -> bytes:
     """
     cls = type(event)
     record: dict[str, Any] = {"type": cls.TYPE, "v": cls.VERSION}
-    for name, default in _names(cls):
+    for name, default in _list_field_defaults(cls):
         value = getattr(event, name)
         if value is not default and value != default and (value or value.__class__ is not list):
             record[name] = value
     if cls is not Step and cls is not Params:  # they hold numbers, and names of parameters
-        record = _without_secrets(record)
+        record = _mask_secrets(record)
         if isinstance(event, Injection):
             record |= {
                 name: redact_value(event.flag, value)
@@ -520,13 +520,13 @@ def _replace_lone_surrogates(value: Any) -> Any:
     return [_replace_lone_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
-def _without_secrets(value: object) -> Any:
+def _mask_secrets(value: object) -> Any:
     """The same with what looks like a secret in its texts masked; names of its keys say nothing here."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, dict):
-        return {key: _without_secrets(item) for key, item in value.items()}
-    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
+        return {key: _mask_secrets(item) for key, item in value.items()}
+    return [_mask_secrets(item) for item in value] if isinstance(value, list) else value
 
 
 def plain(value: object) -> Any:

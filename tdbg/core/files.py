@@ -57,7 +57,7 @@ def is_readable(path: "Path") -> bool:
     return not why_unreadable(path)
 
 
-def read_small(path: "Path", limit: int = MAX_JSON_BYTES) -> bytes:
+def read_small_file(path: "Path", limit: int = MAX_JSON_BYTES) -> bytes:
     """All of a small regular file; OSError for one that is larger than ``limit`` bytes."""
     with open_regular(path) as file:
         data = file.read(limit + 1)
@@ -78,7 +78,7 @@ def parse_json(data: "bytes | str") -> "Any":
 
 def read_json(path: "Path") -> "Any":
     """The value that a small JSON file holds; OSError or ValueError for one that cannot be read."""
-    return parse_json(read_small(path))
+    return parse_json(read_small_file(path))
 
 
 def read_lines(path: "Path") -> "Iterator[bytes]":
@@ -94,7 +94,7 @@ def read_lines(path: "Path") -> "Iterator[bytes]":
                 skip_hole(file)
 
 
-def read_tables(path: "Path") -> "Iterator[dict[str, object]]":
+def iter_json_lines(path: "Path") -> "Iterator[dict[str, object]]":
     """The JSON objects of a file of one to a line, streamed; a line that holds something else is passed over."""
     for line in read_lines(path):
         try:
@@ -105,7 +105,7 @@ def read_tables(path: "Path") -> "Iterator[dict[str, object]]":
             yield found
 
 
-def is_empty(block: bytes) -> bool:
+def is_all_zeros(block: bytes) -> bool:
     """True for zeros alone, as a hole reads."""
     return not block.strip(b"\0")
 

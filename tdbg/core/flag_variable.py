@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from tdbg.core import flags as flag_table
 from tdbg.core.config import flags_from_env
 from tdbg.core.errors import TdbgError
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 
 VARIABLE = "TDBG_FLAGS"
 _warned: set[str] = set()
@@ -24,7 +24,7 @@ def read_flag_variable(environ: Mapping[str, str]) -> dict[str, flag_table.Value
         try:
             return flags_from_env(text)
         except ValueError as error:
-            _warn(environ, text, f"{VARIABLE} is no valid JSON, and no flag is on: {error}", "write A,B=3")
+            _warn_once(environ, text, f"{VARIABLE} is no valid JSON, and no flag is on: {error}", "write A,B=3")
             return {}
     found: dict[str, flag_table.Value] = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
@@ -33,15 +33,15 @@ def read_flag_variable(environ: Mapping[str, str]) -> dict[str, flag_table.Value
         except TdbgError as error:
             name, _, value = word.partition("=")
             if word.endswith("="):
-                _warn(environ, word, f"{VARIABLE}: {error}", f"write {name} or {name}=VALUE; the other flags hold")
+                _warn_once(environ, word, f"{VARIABLE}: {error}", f"write {name} or {name}=VALUE; the other flags hold")
                 continue
             found[flag_table.canonical(name)] = {"": True, "true": True, "false": False}.get(value.lower(), value)
             only = f"it counts only where the program asks tdbg.flag({name!r}); the other flags hold"
-            _warn(environ, word, f"{VARIABLE}: {error}", f"{error.hint}\n{only}")
+            _warn_once(environ, word, f"{VARIABLE}: {error}", f"{error.hint}\n{only}")
     return found
 
 
-def _warn(environ: Mapping[str, str], word: str, what: str, hint: str) -> None:
+def _warn_once(environ: Mapping[str, str], word: str, what: str, hint: str) -> None:
     """Say it once, in one process of a job: not in its loader workers, not on each of its ranks."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     is_child = multiprocessing is not None and multiprocessing.parent_process() is not None
@@ -49,4 +49,4 @@ def _warn(environ: Mapping[str, str], word: str, what: str, hint: str) -> None:
     if word in _warned or is_child or rank != "0":
         return
     _warned.add(word)
-    say(what, *hint.splitlines())
+    print_messages(what, *hint.splitlines())

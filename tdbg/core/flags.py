@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 
 LEVELS = ("off", "basic", "advanced", "extreme")  # how much is looked at, from nothing to everything
 
@@ -377,7 +377,7 @@ def threshold(text: str) -> tuple[str, float]:
     name = f"{canonical(flag)}.{leaf.lower()}"
     table = thresholds()
     if name not in table:
-        hint = suggest(name, table, f"known: {', '.join(table)}")
+        hint = suggest_name(name, table, f"known: {', '.join(table)}")
         raise TdbgError(f"no threshold is named {raw_name.strip()!r}", hint)
     bound = table[name]
     try:
@@ -431,7 +431,7 @@ def expand(name: str, known: Iterable[str] = ()) -> tuple[str, ...]:
     if found:
         return found
     words = [*table, *extra, *(flag.leaf for flag in FLAGS), *(a for flag in FLAGS for a in flag.aliases)]
-    hint = suggest(wanted, reversed(words), "`tdbg flags list` shows every flag")
+    hint = suggest_name(wanted, reversed(words), "`tdbg flags list` shows every flag")
     raise TdbgError(f"no flag is named {name!r}", hint)
 
 
@@ -481,4 +481,4 @@ def preset(name: str) -> tuple[str, ...]:
     """The flags of one preset; TdbgError with the nearest name if there is none."""
     if name in PRESETS:
         return PRESETS[name]
-    raise TdbgError(f"no preset is named {name!r}", suggest(name, PRESETS, f"known: {', '.join(PRESETS)}"))
+    raise TdbgError(f"no preset is named {name!r}", suggest_name(name, PRESETS, f"known: {', '.join(PRESETS)}"))

@@ -12,7 +12,7 @@ OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
 disguised: set[CodeType] = set()  # code of ours that names another file as its own
 
 
-def is_own(code: CodeType) -> bool:
+def is_own_code(code: CodeType) -> bool:
     """True for code of tdbg."""
     return code.co_filename.startswith(OWN_FOLDER) or code in disguised
 
@@ -24,7 +24,7 @@ def drop_own_frames(error: BaseException, *, native: bool = False) -> None:
     native: a function without a frame of its own raised it, so no frame below tdbg's tells who did.
     """
     first = found = error.__traceback__
-    while found is not None and is_own(found.tb_frame.f_code):
+    while found is not None and is_own_code(found.tb_frame.f_code):
         found = found.tb_next
     if (found is not None or native) and found is not first:
         error.__traceback__ = found
@@ -54,14 +54,14 @@ def without_own_frames(function: Callable[Arguments, Result], *, native: bool = 
     native: it stands in front of a function that is not written in Python.
     """
 
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def call_function(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
             drop_own_frames(error, native=native)
             raise
 
-    return call
+    return call_function
 
 
 def walk_traceback(traceback: TracebackType | None) -> Iterator[TracebackType]:

@@ -4,7 +4,7 @@ Whatever torch or Python calls in tdbg (a hook, a wrapper, a callback) does its 
 there ends that part of tdbg. Only four things pass: what tdbg means to end the run with (`EndRun`), what a signal
 handler of the program raised meanwhile, what another thread sent, and Ctrl-C. The other way round, nothing of the
 program observes tdbg's work: once torch is loaded, its modes and its tensor subclasses are set aside meanwhile
-(`set_program_aside_with`).
+(`set_guard_contexts`).
 Every process of a run may load this file, so it imports nothing but what Python has loaded anyway.
 """
 
@@ -37,7 +37,7 @@ class Guard:
     """Runs one part of tdbg. The first exception switches the part off and is reported; none reaches the program.
 
     part: its name, as the report says it. report: called once, with the name and the exception; left out, it is the
-    process's (`report_to`). Use `call`, or ``with guard:`` for what must run even when the part is off.
+    process's (`set_process_report`). Use `call`, or ``with guard:`` for what must run even when the part is off.
     """
 
     __slots__ = ("_report", "on", "part")
@@ -66,10 +66,10 @@ class Guard:
                 modes.__exit__(None, None, None)
             if belongs_to_program(error):
                 raise
-            self.fail(error)
+            self.handle_failure(error)
         return None
 
-    def fail(self, error: BaseException) -> None:
+    def handle_failure(self, error: BaseException) -> None:
         """Switch the part off and report why, without ever raising another exception."""
         if not self.on:
             return
@@ -85,7 +85,7 @@ class Guard:
     ) -> bool:
         if error is None or belongs_to_program(error):
             return False
-        self.fail(error)
+        self.handle_failure(error)
         return True
 
 
@@ -176,7 +176,7 @@ _active_modes: "Callable[[], AbstractContextManager[object] | None]" = _no_modes
 _subclasses_aside: "Callable[[], AbstractContextManager[object]]" = _NothingAside
 
 
-def set_program_aside_with(
+def set_guard_contexts(
     active_modes: "Callable[[], AbstractContextManager[object] | None]",
     subclasses_aside: "Callable[[], AbstractContextManager[object]]",
 ) -> None:
@@ -185,7 +185,7 @@ def set_program_aside_with(
     _active_modes, _subclasses_aside = active_modes, subclasses_aside
 
 
-def report_to(report: "Report") -> None:
+def set_process_report(report: "Report") -> None:
     """From now on, guards without a report of their own tell this one."""
     global _process_report
     _process_report = report
@@ -204,7 +204,7 @@ def belongs_to_program(error: BaseException) -> bool:
     """
     if isinstance(error, EndRun):
         return True
-    frames = list(_frames(error.__traceback__))
+    frames = list(_iter_frames(error.__traceback__))
     if not frames:
         return not isinstance(error, Exception)
     handlers = _signal_handlers()
@@ -213,7 +213,7 @@ def belongs_to_program(error: BaseException) -> bool:
     if isinstance(error, RecursionError | MemoryError):
         return False
     frame, offset = frames[-1]
-    operation = _operation(frame.f_code, offset)
+    operation = _get_operation_name(frame.f_code, offset)
     if operation in RAISES:
         return False
     if operation in CHECKPOINTS:
@@ -223,7 +223,7 @@ def belongs_to_program(error: BaseException) -> bool:
     return not isinstance(error, Exception) or _may_be_sent(error)
 
 
-def _frames(trace: "TracebackType | None") -> "Iterator[tuple[FrameType, int]]":
+def _iter_frames(trace: "TracebackType | None") -> "Iterator[tuple[FrameType, int]]":
     """Each frame with its instruction, the innermost last."""
     count, last = 0, None
     while trace is not None:
@@ -254,7 +254,7 @@ def _may_be_sent(error: BaseException) -> bool:
     return not error.args and (type(error).__module__ == "__main__" or str(file).endswith((".py", ".pyc")))
 
 
-def _operation(code: "CodeType", offset: int) -> str:
+def _get_operation_name(code: "CodeType", offset: int) -> str:
     import opcode
 
     held = code.co_code
@@ -269,11 +269,11 @@ def _signal_handlers() -> "set[CodeType]":
     found: set[CodeType] = set()
     for number in signal.valid_signals():
         with guarded("an object of the program's that shows nothing of itself"):
-            found.update(_codes(signal.getsignal(number)))
+            found.update(_iter_handler_codes(signal.getsignal(number)))
     return found
 
 
-def _codes(handler: object) -> "Iterator[CodeType]":
+def _iter_handler_codes(handler: object) -> "Iterator[CodeType]":
     """The code that runs when a handler is called: a function, a method, a partial or an object."""
     for _ in range(MAX_UNWRAPPED):
         code = getattr(handler, "__code__", None)

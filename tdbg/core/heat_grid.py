@@ -41,21 +41,21 @@ class HeatGrid:
         self._columns: list[array[float]] = []
 
     @property
-    def left_out(self) -> int:
+    def omitted_rows(self) -> int:
         """How many series have no row."""
         return self._count - len(self.names)
 
-    def add(self, step: int, values: Sequence[Number]) -> None:
+    def add_record(self, step: int, values: Sequence[Number]) -> None:
         """A value of each series, below 0 for none; a record of another length is passed over."""
         if len(values) != self._count or not self._count or not -MAX_STEP < step < MAX_STEP:
             return
         record = array("d", [_as_cell(values[place]) for place in self._places])
         if 0 < self._held < self._size:
-            self._columns[-1] = _most(self._columns[-1], record)
+            self._columns[-1] = _merge_maxima(self._columns[-1], record)
             self._held += 1
             return
         if len(self._columns) >= self._most_columns:
-            self._columns = [_most(*self._columns[at : at + 2]) for at in range(0, len(self._columns), 2)]
+            self._columns = [_merge_maxima(*self._columns[at : at + 2]) for at in range(0, len(self._columns), 2)]
             self._steps = self._steps[::2]
             self._size *= 2
         self._columns.append(record)
@@ -81,6 +81,6 @@ def _as_cell(value: Number) -> float:
     return NOT_FINITE
 
 
-def _most(one: "array[float]", other: "array[float]") -> "array[float]":
+def _merge_maxima(one: "array[float]", other: "array[float]") -> "array[float]":
     """Cell by cell the larger one; one of two without a value counts for both."""
     return array("d", [b if a != a or b > a else a for a, b in zip(one, other, strict=True)])

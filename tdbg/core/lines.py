@@ -41,21 +41,21 @@ class LineWriter:
         self._unsaid: list[str] = []
         self._turn, self._turn_pid = RLock(), os.getpid()  # a signal handler may write too
 
-    def _my_turn(self) -> "RLock":
+    def _get_lock(self) -> "RLock":
         """A new one in a forked child: the parent may have held it at the fork."""
         if self._turn_pid != os.getpid():
             self._turn, self._turn_pid = RLock(), os.getpid()
         return self._turn
 
-    def line(self, line: bytes) -> bool:
+    def write_line(self, line: bytes) -> bool:
         """Write one line, its end included; False if it could not be written."""
-        with self._my_turn():
+        with self._get_lock():
             try:
-                done = self._write(line)
+                done = self._write_bytes(line)
             except OSError as error:
                 done = False
                 self.dropped += 1
-                self._trouble("disk", f"cannot write {self.what}: {error.strerror or error}; training goes on")
+                self._queue_trouble("disk", f"cannot write {self.what}: {error.strerror or error}; training goes on")
                 if error.errno not in AGAIN:
                     self.close()
             unsaid, self._unsaid = self._unsaid, []
@@ -63,21 +63,21 @@ class LineWriter:
             self._on_trouble(text)
         return done
 
-    def _trouble(self, code: str, text: str) -> None:
+    def _queue_trouble(self, code: str, text: str) -> None:
         if code not in self._said:
             self._said.add(code)
             self._unsaid.append(text)
 
-    def _write(self, line: bytes) -> bool:
+    def _write_bytes(self, line: bytes) -> bool:
         if self._pid != os.getpid() or not self._is_ours():
-            self._open()
+            self._open_file()
         if self._fd < 0:
             self.dropped += 1
             return False
         if self._budget_bytes and self.written_bytes + len(line) > self._budget_bytes:
             self.dropped += 1
             text = f"the disk budget is used up: no further {self.what} are written; training goes on"
-            self._trouble("budget", text)
+            self._queue_trouble("budget", text)
             return False
         whole = b"\n" + line if self._torn else line
         done = os.write(self._fd, whole)
@@ -100,7 +100,7 @@ class LineWriter:
             return False
         return (found.st_dev, found.st_ino) == self._identity
 
-    def _open(self) -> None:
+    def _open_file(self) -> None:
         self._fd = -1
         try:
             path = self._place()
@@ -110,11 +110,11 @@ class LineWriter:
             self._fd, self._identity = fd, (found.st_dev, found.st_ino)
             if found.st_size:
                 self.written_bytes = found.st_size
-                self._torn = not _ends_whole(path)
+                self._torn = not _ends_with_newline(path)
         finally:
             self._pid = os.getpid()  # last: until then a signal handler's line opens the file itself
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the file belongs to the parent, and so may the turn."""
         self._turn, self._turn_pid = RLock(), os.getpid()
         if self._fd >= 0 and self._is_ours():
@@ -125,13 +125,13 @@ class LineWriter:
 
     def close(self) -> None:
         """Close the file; later lines count as dropped."""
-        with self._my_turn():
+        with self._get_lock():
             if self._fd >= 0 and self._is_ours():
                 os.close(self._fd)
             self._fd, self._pid = -1, os.getpid()
 
 
-def _ends_whole(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
     """False if the last line of a file has no end."""
     try:
         with run_files.open_read(path) as file:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 from tdbg.core import terminal
-from tdbg.core.escapes import escape_controls, safe
+from tdbg.core.escapes import escape_controls, escape_line
 
 PREFIX = "tdbg: "
 
@@ -34,8 +34,8 @@ class EscapingStream:
     def write(self, text: str) -> int:
         """Write the text, escaped; returns the length of what was given."""
         if _rows.is_drawn:
-            _rows.wipe()
-        self.stream.write(_encodable(escape_controls(text), self.stream))
+            _rows.erase_live_line()
+        self.stream.write(_escape_unencodable(escape_controls(text), self.stream))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -51,7 +51,7 @@ class EscapingStream:
 def escaped_output() -> Iterator[None]:
     """Let stdout and stderr show control characters for as long as a command runs."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _escaping(sys.stdout), _escaping(sys.stderr)
+    sys.stdout, sys.stderr = _wrap_stream(sys.stdout), _wrap_stream(sys.stderr)
     mine = sys.stdout, sys.stderr
     try:
         yield
@@ -62,7 +62,7 @@ def escaped_output() -> Iterator[None]:
             sys.stderr = before[1]
 
 
-def _escaping(stream: TextIO) -> TextIO:
+def _wrap_stream(stream: TextIO) -> TextIO:
     if stream is None or isinstance(stream, EscapingStream):
         return stream
     return cast(TextIO, EscapingStream(stream))
@@ -93,40 +93,40 @@ class TerminalRows:
     def write(self, text: str) -> None:
         """Write complete, formatted lines, starting on a new row."""
         with self.lock:
-            self.wipe()
-            self._send(self.lead() + text)
+            self.erase_live_line()
+            self._write_terminal(self.format_row_start() + text)
 
-    def redraw(self, text: str) -> None:
+    def redraw_live_line(self, text: str) -> None:
         """Replace the live line with a text."""
         with self.lock:
             self.is_drawn = True
-            self._send(f"\r{text}{terminal.RESTS}")
+            self._write_terminal(f"\r{text}{terminal.RESTS}")
 
-    def wipe(self) -> None:
+    def erase_live_line(self) -> None:
         """Erase the live line."""
         with self.lock:
             if self.is_drawn:
                 self.is_drawn = False
-                self._send(f"\r{terminal.RESTS}")
+                self._write_terminal(f"\r{terminal.RESTS}")
 
     def flush(self) -> None:
         """Write lines that were held back; none are where tdbg has the terminal to itself."""
 
-    def is_read(self) -> bool:
+    def is_terminal_read(self) -> bool:
         """True if another process reads from the terminal now."""
         return False
 
-    def lead(self) -> str:
+    def format_row_start(self) -> str:
         """Return text that moves the cursor to the start of a free row."""
         return ""
 
-    def _send(self, text: str) -> None:
+    def _write_terminal(self, text: str) -> None:
         try:
             stream = styled_stream(sys.stderr)
             stream.write(text)
             stream.flush()
         except (OSError, ValueError, AttributeError):  # nobody listens: closed pipe, closed stream or none at all
-            mute(sys.stderr)
+            redirect_to_devnull(sys.stderr)
 
 
 _rows = TerminalRows()
@@ -153,7 +153,7 @@ def is_laid_out(stream: object) -> bool:
     return isinstance(stream, EscapingStream) and terminal.is_screen(stream.stream)
 
 
-def say(*lines: str) -> None:
+def print_messages(*lines: str) -> None:
     """Write lines of talk to stderr, each begun with ``tdbg:``; a closed stderr is no error.
 
     A line break inside one goes on indented, so that no name can look like a line of tdbg's.
@@ -161,27 +161,27 @@ def say(*lines: str) -> None:
     if not lines:
         return
     if _rows.is_drawn:
-        _rows.wipe()
-    text = escape_controls("\n".join(_hanging(line.replace("\r\n", "\n")) for line in lines))
+        _rows.erase_live_line()
+    text = escape_controls("\n".join(_indent_continuation(line.replace("\r\n", "\n")) for line in lines))
     if is_laid_out(sys.stderr):
         columns, color = terminal.count_columns(sys.stderr), terminal.has_color(sys.stderr)
-        _rows.write(_encodable(terminal.format_lines(text.split("\n"), columns, color, PREFIX), sys.stderr))
+        _rows.write(_escape_unencodable(terminal.format_lines(text.split("\n"), columns, color, PREFIX), sys.stderr))
         return
     try:
         begin = terminal.begin_row(sys.stderr) if can_redraw_stderr() else ""  # a rank's: the program writes there too
         sys.stderr.write(begin + "".join(f"{PREFIX}{line}\n" for line in text.split("\n")))
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # nobody listens: closed pipe, closed stream or none at all
-        mute(sys.stderr)
+        redirect_to_devnull(sys.stderr)
 
 
 def print_lines(lines: Iterable[str]) -> None:
     """Print each line to stdout, wrapped on a terminal; text after a line break inside a line is indented."""
-    text = "\n".join(map(_hanging, lines))
+    text = "\n".join(map(_indent_continuation, lines))
     if is_laid_out(sys.stdout):
         columns, color = terminal.count_columns(sys.stdout), terminal.has_color(sys.stdout)
         shown = terminal.format_lines(escape_controls(text).split("\n"), columns, color)
-        print_styled(_encodable(shown, sys.stdout), end="")
+        print_styled(_escape_unencodable(shown, sys.stdout), end="")
     else:
         print(text)
 
@@ -199,14 +199,14 @@ def print_prose(text: str) -> None:
         joins = goes_on
     columns, color = terminal.count_columns(sys.stdout), terminal.has_color(sys.stdout)
     shown = terminal.format_lines(map(escape_controls, lines), columns, color, hang=0)
-    print_styled(_encodable(shown, sys.stdout), end="")
+    print_styled(_escape_unencodable(shown, sys.stdout), end="")
 
 
-def _hanging(line: str) -> str:
+def _indent_continuation(line: str) -> str:
     return line.removesuffix("\n").replace("\n", "\n    ")
 
 
-def _encodable(text: str, stream: TextIO) -> str:
+def _escape_unencodable(text: str, stream: TextIO) -> str:
     """Return the text with characters that the encoding of the stream lacks as escapes."""
     if text.isascii():
         return text
@@ -221,8 +221,8 @@ def can_redraw_stderr() -> bool:
 
 def redraw_stderr(text: str) -> None:
     """Replace the live line on stderr with a text, cut to the width of the terminal; an empty text erases it."""
-    shown = safe(text)[: terminal.row_columns(sys.stderr) - 1]  # the last column would wrap
-    _rows.redraw(_encodable(shown, sys.stderr)) if shown else _rows.wipe()
+    shown = escape_line(text)[: terminal.row_columns(sys.stderr) - 1]  # the last column would wrap
+    _rows.redraw_live_line(_escape_unencodable(shown, sys.stderr)) if shown else _rows.erase_live_line()
 
 
 def print_json(kind: str, payload: Any) -> None:
@@ -232,15 +232,15 @@ def print_json(kind: str, payload: Any) -> None:
     print(json.dumps({"kind": kind, "version": 1, "data": payload}, indent=2, default=str))
 
 
-def close_quietly() -> None:
+def close_stdout() -> None:
     """Flush stdout; if nobody takes it any more, point it at /dev/null so that Python's exit stays silent."""
     try:
         sys.stdout.flush()
     except OSError:
-        mute(sys.stdout)
+        redirect_to_devnull(sys.stdout)
 
 
-def mute(stream: TextIO | None) -> None:
+def redirect_to_devnull(stream: TextIO | None) -> None:
     """Point a stream that nobody takes any more at /dev/null; what it still holds must not fail Python's exit."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)

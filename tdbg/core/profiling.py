@@ -25,7 +25,7 @@ _nobody_records = threading.Event()
 _nobody_records.set()
 
 
-def quieten(recording: bool) -> None:
+def pause_own_threads(recording: bool) -> None:
     """Have tdbg's own threads rest from now on, or go on: with stacks a trace holds every call of every thread."""
     if recording:
         _nobody_records.clear()
@@ -33,7 +33,7 @@ def quieten(recording: bool) -> None:
         _nobody_records.set()
 
 
-def rest() -> None:
+def wait_while_recording() -> None:
     """Called by such a thread now and then: waits while a window is open, a minute at most. Cost: 0.2 us."""
     if not _nobody_records.is_set():
         _nobody_records.wait(REST_S)
@@ -49,7 +49,7 @@ class Span(NamedTuple):
         return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
 
     @property
-    def steps(self) -> int:
+    def step_count(self) -> int:
         """How many steps it has."""
         return self.last - self.first + 1
 
@@ -69,7 +69,7 @@ class Windows(NamedTuple):
     ranges: tuple[Span, ...] = ()
 
     @classmethod
-    def of(cls, settings: Any) -> "Windows":
+    def from_settings(cls, settings: Any) -> "Windows":
         """The windows that the settings ask for; those of ``--flag PROFILER=100:102`` are named as well."""
         flag = settings.flags.get("PROFILER")
         named = settings.profile_window or (flag if isinstance(flag, str) else "")
@@ -82,7 +82,7 @@ class Windows(NamedTuple):
             parse_windows(named),
         )
 
-    def at(self, step: int) -> Span | None:
+    def find_window(self, step: int) -> Span | None:
         """The window that ``step`` (from 1) belongs to, or is a warm-up for; None between windows."""
         if self.ranges:
             return next((span for span in self.ranges if span.first - self.warmup <= step <= span.last), None)
@@ -93,7 +93,7 @@ class Windows(NamedTuple):
         first = step - rest + self.wait + self.warmup
         return Span(first, first + self.active - 1)
 
-    def next(self, step: int) -> Span | None:
+    def find_next_window(self, step: int) -> Span | None:
         """The first window that ends at ``step`` or later; None if there is none."""
         if self.ranges:
             return next((span for span in self.ranges if span.last >= step), None)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 SHOWN_RANGES = 20
 MAX_RANKS = 100_000  # of one job that are told apart: a file may claim any number
@@ -25,7 +25,7 @@ def parse_ranges(key: str, text: str, joint: str) -> list[tuple[float, float]]:
     return found
 
 
-def gaps(numbers: Iterable[int], end: int) -> list[tuple[int, int]]:
+def find_gaps(numbers: Iterable[int], end: int) -> list[tuple[int, int]]:
     """The inclusive ranges between 0 and ``end``, which is none of them, that hold no number."""
     found, after = [], 0
     for number in sorted({number for number in numbers if 0 <= number < end}):
@@ -35,7 +35,9 @@ def gaps(numbers: Iterable[int], end: int) -> list[tuple[int, int]]:
     return [*found, (after, end - 1)] if after < end else found
 
 
-def shown_ranges(ranges: Sequence[tuple[int, int]]) -> str:
+def format_ranges(ranges: Sequence[tuple[int, int]]) -> str:
     """``0-2, 4``; of many ranges the first, and how many more there are."""
     shown = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges[:SHOWN_RANGES])
-    return f"{shown} and {counted(len(ranges) - SHOWN_RANGES, 'more range')}" if len(ranges) > SHOWN_RANGES else shown
+    return (
+        f"{shown} and {format_count(len(ranges) - SHOWN_RANGES, 'more range')}" if len(ranges) > SHOWN_RANGES else shown
+    )

@@ -141,17 +141,17 @@ def redact_value(name: str, value: str) -> str:
 
     From then on `redact_text` blots it out wherever it stands, unless it may be a word or a path.
     """
-    if value and is_secret_name(name) and not (_is_count(name) and _COUNTED.fullmatch(value)):
-        _remember(name, value)
+    if value and is_secret_name(name) and not (_is_count_name(name) and _COUNTED.fullmatch(value)):
+        _remember_value(name, value)
         return MARK
     return redact_text(value, strict=True)
 
 
-def _remember(name: str, value: str) -> None:
+def _remember_value(name: str, value: str) -> None:
     global _remembered
     if value in _remembered or len(_remembered) >= _MAX_REMEMBERED or not _REMEMBERED.fullmatch(value):
         return
-    if _WORDS_AND_NUMBERS.fullmatch(value) or (_is_weak(name) and not _LONG_RANDOM.fullmatch(value)):
+    if _WORDS_AND_NUMBERS.fullmatch(value) or (_is_weak_name(name) and not _LONG_RANDOM.fullmatch(value)):
         return
     _remembered = tuple(sorted((*_remembered, value), key=len, reverse=True))
 
@@ -163,13 +163,13 @@ def remember_secret(value: str) -> None:
         _remembered = tuple(sorted((*_remembered, value), key=len, reverse=True))
 
 
-def _is_weak(name: str) -> bool:
+def _is_weak_name(name: str) -> bool:
     """True if nothing but a word that has other meanings says that the value is a secret."""
     words = [word.lower() for word in _WORD.findall(name)]
     return not any((word in _WORDS and word not in (*_WEAK, *_MANY)) or _WITHIN.search(word) for word in words)
 
 
-def _is_count(name: str) -> bool:
+def _is_count_name(name: str) -> bool:
     words = [word.lower() for word in _WORD.findall(name)]
     return not any((word in _WORDS or _WITHIN.search(word)) and word not in _MANY for word in words)
 
@@ -199,7 +199,7 @@ def redact_argv(argv: "Sequence[str]") -> list[str]:
     for word in argv:
         if hides and (not word.startswith("-") or (len(word) > 2 and not word.startswith("--"))):
             kept.append(_redact_operand(hides, word))
-            if not _takes_more(hides):
+            if not _expects_more_values(hides):
                 hides = ""
             continue
         hides = ""
@@ -221,7 +221,7 @@ def _is_document(name: str) -> bool:
 def _redact_operand(option: str, word: str) -> str:
     if option == "-k":
         return redact_value("key", word)
-    return redact_value(option, word) if is_secret_name(option) else _user(word)
+    return redact_value(option, word) if is_secret_name(option) else _redact_user(word)
 
 
 def _expects_value(word: str) -> bool:
@@ -233,11 +233,11 @@ def _expects_value(word: str) -> bool:
     )
 
 
-def _takes_more(word: str) -> bool:
-    return word.startswith("-") and word != "-k" and is_secret_name(word) and _is_count(word)
+def _expects_more_values(word: str) -> bool:
+    return word.startswith("-") and word != "-k" and is_secret_name(word) and _is_count_name(word)
 
 
-def _user(word: str) -> str:
+def _redact_user(word: str) -> str:
     """``user:password`` without the password."""
     name, colon, password = word.partition(":")
     return f"{name}:{MARK}" if colon and password else word
@@ -255,24 +255,24 @@ def redact_text(text: str, *, strict: bool = False) -> str:
     if not any(word in lowered for word in _SUSPECT):
         return text
     text = _URL.sub(rf"\g<scheme>{MARK}@", text)
-    text = _HEADER.sub(_blotted, text)
-    text = _BEARER.sub(_blotted, text)
+    text = _HEADER.sub(_mask_match, text)
+    text = _BEARER.sub(_mask_match, text)
     text = _SHAPES.sub(MARK, text)
-    is_secret = _is_secret if strict else _is_surely_secret
-    return _replaced(_NAMED, _replaced(_OPTION, text, is_secret), is_secret)
+    is_secret = _is_secret_value if strict else _is_surely_secret
+    return _mask_named_values(_NAMED, _mask_named_values(_OPTION, text, is_secret), is_secret)
 
 
-def _blotted(found: "Match[str]") -> str:
-    return f"{found['name']}{found['sep']}{_marked(found['value'])}"
+def _mask_match(found: "Match[str]") -> str:
+    return f"{found['name']}{found['sep']}{_mask_value(found['value'])}"
 
 
-def _marked(value: str) -> str:
+def _mask_value(value: str) -> str:
     """The mark, in the quotes of the value."""
     quote = value[0] if value[0] in "\"'" else ""
     return f"{quote}{MARK}{quote if len(value) > 1 and value[-1] == quote else ''}"
 
 
-def _replaced(pattern: "re.Pattern[str]", text: str, is_secret: "Callable[[str, str], bool]") -> str:
+def _mask_named_values(pattern: "re.Pattern[str]", text: str, is_secret: "Callable[[str, str], bool]") -> str:
     """The text with the values of secret names masked. Cost: one pass, whatever the text."""
     kept: list[str] = []
     done = at = 0
@@ -281,18 +281,18 @@ def _replaced(pattern: "re.Pattern[str]", text: str, is_secret: "Callable[[str, 
         value = _VALUE.match(text, at, at + _LONGEST_JUDGED) if is_secret_name(found["name"]) else None
         if value is not None and is_secret(found["name"], value[0]):
             value = _VALUE.match(text, at) or value
-            kept += [text[done:at], _marked(value[0])]
+            kept += [text[done:at], _mask_value(value[0])]
             done = at = value.end()
     return "".join([*kept, text[done:]])
 
 
-def _is_secret(name: str, value: str) -> bool:
-    return not (_is_count(name) and _COUNTED.fullmatch(value)) and not value.startswith(MARK)
+def _is_secret_value(name: str, value: str) -> bool:
+    return not (_is_count_name(name) and _COUNTED.fullmatch(value)) and not value.startswith(MARK)
 
 
 def _is_surely_secret(name: str, value: str) -> bool:
     """In running text a name with one weak word (`KeyError: 'x'`, `missing keys: a`) says nothing yet."""
-    if _CLASS.search(name) or _is_count(name) or value.startswith(MARK):
+    if _CLASS.search(name) or _is_count_name(name) or value.startswith(MARK):
         return False
     words = [word.lower() for word in _WORD.findall(name)]
     if len(words) == 1 and words[0] in _WEAK:
@@ -300,10 +300,10 @@ def _is_surely_secret(name: str, value: str) -> bool:
     return value[0] in "\"'" or (len(value) >= _SHORTEST and not _CODE.search(value))
 
 
-def count_blotted(value: object) -> int:
+def count_masked(value: object) -> int:
     """How many marks stand in plain data."""
     if isinstance(value, str):
         return value.count(MARK)
     if isinstance(value, dict):
-        return sum(map(count_blotted, value.values()))
-    return sum(map(count_blotted, value)) if isinstance(value, list | tuple) else 0
+        return sum(map(count_masked, value.values()))
+    return sum(map(count_masked, value)) if isinstance(value, list | tuple) else 0

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 
 
 class Named(Protocol):
@@ -56,7 +56,7 @@ class Registry(Generic[T]):
         path = importlib.import_module(self.package).__path__
         names = sorted(module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
         for name in names:
-            self._import(name)
+            self._import_module(name)
         place = {f"{self.package}.{name}": at for at, name in enumerate(names)}  # some may have been loaded before
         found = sorted(self._items.items(), key=lambda pair: place.get(_module_of(pair[1]), len(names)))
         self._items.clear()  # the same dictionary, in the order of the files
@@ -67,14 +67,14 @@ class Registry(Generic[T]):
         """True once every file of ``package`` was imported."""
         return self._loaded
 
-    def some(self, files: Iterable[str]) -> list[T]:
+    def load_from_files(self, files: Iterable[str]) -> list[T]:
         """The members that these files of ``package`` hold, without loading the others."""
         for name in files:
-            self._import(name)
+            self._import_module(name)
         modules = {f"{self.package}.{name}" for name in files}
         return [item for item in self._items.values() if _module_of(item) in modules]
 
-    def _import(self, name: str) -> None:
+    def _import_module(self, name: str) -> None:
         whole = f"{self.package}.{name}"
         try:
             importlib.import_module(whole)
@@ -86,9 +86,9 @@ class Registry(Generic[T]):
         if self._third_party_loaded:
             return []
         self._third_party_loaded = True
-        return self.add_points(points_of(self.group))
+        return self.add_entry_points(points_of(self.group))
 
-    def add_points(self, points: Mapping[str, str]) -> list[str]:
+    def add_entry_points(self, points: Mapping[str, str]) -> list[str]:
         """Import members by ``module:attribute``, by name; returns what failed, a line each."""
         import functools
         import importlib.util
@@ -107,7 +107,7 @@ class Registry(Generic[T]):
                 failed.append(f"{self.kind} {name!r} of {point}: {error}")
         return failed
 
-    def strangers(self) -> list[T]:
+    def list_third_party(self) -> list[T]:
         """The members that are not of ``package``."""
         return [item for item in self._items.values() if not _module_of(item).startswith(f"{self.package}.")]
 
@@ -130,7 +130,7 @@ class Registry(Generic[T]):
             self.load_third_party()
         if name in self._items:
             return self._items[name]
-        hint = suggest(name, self._items, f"known: {', '.join(self._items)}")
+        hint = suggest_name(name, self._items, f"known: {', '.join(self._items)}")
         raise TdbgError(f"no {self.kind} is named {name!r}", hint)
 
 
@@ -145,12 +145,12 @@ def points_of(group: str) -> dict[str, str]:
 
 def _is_named_by_a_package(group: str) -> bool:
     """True if a package registered something under the group, or may have."""
-    texts = _entry_points(tuple(sys.path))
+    texts = _read_entry_points(tuple(sys.path))
     return texts is None or f"[{group}]".encode() in texts
 
 
 @functools.cache
-def _entry_points(path: tuple[str, ...]) -> bytes | None:
+def _read_entry_points(path: tuple[str, ...]) -> bytes | None:
     """The entry points of all packages, as they stand in their files; None where a package has none of its own.
 
     To read them takes a tenth of the time that it takes to import what parses them.
@@ -167,13 +167,13 @@ def _entry_points(path: tuple[str, ...]) -> bytes | None:
             return None
         for name in names:
             try:
-                found.append(_read_whole(f"{place or '.'}/{name}/entry_points.txt"))
+                found.append(_read_file(f"{place or '.'}/{name}/entry_points.txt"))
             except OSError:  # it registers nothing
                 continue
     return b"\n".join(found)
 
 
-def _read_whole(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
     """The bytes of a small file, of which there may be hundreds: a file object each would take three times as long."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 from tdbg.core.deprecation import adopt_old_names
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 from tdbg.core.events import SEVERITIES, Event
 from tdbg.core.observations import Observed
 from tdbg.core.registry import Registry
@@ -153,7 +153,7 @@ class Related(Protocol):
 def following_codes(rules: Iterable[AnyRule | Related]) -> dict[str, set[str]]:
     """For each code that leads to others: the codes that follow from it, directly or through others."""
     links = following_links(rules)
-    return {code: _reachable(code, links) for code in links}
+    return {code: _find_reachable(code, links) for code in links}
 
 
 def following_links(rules: Iterable[AnyRule | Related]) -> dict[str, dict[str, Link]]:
@@ -172,7 +172,7 @@ def as_link(entry: str | Link) -> Link:
     return entry if isinstance(entry, Link) else Link(entry)
 
 
-def _reachable(code: str, links: Mapping[str, Mapping[str, Link]]) -> set[str]:
+def _find_reachable(code: str, links: Mapping[str, Mapping[str, Link]]) -> set[str]:
     found: set[str] = set()
     waiting = [code]
     while waiting:
@@ -201,14 +201,14 @@ def sort_causes_first(
     """
     weighed = [(item, code_of(item), weigh(item)) for item in items]
 
-    def place(one: tuple[T, str, Weight]) -> tuple[Weight, int, Weight]:
+    def compute_sort_key(one: tuple[T, str, Weight]) -> tuple[Weight, int, Weight]:
         item, code, own = one
         codes = following.get(code, ())
         after = [weight for other, code, weight in weighed if code in codes and follows(item, other)] if codes else []
         first = min([own, *after]) if after and is_cause(item) else own
         return first, -len(codes), own  # the cause of a cause comes before it
 
-    return [item for item, _, _ in sorted(weighed, key=place)]
+    return [item for item, _, _ in sorted(weighed, key=compute_sort_key)]
 
 
 class RuleCatalog:
@@ -217,21 +217,21 @@ class RuleCatalog:
     def __init__(self, *packages: str) -> None:
         self._packages = packages  # each with its registry, RULES
 
-    def registries(self) -> Iterator[Registry[AnyRule]]:
+    def iter_registries(self) -> Iterator[Registry[AnyRule]]:
         """The registry of each family, with what other packages add to it."""
         for package in self._packages:
             registry: Registry[AnyRule] = importlib.import_module(package).RULES
             yield registry
 
     def __iter__(self) -> Iterator[AnyRule]:
-        for registry in self.registries():
+        for registry in self.iter_registries():
             registry.load_third_party()
             yield from registry
 
     def find(self, code: str) -> AnyRule:
         """The rule whose code this is, in any spelling; TdbgError with the nearest one, or with those of that title."""
-        name = spell_code(code)
-        for registry in self.registries():
+        name = normalize_code(code)
+        for registry in self.iter_registries():
             if name in registry:
                 return registry[name]
         rules = {rule.code: rule for rule in self}  # those of other packages too, whose codes may begin otherwise
@@ -243,10 +243,10 @@ class RuleCatalog:
         if titled:
             more = f" and {len(titled) - MAX_TITLES} more" if len(titled) > MAX_TITLES else ""
             raise TdbgError(f"no finding has the code {code!r}", f"in titles: {', '.join(titled[:MAX_TITLES])}{more}")
-        raise TdbgError(f"no finding has the code {code!r}", suggest(name, rules, f"known: {', '.join(rules)}"))
+        raise TdbgError(f"no finding has the code {code!r}", suggest_name(name, rules, f"known: {', '.join(rules)}"))
 
 
-def spell_code(code: str) -> str:
+def normalize_code(code: str) -> str:
     """``n001`` and ``TDN001`` as the table spells them: ``TD-N001``."""
     word = code.strip().upper().removeprefix("TD").lstrip("-")
     if not word:

@@ -1,7 +1,7 @@
 """Files of a run directory: opened below its folder, without following a link, and written only by its owner.
 
 Whoever may put a link into a run directory would otherwise choose which file tdbg writes, or reads aloud. A folder is
-named once, with `protect`; from then on each component of a path below it is opened relative to the one above it, and
+named once, with `protect_folder`; from then on each component of a path below it is opened relative to the one above it, and
 a link, a pipe, a device or a file that has a second name is refused. Elsewhere these functions do what `os` does.
 
 New files and folders have the permissions that the run directory has: 0600 and 0700, more only if it was shared.
@@ -32,7 +32,7 @@ _roots: list[str] = []
 _writable: dict[tuple[int, int], bool] = {}  # device and inode of a run directory -> whether this user may write it
 
 
-def protect(folder: "AnyPath") -> None:
+def protect_folder(folder: "AnyPath") -> None:
     """From now on nothing below this folder is opened through a link."""
     path = os.path.abspath(folder)
     for name in {path, os.path.realpath(path)}:
@@ -49,11 +49,11 @@ def protect_run_of(path: "AnyPath") -> str:
             found = where
         where = os.path.dirname(where)
     if found:
-        protect(found)
+        protect_folder(found)
     return found
 
 
-def _split(path: "AnyPath") -> tuple[str, list[str]] | None:
+def _split_protected(path: "AnyPath") -> tuple[str, list[str]] | None:
     """The protected folder that a path is below, and the names from there on."""
     whole = os.path.abspath(path)
     for root in _roots:
@@ -62,17 +62,17 @@ def _split(path: "AnyPath") -> tuple[str, list[str]] | None:
     return None
 
 
-def _refuse(path: "AnyPath", what: str, number: int = errno.ELOOP) -> OSError:
+def _make_refusal(path: "AnyPath", what: str, number: int = errno.ELOOP) -> OSError:
     return OSError(number, what, os.fspath(path))
 
 
 @contextlib.contextmanager
-def _parent(path: "AnyPath", *, writes: bool, makes: bool = False) -> "Iterator[tuple[int | None, str, int]]":
+def _open_parent(path: "AnyPath", *, writes: bool, makes: bool = False) -> "Iterator[tuple[int | None, str, int]]":
     """The folder that holds ``path`` as an open descriptor, the name in it, and what its root allows to whom.
 
     makes: folders that are missing are made. A path that is not protected comes back as it is, with no descriptor.
     """
-    found = _split(path)
+    found = _split_protected(path)
     if found is None:
         if makes:
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -83,10 +83,10 @@ def _parent(path: "AnyPath", *, writes: bool, makes: bool = False) -> "Iterator[
     try:
         about = os.fstat(folder)
         if writes and not may_write(root, folder, about):
-            raise _refuse(root, f"this run directory belongs to {user_name(about.st_uid)}", errno.EPERM)
+            raise _make_refusal(root, f"this run directory belongs to {user_name(about.st_uid)}", errno.EPERM)
         mode = about.st_mode & SHARED_FOLDER | PRIVATE_FOLDER
         for name in names[:-1]:
-            below = _enter(folder, name, path, mode if makes else 0)
+            below = _open_subfolder(folder, name, path, mode if makes else 0)
             os.close(folder)
             folder = below
         yield folder, names[-1], mode
@@ -94,7 +94,7 @@ def _parent(path: "AnyPath", *, writes: bool, makes: bool = False) -> "Iterator[
         os.close(folder)
 
 
-def _enter(folder: int, name: str, path: "AnyPath", mode: int) -> int:
+def _open_subfolder(folder: int, name: str, path: "AnyPath", mode: int) -> int:
     """Open a folder in a folder; mode: made if it is missing."""
     if mode:
         with contextlib.suppress(FileExistsError):
@@ -103,7 +103,7 @@ def _enter(folder: int, name: str, path: "AnyPath", mode: int) -> int:
         return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
     except OSError as error:
         if error.errno in _LINK:
-            raise _refuse(
+            raise _make_refusal(
                 path, f"{name} is a link or no folder, and links in a run directory are not followed"
             ) from None
         raise
@@ -140,7 +140,7 @@ def _new_file_owner(folder: int) -> int:
             os.unlink(name, dir_fd=folder)
 
 
-def find_foreign(folder: "AnyPath") -> str:
+def describe_write_obstacle(folder: "AnyPath") -> str:
     """Why this user may not write into a run directory or start from it, in words; "" if nothing is against it."""
     handle = os.open(folder, _FOLDER)
     try:
@@ -174,16 +174,16 @@ def open_file(path: "AnyPath", flags: int, *, makes: bool = False) -> int:
     makes: folders that are missing are made.
     """
     writes = flags & os.O_ACCMODE != os.O_RDONLY
-    with _parent(path, writes=writes, makes=makes) as (folder, name, mode):
+    with _open_parent(path, writes=writes, makes=makes) as (folder, name, mode):
         if folder is None:
             return os.open(path, flags | os.O_CLOEXEC, 0o644)
         try:  # a pipe of that name must not hold us up
             handle = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode & 0o666, dir_fd=folder)
         except OSError as error:
             if error.errno in _LINK:
-                raise _refuse(path, "it is a link, and links in a run directory are not followed") from None
+                raise _make_refusal(path, "it is a link, and links in a run directory are not followed") from None
             if error.errno == errno.ENXIO:
-                raise _refuse(path, "it is no regular file", errno.EINVAL) from None
+                raise _make_refusal(path, "it is no regular file", errno.EINVAL) from None
             raise
         about = os.fstat(handle)
         trouble = ""
@@ -193,7 +193,7 @@ def open_file(path: "AnyPath", flags: int, *, makes: bool = False) -> int:
             trouble = "it has a second name elsewhere, and is not written"
         if trouble:
             os.close(handle)
-            raise _refuse(path, trouble, errno.EINVAL)
+            raise _make_refusal(path, trouble, errno.EINVAL)
         return handle
 
 
@@ -213,7 +213,7 @@ def open_new(path: "AnyPath", mode: str = "wb", *, makes: bool = False, **option
     try:
         handle = open_file(path, flags, makes=makes)
     except FileExistsError:
-        remove(path)
+        remove_file(path)
         handle = open_file(path, flags)
     return os.fdopen(handle, mode, **options)
 
@@ -229,7 +229,7 @@ def read_text(path: "AnyPath", errors: str = "strict") -> str:
     return read_bytes(path).decode("utf-8", errors)
 
 
-def write_whole(path: "AnyPath", data: bytes, *, makes: bool = False, permissions: int | None = None) -> None:
+def write_atomically(path: "AnyPath", data: bytes, *, makes: bool = False, permissions: int | None = None) -> None:
     """Replace a file in one step, so that a reader never sees half of it."""
     draft = f"{os.path.dirname(os.path.abspath(path))}/.{os.path.basename(path)}.{os.getpid()}.{os.urandom(4).hex()}"
     with undo_on_error(lambda: _remove_if_possible(draft)):
@@ -237,12 +237,12 @@ def write_whole(path: "AnyPath", data: bytes, *, makes: bool = False, permission
             if permissions is not None:
                 os.fchmod(file.fileno(), permissions)
             file.write(data)
-        replace(draft, path)
+        rename_file(draft, path)
 
 
 def _remove_if_possible(path: str) -> None:
     with contextlib.suppress(OSError):
-        remove(path)
+        remove_file(path)
 
 
 # folders and names
@@ -250,7 +250,7 @@ def _remove_if_possible(path: str) -> None:
 
 def make_folder(path: "AnyPath", *, exist_ok: bool = True) -> None:
     """Make a folder and those above it that are missing, up to the run directory."""
-    with _parent(path, writes=True, makes=True) as (folder, name, mode):
+    with _open_parent(path, writes=True, makes=True) as (folder, name, mode):
         if folder is None:
             os.makedirs(path, exist_ok=exist_ok)
             return
@@ -259,31 +259,31 @@ def make_folder(path: "AnyPath", *, exist_ok: bool = True) -> None:
         except FileExistsError:
             if not exist_ok:
                 raise
-            os.close(_enter(folder, name, path, 0))
+            os.close(_open_subfolder(folder, name, path, 0))
 
 
-def replace(before: "AnyPath", after: "AnyPath") -> None:
+def rename_file(before: "AnyPath", after: "AnyPath") -> None:
     """Rename a file, over another if there is one; a link of that name is replaced itself."""
-    with _parent(before, writes=True) as (source, old, _), _parent(after, writes=True) as (target, new, _):
+    with _open_parent(before, writes=True) as (source, old, _), _open_parent(after, writes=True) as (target, new, _):
         os.replace(old, new, src_dir_fd=source, dst_dir_fd=target)
 
 
-def link(ready: "AnyPath", path: "AnyPath") -> None:
+def link_file(ready: "AnyPath", path: "AnyPath") -> None:
     """Give a file a second name; FileExistsError if it is taken."""
-    with _parent(ready, writes=True) as (source, old, _), _parent(path, writes=True) as (target, new, _):
+    with _open_parent(ready, writes=True) as (source, old, _), _open_parent(path, writes=True) as (target, new, _):
         os.link(old, new, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
 
 
-def remove(path: "AnyPath") -> None:
+def remove_file(path: "AnyPath") -> None:
     """Remove a file, or a link itself."""
-    with _parent(path, writes=True) as (folder, name, _):
+    with _open_parent(path, writes=True) as (folder, name, _):
         os.unlink(name, dir_fd=folder)
 
 
-def is_regular(path: "AnyPath") -> bool:
+def is_regular_file(path: "AnyPath") -> bool:
     """True if a file is there that can be read: a regular one, with no link on the way to it."""
     try:
-        with _parent(path, writes=False) as (folder, name, _):
+        with _open_parent(path, writes=False) as (folder, name, _):
             return stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=folder is None).st_mode)
     except OSError:
         return False

@@ -56,17 +56,17 @@ def allowed_env(environ: Mapping[str, str]) -> dict[str, str]:
     return redact_env(kept)
 
 
-def copies_of(run: "RunDir") -> list[dict[str, Any]]:
+def read_upload_reports(run: "RunDir") -> list[dict[str, Any]]:
     """What became of `--capture-upload`, host by host: url, host, files, bytes, failures, error."""
-    return _read_each(run.path / UPLOAD)
+    return _read_json_objects(run.path / UPLOAD)
 
 
-def alerts_of(run: "RunDir") -> list[dict[str, Any]]:
+def read_alert_reports(run: "RunDir") -> list[dict[str, Any]]:
     """What became of `--on-finding` and `--notify`, agent by agent: host, pid, options, findings."""
-    return _read_each(run.path / ALERTS)
+    return _read_json_objects(run.path / ALERTS)
 
 
-def _read_each(folder: Path) -> list[dict[str, Any]]:
+def _read_json_objects(folder: Path) -> list[dict[str, Any]]:
     """The JSON objects in the files of a folder; what cannot be read is left out."""
     found = []
     for path in sorted(folder.glob("*.json")):
@@ -82,7 +82,7 @@ def mark_unwritten(run: Path) -> None:
     os.close(run_files.open_append(run / UNWRITTEN / f"{host_name()}-{os.getpid()}", makes=True))
 
 
-def unwritten(run: "RunDir") -> set[tuple[str, int]]:
+def list_unwritten_processes(run: "RunDir") -> set[tuple[str, int]]:
     """(host, pid) of the processes that could not write all their events."""
     names = [path.name.rpartition("-") for path in (run.path / UNWRITTEN).glob("*-*")]
     return {(host, int(pid)) for host, _, pid in names if pid.isdigit()}
@@ -90,24 +90,24 @@ def unwritten(run: "RunDir") -> set[tuple[str, int]]:
 
 def write_json(path: Path, data: object) -> None:
     """Replace ``path`` in one step, so that a reader never sees half a file."""
-    run_files.write_whole(path, (json.dumps(data, indent=1, default=str) + "\n").encode())
+    run_files.write_atomically(path, (json.dumps(data, indent=1, default=str) + "\n").encode())
 
 
-def _publish(ready: Path, path: Path) -> None:
+def _publish_file(ready: Path, path: Path) -> None:
     """Let the file ``ready`` appear as ``path``; FileExistsError if another was first.
 
     The link is never half a file. Where there are no hard links the file is written under its name, and
     whoever reads it at that very moment has to look again (`_read_published`).
     """
     try:
-        run_files.link(ready, path)
+        run_files.link_file(ready, path)
         return
     except OSError as error:
         if error.errno not in NO_HARD_LINKS:
             raise
     text = run_files.read_bytes(ready)
     handle = run_files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with undo_on_error(lambda: run_files.remove(path)), os.fdopen(handle, "wb") as file:
+    with undo_on_error(lambda: run_files.remove_file(path)), os.fdopen(handle, "wb") as file:
         file.write(text)
 
 
@@ -129,7 +129,7 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        run_files.protect(path)
+        run_files.protect_folder(path)
 
     @classmethod
     def create(
@@ -152,10 +152,10 @@ class RunDir:
             is_new = not os.listdir(path)
             if is_new and os.stat(path).st_uid == os.geteuid():  # it may have been there, with any permissions
                 run_files.set_private(path, shared=shared)
-            found.check_own()
+            found.check_ownership()
             strangers = [name for name in os.listdir(path) if not name.startswith(".")]
             if state.exists():  # after the listing: another agent may be making this very run
-                return cls._join(path, job)
+                return cls._join_existing(path, job)
             if strangers:
                 raise TdbgError(
                     f"{path} is not empty and holds no run ({strangers[0]}, ...)",
@@ -166,11 +166,11 @@ class RunDir:
             try:
                 with run_files.open_new(draft) as file:
                     file.write((json.dumps(record, indent=1, default=str) + "\n").encode())
-                _publish(draft, state)
+                _publish_file(draft, state)
             except FileExistsError:
-                return cls._join(path, job)
+                return cls._join_existing(path, job)
             finally:
-                run_files.remove(draft)
+                run_files.remove_file(draft)
         except OSError as error:
             raise LaunchError(
                 f"cannot write the run directory {path}: {error.strerror or error}",
@@ -178,10 +178,10 @@ class RunDir:
             ) from None
         return found, False
 
-    def check_own(self) -> None:
+    def check_ownership(self) -> None:
         """LaunchError unless the directory is this user's, and no other's to write: what is in it starts as code."""
         try:
-            foreign = run_files.find_foreign(self.path)
+            foreign = run_files.describe_write_obstacle(self.path)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM):
                 raise
@@ -193,9 +193,9 @@ class RunDir:
             )
 
     @classmethod
-    def _join(cls, path: Path, job: str) -> tuple["RunDir", bool]:
+    def _join_existing(cls, path: Path, job: str) -> tuple["RunDir", bool]:
         found = cls(path)
-        kept = _read_published(path / STATE_FILE) or found.info()
+        kept = _read_published(path / STATE_FILE) or found.read_info()
         if job and kept.get("job") == job:
             return found, True
         raise TdbgError(
@@ -204,7 +204,7 @@ class RunDir:
         )
 
     @classmethod
-    def all_here(cls) -> list["RunDir"]:
+    def list_runs(cls) -> list["RunDir"]:
         """The runs under ./tdbg_runs, the newest last."""
         states = sorted(Path(RUNS).glob(f"*/{STATE_FILE}"), key=lambda path: path.stat().st_mtime)
         return [cls(state.parent) for state in states]
@@ -218,20 +218,20 @@ class RunDir:
         A name alone is looked for under ./tdbg_runs too, with or without the time before it. Raises TdbgError where there is no run.
         """
         try:
-            found = cls._find(where)
+            found = cls._locate_run(where)
         except PermissionError as error:
             kind = LaunchError if writes else TdbgError
             raise kind(
                 f"{error.filename}: you may not read it", "ask its owner: `tdbg run --share` opens a run"
             ) from None
         if writes:
-            found.check_own()
+            found.check_ownership()
         return found
 
     @classmethod
-    def _find(cls, where: str | os.PathLike[str] | None) -> "RunDir":
+    def _locate_run(cls, where: str | os.PathLike[str] | None) -> "RunDir":
         if where is None:
-            runs = cls.all_here()
+            runs = cls.list_runs()
             if not runs:
                 raise TdbgError(
                     f"there is no run under {Path(RUNS).resolve()}", "name a run directory, or start with `tdbg run`"
@@ -253,7 +253,7 @@ class RunDir:
             raise TdbgError(f"there is no {given}", "leave the name out: the newest run is the default")
         raise TdbgError(f"there is no {given}", f"`ls {RUNS}` shows the runs of this folder")
 
-    def info(self) -> dict[str, Any]:
+    def read_info(self) -> dict[str, Any]:
         """What run.json holds; TdbgError if it cannot be read."""
         hint = "restore run.json from a copy, or name another run"
         try:
@@ -265,28 +265,30 @@ class RunDir:
             raise TdbgError(f"{self.path / STATE_FILE} does not hold a run", hint)
         return found
 
-    def update(self, **values: object) -> None:
+    def update_info(self, **values: object) -> None:
         """Change fields of run.json, by replacement (the supervisor alone does this)."""
-        write_json(self.path / STATE_FILE, {**self.info(), **values})
+        write_json(self.path / STATE_FILE, {**self.read_info(), **values})
 
-    def processes(self) -> list["ProcessDir"]:
+    def list_processes(self) -> list["ProcessDir"]:
         """Everyone who wrote events: ranks and their attempts, then others; in rank and attempt order."""
-        found = [ProcessDir(self, path.parent) for path in self._event_files() if is_readable(path)]
-        return sorted(found, key=lambda process: process.key)
+        found = [ProcessDir(self, path.parent) for path in self._iter_event_files() if is_readable(path)]
+        return sorted(found, key=lambda process: process.sort_key)
 
-    def _event_files(self) -> Iterator[Path]:
+    def _iter_event_files(self) -> Iterator[Path]:
         yield from self.path.glob(f"rank*/**/{EVENTS}")
         yield from self.path.glob(f"other/*/{EVENTS}")
 
-    def unreadable(self) -> list[str]:
-        """What `processes` leaves out, and why: events files that are devices, pipes or folders, or may not be read."""
-        return [f"{path} is left out: {why_unreadable(path)}" for path in self._event_files() if not is_readable(path)]
+    def list_unreadable(self) -> list[str]:
+        """What `list_processes` leaves out, and why: events files that are devices, pipes or folders, or may not be read."""
+        return [
+            f"{path} is left out: {why_unreadable(path)}" for path in self._iter_event_files() if not is_readable(path)
+        ]
 
-    def woke(self) -> bool:
+    def has_woken(self) -> bool:
         """True if any Python process started with tdbg's boot folder."""
         return (self.path / "boot" / "woke").exists()
 
-    def hellos(self) -> list[dict[str, object]]:
+    def read_hellos(self) -> list[dict[str, object]]:
         """The torch processes that reported, whether or not they took a step."""
         found = []
         for path in sorted((self.path / "hello").glob("*.json")):
@@ -318,12 +320,12 @@ class ProcessDir:
         return f"process {self.path.name}" if self.rank is None else f"rank {self.rank}"
 
     @property
-    def key(self) -> tuple[int, int, int, str]:
+    def sort_key(self) -> tuple[int, int, int, str]:
         """Sort key: ranks first, in order, attempts in order."""
         rank = self.rank if self.rank is not None else 1 << 30
         return rank, 0 if self.is_rank else 1, self.attempt, self.label
 
-    def events(self) -> Iterator[Event]:
+    def iter_events(self) -> Iterator[Event]:
         """The events, streamed; torn and foreign lines are passed over."""
         yield from read_events(self.path / EVENTS)
 
@@ -351,12 +353,12 @@ class EventWriter(LineWriter):
 
     def emit(self, event: Event) -> None:
         """Write one event; under disk pressure first vectors, then step records are thinned out."""
-        if isinstance(event, Step) and not self._fits(event):
+        if isinstance(event, Step) and not self._should_write_step(event):
             self.dropped += 1
             return
-        self.line(events.encode(event))
+        self.write_line(events.encode(event))
 
-    def _fits(self, step: Step) -> bool:
+    def _should_write_step(self, step: Step) -> bool:
         share = self.written_bytes / self._budget_bytes if self._budget_bytes else 0.0
         if share < 0.5:
             return True
@@ -365,21 +367,23 @@ class EventWriter(LineWriter):
             if share > 0.8 or self._vectors % 10:
                 step.grad_norms = None
                 text = "half the disk budget is used: per-parameter vectors are thinned out"
-                self._note("disk-vectors", text, step.step)
+                self._emit_note_once("disk-vectors", text, step.step)
         if share < 0.9:
             return True
-        self._note("disk-steps", "nine tenths of the disk budget are used: every 100th step is recorded", step.step)
+        self._emit_note_once(
+            "disk-steps", "nine tenths of the disk budget are used: every 100th step is recorded", step.step
+        )
         self._steps_left_out += 1
         return share < 0.98 and self._steps_left_out % 100 == 1
 
-    def _note(self, code: str, text: str, step: int) -> None:
+    def _emit_note_once(self, code: str, text: str, step: int) -> None:
         if code not in self._said:
             self._said.add(code)
-            self.line(events.encode(Note(t=time.time(), code=code, text=text, step=step)))
+            self.write_line(events.encode(Note(t=time.time(), code=code, text=text, step=step)))
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the file belongs to the parent."""
-        super().forget()
+        super().reset_after_fork()
         self._vectors = self._steps_left_out = 0
 
 
@@ -416,7 +420,7 @@ def process_start(pid: int) -> str:
     return "alive"
 
 
-def lives(pid: object, host: object, started: object = "") -> bool | None:
+def is_process_alive(pid: object, host: object, started: object = "") -> bool | None:
     """Whether a process that was noted still runs; None on another host, whose process table is not ours to see.
 
     started: what `process_start` said of it then; without it, whoever has the number now counts.
@@ -440,7 +444,7 @@ def rank_folder(run: Path, rank: int) -> Path:
     return run / f"rank{rank:04d}"
 
 
-def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
+def claim_rank_folder(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     """The folder for this process as ``rank``, and its attempt number.
 
     The first process that steps owns ``rankNNNN``. A later one is a restart (``attemptK``) if the owner
@@ -455,12 +459,12 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     for attempt in range(10_000):
         folder = base if attempt == 0 else base / f"attempt{attempt}"
         run_files.make_folder(folder)
-        owner = _take(folder / "owner.json", me)
+        owner = _claim_ownership(folder / "owner.json", me)
         if owner is None:
             return folder, attempt
         if all(owner.get(name) == me[name] for name in ("pid", "host", "start")):
             continue
-        beside = _holds(owner, folder) or _was_there(owner, folder)
+        beside = _is_owner_alive(owner, folder) or _started_before_last_write(owner, folder)
         if beside and restart <= int(owner.get("restart", 0)):
             aside = base / f"pid{pid}-{host}"
             run_files.make_folder(aside)
@@ -468,25 +472,25 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     raise OSError(errno.EMFILE, "too many attempts")
 
 
-def _take(path: Path, me: dict[str, object]) -> dict[str, Any] | None:
+def _claim_ownership(path: Path, me: dict[str, object]) -> dict[str, Any] | None:
     """Become the owner in one step (None), or learn who is."""
     mine = path.with_name(f".owner.{me['host']}.{me['pid']}")
     with run_files.open_new(mine) as file:
         file.write(json.dumps(me).encode())
     try:
-        _publish(mine, path)
+        _publish_file(mine, path)
         return None
     except FileExistsError:
         if os.path.samefile(mine, path):  # NFS: linked, but the answer was lost and the second try failed
             return None
         return _read_published(path)
     finally:
-        run_files.remove(mine)
+        run_files.remove_file(mine)
 
 
-def _was_there(owner: Mapping[str, object], folder: Path) -> bool:
+def _started_before_last_write(owner: Mapping[str, object], folder: Path) -> bool:
     """True if this process had started when an owner on this host wrote last: the parent of children that train, say."""
-    began_t = _began_t()
+    began_t = _compute_start_time()
     if owner.get("host") != host_name() or began_t is None:
         return False
     try:
@@ -495,7 +499,7 @@ def _was_there(owner: Mapping[str, object], folder: Path) -> bool:
         return False
 
 
-def _began_t() -> float | None:
+def _compute_start_time() -> float | None:
     """When this process was started, or forked; None where the system does not say."""
     try:
         since_boot_s = int(process_start(os.getpid())) / os.sysconf("SC_CLK_TCK")
@@ -504,9 +508,9 @@ def _began_t() -> float | None:
         return None
 
 
-def _holds(owner: Mapping[str, object], folder: Path) -> bool:
+def _is_owner_alive(owner: Mapping[str, object], folder: Path) -> bool:
     """True if the owner of ``folder`` still lives; on another host, if it wrote of late."""
-    here = lives(owner.get("pid"), owner.get("host"), owner.get("start"))
+    here = is_process_alive(owner.get("pid"), owner.get("host"), owner.get("start"))
     if here is not None:
         return here
     try:

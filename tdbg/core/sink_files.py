@@ -19,13 +19,13 @@ WANDB, TENSORBOARD = "wandb", "tensorboard"
 LOOK_S = 0.02  # between two looks for a reply
 
 
-def _write(run: Path, name: str, data: object) -> Path:
+def _write_json(run: Path, name: str, data: object) -> Path:
     path = run / FOLDER / name
-    run_files.write_whole(path, json.dumps(data, default=str).encode(), makes=True)
+    run_files.write_atomically(path, json.dumps(data, default=str).encode(), makes=True)
     return path
 
 
-def _read_all(run: Path, pattern: str) -> list[dict[str, Any]]:
+def _read_matching_files(run: Path, pattern: str) -> list[dict[str, Any]]:
     """The JSON objects in the files with such a name, the oldest first; what cannot be read is left out."""
     found = []
     for path in (run / FOLDER).glob(pattern):
@@ -36,20 +36,20 @@ def _read_all(run: Path, pattern: str) -> list[dict[str, Any]]:
     return [one for _, one in sorted(found, key=lambda item: item[0]) if isinstance(one, dict)]
 
 
-def announce(run: Path, sink: str, about: dict[str, object], number: int = 0) -> None:
+def announce_own_run(run: Path, sink: str, about: dict[str, object], number: int = 0) -> None:
     """A rank: the program has a run of its own there. number: which one of this process. Raises OSError."""
-    _write(run, f"{OWN}-{sink}-{os.getpid()}-{number}.json", about)
+    _write_json(run, f"{OWN}-{sink}-{os.getpid()}-{number}.json", about)
 
 
 def list_announced(run: Path, sink: str) -> list[dict[str, Any]]:
     """The program's own runs, the oldest first."""
-    return _read_all(run, f"{OWN}-{sink}-*.json")
+    return _read_matching_files(run, f"{OWN}-{sink}-*.json")
 
 
 def request_report(run: Path, patience_s: float) -> dict[str, Any]:
     """A rank: the report as it is now, made by the supervisor; empty if none comes in time. Raises OSError."""
     name = f"{os.getpid()}-{time.monotonic_ns()}.json"
-    asked = _write(run, f"{REQUEST}-{name}", {})
+    asked = _write_json(run, f"{REQUEST}-{name}", {})
     reply = run / FOLDER / f"{REPLY}-{name}"
     until = time.monotonic() + patience_s
     try:
@@ -61,25 +61,25 @@ def request_report(run: Path, patience_s: float) -> dict[str, Any]:
     finally:
         for path in (asked, reply):
             if path.exists():
-                run_files.remove(path)
+                run_files.remove_file(path)
     return {}
 
 
 def list_requests(run: Path) -> list[Path]:
     """The supervisor: requests that wait for a reply."""
-    return [path for path in (run / FOLDER).glob(f"{REQUEST}-*.json") if not _reply_of(path).exists()]
+    return [path for path in (run / FOLDER).glob(f"{REQUEST}-*.json") if not _build_reply_path(path).exists()]
 
 
-def _reply_of(request: Path) -> Path:
+def _build_reply_path(request: Path) -> Path:
     return request.with_name(REPLY + request.name.removeprefix(REQUEST))
 
 
-def reply(request: Path, report: dict[str, object]) -> None:
+def write_reply(request: Path, report: dict[str, object]) -> None:
     """The supervisor: hand the report to the rank that asked. Raises OSError."""
-    run_files.write_whole(_reply_of(request), json.dumps(report, default=str).encode())
+    run_files.write_atomically(_build_reply_path(request), json.dumps(report, default=str).encode())
 
 
-def note_outcome(
+def record_outcome(
     run: Path,
     sink: str,
     where: str,
@@ -96,9 +96,9 @@ def note_outcome(
     """
     about: dict[str, object] = {"sink": sink, "where": where, "error": error, "t": time.time()}
     about |= {"own": own_run, "ended_at": ended_at, "waited_s": waited_s}
-    _write(run, f"{OUTCOME}-{sink}-{os.getpid()}-{time.monotonic_ns()}.json", about)
+    _write_json(run, f"{OUTCOME}-{sink}-{os.getpid()}-{time.monotonic_ns()}.json", about)
 
 
 def list_outcomes(run: Path, sink: str = "*") -> list[dict[str, Any]]:
-    """What became of each sink, the oldest first, as `note_outcome` wrote it."""
-    return _read_all(run, f"{OUTCOME}-{sink}-*.json")
+    """What became of each sink, the oldest first, as `record_outcome` wrote it."""
+    return _read_matching_files(run, f"{OUTCOME}-{sink}-*.json")

@@ -75,15 +75,15 @@ def count_columns(stream: "TextIO | None") -> int:
 
 def row_columns(stream: "TextIO | None") -> int:
     """Return the width of the terminal; 80 if unknown."""
-    return _size(stream)[0] or DEFAULT_COLUMNS
+    return _query_size(stream)[0] or DEFAULT_COLUMNS
 
 
 def count_rows(stream: "TextIO | None") -> int:
     """Return the height of the terminal; 24 if unknown."""
-    return _size(stream)[1] or DEFAULT_ROWS
+    return _query_size(stream)[1] or DEFAULT_ROWS
 
 
-def _size(stream: "TextIO | None") -> tuple[int, int]:
+def _query_size(stream: "TextIO | None") -> tuple[int, int]:
     """Return columns and rows; zeros if unknown, or if there is no terminal."""
     try:
         columns, rows = os.get_terminal_size(stream.fileno() if stream is not None else -1)
@@ -99,7 +99,7 @@ def begin_row(stream: "TextIO | None") -> str:
     return f"{' ' * row_columns(stream)}\r{RESTS}"
 
 
-def paint(text: str, style: str) -> str:
+def apply_style(text: str, style: str) -> str:
     """Return the text in a style of rich; its control characters must be escaped already."""
     from rich.color import ColorSystem
     from rich.style import Style
@@ -134,7 +134,7 @@ def format_lines(lines: "Iterable[str]", columns: int, color: bool, prefix: str 
         emoji=False,
     )
     for line in lines:
-        for row in _wrap(console, line, columns - len(prefix), hang):
+        for row in _wrap_line(console, line, columns - len(prefix), hang):
             console.print(Text(prefix) + row, soft_wrap=True)
     return printed.getvalue()
 
@@ -155,7 +155,7 @@ def wrap_words(text: str, columns: int) -> list[str]:
     return [row.plain.rstrip() for row in rows] or [""]
 
 
-def _wrap(console: "Console", line: str, columns: int, hang: int) -> "Iterator[Text]":
+def _wrap_line(console: "Console", line: str, columns: int, hang: int) -> "Iterator[Text]":
     """Yield the styled rows of one line."""
     from rich.cells import cell_len
     from rich.text import Text

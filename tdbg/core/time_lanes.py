@@ -38,7 +38,7 @@ class TimeLane:
         self._times = [array("d") for _ in range(kinds)]
         self._first_steps, self._last_steps = array("q"), array("q")  # -1: none
 
-    def add(self, kind: int, start: float, end: float, step: int | None = None) -> None:
+    def add_activity(self, kind: int, start: float, end: float, step: int | None = None) -> None:
         """An activity between two times; what is no time is passed over."""
         if not 0 < start <= end < LATEST_T:
             return
@@ -50,8 +50,8 @@ class TimeLane:
         self._end = max(self._end, end)
         while end - self._start >= self._bins * self._width_s:
             self._join_bins()
-        first, last = self._place(start), self._place(end)
-        self._extend(last + 1)
+        first, last = self._find_bin(start), self._find_bin(end)
+        self._extend_bins(last + 1)
         for at in range(first, last + 1):
             begin = self._start + at * self._width_s
             self._times[kind][at] += max(min(end, begin + self._width_s) - max(start, begin), 0.0)
@@ -60,11 +60,11 @@ class TimeLane:
                 self._first_steps[last] = step
             self._last_steps[last] = step
 
-    def _place(self, t: float) -> int:
+    def _find_bin(self, t: float) -> int:
         assert self._start is not None
         return min(int((t - self._start) / self._width_s), self._bins - 1)
 
-    def _extend(self, count: int) -> None:
+    def _extend_bins(self, count: int) -> None:
         more = count - len(self._first_steps)
         if more > 0:
             for times in self._times:
@@ -75,7 +75,7 @@ class TimeLane:
     def _join_bins(self) -> None:
         """Make one bin of each two neighbours."""
         self._width_s *= 2
-        self._extend(len(self._first_steps) + len(self._first_steps) % 2)
+        self._extend_bins(len(self._first_steps) + len(self._first_steps) % 2)
         pairs = range(0, len(self._first_steps), 2)
         for times in self._times:
             times[:] = array("d", [times[at] + times[at + 1] for at in pairs])
@@ -83,12 +83,12 @@ class TimeLane:
         first[:] = array("q", [first[at] if first[at] >= 0 else first[at + 1] for at in pairs])
         last[:] = array("q", [last[at + 1] if last[at + 1] >= 0 else last[at] for at in pairs])
 
-    def bars(self) -> list[LaneBar]:
+    def build_bars(self) -> list[LaneBar]:
         """The rectangles, in the order of time; equal neighbours are one."""
         found: list[LaneBar] = []
         open_bars: list[LaneBar] = []  # of the bin before
         for at in range(len(self._first_steps)):
-            bars = self._bars_of(at)
+            bars = self._build_bin_bars(at)
             if bars and _has_same_shape(open_bars, bars):
                 for old, new in zip(open_bars, bars, strict=True):
                     old["end"] = new["end"]
@@ -100,7 +100,7 @@ class TimeLane:
             open_bars = bars
         return found
 
-    def _bars_of(self, at: int) -> list[LaneBar]:
+    def _build_bin_bars(self, at: int) -> list[LaneBar]:
         assert self._start is not None
         begin = self._start + at * self._width_s
         width_s = min(self._width_s, self._end - begin) or self._width_s  # the last one ends with what was done

@@ -29,7 +29,7 @@ def is_url(word: str) -> bool:
     return _SCHEME.match(word) is not None
 
 
-def located(place: str | os.PathLike[str]) -> Path | Url:
+def parse_location(place: str | os.PathLike[str]) -> Path | Url:
     """The path or the URL that a person means; ``file:///tmp/run`` is the path. TdbgError for one with a password."""
     word = os.fspath(place)
     found = _SCHEME.match(word)

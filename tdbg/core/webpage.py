@@ -30,7 +30,7 @@ def content_hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def filled(text: str, names: dict[str, str]) -> str:
+def fill_template(text: str, names: dict[str, str]) -> str:
     """The template with its names filled in, each once: what is put in is not looked at again."""
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)
 
@@ -42,11 +42,15 @@ def write_graphs(file: IO[bytes], package: str, title: str, data: object, *, sha
     before the page's own. The page may load nothing and run only the two scripts whose hashes it names. Raises TdbgError
     without plotly, OSError.
     """
-    plotly = _plotly()
-    body = _part(package, "web/body.html")
-    style = "".join([*(_part("tdbg.core", f"web/{name}.css") for name in shared), _part(package, "web/page.css")])
-    script = "".join([*(_part("tdbg.core", f"web/{name}.js") for name in shared), _part(package, "web/page.js")])
-    page = _part("tdbg.core", "webpage.html").replace("{body}", body)
+    plotly = _load_plotly_script()
+    body = _read_template(package, "web/body.html")
+    style = "".join(
+        [*(_read_template("tdbg.core", f"web/{name}.css") for name in shared), _read_template(package, "web/page.css")]
+    )
+    script = "".join(
+        [*(_read_template("tdbg.core", f"web/{name}.js") for name in shared), _read_template(package, "web/page.js")]
+    )
+    page = _read_template("tdbg.core", "webpage.html").replace("{body}", body)
     names = {
         "title": html.escape(title),
         "style": style,
@@ -59,10 +63,10 @@ def write_graphs(file: IO[bytes], package: str, title: str, data: object, *, sha
         "empty_hash": content_hash(""),
         "guards": "".join(f'<template id="{name}"></template>' for name in sorted(set(STYLED.findall(plotly)))),
     }
-    file.write(filled(page, names).encode("utf-8", "backslashreplace"))
+    file.write(fill_template(page, names).encode("utf-8", "backslashreplace"))
 
 
-def _plotly() -> str:
+def _load_plotly_script() -> str:
     """Plotly's script, out of its package. What would end the script element there is written in another way."""
     try:
         from plotly.offline import get_plotlyjs
@@ -72,5 +76,5 @@ def _plotly() -> str:
     return text.replace("</script", "<\\/script").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _part(package: str, name: str) -> str:
+def _read_template(package: str, name: str) -> str:
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")

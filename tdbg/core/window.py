@@ -48,21 +48,21 @@ class Window:
         """The largest value."""
         return self._sorted[-1] if self._sorted else 0.0
 
-    def mad(self) -> float:
+    def compute_mad(self) -> float:
         """Median absolute deviation: the spread that outliers do not move."""
         center = self.median
-        return middle(abs(value - center) for value in self._sorted) if self._sorted else 0.0
+        return compute_median(abs(value - center) for value in self._sorted) if self._sorted else 0.0
 
-    def log_sigma(self) -> float:
+    def compute_log_sigma(self) -> float:
         """Robust standard deviation of the logarithms, for series that vary by factors."""
         logs = [math.log(value) for value in self._sorted if value > 0]
         if not logs:
             return math.inf
         center = logs[len(logs) // 2]
-        return MAD_TO_SIGMA * middle(abs(value - center) for value in logs)
+        return MAD_TO_SIGMA * compute_median(abs(value - center) for value in logs)
 
 
-def middle(values: Iterable[float]) -> float:
+def compute_median(values: Iterable[float]) -> float:
     """The median; `statistics`, whose import takes longer than a small run's verdict, says the same."""
     ordered = sorted(values)
     half = len(ordered) // 2

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger
-from tdbg.debuggers.captured_stats import channel_dim, each_tensor, measured, numbers
+from tdbg.debuggers.captured_stats import channel_dim, each_tensor, measure_tensor, to_real_numbers
 
 SAMPLES = 100
 
@@ -38,19 +38,19 @@ class ActivationStats(ForwardDebugger):
 
     def process_forward(self, module: nn.Module, input: object, output: object) -> dict[str, object]:
         with torch.no_grad():
-            found = each_tensor(self.layer_name, output, lambda tensor: self._told(module, tensor))
+            found = each_tensor(self.layer_name, output, lambda tensor: self._describe_tensor(module, tensor))
         return {**found, "module_type": type(module).__name__}
 
-    def _told(self, module: nn.Module, tensor: Tensor) -> dict[str, object]:
+    def _describe_tensor(self, module: nn.Module, tensor: Tensor) -> dict[str, object]:
         channel = self.channel_dim if self.channel_dim is not None else channel_dim(module, tensor)
         return {
-            "activation_stats": {**_whole(tensor), **_by_channel(tensor, channel)},
+            "activation_stats": {**_compute_stats(tensor), **_by_channel(tensor, channel)},
             "sample_values": tensor.detach().flatten()[:SAMPLES],
         }
 
 
-def _whole(tensor: Tensor) -> dict[str, object]:
-    figures = measured(tensor)
+def _compute_stats(tensor: Tensor) -> dict[str, object]:
+    figures = measure_tensor(tensor)
     found: dict[str, Any] = {
         "shape": list(tensor.shape),
         "nan_count": figures.nan,
@@ -61,12 +61,12 @@ def _whole(tensor: Tensor) -> dict[str, object]:
         "max": figures.high,
         "l2_norm": figures.norm,
     }
-    return {**found, **_shares(tensor, finite=figures.finite)}
+    return {**found, **_compute_shares(tensor, finite=figures.finite)}
 
 
-def _shares(tensor: Tensor, *, finite: bool) -> dict[str, float | None]:
+def _compute_shares(tensor: Tensor, *, finite: bool) -> dict[str, float | None]:
     """What is worked out over the finite elements, read with one copy."""
-    data = numbers(tensor).flatten()
+    data = to_real_numbers(tensor).flatten()
     data = data if finite else data[torch.isfinite(data)]
     names = ("l1_norm", "sparsity", "positive_ratio", "saturation_low", "saturation_high")
     if not data.numel():
@@ -81,7 +81,7 @@ def _by_channel(tensor: Tensor, channel: int | None) -> dict[str, Tensor]:
     """Mean and std (n - 1; 0 for one element) of each channel's finite elements."""
     if channel is None or not tensor.numel():
         return {"channel_means": torch.empty(0), "channel_stds": torch.empty(0)}
-    rows_CN = numbers(tensor).movedim(channel, 0).flatten(1)
+    rows_CN = to_real_numbers(tensor).movedim(channel, 0).flatten(1)
     finite_CN = torch.isfinite(rows_CN)
     count_C = finite_CN.sum(1)
     mean_C = torch.where(finite_CN, rows_CN, 0).sum(1) / count_C

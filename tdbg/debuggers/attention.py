@@ -13,12 +13,12 @@ from torch.overrides import TorchFunctionMode
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.attention_calls import LIMIT_MB, TAPS, Call, NoWeights, Overhears
 from tdbg.debuggers.base import ForwardDebugger
-from tdbg.debuggers.captured_stats import numbers
+from tdbg.debuggers.captured_stats import to_real_numbers
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.hooks import BARE, Hooks
-from tdbg.debuggers.layers import inner
+from tdbg.debuggers.layers import unwrap_all
 from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook
-from tdbg.runtime.tensors import walk
+from tdbg.runtime.tensors import iter_tensors
 
 SURE = 1e-2  # how far from 1 the sum of a row of weights may be, in half precision
 NO_WEIGHTS = (
@@ -64,42 +64,42 @@ class Attention(ForwardDebugger):
         """What was heard while the layer ran, or what its output holds."""
         running = self._running.layers
         heard = running[-1] if running else []
-        return self._told(heard or [self._in_output(output)])
+        return self._format_calls(heard or [self._in_output(output)])
 
-    def _told(self, heard: list[dict[str, object]]) -> dict[str, object]:
+    def _format_calls(self, heard: list[dict[str, object]]) -> dict[str, object]:
         first, *more = heard
         others = {"others": {str(number): row for number, row in enumerate(more, start=1)}} if more else {}
         return {"layer_name": self.layer_name, **first, **others}
 
     # what runs in the layer
 
-    def _watch(self, layer: nn.Module, hooks: Hooks) -> None:
+    def _add_layer_hooks(self, layer: nn.Module, hooks: Hooks) -> None:
         target = attention_in(layer)
         if target is not None:  # a hook there would keep torch's encoder from its fused path, and change bits
-            hooks.add(TAPS.listen(_OfModule(self, target)))
+            hooks.add(TAPS.add_listener(_OfModule(self, target)))
             return
-        hooks.add(add_pre_hook(layer, self._hook(self._enter)))
+        hooks.add(add_pre_hook(layer, self._build_hook(self._enter_layer)))
         for part in parts_without(layer):
-            hooks.add(add_pre_hook(part, self._hook(self._overhear)))
-            hooks.add(add_post_hook(part, self._hook(self._stop_overhearing, undoes=True), always_call=True))
-        super()._watch(layer, hooks)
-        hooks.add(add_post_hook(layer, self._hook(self._leave, undoes=True), always_call=True))
-        hooks.add(TAPS.listen(_WhileRunning(self)))
+            hooks.add(add_pre_hook(part, self._build_hook(self._start_overhearing)))
+            hooks.add(add_post_hook(part, self._build_hook(self._stop_overhearing, undoes=True), always_call=True))
+        super()._add_layer_hooks(layer, hooks)
+        hooks.add(add_post_hook(layer, self._build_hook(self._leave_layer, undoes=True), always_call=True))
+        hooks.add(TAPS.add_listener(_WhileRunning(self)))
 
-    def _hooked(self, layer: nn.Module) -> bool:
+    def _is_hooked(self, layer: nn.Module) -> bool:
         target = attention_in(layer)
         heard = (listener for listener in TAPS.listeners if isinstance(listener, _OfModule))
-        return super()._hooked(layer) or any(each.owner is self and each.module is target for each in heard)
+        return super()._is_hooked(layer) or any(each.owner is self and each.module is target for each in heard)
 
-    def _enter(self, module: nn.Module, args: object) -> None:
+    def _enter_layer(self, module: nn.Module, args: object) -> None:
         self._running.layers.append([])
 
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+    def _leave_layer(self, module: nn.Module, args: object, output: object) -> None:
         if self._running.layers:
             self._running.layers.pop()
 
-    def _overhear(self, module: nn.Module, args: object) -> None:
-        mode = Overhears(self._hear, self._hook_guard)
+    def _start_overhearing(self, module: nn.Module, args: object) -> None:
+        mode = Overhears(self._record_call, self._hook_guard)
         TorchFunctionMode.__enter__(mode)
         self._running.modes.append(mode)
 
@@ -107,27 +107,27 @@ class Attention(ForwardDebugger):
         if self._running.modes:
             TorchFunctionMode.__exit__(self._running.modes.pop(), None, None, None)
 
-    def _hear(self, call: Call) -> None:
+    def _record_call(self, call: Call) -> None:
         if self._running.layers:
-            self._running.layers[-1].append(self.heard(call))
+            self._running.layers[-1].append(self.describe_call(call))
 
-    def heard(self, call: Call) -> dict[str, object]:
+    def describe_call(self, call: Call) -> dict[str, object]:
         """What is told of one call of an attention function."""
         dropped = {"dropout_p": call.dropout_p} if call.dropout_p else {}
         try:
-            weights = call.weights(per_head=self.per_head, limit_mb=self.limit_mb)
+            weights = call.compute_weights(per_head=self.per_head, limit_mb=self.limit_mb)
         except NoWeights as error:
             return {"source": call.kind, "note": str(error), **dropped}
-        return {"source": call.kind, **_figures(weights), **dropped}
+        return {"source": call.kind, **_compute_stats(weights), **dropped}
 
     # what is in the output
 
     def _in_output(self, output: object) -> dict[str, object]:
         if isinstance(output, Tensor):
             odd = {} if _are_rows(output) else {"note": NOT_ROWS}
-            return {"source": "output", **_figures(output), **odd} if output.dim() >= 2 else {"note": NO_WEIGHTS}
+            return {"source": "output", **_compute_stats(output), **odd} if output.dim() >= 2 else {"note": NO_WEIGHTS}
         found = _weights_in(output)
-        return {"note": NO_WEIGHTS} if found is None else {"source": "output", **_figures(found)}
+        return {"note": NO_WEIGHTS} if found is None else {"source": "output", **_compute_stats(found)}
 
 
 class _Running(threading.local):
@@ -147,11 +147,11 @@ class _WhileRunning:
     def __init__(self, owner: Attention) -> None:
         self.owner, self.guard = owner, owner._hook_guard
 
-    def wants(self, call: Call) -> bool:
+    def accepts_call(self, call: Call) -> bool:
         return bool(self.owner._running.layers)
 
-    def hear(self, call: Call) -> None:
-        self.owner._hear(call)
+    def record_call(self, call: Call) -> None:
+        self.owner._record_call(call)
 
 
 class _OfModule:
@@ -160,16 +160,16 @@ class _OfModule:
     def __init__(self, owner: Attention, module: nn.MultiheadAttention) -> None:
         self.owner, self.module, self.guard = owner, module, owner._hook_guard
 
-    def wants(self, call: Call) -> bool:
+    def accepts_call(self, call: Call) -> bool:
         return call.out_weight is not None and call.out_weight is self.module.out_proj.weight
 
-    def hear(self, call: Call) -> None:
-        self.owner._keep(snapshot(self.owner._told([self.owner.heard(call)])))
+    def record_call(self, call: Call) -> None:
+        self.owner._keep_capture(snapshot(self.owner._format_calls([self.owner.describe_call(call)])))
 
 
 def attention_in(layer: nn.Module) -> nn.MultiheadAttention | None:
     """The module that can be listened to instead of being hooked: nn.MultiheadAttention, also in an encoder layer."""
-    found = inner(layer.self_attn) if isinstance(layer, nn.TransformerEncoderLayer) else layer
+    found = unwrap_all(layer.self_attn) if isinstance(layer, nn.TransformerEncoderLayer) else layer
     same = isinstance(found, nn.MultiheadAttention) and type(found).forward is nn.MultiheadAttention.forward
     return found if same and isinstance(found, nn.MultiheadAttention) else None
 
@@ -185,8 +185,8 @@ def parts_without(layer: nn.Module) -> Iterator[nn.Module]:
         yield from parts_without(child)
 
 
-def _figures(weights: Tensor) -> dict[str, object]:
-    data = numbers(weights)
+def _compute_stats(weights: Tensor) -> dict[str, object]:
+    data = to_real_numbers(weights)
     if not data.numel():
         return {"attention_map": weights, "note": "the attention map is empty"}
     entropy, highest = torch.stack([-(data * (data + 1e-8).log()).sum(-1).mean(), data.max()]).tolist()
@@ -198,13 +198,15 @@ def _are_rows(tensor: Tensor) -> bool:
     """True if every row is a distribution, or 0 where all was masked."""
     if tensor.dim() < 2 or not tensor.is_floating_point() or not tensor.numel():
         return False
-    sum_ = numbers(tensor).sum(-1)
+    sum_ = to_real_numbers(tensor).sum(-1)
     return bool((tensor >= 0).all() & (((sum_ - 1).abs() < SURE) | (sum_ == 0)).all())
 
 
 def _weights_in(output: object) -> Tensor | None:
     """The attention weights in what an attention module returned; dropout may have been at them."""
-    tensors = [(path, tensor) for path, tensor in walk(output) if tensor.is_floating_point() and tensor.dim() >= 2]
+    tensors = [
+        (path, tensor) for path, tensor in iter_tensors(output) if tensor.is_floating_point() and tensor.dim() >= 2
+    ]
     named = next((tensor for path, tensor in tensors if "attn" in path or "attention" in path), None)
     rows = next((tensor for _, tensor in tensors if _are_rows(tensor)), None)
     second = output[1] if isinstance(output, list | tuple) and len(output) > 1 else None

@@ -20,10 +20,10 @@ from torch.overrides import TorchFunctionMode
 
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard
-from tdbg.debuggers.hooks import Removable, watching
-from tdbg.runtime.compiler import hide
+from tdbg.debuggers.hooks import Removable, is_program_forward
+from tdbg.runtime.compiler import hide_from_compiler
 from tdbg.runtime.patches import Patches
-from tdbg.runtime.torch_hooks import targets
+from tdbg.runtime.torch_hooks import iter_targets
 
 SDPA = F.scaled_dot_product_attention
 LIMIT_MB = 512.0  # attention weights that are larger are not worked out
@@ -40,7 +40,7 @@ class Call(Protocol):
     dropout_p: float  # share of the weights that the call itself dropped; the weights told here are those before
     out_weight: Tensor | None  # the output projection, by which a module knows its own calls
 
-    def weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
+    def compute_weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
         """B(H)LS: what the call gave, or the same worked out again. Raises NoWeights."""
 
 
@@ -50,9 +50,9 @@ class Listener(Protocol):
     @property
     def guard(self) -> Guard: ...
 
-    def wants(self, call: Call) -> bool: ...
+    def accepts_call(self, call: Call) -> bool: ...
 
-    def hear(self, call: Call) -> None: ...
+    def record_call(self, call: Call) -> None: ...
 
 
 class ScaledDotProduct:
@@ -75,7 +75,7 @@ class ScaledDotProduct:
         self.query, self.key, self.mask = query, key, attn_mask
         self.dropout_p, self.causal, self.scale, self.grouped = dropout_p, is_causal, scale, enable_gqa
 
-    def weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
+    def compute_weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
         """softmax(q k / sqrt(E) + mask), in float32; 0 in rows that may look at nothing. Heads are as in the call."""
         if self.query.is_nested:
             raise NoWeights("queries are nested tensors, whose weights are not worked out")
@@ -83,11 +83,11 @@ class ScaledDotProduct:
             return self._worked_out(limit_mb)
 
     def _worked_out(self, limit_mb: float) -> Tensor:
-        query, key = _wide(self.query), _wide(self.key)
+        query, key = _to_float(self.query), _to_float(self.key)
         if self.grouped:
             key = key.repeat_interleave(query.size(-3) // key.size(-3), dim=-3)
         batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-        _check(math.prod(batch) * query.size(-2) * key.size(-2), limit_mb)
+        _check_size(math.prod(batch) * query.size(-2) * key.size(-2), limit_mb)
         scale = 1 / math.sqrt(query.size(-1)) if self.scale is None else self.scale
         mask = self.mask if self.mask is None or not hasattr(self.mask, "_materialize") else self.mask._materialize()
         return softmax_of(query @ key.transpose(-2, -1) * scale, mask, causal=self.causal)
@@ -103,14 +103,14 @@ class MultiHead:
         self.dropout_p = arguments["dropout_p"] if arguments["training"] else 0.0
         self.out_weight: Tensor | None = arguments["out_proj_weight"]
 
-    def weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
+    def compute_weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
         """What the call itself gave, unless that has gone through dropout, or lacks the heads that are asked for."""
         averaged = self.arguments["average_attn_weights"]
         if self.given is not None and not self.dropout_p and not (per_head and averaged):
             return self.given.detach().clone()
         query, key = self.arguments["query"], self.arguments["key"]
         batch = query.size(1) if query.dim() == 3 else 1
-        _check(batch * self.arguments["num_heads"] * query.size(0) * key.size(0), limit_mb)
+        _check_size(batch * self.arguments["num_heads"] * query.size(0) * key.size(0), limit_mb)
         asked = {"training": False, "need_weights": True, "average_attn_weights": averaged and not per_head}
         found: Tensor = self.original(**{**self.arguments, **asked})[1]
         return found
@@ -137,17 +137,17 @@ class Fused:
         self.out_weight: Tensor | None = out_weight
         self.averaged, self.norm = averaged, norm
 
-    def weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
+    def compute_weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
         """BHLS, or averaged over the heads (BLS) if the module would have given that."""
         x_BLE, mask = self.x_BLE.detach(), self.mask
         if x_BLE.is_nested:
-            x_BLE, mask = _padded(x_BLE)
+            x_BLE, mask = _pad_nested(x_BLE)
         if self.norm is not None:
             x_BLE = self.norm(x_BLE)
-        _check(x_BLE.size(0) * self.heads * x_BLE.size(1) ** 2, limit_mb)
+        _check_size(x_BLE.size(0) * self.heads * x_BLE.size(1) ** 2, limit_mb)
         width = x_BLE.size(-1)
         weight, bias = (part[: 2 * width] for part in self.projection)
-        qk_BLF = _wide(F.linear(x_BLE, weight, bias))
+        qk_BLF = _to_float(F.linear(x_BLE, weight, bias))
         query, key = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in qk_BLF.split(width, dim=-1))
         if mask is not None and mask.dim() == 2 and mask.shape == x_BLE.shape[:2]:
             mask = mask[:, None, None, :]
@@ -157,17 +157,17 @@ class Fused:
         return found.mean(1) if self.averaged and not per_head else found
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def _to_float(tensor: Tensor) -> Tensor:
     data = tensor.detach()
     return data if data.dtype == torch.float64 else data.float()
 
 
-def _check(elements: int, limit_mb: float) -> None:
+def _check_size(elements: int, limit_mb: float) -> None:
     if elements * 4 > limit_mb * 1e6:
         raise NoWeights(f"the weights would take {elements * 4 / 1e6:,.0f} MB, more than limit_mb={limit_mb:g}")
 
 
-def _padded(x: Tensor) -> tuple[Tensor, Tensor]:
+def _pad_nested(x: Tensor) -> tuple[Tensor, Tensor]:
     """A nested tensor as BLE, and where it has no tokens."""
     lengths_B = torch.tensor([row.size(0) for row in x.unbind()], device=x.device)
     whole = torch.nested.to_padded_tensor(x, 0.0)
@@ -213,11 +213,11 @@ class Overhears(TorchFunctionMode):
             drop_own_frames(error)
             raise
         if function is SDPA and not torch.compiler.is_compiling():
-            self._guard.call(self._listen, args, kwargs)
+            self._guard.call(self._report_call, args, kwargs)
         return result
 
-    def _listen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if watching():
+    def _report_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if is_program_forward():
             with torch.no_grad():
                 self._hear(ScaledDotProduct(*args, **kwargs))
 
@@ -231,12 +231,12 @@ def _multi_head(original: Callable[..., object], result: Any, *args: object, **k
     return MultiHead(original, result[1], dict(bound.arguments))
 
 
-def _native(original: Callable[..., object], result: object, *args: Any, **kwargs: object) -> Call:
+def _parse_native_call(original: Callable[..., object], result: object, *args: Any, **kwargs: object) -> Call:
     query, _, _, _, heads, weight, bias, out, _, mask, _, averaged, *_ = args
     return Fused(query, heads, (weight, bias), out, mask, averaged=averaged)
 
 
-def _encoder(original: Callable[..., object], result: object, *args: Any, **kwargs: object) -> Call:
+def _parse_encoder_call(original: Callable[..., object], result: object, *args: Any, **kwargs: object) -> Call:
     src, width, heads, weight, bias, out, _, _, norm_first, eps, norm_weight, norm_bias, *rest = args
     norm = (lambda x: F.layer_norm(x, (width,), norm_weight, norm_bias, eps)) if norm_first else None
     return Fused(src, heads, (weight, bias), out, rest[6] if len(rest) > 6 else None, norm=norm)
@@ -244,8 +244,8 @@ def _encoder(original: Callable[..., object], result: object, *args: Any, **kwar
 
 CALLS: dict[str, Callable[..., Call]] = {
     "multi_head_attention_forward": _multi_head,
-    "_native_multi_head_attention": _native,
-    "_transformer_encoder_layer_fwd": _encoder,
+    "_native_multi_head_attention": _parse_native_call,
+    "_transformer_encoder_layer_fwd": _parse_encoder_call,
 }
 
 
@@ -260,35 +260,35 @@ class Taps:
         self._patches = Patches()
         self.listeners: tuple[Listener, ...] = ()
 
-    def listen(self, listener: Listener) -> Removable:
+    def add_listener(self, listener: Listener) -> Removable:
         """Have a listener told of calls, in all threads, until the result's ``remove()``."""
         with self._lock:
             self.listeners = (*self.listeners, listener)
             if len(self.listeners) == 1:
-                for owner, name in targets("attention"):
-                    self._patches.wrap(owner, name, functools.partial(self._tapped, CALLS[name]))
+                for owner, name in iter_targets("attention"):
+                    self._patches.wrap(owner, name, functools.partial(self._wrap_function, CALLS[name]))
         return _Ear(self, listener)
 
-    def forget(self, listener: Listener) -> None:
+    def remove_listener(self, listener: Listener) -> None:
         """It listens no longer."""
         with self._lock:
             self.listeners = tuple(found for found in self.listeners if found is not listener)
             if not self.listeners:
                 self._patches.restore()
 
-    def _tapped(self, call_of: Callable[..., Call], original: Callable[..., object]) -> Callable[..., object]:
+    def _wrap_function(self, call_of: Callable[..., Call], original: Callable[..., object]) -> Callable[..., object]:
         def attention(*args: object, **kwargs: object) -> object:
             result = original(*args, **kwargs)
             if not torch.compiler.is_compiling():
                 for listener in self.listeners:
-                    listener.guard.call(_tell, listener, call_of, original, result, args, kwargs)
+                    listener.guard.call(_notify_listener, listener, call_of, original, result, args, kwargs)
             return result
 
-        hide(attention)
+        hide_from_compiler(attention)
         return attention
 
 
-def _tell(
+def _notify_listener(
     listener: Listener,
     call_of: Callable[..., Call],
     original: Callable[..., object],
@@ -296,11 +296,11 @@ def _tell(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> None:
-    if watching():
+    if is_program_forward():
         with torch.no_grad():
             call = call_of(original, result, *args, **kwargs)
-            if listener.wants(call):
-                listener.hear(call)
+            if listener.accepts_call(call):
+                listener.record_call(call)
 
 
 class _Ear:
@@ -308,7 +308,7 @@ class _Ear:
         self.taps, self.listener = taps, listener
 
     def remove(self) -> None:
-        self.taps.forget(self.listener)
+        self.taps.remove_listener(self.listener)
 
 
 TAPS = Taps()

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.frames import is_own
+from tdbg.core.frames import is_own_code
 from tdbg.core.guard import undo_on_error
 from tdbg.debuggers.copies import snapshot
-from tdbg.debuggers.hooks import BARE, Hook, HookGuard, Hooks, hookable, seen_through, watching
-from tdbg.debuggers.layers import get_layer_by_name, inner
+from tdbg.debuggers.hooks import BARE, Hook, HookGuard, Hooks, is_program_forward, require_hookable, seen_through
+from tdbg.debuggers.layers import get_layer_by_name, unwrap_all
 from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook
 
 MAX_CALLS = 256  # calls of a layer that are kept until they are read; of more, the last ones
@@ -126,17 +126,17 @@ class ForwardDebugger(BaseDebugger):
             return
         guard = self._hook_guard
         code = getattr(type(self).process_forward, "__code__", None)
-        if code is not None and is_own(code):
-            guard.call(self._capture, module, input, output)
+        if code is not None and is_own_code(code):
+            guard.call(self._capture_output, module, input, output)
         elif guard.on:
             with guard:  # somebody else's: with the modes and tensor subclasses in force
-                self._capture(module, input, output)
+                self._capture_output(module, input, output)
 
-    def _capture(self, module: nn.Module, input: Any, output: Any) -> None:
-        if watching():
-            self._keep(snapshot(self.process_forward(module, input, output)))
+    def _capture_output(self, module: nn.Module, input: Any, output: Any) -> None:
+        if is_program_forward():
+            self._keep_capture(snapshot(self.process_forward(module, input, output)))
 
-    def _keep(self, capture: object) -> None:
+    def _keep_capture(self, capture: object) -> None:
         calls = self._calls
         calls.dropped += len(calls.kept) == MAX_CALLS
         calls.kept.append(capture)
@@ -150,7 +150,7 @@ class ForwardDebugger(BaseDebugger):
         calls = self._calls
         kept, dropped = list(calls.kept), calls.dropped
         calls.clear()
-        return joined(kept, dropped) if self._hook_guard.on else None
+        return join_calls(kept, dropped) if self._hook_guard.on else None
 
     def attach(self, model: nn.Module) -> Hooks:
         """Hook the layer, until ``remove()`` or the end of a ``with``. Raises TdbgError if there is no such layer.
@@ -158,39 +158,39 @@ class ForwardDebugger(BaseDebugger):
         A compiled model runs uncompiled meanwhile. A copy of the model does not carry the hooks.
         """
         layer = get_layer_by_name(model, self.layer_name)
-        return self._attached(model, layer)
+        return self._attach_hooks(model, layer)
 
-    def _attached(self, model: nn.Module, layer: nn.Module) -> Hooks:
+    def _attach_hooks(self, model: nn.Module, layer: nn.Module) -> Hooks:
         self._refuse_twice(layer)
         self._name_guard()
         hooks = Hooks()
         with undo_on_error(hooks.remove):
-            hooks.enter(seen_through(model))
+            hooks.enter_context(seen_through(model))
             self._watch_passes(model, hooks)
-            self._watch(layer, hooks)
+            self._add_layer_hooks(layer, hooks)
         return hooks
 
     def _watch_passes(self, model: nn.Module, hooks: Hooks) -> None:
         """Have every pass of the model begin without captures."""
-        root = inner(model)
+        root = unwrap_all(model)
         if not isinstance(root, BARE):
-            hooks.add(add_pre_hook(root, self._hook(self._begin), first=True))
+            hooks.add(add_pre_hook(root, self._build_hook(self._begin_pass), first=True))
 
-    def _hook(self, target: Callable[..., object], *, undoes: bool = False) -> Hook:
+    def _build_hook(self, target: Callable[..., object], *, undoes: bool = False) -> Hook:
         return Hook(self, target, self._hook_guard, undoes=undoes)
 
-    def _begin(self, module: nn.Module, args: object) -> None:
+    def _begin_pass(self, module: nn.Module, args: object) -> None:
         self._calls.clear()
 
-    def _watch(self, layer: nn.Module, hooks: Hooks) -> None:
+    def _add_layer_hooks(self, layer: nn.Module, hooks: Hooks) -> None:
         """Put the hooks of the layer itself in place."""
-        hooks.add(add_post_hook(hookable(self.layer_name, layer), self._hook(self.forward_hook_fn)))
+        hooks.add(add_post_hook(require_hookable(self.layer_name, layer), self._build_hook(self.forward_hook_fn)))
 
-    def _hooked(self, layer: nn.Module) -> bool:
+    def _is_hooked(self, layer: nn.Module) -> bool:
         return any(isinstance(hook, Hook) and hook.owner is self for hook in layer._forward_hooks.values())
 
     def _refuse_twice(self, layer: nn.Module) -> None:
-        if self._hooked(layer):
+        if self._is_hooked(layer):
             text = f"this {type(self).__name__} is attached to {self.layer_name!r} already"
             raise TdbgError(text, "remove() what attach() returned first")
 
@@ -198,14 +198,14 @@ class ForwardDebugger(BaseDebugger):
         """Return why the last call gave None: the layer did not run, the debugger was not attached, or it failed."""
         if self.switched_off:
             return f"switched off: {self.switched_off}"
-        if self._hooked(get_layer_by_name(model, self.layer_name)):
+        if self._is_hooked(get_layer_by_name(model, self.layer_name)):
             return (
                 f"not executed: {self.layer_name!r} did not run in the last pass of the model that attach() was given"
             )
         return f"not executed: {self.layer_name!r} carries no hook of this {type(self).__name__}; see attach()"
 
 
-def joined(kept: list[Any], dropped: int = 0) -> Any:
+def join_calls(kept: list[Any], dropped: int = 0) -> Any:
     """Several calls as one result, as `ForwardDebugger.__call__` says."""
     if len(kept) < 2:
         return kept[0] if kept else None

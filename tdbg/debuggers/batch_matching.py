@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tdbg.runtime.tensors import walk
+from tdbg.runtime.tensors import iter_tensors
 
 if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
@@ -36,11 +36,11 @@ class _Place:
 
     def __init__(self, tensor: Tensor) -> None:
         self.storage = StorageWeakRef(tensor.untyped_storage())
-        self.begin, self.end = extent(tensor)
+        self.begin, self.end = compute_address_range(tensor)
 
-    def holds(self, tensor: Tensor) -> bool:
+    def overlaps_tensor(self, tensor: Tensor) -> bool:
         """True if the tensor, which may be a view, has an element here."""
-        begin, end = extent(tensor)
+        begin, end = compute_address_range(tensor)
         return self.storage.cdata == tensor.untyped_storage()._cdata and begin < self.end and self.begin < end
 
 
@@ -70,7 +70,9 @@ class Batches:
         self._sources: weakref.WeakKeyDictionary[object, _Source] = weakref.WeakKeyDictionary()  # never iterated over
         self._call = object()  # the model's last one
 
-    def taken(self, loader_iter: "BatchIterator", batch: object, ids: list[Any], padding: Sequence[int] = ()) -> None:
+    def record_batch(
+        self, loader_iter: "BatchIterator", batch: object, ids: list[Any], padding: Sequence[int] = ()
+    ) -> None:
         """A loader's iterator handed out a batch."""
         if loader_iter._num_yielded == 1:  # a new pass: what was seen before says nothing of it
             self._sources.pop(loader_iter, None)
@@ -79,21 +81,23 @@ class Batches:
             source.unused, source.since = 0, call
         source.unused += 1
         source.ahead = source.ahead or source.unused > 1
-        found = list(_tensors(batch))
-        self._batches.append(Batch(ids, [*padding], source, [_Place(tensor) for tensor in found], _prints(found)))
+        found = list(_iter_tensors(batch))
+        self._batches.append(
+            Batch(ids, [*padding], source, [_Place(tensor) for tensor in found], _fingerprint_tensors(found))
+        )
 
-    def called(self) -> None:
+    def record_call(self) -> None:
         """The model is called, on a batch that was handed out before."""
         self._call = object()
 
-    def of(self, call: object) -> Batch | None:
+    def find_batch(self, call: object) -> Batch | None:
         """The batch that a call's arguments are; None where that is not certain.
 
         Tensors that were made from a batch (they lie elsewhere and have other values) are taken for those of the newest
         one, as long as its loader was not seen to be ahead of the model.
         """
         batches = list(self._batches)  # as they are now, in one operation: another thread may hand out the next one
-        tensors = list(_tensors(call))
+        tensors = list(_iter_tensors(call))
         batch = _by_place(batches, tensors) or _by_values(batches, tensors)
         if batch is None and batches and not batches[-1].source.ahead:
             batch = batches[-1]
@@ -102,7 +106,7 @@ class Batches:
 
 def _by_place(batches: list[Batch], tensors: list[Tensor]) -> Batch | None:
     for batch in reversed(batches):
-        if any(place.holds(tensor) for place in batch.places for tensor in tensors):
+        if any(place.overlaps_tensor(tensor) for place in batch.places for tensor in tensors):
             return batch
     return None
 
@@ -110,14 +114,14 @@ def _by_place(batches: list[Batch], tensors: list[Tensor]) -> Batch | None:
 def _by_values(batches: list[Batch], tensors: list[Tensor]) -> Batch | None:
     """The batch that has most of these tensors; None if none has any, or others have as many."""
     kinds = {known[:2] for batch in batches for known in batch.prints}
-    asked = _prints([tensor for tensor in tensors if (tensor.shape, tensor.dtype) in kinds])
+    asked = _fingerprint_tensors([tensor for tensor in tensors if (tensor.shape, tensor.dtype) in kinds])
     common = [len(asked & batch.prints) for batch in batches]
     best = max(common, default=0)
     found = [batch for batch, count in zip(batches, common, strict=True) if count == best] if best else []
     return found[0] if len({tuple(batch.ids) for batch in found}) == 1 else None
 
 
-def extent(tensor: Tensor) -> tuple[int, int]:
+def compute_address_range(tensor: Tensor) -> tuple[int, int]:
     """The addresses of a tensor's first byte and of the one behind its last."""
     begin = tensor.data_ptr()
     if not tensor.numel():
@@ -126,22 +130,24 @@ def extent(tensor: Tensor) -> tuple[int, int]:
     return begin, begin + (last + 1) * tensor.element_size()
 
 
-def _tensors(value: object) -> Iterator[Tensor]:
+def _iter_tensors(value: object) -> Iterator[Tensor]:
     """The first plain tensors in a structure."""
-    found = (tensor for _, tensor in walk(value))
+    found = (tensor for _, tensor in iter_tensors(value))
     for tensor, _ in zip(found, range(LOOKED_AT), strict=False):
         if type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized:
             yield tensor
 
 
-def _prints(tensors: list[Tensor]) -> set[Print]:
+def _fingerprint_tensors(tensors: list[Tensor]) -> set[Print]:
     """Shape, type and some elements of each tensor whose elements lie side by side."""
     return {
-        (tensor.shape, tensor.dtype, _sample(tensor)) for tensor in tensors if tensor.numel() and tensor.is_contiguous()
+        (tensor.shape, tensor.dtype, _sample_bytes(tensor))
+        for tensor in tensors
+        if tensor.numel() and tensor.is_contiguous()
     }
 
 
-def _sample(tensor: Tensor) -> bytes:
+def _sample_bytes(tensor: Tensor) -> bytes:
     step = max(tensor.numel() // SAMPLED, 1)
     some = tensor.detach().view(-1)[::step][:SAMPLED].resolve_conj().resolve_neg().contiguous()
     return bytes(some.cpu().view(torch.uint8).tolist())

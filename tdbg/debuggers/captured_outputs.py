@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from tdbg.debuggers.copies import snapshot
-from tdbg.debuggers.plain import NotPlain, Part, parts
+from tdbg.debuggers.plain import NotPlain, Part, split_tensor
 from tdbg.debuggers.pool import Pool
-from tdbg.debuggers.recording_thread import Job, memory
-from tdbg.pages.format.nested_outputs import dict_note, steps
+from tdbg.debuggers.recording_thread import Job, view_bytes
+from tdbg.pages.format.nested_outputs import build_path_steps, dict_note
 from tdbg.pages.format.page_writer import Item, PageWriter
 
 MAX_DEPTH = 32
@@ -34,9 +34,9 @@ class CapturedOutputs(Job):
         self.refused: list[str] = []
         self._take_mapping("", outputs, ())
         self.nbytes = sum(part.data.nbytes for part in self.tensors.values())
-        pool.reserve(self.nbytes)
+        pool.reserve_bytes(self.nbytes)
 
-    def _take(self, path: str, value: object, around: tuple[int, ...]) -> None:
+    def _take_value(self, path: str, value: object, around: tuple[int, ...]) -> None:
         if id(value) in around or len(around) > MAX_DEPTH:
             self.refused.append(f"{path}: it contains itself")
         elif isinstance(value, Tensor):
@@ -67,7 +67,7 @@ class CapturedOutputs(Job):
             self.refused.append(f"{path}: a {type(value).__name__} cannot be stored")
 
     def _take_mapping(self, path: str, value: Mapping[Any, object], around: tuple[int, ...]) -> None:
-        keys = steps(value)
+        keys = build_path_steps(value)
         note = dict_note(keys) if path or keys else {}
         self._take_items(path, ((step, value[key]) for step, key in keys.items()), note, around)
 
@@ -77,7 +77,7 @@ class CapturedOutputs(Job):
         if note:
             self.notes[path] = note
         for step, item in items:
-            self._take(f"{path}/{step}" if path else str(step), item, around)
+            self._take_value(f"{path}/{step}" if path else str(step), item, around)
 
     def _take_array(self, path: str, value: Any) -> None:
         try:
@@ -95,7 +95,7 @@ class CapturedOutputs(Job):
 
     def _take_tensor(self, path: str, value: Tensor) -> None:
         try:
-            found = parts(value)
+            found = split_tensor(value)
             for part in found:
                 copied = snapshot(part.data).contiguous()
                 self.tensors[path + part.path] = part._replace(data=copied)
@@ -106,10 +106,14 @@ class CapturedOutputs(Job):
         if layout:
             self.notes[path] = {"sparse": layout, "shape": list(value.shape)}
 
-    def write(self, writer: PageWriter) -> int:
+    def write_pages(self, writer: PageWriter) -> int:
         items = [
             Item(
-                path, str(part.dtype).removeprefix("torch."), tuple(part.data.shape), memory(part.data), dict(part.note)
+                path,
+                str(part.dtype).removeprefix("torch."),
+                tuple(part.data.shape),
+                view_bytes(part.data),
+                dict(part.note),
             )
             for path, part in self.tensors.items()
         ]
@@ -122,8 +126,8 @@ class CapturedOutputs(Job):
         writer.add(key, items, scalars=self.scalars, **batch, **more)
         return self.nbytes
 
-    def release(self) -> None:
-        self.pool.free(self.nbytes)
+    def release_memory(self) -> None:
+        self.pool.free_bytes(self.nbytes)
 
 
 def _tuple_note(value: tuple[object, ...]) -> dict[str, object]:

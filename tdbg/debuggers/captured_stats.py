@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tdbg.runtime.tensors import Figures, measure, walk
+from tdbg.runtime.tensors import Figures, iter_tensors, measure_tensors
 
 # Modules whose channels (features) stand last, whatever comes before.
 CHANNELS_LAST = (
@@ -80,7 +80,7 @@ def _is_flat_norm(module: nn.Module, tensor: Tensor) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm) and tensor.dim() == 2
 
 
-def numbers(tensor: Tensor) -> Tensor:
+def to_real_numbers(tensor: Tensor) -> Tensor:
     """The elements as real numbers in float32; float64 and integers in float64, complex ones as magnitudes."""
     data = tensor.detach()
     if hasattr(data, "to_local"):
@@ -95,18 +95,18 @@ def numbers(tensor: Tensor) -> Tensor:
     return data.to(torch.float64 if exact and data.device.type != "mps" else torch.float32)
 
 
-def measured(tensor: Tensor) -> Figures:
+def measure_tensor(tensor: Tensor) -> Figures:
     """The exact figures of one tensor; of one that shows no elements (meta), of nothing."""
     with torch.inference_mode(False):
-        return measure([tensor])[0] or NOTHING
+        return measure_tensors([tensor])[0] or NOTHING
 
 
-def stats(tensor: Tensor) -> dict[str, Any]:
+def compute_stats(tensor: Tensor) -> dict[str, Any]:
     """mean, std (with n - 1), min and max of the finite elements, None where there are none; and the shape.
 
     ``nan_count`` and ``inf_count`` are there only if there are any.
     """
-    found = measured(tensor)
+    found = measure_tensor(tensor)
     counts = {"nan_count": found.nan, "inf_count": found.inf}
     shape = list(tensor.shape)
     ends = {"mean": found.mean, "std": found.std, "min": found.low, "max": found.high, "shape": shape}
@@ -119,7 +119,7 @@ def each_tensor(layer_name: str, value: object, tell: Callable[[Tensor], dict[st
     If the output holds more of them, ``others`` has what it says of each by its path (``1.0``, ``hidden_states``).
     Without any, ``note`` says what there was.
     """
-    found = list(walk(value))
+    found = list(iter_tensors(value))
     if not found:
         return {"layer_name": layer_name, "note": f"the output holds no tensor: {type(value).__name__}"}
     (_, first), *more = found

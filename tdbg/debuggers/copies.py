@@ -24,10 +24,10 @@ def snapshot(value: object) -> Any:
     Cost: one copy of each tensor; from an accelerator one that waits.
     """
     with torch.inference_mode(False), torch.no_grad():
-        return _copied(value, ())
+        return _copy_value(value, ())
 
 
-def _copied(value: object, around: tuple[int, ...]) -> object:
+def _copy_value(value: object, around: tuple[int, ...]) -> object:
     if isinstance(value, Tensor):
         return copy_of(value)
     if value is None or isinstance(value, str | bytes | int | float | complex):
@@ -36,14 +36,14 @@ def _copied(value: object, around: tuple[int, ...]) -> object:
         return ITSELF
     inside = (*around, id(value))
     if isinstance(value, Mapping):
-        return {key: _copied(item, inside) for key, item in value.items()}
+        return {key: _copy_value(item, inside) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(_copied(item, inside) for item in value)
+        return value._make(_copy_value(item, inside) for item in value)
     if isinstance(value, list | tuple):
-        items = [_copied(item, inside) for item in value]
+        items = [_copy_value(item, inside) for item in value]
         return items if isinstance(value, list) else tuple(items)
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _copied(getattr(value, item.name, None), inside) for item in fields(value)}
+        return {item.name: _copy_value(getattr(value, item.name, None), inside) for item in fields(value)}
     if type(value).__module__ == "numpy" and hasattr(value, "copy"):
         return value.copy()
     return value

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger
-from tdbg.debuggers.captured_stats import each_tensor, stats
+from tdbg.debuggers.captured_stats import compute_stats, each_tensor
 
 
 @DEBUGGERS.add
@@ -21,8 +21,8 @@ class FeatureMap(ForwardDebugger):
     name = "feature-map"
 
     def process_forward(self, module: nn.Module, input: object, output: object) -> dict[str, object]:
-        return each_tensor(self.layer_name, output, _told)
+        return each_tensor(self.layer_name, output, _describe_tensor)
 
 
-def _told(tensor: Tensor) -> dict[str, object]:
-    return {"feature_map": tensor, "stats": stats(tensor)}
+def _describe_tensor(tensor: Tensor) -> dict[str, object]:
+    return {"feature_map": tensor, "stats": compute_stats(tensor)}

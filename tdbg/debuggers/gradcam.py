@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.debuggers import DEBUGGERS
-from tdbg.debuggers.base import BaseDebugger, joined
-from tdbg.debuggers.captured_stats import channel_dim, spatial_dims, stats, time_first
+from tdbg.debuggers.base import BaseDebugger, join_calls
+from tdbg.debuggers.captured_stats import channel_dim, compute_stats, spatial_dims, time_first
 from tdbg.debuggers.copies import snapshot
-from tdbg.debuggers.hooks import hookable
+from tdbg.debuggers.hooks import require_hookable
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.debuggers.second_pass import gradients_on, run_again
 from tdbg.runtime.own_hooks import add_post_hook
-from tdbg.runtime.tensors import walk
+from tdbg.runtime.tensors import iter_tensors
 
 Classes = int | Sequence[int] | Tensor | None
 
@@ -34,7 +34,7 @@ class _Cut(NamedTuple):
     behind: Tensor  # the copy of it that the model went on with
     blind: bool  # autograd did not record where the layer ran
 
-    def check(self, path: str) -> None:
+    def validate_point(self, path: str) -> None:
         """An in-place operation that autograd does not record would be left out of the gradient."""
         if self.blind and self.behind._version:
             text = f"the model runs {path!r} under no_grad, and changes its output in place there"
@@ -79,16 +79,16 @@ class GradCAM(BaseDebugger):
         self.score = score
 
     def __call__(self, datapoint: Mapping[str, object], model: nn.Module) -> object:
-        layer = hookable(self.target_layer, get_layer_by_name(model, self.target_layer))
+        layer = require_hookable(self.target_layer, get_layer_by_name(model, self.target_layer))
         with gradients_on(model):
             with _cuts_at(self.target_layer, layer) as cuts:
                 output = run_again(model, datapoint["inputs"])
             if not cuts:
                 return None
             score, classes_B = self._score_of(output)
-            pairs = zip(cuts, self._gradients(score, cuts), strict=True)
-            calls = [self._told(layer, cut.point, grad, classes_B) for cut, grad in pairs if grad is not None]
-        return snapshot(joined(calls))
+            pairs = zip(cuts, self._compute_gradients(score, cuts), strict=True)
+            calls = [self._format_result(layer, cut.point, grad, classes_B) for cut, grad in pairs if grad is not None]
+        return snapshot(join_calls(calls))
 
     def missing(self, model: nn.Module) -> str:
         """Why the last call gave None."""
@@ -99,13 +99,13 @@ class GradCAM(BaseDebugger):
         if self.score is not None:
             score_B = self.score(output)
             return score_B.sum(), torch.full((score_B.numel(),), -1)
-        logits_BK = _logits(output)
-        classes_B = _classes(self.target_class, logits_BK)
+        logits_BK = _extract_logits(output)
+        classes_B = _resolve_classes(self.target_class, logits_BK)
         return logits_BK.gather(1, classes_B[:, None]).sum(), classes_B
 
-    def _gradients(self, score: Tensor, cuts: list[_Cut]) -> Sequence[Tensor | None]:
+    def _compute_gradients(self, score: Tensor, cuts: list[_Cut]) -> Sequence[Tensor | None]:
         for cut in cuts:
-            cut.check(self.target_layer)
+            cut.validate_point(self.target_layer)
         found: Sequence[Tensor | None] = (None,)
         if score.requires_grad:
             found = torch.autograd.grad(score, [cut.point for cut in cuts], allow_unused=True)
@@ -115,16 +115,16 @@ class GradCAM(BaseDebugger):
             raise TdbgError(text, hint)
         return found
 
-    def _told(self, layer: nn.Module, point: Tensor, grad: Tensor, classes_B: Tensor) -> dict[str, object]:
-        map_B = self._map(layer, point.detach().float(), grad.float())
+    def _format_result(self, layer: nn.Module, point: Tensor, grad: Tensor, classes_B: Tensor) -> dict[str, object]:
+        map_B = self._compute_map(layer, point.detach().float(), grad.float())
         return {
             "gradcam": map_B,
             "target_layer": self.target_layer,
             "target_class": classes_B,
-            "gradcam_stats": stats(map_B),
+            "gradcam_stats": compute_stats(map_B),
         }
 
-    def _map(self, layer: nn.Module, activation: Tensor, grad: Tensor) -> Tensor:
+    def _compute_map(self, layer: nn.Module, activation: Tensor, grad: Tensor) -> Tensor:
         channel = self.channel_dim if self.channel_dim is not None else channel_dim(layer, activation)
         dims = spatial_dims(layer, activation, channel)
         if channel is None or not dims:
@@ -144,10 +144,10 @@ def _cuts_at(path: str, layer: nn.Module) -> Iterator[list[_Cut]]:
     cuts: list[_Cut] = []
     thread = get_ident()
 
-    def cut(module: nn.Module, args: object, output: object) -> object:
+    def cut_graph(module: nn.Module, args: object, output: object) -> object:
         if get_ident() != thread:  # the program's own pass, beside this one
             return None
-        found = next((tensor for _, tensor in walk(output) if tensor.is_floating_point()), None)
+        found = next((tensor for _, tensor in iter_tensors(output) if tensor.is_floating_point()), None)
         if found is None:
             return None
         if torch.is_inference_mode_enabled():
@@ -158,57 +158,58 @@ def _cuts_at(path: str, layer: nn.Module) -> Iterator[list[_Cut]]:
             point = found.clone() if cuts and found.requires_grad else found.detach().clone().requires_grad_()
             behind = point.clone()
         cuts.append(_Cut(point, behind, blind))
-        return _replaced(output, found, behind)
+        return _replace_tensor(output, found, behind)
 
-    handle = add_post_hook(layer, cut)
+    handle = add_post_hook(layer, cut_graph)
     try:
         yield cuts
     finally:
         handle.remove()
 
 
-def _replaced(value: object, old: Tensor, new: Tensor) -> object:
+def _replace_tensor(value: object, old: Tensor, new: Tensor) -> object:
     """The same structure with another tensor in one place."""
     if value is old:
         return new
     if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(_replaced(item, old, new) for item in value)
+        return value._make(_replace_tensor(item, old, new) for item in value)
     if isinstance(value, list | tuple):
-        return type(value)(_replaced(item, old, new) for item in value)
+        return type(value)(_replace_tensor(item, old, new) for item in value)
     if isinstance(value, Mapping):
         copied: Any = copy.copy(value)
         for key, item in value.items():
-            copied[key] = _replaced(item, old, new)
+            copied[key] = _replace_tensor(item, old, new)
         return copied
     return value
 
 
-def _logits(output: object) -> Tensor:
+def _extract_logits(output: object) -> Tensor:
     """One score per datapoint and class out of what a model returned: BK; over places (BKHW) they are averaged."""
-    if not isinstance(output, Tensor) and isinstance(named := _named(output, "logits"), Tensor):
+    if not isinstance(output, Tensor) and isinstance(named := _read_field(output, "logits"), Tensor):
         output = named
-    found = next((tensor for _, tensor in walk(output) if tensor.is_floating_point()), None)
+    found = next((tensor for _, tensor in iter_tensors(output) if tensor.is_floating_point()), None)
     if found is None or found.dim() == 0:
         raise TdbgError("the model's output holds no scores of classes", "say what to explain: GradCAM(..., score=...)")
     logits_BK = found[:, None] if found.dim() == 1 else found
     return logits_BK.flatten(2).mean(2) if logits_BK.dim() > 2 else logits_BK
 
 
-def _named(output: object, name: str) -> object:
+def _read_field(output: object, name: str) -> object:
     return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
 
 
-def _classes(wanted: Classes, logits_BK: Tensor) -> Tensor:
+def _resolve_classes(wanted: Classes, logits_BK: Tensor) -> Tensor:
     """The class of each datapoint (B)."""
     batch, classes = logits_BK.shape
     if wanted is None:
         return logits_BK.detach().argmax(1)
     found_B = torch.as_tensor(wanted, dtype=torch.int64, device=logits_BK.device).reshape(-1)
     if found_B.numel() not in (1, batch):
-        text = f"target_class names {counted(found_B.numel(), 'class')} for {counted(batch, 'datapoint')}"
+        text = f"target_class names {format_count(found_B.numel(), 'class')} for {format_count(batch, 'datapoint')}"
         raise TdbgError(text, "give one class, or one for each datapoint")
     if bool(((found_B < 0) | (found_B >= classes)).any()):
         raise TdbgError(
-            f"target_class is {found_B.tolist()}, but the model has {counted(classes, 'class')}", "they count from 0"
+            f"target_class is {found_B.tolist()}, but the model has {format_count(classes, 'class')}",
+            "they count from 0",
         )
     return found_B.expand(batch)

@@ -6,14 +6,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from tdbg.debuggers import DEBUGGERS
-from tdbg.debuggers.base import ForwardDebugger, joined
-from tdbg.debuggers.captured_stats import measured, stats
+from tdbg.debuggers.base import ForwardDebugger, join_calls
+from tdbg.debuggers.captured_stats import compute_stats, measure_tensor
 from tdbg.debuggers.copies import copy_of
-from tdbg.debuggers.hooks import HookGuard, watching
+from tdbg.debuggers.hooks import HookGuard, is_program_forward
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.runtime.own_hooks import add_gradient_hook
 from tdbg.runtime.root_modules import clean_path
-from tdbg.runtime.tensors import walk
+from tdbg.runtime.tensors import iter_tensors
 
 Arrived = dict[str, dict[str, Any]]
 TOO_EARLY = "no gradient is here: ask between backward() and zero_grad()"
@@ -45,13 +45,13 @@ class Gradients(ForwardDebugger):
         super().__init__(layer_name)
         self.values = values
 
-    def _capture(self, module: nn.Module, input: object, output: object) -> None:
-        if watching():
-            self._keep(self.process_forward(module, input, output))  # filled later, so it must not be a copy
+    def _capture_output(self, module: nn.Module, input: object, output: object) -> None:
+        if is_program_forward():
+            self._keep_capture(self.process_forward(module, input, output))  # filled later, so it must not be a copy
 
     def process_forward(self, module: nn.Module, input: object, output: object) -> Arrived:
         """A table that fills when gradients arrive at the output: path -> what is told, in the output's order."""
-        wanted = [(path, tensor) for path, tensor in walk(output) if tensor.requires_grad]
+        wanted = [(path, tensor) for path, tensor in iter_tensors(output) if tensor.requires_grad]
         arrived: Arrived = {path: {} for path, _ in wanted}
         for path, tensor in wanted:
             add_gradient_hook(tensor, _Arrival(self._hook_guard, arrived, path, values=self.values))
@@ -61,7 +61,7 @@ class Gradients(ForwardDebugger):
         calls = self._calls
         kept, dropped = [_one_call(arrived) for arrived in calls.kept], calls.dropped
         calls.clear()
-        result = {"layer_name": self.layer_name, **(joined(kept, dropped) or {}), **self._of_parameters(model)}
+        result = {"layer_name": self.layer_name, **(join_calls(kept, dropped) or {}), **self._of_parameters(model)}
         if self.switched_off:
             result["note"] = self.missing(model)
         elif not result["parameter_grad_stats"] and not any(kept):
@@ -72,7 +72,7 @@ class Gradients(ForwardDebugger):
         layer = get_layer_by_name(model, self.layer_name)
         named = {clean_path(name): parameter.grad for name, parameter in layer.named_parameters()}
         grads = {name: grad for name, grad in named.items() if grad is not None}
-        found: dict[str, Any] = {"parameter_grad_stats": {name: _figures(grad) for name, grad in grads.items()}}
+        found: dict[str, Any] = {"parameter_grad_stats": {name: _compute_stats(grad) for name, grad in grads.items()}}
         if self.values:
             found["parameter_grads"] = {name: copy_of(grad) for name, grad in grads.items()}
         without = [name for name, grad in named.items() if grad is None]
@@ -89,15 +89,15 @@ class _Arrival:
         self.guard, self.arrived, self.path, self.values = guard, arrived, path, values
 
     def __call__(self, grad: Tensor) -> None:
-        self.guard.call(self._arrive, grad)
+        self.guard.call(self._record_gradient, grad)
 
-    def _arrive(self, grad: Tensor) -> None:
-        told: dict[str, object] = {"output_grad_stats": _figures(grad)}
+    def _record_gradient(self, grad: Tensor) -> None:
+        told: dict[str, object] = {"output_grad_stats": _compute_stats(grad)}
         self.arrived[self.path] = {**told, "output_grad": copy_of(grad)} if self.values else told
 
 
-def _figures(grad: Tensor) -> dict[str, object]:
-    return {"norm": measured(grad).norm, **stats(grad)}
+def _compute_stats(grad: Tensor) -> dict[str, object]:
+    return {"norm": measure_tensor(grad).norm, **compute_stats(grad)}
 
 
 def _one_call(arrived: Arrived) -> dict[str, object]:

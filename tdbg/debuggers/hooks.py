@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.guard import Guard, describe_error, report_failure, set_program_aside_with
+from tdbg.core.guard import Guard, describe_error, report_failure, set_guard_contexts
 from tdbg.runtime.torch_compat import active_modes, in_backward, in_transform, is_tracing, subclasses_aside
 
 LOG = logging.getLogger("tdbg")
@@ -39,7 +39,7 @@ class Hooks:
         """One more to be removed."""
         self._undo.callback(handle.remove)
 
-    def enter(self, context: contextlib.AbstractContextManager[object]) -> None:
+    def enter_context(self, context: contextlib.AbstractContextManager[object]) -> None:
         """A state that lasts until the hooks are removed."""
         self._undo.enter_context(context)
 
@@ -63,21 +63,21 @@ class HookGuard(Guard):
     __slots__ = ("why",)
 
     def __init__(self, debugger: str) -> None:
-        super().__init__(f"debugger {debugger}", _report)
+        super().__init__(f"debugger {debugger}", _report_failure)
         self.why = ""
-        set_program_aside_with(active_modes, subclasses_aside)
+        set_guard_contexts(active_modes, subclasses_aside)
 
-    def fail(self, error: BaseException) -> None:
+    def handle_failure(self, error: BaseException) -> None:
         """Switch the debugger off, and report why."""
         self.why = self.why or describe_error(error)
-        super().fail(error)
+        super().handle_failure(error)
 
 
-def _report(part: str, error: BaseException) -> None:
-    report_failure(part, error, _warn)
+def _report_failure(part: str, error: BaseException) -> None:
+    report_failure(part, error, _warn_failure)
 
 
-def _warn(part: str, error: BaseException) -> None:
+def _warn_failure(part: str, error: BaseException) -> None:
     LOG.warning("tdbg switched off its %s: %s", part, describe_error(error))
 
 
@@ -100,7 +100,7 @@ class Hook:
             return
         if self.guard.on or self._undoes:
             with self.guard:  # not `call`: a hook may enter a mode, or run code of the program's own
-                if watching():
+                if is_program_forward():
                     self.target(module, *args)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Hook":
@@ -112,7 +112,7 @@ class Hook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-def watching() -> bool:
+def is_program_forward() -> bool:
     """True if what runs now is the program's own forward pass, in Python.
 
     Not so: what torch.compile or torch.jit traces, what a CUDA graph records, what runs inside a transform of torch.func
@@ -126,7 +126,7 @@ def watching() -> bool:
 
 
 @contextlib.contextmanager
-def unwatched() -> Iterator[None]:
+def suspend_debuggers() -> Iterator[None]:
     """A pass of tdbg's own: no debugger's hook looks at it, in this thread."""
     token = _unwatched.set(True)
     try:
@@ -138,7 +138,7 @@ def unwatched() -> Iterator[None]:
         _unwatched.reset(token)
 
 
-def hookable(path: str, layer: nn.Module) -> nn.Module:
+def require_hookable(path: str, layer: nn.Module) -> nn.Module:
     """The layer itself; TdbgError if it takes no hooks."""
     if isinstance(layer, torch.jit.ScriptModule):
         raise TdbgError(f"{path or 'the model'} is a scripted module, which takes no hooks", "use it before scripting")

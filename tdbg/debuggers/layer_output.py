@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger
-from tdbg.debuggers.captured_stats import each_tensor, numbers, spatial_dims
+from tdbg.debuggers.captured_stats import each_tensor, spatial_dims, to_real_numbers
 
 POOLS: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
@@ -36,11 +36,11 @@ class LayerOutput(ForwardDebugger):
         self.channel_dim = channel_dim
 
     def process_forward(self, module: nn.Module, input: object, output: object) -> dict[str, object]:
-        return each_tensor(self.layer_name, output, lambda tensor: self._told(module, tensor))
+        return each_tensor(self.layer_name, output, lambda tensor: self._describe_tensor(module, tensor))
 
-    def _told(self, module: nn.Module, tensor: Tensor) -> dict[str, object]:
+    def _describe_tensor(self, module: nn.Module, tensor: Tensor) -> dict[str, object]:
         dims = spatial_dims(module, tensor, self.channel_dim)
-        small = self._pooled(tensor, dims) if self._can_pool(tensor, dims) else tensor
+        small = self._pool_tensor(tensor, dims) if self._can_pool(tensor, dims) else tensor
         return {
             "original_shape": list(tensor.shape),
             "output": small,
@@ -52,10 +52,10 @@ class LayerOutput(ForwardDebugger):
         plain = tensor.is_floating_point() and not tensor.is_nested and not tensor.is_sparse
         return plain and len(dims) in POOLS and tensor.numel() > 0 and self.downsample_factor > 1
 
-    def _pooled(self, tensor: Tensor, dims: list[int]) -> Tensor:
+    def _pool_tensor(self, tensor: Tensor, dims: list[int]) -> Tensor:
         """The averages, each of the elements that are there: at the ends blocks are shorter."""
         last = list(range(-len(dims), 0))
-        moved = numbers(tensor).movedim(dims, last)
+        moved = to_real_numbers(tensor).movedim(dims, last)
         flat = moved.reshape(1, -1, *moved.shape[-len(dims) :])
         small = POOLS[len(dims)](flat, self.downsample_factor, ceil_mode=True)
         return small.reshape(*moved.shape[: -len(dims)], *small.shape[2:]).movedim(last, dims).to(tensor.dtype)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tdbg.core.urls import Url, located
+from tdbg.core.urls import Url, parse_location
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
 
 
@@ -28,7 +28,7 @@ class ValidationDebugging:
         checkpoint_method: str | int = "latest",
     ) -> None:
         """Keep the epochs that ``checkpoint_method`` chooses of so many: ``'all'``, ``'latest'``, or every Nth and the last."""
-        self._debugger, self._debug_dir = debugger, located(output_dir)
+        self._debugger, self._debug_dir = debugger, parse_location(output_dir)
         self._debugged_epochs = frozenset(checkpoint_indices(checkpoint_method, epochs))
 
     def on_val_start(self, epoch: int) -> None:
@@ -43,7 +43,7 @@ class ValidationDebugging:
 
     def on_val_end(self, epoch: int) -> None:
         """It has ended: what it gave is saved, and the hooks are gone."""
-        _finish(self._debugger, lambda: self._debug_dir / f"epoch_{epoch}" / "debugger")
+        _save_pass(self._debugger, lambda: self._debug_dir / f"epoch_{epoch}" / "debugger")
 
 
 class EvaluationDebugging:
@@ -54,7 +54,7 @@ class EvaluationDebugging:
 
     def debug_evaluation(self, debugger: SequentialDebugger, output_dir: str | os.PathLike[str]) -> None:
         """Keep every datapoint of an evaluation in ``output_dir/debugger``."""
-        self._eval_debugger, self._eval_debug_dir = debugger, located(output_dir)
+        self._eval_debugger, self._eval_debug_dir = debugger, parse_location(output_dir)
 
     def on_eval_start(self) -> None:
         """An evaluation begins."""
@@ -68,10 +68,10 @@ class EvaluationDebugging:
 
     def on_eval_end(self) -> None:
         """It has ended: what it gave is saved, and the hooks are gone."""
-        _finish(self._eval_debugger, lambda: self._eval_debug_dir / "debugger")
+        _save_pass(self._eval_debugger, lambda: self._eval_debug_dir / "debugger")
 
 
-def _finish(debugger: SequentialDebugger | None, place: Any) -> None:
+def _save_pass(debugger: SequentialDebugger | None, place: Any) -> None:
     if debugger is None or not debugger.enabled:
         return
     debugger.enabled = False

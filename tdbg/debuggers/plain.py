@@ -40,12 +40,12 @@ class Part(NamedTuple):
     note: Note = ()
 
 
-def raw(dtype: torch.dtype) -> torch.dtype:
+def to_raw_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type in which such elements can be copied; of most types it is the type itself."""
     return RAW.get(dtype, dtype)
 
 
-def parts(tensor: Tensor) -> list[Part]:
+def split_tensor(tensor: Tensor) -> list[Part]:
     """The tensor as plain data: itself, the part on this rank, or the tensors it is made of. Raises NotPlain.
 
     Quantised: the integers, with scale and zero point. Sparse: ``/indices`` and ``/values`` (of compressed layouts
@@ -53,10 +53,10 @@ def parts(tensor: Tensor) -> list[Part]:
     collective. A subclass that is made of other tensors: these, by its own names for them.
     """
     with torch.no_grad():
-        return list(_parts(tensor.detach()))
+        return list(_split_tensor(tensor.detach()))
 
 
-def _parts(tensor: Tensor) -> Iterable[Part]:
+def _split_tensor(tensor: Tensor) -> Iterable[Part]:
     if is_transformed(tensor):
         raise NotPlain("inside torch.func, where it has no values of its own")
     if tensor.is_meta:
@@ -64,28 +64,28 @@ def _parts(tensor: Tensor) -> Iterable[Part]:
     if type(tensor).__name__ in ("FakeTensor", "FunctionalTensor"):
         raise NotPlain(f"a {type(tensor).__name__}: there are no values")
     if hasattr(tensor, "to_local"):
-        return _shard(tensor)
+        return _split_shard(tensor)
     if tensor.is_nested:
-        return _nested(tensor)
+        return _split_nested(tensor)
     if type(tensor) not in PLAIN and hasattr(tensor, "__tensor_flatten__"):
-        return _inner(tensor)
+        return _split_subclass(tensor)
     if type(tensor) not in PLAIN:
         tensor = tensor.as_subclass(Tensor)
     if tensor.is_mkldnn:
         tensor = tensor.to_dense()
     if tensor.layout is not torch.strided:
-        return _sparse(tensor)
-    return [_quantised(tensor) if tensor.is_quantized else _strided(tensor)]
+        return _split_sparse(tensor)
+    return [_split_quantised(tensor) if tensor.is_quantized else _split_strided(tensor)]
 
 
-def _strided(tensor: Tensor) -> Part:
+def _split_strided(tensor: Tensor) -> Part:
     if str(tensor.dtype).removeprefix("torch.") not in DTYPES:
         raise NotPlain(f"its elements are {str(tensor.dtype).removeprefix('torch.')}")
-    copyable = raw(tensor.dtype)
+    copyable = to_raw_dtype(tensor.dtype)
     return Part("", tensor if copyable is tensor.dtype else tensor.view(copyable), tensor.dtype)
 
 
-def _quantised(tensor: Tensor) -> Part:
+def _split_quantised(tensor: Tensor) -> Part:
     if tensor.dtype not in RAW:
         raise NotPlain(f"its elements are {str(tensor.dtype).removeprefix('torch.')}, several in a byte")
     scheme = tensor.qscheme()
@@ -99,20 +99,20 @@ def _quantised(tensor: Tensor) -> Part:
     return Part("", tensor.int_repr(), tensor.dtype, note)
 
 
-def _shard(tensor: Tensor) -> Iterable[Part]:
+def _split_shard(tensor: Tensor) -> Iterable[Part]:
     placements = ", ".join(str(found) for found in getattr(tensor, "placements", ()))
     note: Note = (("whole_shape", tuple(tensor.shape)), ("placements", placements))
     local: Tensor = tensor.to_local()  # type: ignore[attr-defined]
-    return [part._replace(note=note + part.note) for part in _parts(_arrived(local))]
+    return [part._replace(note=note + part.note) for part in _split_tensor(_wait_for_collective(local))]
 
 
-def _arrived(tensor: Tensor) -> Tensor:
+def _wait_for_collective(tensor: Tensor) -> Tensor:
     """What a collective that is still on its way will give (its rank takes part in it already)."""
     wait = getattr(tensor, "wait", None)
     return wait() if type(tensor).__name__ == "AsyncCollectiveTensor" and wait is not None else tensor
 
 
-def _nested(tensor: Tensor) -> Iterable[Part]:
+def _split_nested(tensor: Tensor) -> Iterable[Part]:
     note: Note = (("nested", "jagged" if tensor.layout is torch.jagged else "strided"),)
     if tensor.layout is torch.jagged:
         jagged: Any = tensor
@@ -120,10 +120,10 @@ def _nested(tensor: Tensor) -> Iterable[Part]:
     else:
         rows = [row.contiguous().reshape(-1) for row in tensor.unbind()]
         found = {"values": torch.cat(rows) if rows else torch.empty(0), "sizes": tensor._nested_tensor_size()}
-    return _named(found, note)
+    return _name_parts(found, note)
 
 
-def _sparse(tensor: Tensor) -> Iterable[Part]:
+def _split_sparse(tensor: Tensor) -> Iterable[Part]:
     names = COMPRESSED.get(tensor.layout)
     layout = str(tensor.layout).removeprefix("torch.")
     note: Note = (("sparse", layout), ("shape", tuple(tensor.shape)))
@@ -137,19 +137,19 @@ def _sparse(tensor: Tensor) -> Iterable[Part]:
     else:
         raise NotPlain(f"its layout is {layout}")
     found["values"] = tensor.values() if names is not None else tensor._values()
-    return _named(found, note)
+    return _name_parts(found, note)
 
 
-def _inner(tensor: Tensor) -> Iterable[Part]:
+def _split_subclass(tensor: Tensor) -> Iterable[Part]:
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     note: Note = (("subclass", type(tensor).__name__), ("shape", tuple(tensor.shape)))
-    return _named({name.lstrip("_"): getattr(tensor, name) for name in names}, note)
+    return _name_parts({name.lstrip("_"): getattr(tensor, name) for name in names}, note)
 
 
-def _named(found: dict[str, Tensor | None], note: Note) -> Iterable[Part]:
+def _name_parts(found: dict[str, Tensor | None], note: Note) -> Iterable[Part]:
     return [
         part._replace(path=f"/{name}{part.path}", note=note + part.note)
         for name, tensor in found.items()
         if tensor is not None
-        for part in _parts(tensor.detach())
+        for part in _split_tensor(tensor.detach())
     ]

@@ -41,38 +41,38 @@ class Pool:
         self._changed = threading.Condition()
         self._relieving = threading.RLock()  # hooks of gradients run in a thread for each device
 
-    def watch(self, alive: Callable[[], bool]) -> None:
+    def set_alive_check(self, alive: Callable[[], bool]) -> None:
         """alive: False once nobody will free anything any more."""
         self._alive = alive
 
-    def take(self, size: int, held: int = 0) -> Tensor:
+    def take_buffer(self, size: int, held: int = 0) -> Tensor:
         """A buffer of ``size`` bytes; `Full` where there is no room and none is waited for.
 
         held: bytes that the asker has already for the same pass, and frees only when it has all: they are not waited
         for. Raises TdbgError if room does not come within a minute, or whoever frees it is gone.
         """
         with self._changed:
-            self._enter(size, held)
+            self._acquire_room(size, held)
             kept = self._free.get(size)
             if kept:
                 self._free_bytes -= size
                 return kept.pop()
         return torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_initialized())
 
-    def reserve(self, size: int) -> None:
-        """Count ``size`` bytes of memory from elsewhere among those handed out; raises as `take`."""
+    def reserve_bytes(self, size: int) -> None:
+        """Count ``size`` bytes of memory from elsewhere among those handed out; raises as `take_buffer`."""
         with self._changed:
-            self._enter(size)
+            self._acquire_room(size)
 
-    def free(self, size: int) -> None:
+    def free_bytes(self, size: int) -> None:
         """Such memory is gone."""
         with self._changed:
             self.used_bytes -= size
             self._changed.notify_all()
 
-    def _enter(self, size: int, held: int = 0) -> None:
+    def _acquire_room(self, size: int, held: int = 0) -> None:
         if not self._has_room(size, held):
-            self._wait(size, held)
+            self._wait_for_room(size, held)
         self.used_bytes += size
 
     def _has_room(self, size: int, held: int) -> bool:
@@ -84,7 +84,7 @@ class Pool:
             self._free_bytes = 0
         return True
 
-    def _wait(self, size: int, held: int) -> None:
+    def _wait_for_room(self, size: int, held: int) -> None:
         self._changed.release()  # whoever gives buffers back needs it
         try:
             with self._relieving:
@@ -105,7 +105,7 @@ class Pool:
                 )
         self.waited_s += time.monotonic() - begun
 
-    def give(self, buffer: Tensor) -> None:
+    def return_buffer(self, buffer: Tensor) -> None:
         """The buffer is free again."""
         size = buffer.numel()
         with self._changed:

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import guarded
-from tdbg.debuggers.plain import raw
+from tdbg.debuggers.plain import to_raw_dtype
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.tap import Copied, Form
 from tdbg.pages.format.layout import UnstorableError
 from tdbg.pages.format.page_writer import BudgetExceeded, Item, PageWriter
-from tdbg.runtime.tensors import checkable, measure
+from tdbg.runtime.tensors import is_checkable, measure_tensors
 
 DRAIN_S = 60.0
 FIGURES = ("count", "nan", "inf", "mean", "std", "low", "high")
@@ -28,10 +28,10 @@ class Job(ABC):
     """Something to be written: what one pass copied, or what debuggers made of one datapoint."""
 
     @abstractmethod
-    def write(self, writer: PageWriter) -> int:
+    def write_pages(self, writer: PageWriter) -> int:
         """Write it, in the thread; returns the bytes of its tensors."""
 
-    def release(self) -> None:  # noqa: B027  (what holds no memory has none to give back)
+    def release_memory(self) -> None:  # noqa: B027  (what holds no memory has none to give back)
         """Give its memory back, written or not."""
 
 
@@ -43,7 +43,7 @@ class Pass(Job):
     ) -> None:
         self.copied, self.pool, self.key, self.about, self.stats = copied, pool, key, about, stats
 
-    def write(self, writer: PageWriter) -> int:
+    def write_pages(self, writer: PageWriter) -> int:
         copied = self.copied
         for event in copied.events:
             event.synchronize()
@@ -51,28 +51,30 @@ class Pass(Job):
             about = {name: value for name, value in self.about.items() if name != "split"}
             writer.add(self.key, [], scalars={**copied.scalars, **figures_of(copied)}, **about)
         elif copied.whole and copied.plan is not None and copied.buffer is not None:
-            writer.add_flat(self.key, copied.plan.layout, memory(copied.buffer), scalars=copied.scalars, **self.about)
+            writer.add_flat(
+                self.key, copied.plan.layout, view_bytes(copied.buffer), scalars=copied.scalars, **self.about
+            )
         else:
-            items = [_item(form, data) for form, data in parts(copied)]
+            items = [_build_item(form, data) for form, data in iter_parts(copied)]
             writer.add(self.key, items, scalars=copied.scalars, **self.about)
         return copied.data_bytes
 
-    def release(self) -> None:
-        for buffer in self.copied.buffers():
-            self.pool.give(buffer)
+    def release_memory(self) -> None:
+        for buffer in self.copied.list_buffers():
+            self.pool.return_buffer(buffer)
 
 
 class Recording:
     """Writes in a thread of its own; every datapoint is written, or counted as dropped with its reason.
 
-    A failure of the disk or of the thread is raised by the next `put` and by `close`; nothing waits for a thread that
+    A failure of the disk or of the thread is raised by the next `submit_job` and by `close`; nothing waits for a thread that
     is gone. open: makes the writer, in the thread, when the first datapoint comes. pool: where jobs have their
     memory, so that nobody waits there for a thread that is gone.
     """
 
     def __init__(self, open: Callable[[], PageWriter], pool: Pool) -> None:
         self._open = open
-        pool.watch(self._is_alive)
+        pool.set_alive_check(self._is_alive)
         self.written = self.bytes = 0
         self.dropped: Counter[str] = Counter()
         self.error: BaseException | None = None
@@ -88,21 +90,21 @@ class Recording:
         """Bytes of its files."""
         return 0 if self._writer is None else self._writer.written_bytes
 
-    def put(self, job: Job) -> None:
+    def submit_job(self, job: Job) -> None:
         """Have it written; raises what kept earlier ones from it, once."""
         if self.error is not None:
-            self.drop(1, self._why())
-            job.release()
-            self._raise()
+            self.count_dropped(1, self._explain_drop())
+            job.release_memory()
+            self._raise_error()
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="tdbg-capture", daemon=True)
+            self._thread = threading.Thread(target=self._run_writer, name="tdbg-capture", daemon=True)
             self._thread.start()
         with self._idle:
             self._waiting += 1
         self._jobs.put(job)
 
-    def drop(self, count: int, reason: str) -> None:
+    def count_dropped(self, count: int, reason: str) -> None:
         """So many passes are not kept; told in the pages when there are any."""
         with self._idle:  # both threads count
             self.dropped[reason] += count
@@ -127,9 +129,9 @@ class Recording:
                     f"what was captured is not written after {seconds:.0f} s", "`tdbg inspect-pages recover` saves it"
                 )
             self._thread = None
-        self._raise()
+        self._raise_error()
 
-    def _why(self) -> str:
+    def _explain_drop(self) -> str:
         return "over budget" if isinstance(self.error, BudgetExceeded) else "not written"
 
     def abandon(self) -> None:
@@ -140,84 +142,86 @@ class Recording:
     def _is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _raise(self) -> None:
+    def _raise_error(self) -> None:
         if self.error is not None and not self._told:
             self._told = True
             raise self.error
 
     # in the thread
 
-    def _run(self) -> None:
+    def _run_writer(self) -> None:
         keeps_error = guarded("the next put raises it", self._keep_error, program_code=True)
         while (job := self._jobs.get()) is not None:
             try:
                 with keeps_error:
-                    self._take(job)
+                    self._process_job(job)
             finally:
                 with self._idle:
                     self._waiting -= 1
                     self._idle.notify_all()
         if self._writer is not None:
             with keeps_error:
-                self._end(self._writer)
+                self._close_writer(self._writer)
 
     def _keep_error(self, error: BaseException) -> None:
         self.error = self.error or error
 
-    def _take(self, job: Job) -> None:
+    def _process_job(self, job: Job) -> None:
         try:
             if self.error is None:
-                self._write(job)
+                self._write_job(job)
             else:
-                self.drop(1, self._why())
+                self.count_dropped(1, self._explain_drop())
         except UnstorableError as error:  # this one cannot be kept, the others can
-            self.drop(1, str(error))
+            self.count_dropped(1, str(error))
         except BaseException as error:  # guard: told by the next put
             self.error = error
-            self.drop(1, self._why())
+            self.count_dropped(1, self._explain_drop())
         finally:
-            job.release()
+            job.release_memory()
 
-    def _end(self, writer: PageWriter) -> None:
+    def _close_writer(self, writer: PageWriter) -> None:
         """Have what was left out in the pages, and close them; a full disk may not even take the former."""
         try:
             for reason, count in self.dropped.items():
-                writer.drop(count, reason)
+                writer.record_drop(count, reason)
         finally:
             writer.close()
 
-    def _write(self, job: Job) -> None:
+    def _write_job(self, job: Job) -> None:
         if self._writer is None:
             self._writer = self._open()
-        self.bytes += job.write(self._writer)
+        self.bytes += job.write_pages(self._writer)
         self.written += 1
 
 
-def memory(tensor: Tensor) -> memoryview:
+def view_bytes(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous host tensor, without a copy and without numpy; valid as long as the tensor is."""
     size = tensor.nbytes
     return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B") if size else memoryview(b"")
 
 
-def parts(copied: Copied) -> Iterable[tuple[Form, memoryview]]:
+def iter_parts(copied: Copied) -> Iterable[tuple[Form, memoryview]]:
     """Each tensor that came, with its bytes."""
     if copied.plan is not None and copied.buffer is not None:
-        whole = memory(copied.buffer)
+        whole = view_bytes(copied.buffer)
         for form, offset in zip(copied.plan.forms[: copied.filled], copied.plan.offsets, strict=False):
             yield form, whole[offset : offset + form.nbytes]
     for loose in copied.loose:
-        yield loose.form, memory(loose.buffer)
+        yield loose.form, view_bytes(loose.buffer)
 
 
 def figures_of(copied: Copied) -> dict[str, object]:
     """Exact figures of each tensor that came, under its path."""
     found: list[tuple[Form, Tensor]] = []
     if copied.plan is not None and copied.buffer is not None:
-        views = copied.plan.views(copied.buffer)
+        views = copied.plan.build_views(copied.buffer)
         found += zip(copied.plan.forms[: copied.filled], views, strict=False)
-    found += [(loose.form, loose.buffer.view(raw(loose.form.dtype)).view(loose.form.shape)) for loose in copied.loose]
-    measured = [(form, _measurable(form, tensor)) for form, tensor in found if tensor.numel()]
-    rows = measure([tensor for _, tensor in measured])
+    found += [
+        (loose.form, loose.buffer.view(to_raw_dtype(loose.form.dtype)).view(loose.form.shape)) for loose in copied.loose
+    ]
+    measured = [(form, _to_measurable(form, tensor)) for form, tensor in found if tensor.numel()]
+    rows = measure_tensors([tensor for _, tensor in measured])
     return {
         f"{form.path}/{name}": getattr(figures, name)
         for (form, _), figures in zip(measured, rows, strict=True)
@@ -227,9 +231,9 @@ def figures_of(copied: Copied) -> dict[str, object]:
     }
 
 
-def _measurable(form: Form, tensor: Tensor) -> Tensor:
+def _to_measurable(form: Form, tensor: Tensor) -> Tensor:
     """Numbers that can be measured: integers as float64, quantised ones as what they stand for."""
-    if checkable(tensor):
+    if is_checkable(tensor):
         return tensor
     values, note = tensor.to(torch.float64), dict(form.note)
     if "scales" in note:
@@ -239,9 +243,9 @@ def _measurable(form: Form, tensor: Tensor) -> Tensor:
     return values.sub(note.get("zero_point", 0)).mul(note.get("scale", 1.0))
 
 
-def _dtype(form: Form) -> str:
+def _format_dtype(form: Form) -> str:
     return str(form.dtype).removeprefix("torch.")
 
 
-def _item(form: Form, data: memoryview) -> Item:
-    return Item(form.path, _dtype(form), tuple(form.shape), data, dict(form.note))
+def _build_item(form: Form, data: memoryview) -> Item:
+    return Item(form.path, _format_dtype(form), tuple(form.shape), data, dict(form.note))

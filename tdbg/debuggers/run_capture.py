@@ -24,7 +24,7 @@ from tdbg.core.observations.capture import (
     LayersMissing,
     LayersPlaced,
 )
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.debuggers.batch_matching import Batches
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
@@ -38,7 +38,7 @@ from tdbg.pages.format.page_writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
 from tdbg.probes.dataloader.feeds import Feeds, in_whole, padded_rows
 from tdbg.runtime.identity_keys import IdentityKeys
-from tdbg.runtime.root_modules import unwrapped
+from tdbg.runtime.root_modules import unwrap_module
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -55,18 +55,18 @@ MAX_SKIPPED = 8  # tensors that are named
 MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
 
 
-def asked(method: Callable[Concatenate["Capture", P], R]) -> Callable[Concatenate["Capture", P], R]:
+def charge_to_user(method: Callable[Concatenate["Capture", P], R]) -> Callable[Concatenate["Capture", P], R]:
     """Book the time of a method of `Capture` as asked for: it does not use up what pays for watching the run."""
 
     @functools.wraps(method)
-    def timed(self: "Capture", /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call_timed(self: "Capture", /, *args: P.args, **kwargs: P.kwargs) -> R:
         begun = time.perf_counter()
         try:
             return method(self, *args, **kwargs)
         finally:
-            self.monitor.budget.ask(time.perf_counter() - begun)
+            self.monitor.budget.charge_to_user(time.perf_counter() - begun)
 
-    return timed
+    return call_timed
 
 
 class Capture(Probe):
@@ -96,12 +96,12 @@ class Capture(Probe):
         self.epochs = Epochs.parse(settings.capture_epochs)
         self.selection = Selection(settings.capture_every, settings.capture_steps, settings.ranks)
         self._feeds = Feeds()
-        self._begin()
+        self._reset_state()
 
-    def _begin(self) -> None:
+    def _reset_state(self) -> None:
         settings = self.monitor.settings
         self.pool = Pool(policy=settings.capture_policy)
-        self.tap = Tap(self.pool, self._failed)
+        self.tap = Tap(self.pool, self._handle_failure)
         self.waiting = Waiting(self.tap, self._hand_over)
         self.pool.relieve = self.waiting.make_room  # what waits for gradients must not be waited for
         self._targets: IdentityKeys[nn.Module, list[Target]] = IdentityKeys()
@@ -129,7 +129,7 @@ class Capture(Probe):
         self._descended = False
 
     @classmethod
-    def into(cls, folder: Callable[[], Path | None]) -> type["Capture"]:
+    def with_folder(cls, folder: Callable[[], Path | None]) -> type["Capture"]:
         """The probe with the place where its pages go: a function that knows the rank's folder once there is one."""
         return type("Capture", (cls,), {"folder": staticmethod(folder)})
 
@@ -145,39 +145,42 @@ class Capture(Probe):
         self.patch(base, "_next_index", after=lambda seconds, args, kwargs, result: self._feeds.asked(args[0], result))
 
     def detach(self) -> None:
-        self.tap.unhook()
-        self._end()
+        self.tap.remove_hooks()
+        self._finish_recording()
         super().detach()
 
     def forked(self) -> None:
-        self._begin()
+        self._reset_state()
 
     # which passes
 
-    @asked
+    @charge_to_user
     def must_watch(self) -> bool:
         graded = torch.is_grad_enabled()
-        self._batches.called()
+        self._batches.record_call()
         if graded:
             self._trained = self.monitor.epoch
         # Which module is called is not known yet.
-        return any(self._wanted(phase) for phase in {self._phase(graded), self._phase(graded, training=False)})
+        return any(
+            self._is_wanted(phase)
+            for phase in {self._resolve_phase(graded), self._resolve_phase(graded, training=False)}
+        )
 
-    def _wanted(self, phase: str) -> bool:
+    def _is_wanted(self, phase: str) -> bool:
         if self._over:
             return False
         if self.phases and phase not in self.phases:
             return False
-        if not self.selection.rank(self.monitor.rank):
+        if not self.selection.is_rank_selected(self.monitor.rank):
             return False
         if self.monitor.settings.capture_on and self.monitor.running_step >= self.monitor.capture_until:
             return False
-        return self.selection.step(self._number(phase))
+        return self.selection.is_step_selected(self._resolve_step(phase))
 
     def _has_optimizer(self) -> bool:
         return bool(self.monitor.updates or len(self.monitor.optimizers))
 
-    def _phase(self, graded: bool, *, training: bool = True) -> str:
+    def _resolve_phase(self, graded: bool, *, training: bool = True) -> str:
         """What a call belongs to. training: the mode of the module that is called.
 
         Inference needs no gradients, but many programs forget to switch them off.
@@ -186,34 +189,36 @@ class Capture(Probe):
             return "train"
         return "val" if self.monitor.updates else "eval"
 
-    def _number(self, phase: str) -> int:
+    def _resolve_step(self, phase: str) -> int:
         """The running step; in evaluation, and where no optimizer was made, each call of the root is one."""
         if phase == "eval" or not self._has_optimizer():
             return self.monitor.eval_calls + self._graded_calls + 1
         return self.monitor.running_step
 
-    @asked
+    @charge_to_user
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: "BatchIterator") -> None:
         if not self._descended:
             self._descended = True
-            for top in self.monitor.roots.tops():
+            for top in self.monitor.roots.list_roots():
                 if any(cls.__name__ == "LightningModule" for cls in type(top).__mro__):
-                    self.monitor.roots.descend(top)  # it is never called itself; its parts are, from the first step on
+                    self.monitor.roots.hook_children(
+                        top
+                    )  # it is never called itself; its parts are, from the first step on
         handed = self._feeds.handed_out(loader_iter)
         taken = self._taken.get(loader_iter, 0)
         self._taken[loader_iter] = taken + len(handed)
         ids = [*batch_ids(batch)] or in_whole(loader_iter._dataset, handed)
-        self._batches.taken(loader_iter, batch, ids, padded_rows(loader_iter, taken, len(handed)))
+        self._batches.record_batch(loader_iter, batch, ids, padded_rows(loader_iter, taken, len(handed)))
 
     # one pass
 
-    @asked
+    @charge_to_user
     def call_begins(self, module: nn.Module, call: "Call") -> None:
-        phase = self._phase(call.graded, training=module.training)
-        step, is_wanted = self._number(phase), self._wanted(phase)
+        phase = self._resolve_phase(call.graded, training=module.training)
+        step, is_wanted = self._resolve_step(phase), self._is_wanted(phase)
         if self._is_busy():
             if is_wanted:
-                self._dropped("beside another thread's pass")
+                self._count_dropped("beside another thread's pass")
             return
         self._pass_over()
         self._graded_calls += call.graded and not self._has_optimizer()
@@ -227,7 +232,7 @@ class Capture(Probe):
         # Loaders of validation count passes of their own, which are no epochs.
         epoch = self._trained if phase == "val" else self.monitor.epoch
         self._about = {"step": step, "epoch": epoch, "phase": phase}
-        batch, samples = self._batches.of((call.args, call.kwargs)), call.samples
+        batch, samples = self._batches.find_batch((call.args, call.kwargs)), call.samples
         keys = batch.ids if batch is not None and batch.ids else None
         if batch is not None and keys is not None and len(keys) == samples:
             self._about |= {"flags": ["padding"], "padding": batch.padding} if batch.padding else {}
@@ -235,7 +240,7 @@ class Capture(Probe):
                 self._about["keys"] = keys
         self._key = keys[0] if keys is not None and len(keys) == 1 else f"step{step}"  # never the id of a sample
         self._thread = threading.current_thread()
-        self.tap.begin(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
+        self.tap.begin_pass(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
 
     def _is_busy(self) -> bool:
         """True while a pass of another thread is running, forward or backward: this one's would end it too early."""
@@ -250,7 +255,7 @@ class Capture(Probe):
             return True
         self._since += 1
         if self._since < self._rarity:
-            self._dropped(SAMPLED)
+            self._count_dropped(SAMPLED)
             return False
         self._since = 0
         self._rarity = min(2 * self._rarity, MAX_RARITY) if self.pool.crowded else max(self._rarity // 2, 1)
@@ -260,25 +265,27 @@ class Capture(Probe):
         self._sought = True
         known = self._targets.get(module)
         if known is None:
-            known = self._targets[module] = list(self._found(module))
+            known = self._targets[module] = list(self._iter_targets(module))
             if known:
                 paths = [target.path for target in known]
                 self._idle |= dict.fromkeys(paths)
                 self._chosen.update(paths)
                 layers = ((target.path, target.module()) for target in known)
                 self._sequences.update(path for path, layer in layers if layer is not None and is_plain_sequence(layer))
-                self.emit(LayersChosen(layers=paths[:64], count=len(paths), root=type(unwrapped(module)).__name__))
+                self.emit(LayersChosen(layers=paths[:64], count=len(paths), root=type(unwrap_module(module)).__name__))
         return known
 
-    def _found(self, module: nn.Module) -> Iterator[Target]:
+    def _iter_targets(self, module: nn.Module) -> Iterator[Target]:
         """The modules that are asked for; what is asked for in vain is said."""
         kinds: dict[str, tuple[weakref.ref[nn.Module], tuple[str, ...]]] = {}
-        top, prefix = place_of(module, self.monitor.roots.tops())
+        top, prefix = place_of(module, self.monitor.roots.list_roots())
         for spec in self.specs:
             try:
-                found = _below(top, prefix, spec.pattern) if prefix else self._selected(module, spec.pattern)
+                found = (
+                    _select_below(top, prefix, spec.pattern) if prefix else self._select_layers(module, spec.pattern)
+                )
             except TdbgError as error:
-                root = type(unwrapped(top)).__name__
+                root = type(unwrap_module(top)).__name__
                 hint = error.hint or ""
                 self.emit(LayersMissing(pattern=spec.pattern, root=root, hint=hint, why=str(error)))
                 continue
@@ -286,18 +293,18 @@ class Capture(Probe):
             if not callable_layers:
                 for path, layer in found.items():
                     kind = type(layer).__name__
-                    self._leave(path, f"a {kind} is never called itself: name its parts, {path}.*")
+                    self._record_skipped(path, f"a {kind} is never called itself: name its parts, {path}.*")
             for path, layer in callable_layers.items():
                 before = kinds.get(path, (None, ()))[1]
                 kinds[path] = weakref.ref(layer), tuple(dict.fromkeys((*before, *spec.kinds)))
         scripted = scripted_parts(top)
         for path, (layer_ref, wanted) in kinds.items():
             if path in scripted:
-                self._leave(path, "it runs inside a scripted module (torch.jit), where no hook is called")
+                self._record_skipped(path, "it runs inside a scripted module (torch.jit), where no hook is called")
             else:
                 yield Target(path or "root", layer_ref, wanted)
 
-    def _selected(self, module: nn.Module, pattern: str) -> dict[str, nn.Module]:
+    def _select_layers(self, module: nn.Module, pattern: str) -> dict[str, nn.Module]:
         """The layers of a pattern; where none fits, those at the one place below the root where it does, with a note."""
         try:
             return select(module, pattern)
@@ -307,37 +314,37 @@ class Capture(Probe):
                 raise
             if len(places) > 1:
                 known = ", ".join(f"{place}.{pattern}" for place in list(places)[:4])
-                more = f" and {counted(len(places) - 4, 'more place')}" if len(places) > 4 else ""
+                more = f" and {format_count(len(places) - 4, 'more place')}" if len(places) > 4 else ""
                 raise TdbgError(str(error), f"it fits below the root at {known}{more}: name one") from None
         ((place, found),) = places.items()
-        placed = LayersPlaced(pattern=pattern, place=place, root=type(unwrapped(module)).__name__)
+        placed = LayersPlaced(pattern=pattern, place=place, root=type(unwrap_module(module)).__name__)
         self.emit(placed)
         self.monitor.when_rank(lambda: self.monitor.note(f"capture-place-{pattern}", placed.text()))
         return found
 
-    @asked
+    @charge_to_user
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if self._is_busy():
             return
-        self.tap.unhook()
+        self.tap.remove_hooks()
         self._leave_eager()
         if not self.tap.awaits_gradients:  # written while backward runs, which leaves the interpreter to the writer
             self._pass_over()
 
-    @asked
+    @charge_to_user
     def update_begins(self, optimizer: "Optimizer") -> None:
         if not self._is_busy():
-            self._updated()
+            self._on_update()
 
-    @asked
+    @charge_to_user
     def after_step(self, optimizer: "Optimizer") -> None:
         if not self._is_busy():
-            self._updated()
+            self._on_update()
 
-    def _updated(self) -> None:
+    def _on_update(self) -> None:
         """Gradients of passes before an update have come, where it is not one of several optimizers' that takes turns."""
         if len(self.monitor.optimizers) < 2:
-            self._finish()
+            self._finish_passes()
         else:
             self._pass_over()
             self.waiting.hand_over_all(before_step=self.monitor.step)
@@ -347,7 +354,7 @@ class Capture(Probe):
         if eager is not None:
             eager.__exit__(None, None, None)
 
-    def _finish(self) -> None:
+    def _finish_passes(self) -> None:
         """All passes are over, and what gradients there are have come."""
         self._pass_over()
         self.waiting.hand_over_all()
@@ -356,48 +363,48 @@ class Capture(Probe):
         """The pass that ran is over: it is handed over once its gradients have come, after those before it."""
         self._leave_eager()
         if self.tap.running:
-            copied = self.tap.end(parked=True)
+            copied = self.tap.end_pass(parked=True)
             self.monitor.budget.asked_s += self.tap.clock.take_s()
             if copied is None:
-                self._dropped("no room")
+                self._count_dropped("no room")
             else:
-                self.waiting.add(Ended(copied, self._key, self._about))
+                self.waiting.add_pass(Ended(copied, self._key, self._about))
         elif self.waiting:
             self.waiting.hand_over_complete()
 
     def _hand_over(self, ended: Ended, missing: str) -> None:
         copied = ended.copied
-        self._skip(copied, missing)
+        self._record_missing(copied, missing)
         if self._idle:
             for path in copied.calls:
                 self._idle.pop(path, None)
-        if not copied.forms() and not copied.scalars:
-            self.tap.release(copied)
+        if not copied.list_forms() and not copied.scalars:
+            self.tap.release_buffers(copied)
             return
-        self._put(ended)
+        self._submit_pass(ended)
 
-    def _skip(self, copied: Copied, missing: str) -> None:
+    def _record_missing(self, copied: Copied, missing: str) -> None:
         """Keep in mind what of a pass could not be kept. missing: why gradients have not come."""
         late = dict.fromkeys(copied.awaited, missing)
         for path, why in {**copied.skipped, **late}.items():
-            self._leave(path, why)
+            self._record_skipped(path, why)
 
-    def _leave(self, path: str, why: str) -> None:
+    def _record_skipped(self, path: str, why: str) -> None:
         self._skips += 1
         if len(self._skipped) < MAX_SKIPPED or path in self._skipped:
             self._skipped[path] = why
 
-    def _put(self, ended: Ended) -> None:
+    def _submit_pass(self, ended: Ended) -> None:
         self.monitor.become_rank_now()
         copied = ended.copied
         about = {**ended.about, "calls": {path: count for path, count in copied.calls.items() if count > 1}}
         keys = about.get("keys")
         if keys:
-            about["split"] = copied.rows(len(keys))
+            about["split"] = copied.find_row_paths(len(keys))
         about = {name: value for name, value in about.items() if value not in (None, {})}
         try:
             stats = self.monitor.settings.capture_stats
-            self._recording_of(about.get("epoch")).put(Pass(copied, self.pool, ended.key, about, stats=stats))
+            self._recording_of(about.get("epoch")).submit_job(Pass(copied, self.pool, ended.key, about, stats=stats))
         except BudgetExceeded as error:
             self._end_over(error)
         except (OSError, TdbgError) as error:
@@ -418,19 +425,19 @@ class Capture(Probe):
     def _recording_of(self, epoch: int | None) -> Recording:
         """Where a datapoint goes; with a choice of epochs each of them has a folder."""
         if self.monitor.settings.capture_epochs and epoch != self._epoch:
-            self._close(self._pages())
+            self._close_recording(self._find_superseded_folder())
             self._epoch = epoch
         if self._recording is None:
-            self._recording = Recording(self._writer, self.pool)
+            self._recording = Recording(self._open_writer, self.pool)
         return self._recording
 
-    def _pages(self) -> Path | None:
+    def _find_superseded_folder(self) -> Path | None:
         """The folder of the pages; of an epoch that is there only as long as it is the last, to be removed after it."""
         epoch = self._epoch
-        folder = type(self).folder() if epoch is not None and not self.epochs.wants(epoch) else None
+        folder = type(self).folder() if epoch is not None and not self.epochs.is_selected(epoch) else None
         return None if folder is None else folder / "pages" / f"epoch_{epoch}"
 
-    def _writer(self) -> PageWriter:
+    def _open_writer(self) -> PageWriter:
         folder = type(self).folder()
         if folder is None:
             raise TdbgError("there is no folder for pages", "this process is no rank")
@@ -443,40 +450,40 @@ class Capture(Probe):
             budget_bytes=max(settings.capture_budget_bytes - self._totals.on_disk, 1),
         )
 
-    def _dropped(self, reason: str) -> None:
-        self._recording_of(self._about.get("epoch")).drop(1, reason)
+    def _count_dropped(self, reason: str) -> None:
+        self._recording_of(self._about.get("epoch")).count_dropped(1, reason)
 
-    def _failed(self, error: BaseException) -> None:
+    def _handle_failure(self, error: BaseException) -> None:
         if isinstance(error, OSError | TdbgError):
             self._give_up(error)
         else:
-            self.monitor.failed(self, error)
+            self.monitor.handle_failure(self, error)
 
     # the end
 
     def switched_off(self) -> None:
-        self.tap.unhook()
-        self._finish()
+        self.tap.remove_hooks()
+        self._finish_passes()
 
     def run_ends(self) -> None:
-        self._finish()
-        self._end()
+        self._finish_passes()
+        self._finish_recording()
         ran = self.monitor.step or self.monitor.eval_calls
-        if ran and not self._sought and self.selection.rank(self.monitor.rank):
+        if ran and not self._sought and self.selection.is_rank_selected(self.monitor.rank):
             self._tell_nothing()
 
-    def _end(self) -> None:
+    def _finish_recording(self) -> None:
         """Have all of it written, and say what became of it; a second call has nothing to say."""
         try:
-            self._close()
+            self._close_recording()
         except (OSError, TdbgError) as error:
             self._give_up(error)
         finally:
             if self._totals.written or self._totals.dropped or self._idle or self._skips:
-                self._tell()
+                self._emit_done()
             self._totals, self._idle, self._skipped = Totals(self._totals.on_disk), {}, {}
 
-    def _close(self, superseded: Path | None = None) -> None:
+    def _close_recording(self, superseded: Path | None = None) -> None:
         """Have all of it written. superseded: a folder that is of no use any more, as another epoch has come."""
         recording, self._recording = self._recording, None
         if recording is None:
@@ -486,7 +493,7 @@ class Capture(Probe):
         except BudgetExceeded as error:  # met by the thread after the last pass was handed over
             self._end_over(error)
         finally:
-            self._totals.add(recording, kept=superseded is None)
+            self._totals.add_recording(recording, kept=superseded is None)
         if superseded is not None:
             shutil.rmtree(superseded, ignore_errors=True)
 
@@ -503,7 +510,7 @@ class Capture(Probe):
         why = "no finding came that --capture-on waits for" if waited else "no pass was among those asked for"
         self.emit(CaptureDone(why=why))
 
-    def _tell(self) -> None:
+    def _emit_done(self) -> None:
         found = self._totals
         done = CaptureDone(
             datapoints=found.written,
@@ -517,7 +524,7 @@ class Capture(Probe):
         self.emit(done)
 
 
-def _below(top: nn.Module, prefix: str, pattern: str) -> dict[str, nn.Module]:
+def _select_below(top: nn.Module, prefix: str, pattern: str) -> dict[str, nn.Module]:
     """The matches inside a part of a model, by their paths in the model; of paths within the part too."""
     try:
         found = select(top, pattern)
@@ -540,7 +547,7 @@ class Totals:
         self.on_disk = on_disk
         self.dropped: Counter[str] = Counter()
 
-    def add(self, recording: Recording, *, kept: bool) -> None:
+    def add_recording(self, recording: Recording, *, kept: bool) -> None:
         """A recording has ended. kept: what it wrote stays."""
         self.dropped.update(recording.dropped)
         if kept:

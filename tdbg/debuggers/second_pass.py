@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tdbg.debuggers.hooks import seen_through, unwatched
+from tdbg.debuggers.hooks import seen_through, suspend_debuggers
 from tdbg.runtime.random_states import same_random_states
-from tdbg.runtime.root_modules import unwrapped
+from tdbg.runtime.root_modules import unwrap_module
 
 
 @contextlib.contextmanager
@@ -22,7 +22,7 @@ def gradients_on(model: nn.Module) -> Iterator[None]:
     look, and a compiled model runs uncompiled.
     """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(unwatched())
+        stack.enter_context(suspend_debuggers())
         stack.enter_context(seen_through(model))
         stack.enter_context(same_random_states())
         stack.enter_context(_eval_mode(model))
@@ -65,8 +65,8 @@ def run_again(model: nn.Module, inputs: object) -> object:
     buffers (a counter, a cache) it may change.
     Raises what the model raises.
     """
-    root = unwrapped(model)
-    args, kwargs = _arguments(root, _prepared(inputs, _device_of(root)))
+    root = unwrap_module(model)
+    args, kwargs = _split_arguments(root, _copy_inputs(inputs, _device_of(root)))
     return functional_call(root, _stand_ins(root), args, kwargs)
 
 
@@ -83,21 +83,21 @@ def _device_of(root: nn.Module) -> torch.device | None:
     return devices.pop() if len(devices) == 1 else None
 
 
-def _prepared(value: object, device: torch.device | None) -> object:
+def _copy_inputs(value: object, device: torch.device | None) -> object:
     """The same structure with copies of its tensors, which the model may change and autograd may keep."""
     if isinstance(value, Tensor):
         copied = value.detach().clone()
         return copied if device is None else copied.to(device)
     if isinstance(value, Mapping):
-        return {key: _prepared(item, device) for key, item in value.items()}
+        return {key: _copy_inputs(item, device) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(_prepared(item, device) for item in value)
+        return value._make(_copy_inputs(item, device) for item in value)
     if isinstance(value, list | tuple):
-        return type(value)(_prepared(item, device) for item in value)
+        return type(value)(_copy_inputs(item, device) for item in value)
     return value
 
 
-def _arguments(root: nn.Module, inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
+def _split_arguments(root: nn.Module, inputs: object) -> tuple[tuple[object, ...], dict[str, object]]:
     signature = inspect.signature(root.forward)
     with contextlib.suppress(TypeError):  # it does not take them so
         if isinstance(inputs, Mapping):

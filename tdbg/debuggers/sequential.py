@@ -16,7 +16,7 @@ from torch import nn
 from tdbg.core.capture import Epochs
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import undo_on_error
-from tdbg.core.urls import Url, located
+from tdbg.core.urls import Url, parse_location
 from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
 from tdbg.debuggers.captured_outputs import CapturedOutputs
 from tdbg.debuggers.hooks import Hooks
@@ -34,7 +34,7 @@ def checkpoint_indices(method: str | int, epochs: int) -> list[int]:
 
     Raises TdbgError for another word, and for a number below 1.
     """
-    return Epochs.parse(str(method), "checkpoint_method").indices(epochs)
+    return Epochs.parse(str(method), "checkpoint_method").select_indices(epochs)
 
 
 class SequentialDebugger(BaseDebugger):
@@ -80,9 +80,9 @@ class SequentialDebugger(BaseDebugger):
         self._spool: Path | None = None
         self._begun = False  # writing into ``output_dir``
         for config in debuggers_config:
-            self._add(config)
+            self._add_debugger(config)
 
-    def _add(self, config: Mapping[str, Any]) -> None:
+    def _add_debugger(self, config: Mapping[str, Any]) -> None:
         made = config.get("debugger_config", config)
         cls, args = made["class"], made.get("args") or {}
         name = str(config.get("name") or cls.__name__)
@@ -127,9 +127,9 @@ class SequentialDebugger(BaseDebugger):
             return {}
         watched = self.model if model is None else model
         found = {name: debugger(datapoint, watched) for name, debugger in self.debuggers.items()}
-        kept = {name: self._kept(name, value) for name, value in found.items() if not _is_empty(value)}
+        kept = {name: self._resolve_output(name, value) for name, value in found.items() if not _is_empty(value)}
         if kept:
-            self._put(ids_of(datapoint), kept, self._switched_off())
+            self._submit_outputs(ids_of(datapoint), kept, self._switched_off())
         return found
 
     def _switched_off(self) -> list[str]:
@@ -144,17 +144,17 @@ class SequentialDebugger(BaseDebugger):
         if not was_on:
             self.enabled = False
             self.enabled = True
-            hooks.enter(_while_enabled(self))
+            hooks.enter_context(_while_enabled(self))
         return hooks
 
-    def _kept(self, name: str, value: object) -> object:
+    def _resolve_output(self, name: str, value: object) -> object:
         return self.debuggers[name].missing(self.model) if value is None else value
 
     def add_to_buffer(self, idx: object, outputs: Mapping[str, object]) -> None:
         """Have the outputs of one datapoint (or of a batch, if ``idx`` has several ids) written."""
-        self._put(idx if isinstance(idx, list) else [idx], outputs, [])
+        self._submit_outputs(idx if isinstance(idx, list) else [idx], outputs, [])
 
-    def _put(self, ids: list[Any], outputs: Mapping[str, object], switched_off: list[str]) -> None:
+    def _submit_outputs(self, ids: list[Any], outputs: Mapping[str, object], switched_off: list[str]) -> None:
         points = CapturedOutputs(ids, outputs, self._pool)
         for why in points.refused:
             if why not in self.dropped:
@@ -163,10 +163,10 @@ class SequentialDebugger(BaseDebugger):
         for why in points.refused:
             self.dropped[why] = self.dropped.get(why, 0) + 1
         if self._recording is None:
-            self._recording = self._begin()
-        self._recording.put(points)
+            self._recording = self._start_recording()
+        self._recording.submit_job(points)
 
-    def _begin(self) -> Recording:
+    def _start_recording(self) -> Recording:
         """The thread that writes must not hold this object, which then would live as long as it does."""
         folder = self._place
         if folder is not None and not self._begun:
@@ -196,26 +196,26 @@ class SequentialDebugger(BaseDebugger):
         Raises TdbgError if there is something already that is no page of another rank, or it cannot be reached; the
         pages stay where they are then.
         """
-        self._end()
-        target = located(output_dir) if output_dir is not None else self._place
+        self._end_recording()
+        target = parse_location(output_dir) if output_dir is not None else self._place
         if target is None:
             raise TdbgError("save_all was not told where to", "save_all('results/debugger')")
         if isinstance(target, Url):
-            _upload(self._spool or self._place, target)
+            _upload_pages(self._spool or self._place, target)
             self.reset_buffer()
         elif self._spool is not None:
-            _move(self._spool, target, self._rank)
+            _move_pages(self._spool, target, self._rank)
             self._spool = None
         self.output_dir = target
 
     def reset_buffer(self) -> None:
         """Write the rest, and forget what was not saved: pages that wait for a place are removed."""
-        self._end()
+        self._end_recording()
         if self._spool is not None:
             shutil.rmtree(self._spool, ignore_errors=True)
             self._spool = None
 
-    def _end(self) -> None:
+    def _end_recording(self) -> None:
         recording, self._recording = self._recording, None
         if recording is not None:
             try:
@@ -227,7 +227,7 @@ class SequentialDebugger(BaseDebugger):
     def close(self) -> None:
         """Remove the hooks and write the rest; where no place was named the pages stay in their waiting folder."""
         self.enabled = False
-        self._end()
+        self._end_recording()
 
     def __enter__(self) -> "SequentialDebugger":
         return self
@@ -250,21 +250,21 @@ def _while_enabled(debugger: SequentialDebugger) -> Iterator[None]:
 
 
 def _on_disk(output_dir: str | os.PathLike[str]) -> Path:
-    found = located(output_dir)
+    found = parse_location(output_dir)
     if isinstance(found, Path):
         return found
     raise TdbgError(f"pages are not written to {found} directly", "leave output_dir out; save_all takes a URL")
 
 
-def _upload(source: Path | None, url: Url) -> None:
+def _upload_pages(source: Path | None, url: Url) -> None:
     if source is None or not source.exists():  # nothing was captured
         return
     from tdbg.pages.page_upload import Upload
 
     upload = Upload(source, str(url))
-    if upload.store.files():
+    if upload.store.list_files():
         raise TdbgError(f"{url} is not empty", f"name a new place; the pages are in {source} until then")
-    upload.run(last=True)
+    upload.upload_new_files(last=True)
 
 
 def _place_among_ranks(rank: int | None) -> tuple[int, int]:
@@ -282,7 +282,7 @@ def _refuse_pages_of(rank: int, folder: Path) -> None:
         raise TdbgError(f"{folder} holds pages of an earlier run", "name a new folder, or remove them")
 
 
-def _move(spool: Path, target: Path, rank: int) -> None:
+def _move_pages(spool: Path, target: Path, rank: int) -> None:
     """Bring pages to their place, where other ranks may have brought theirs. Raises TdbgError."""
     target.mkdir(parents=True, exist_ok=True)
     for path in target.iterdir():

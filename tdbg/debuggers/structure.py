@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.guard import belongs_to_program
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 MAX_DEPTH = 32
 MAX_ITEMS = 4096
@@ -23,19 +23,19 @@ class Left(NamedTuple):
     why: str
 
 
-def leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
+def iter_leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
     """Every leaf with its path (``layer:output.0.mask``): a Tensor, a plain value, or a `Left`.
 
     Looked into are mappings (so also the outputs of Hugging Face's models), tuples, lists and dataclasses. A list of
     numbers or texts inside is one plain value; numpy's arrays are tensors.
     """
-    return _below(value, path, 0)
+    return _iter_below(value, path, 0)
 
 
-def _below(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
+def _iter_below(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
     """The leaves below one value; an object of the program's that refuses to be looked at is one that is left."""
     try:
-        found = list(_parts(value, path, depth))
+        found = list(_iter_parts(value, path, depth))
     except BaseException as error:  # inline, as this runs for every value of a pass
         if belongs_to_program(error):
             raise
@@ -44,7 +44,7 @@ def _below(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]
         if part.is_leaf:
             yield part.path, part.value
         else:
-            yield from _below(part.value, part.path, depth + 1)
+            yield from _iter_below(part.value, part.path, depth + 1)
 
 
 class Part(NamedTuple):
@@ -55,25 +55,25 @@ class Part(NamedTuple):
     is_leaf: bool = True
 
 
-def _parts(value: object, path: str, depth: int) -> Iterator[Part]:
+def _iter_parts(value: object, path: str, depth: int) -> Iterator[Part]:
     if isinstance(value, Tensor):
         yield Part(path, value)
     elif value is None or isinstance(value, bool | int | float | complex | str):
-        yield Part(path, _text(value) if isinstance(value, str) else value)
+        yield Part(path, _limit_text(value) if isinstance(value, str) else value)
     elif depth >= MAX_DEPTH:
         yield Part(path, Left(f"it lies deeper than {MAX_DEPTH} levels, or within itself"))
     elif depth and isinstance(value, list | tuple) and all(_is_number(item) for item in value[:MAX_ITEMS]):
         yield Part(path, list(value[:MAX_ITEMS]))
-        yield from _cut(value, path)
-    elif (items := _items(value)) is not None:
+        yield from _iter_omitted(value, path)
+    elif (items := _iter_items(value)) is not None:
         for key, item in items:
             yield Part(f"{path}.{key}", item, is_leaf=False)
-        yield from _cut(value, path)
+        yield from _iter_omitted(value, path)
     else:
-        yield Part(path, _other(value))
+        yield Part(path, _convert_other(value))
 
 
-def _items(value: object) -> Iterable[tuple[object, object]] | None:
+def _iter_items(value: object) -> Iterable[tuple[object, object]] | None:
     if isinstance(value, Mapping):
         return islice(value.items(), MAX_ITEMS)
     if isinstance(value, list | tuple):
@@ -83,7 +83,7 @@ def _items(value: object) -> Iterable[tuple[object, object]] | None:
     return None
 
 
-def _cut(value: object, path: str) -> Iterator[Part]:
+def _iter_omitted(value: object, path: str) -> Iterator[Part]:
     more = len(value) - MAX_ITEMS if hasattr(value, "__len__") else 0
     if more > 0:
         yield Part(f"{path}.{MAX_ITEMS}", Left(f"{more:,} more after the first {MAX_ITEMS:,}"))
@@ -93,11 +93,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, bool | int | float)
 
 
-def _text(value: str) -> str | Left:
-    return value if len(value) <= MAX_TEXT else Left(f"a text of {counted(len(value), 'letter')}")
+def _limit_text(value: str) -> str | Left:
+    return value if len(value) <= MAX_TEXT else Left(f"a text of {format_count(len(value), 'letter')}")
 
 
-def _other(value: Any) -> object:
+def _convert_other(value: Any) -> object:
     if isinstance(value, torch.dtype | torch.device | torch.layout):
         return str(value)
     kind = getattr(getattr(value, "dtype", None), "kind", "")

@@ -3,7 +3,7 @@
 The first pass finds out what there is to copy; the following ones copy into buffers that are laid out as the page will
 be, so that the writer writes all of it at once. As long as a pass does what the one before it did, a hook that copies
 one small tensor on the host is a few comparisons and one move of its bytes (`_After`); everything else takes the longer
-way of `Tap.after`.
+way of `Tap.after_module`.
 """
 
 import ctypes
@@ -22,11 +22,11 @@ from torch.compiler import is_dynamo_compiling
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import Guard, belongs_to_program
-from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, parts, raw
+from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, split_tensor, to_raw_dtype
 from tdbg.debuggers.pool import Full, Pool
-from tdbg.debuggers.structure import Left, leaves
+from tdbg.debuggers.structure import Left, iter_leaves
 from tdbg.pages.format.layout import Layout, Spec
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
 
 ALIGN = 64
@@ -71,7 +71,7 @@ class Form(NamedTuple):
     note: Note = ()
 
     @classmethod
-    def of(cls, path: str, part: Part) -> "Form":
+    def from_part(cls, path: str, part: Part) -> "Form":
         """Of one of the plain tensors that the tensor of this path is made of."""
         return cls(path + part.path, part.dtype, part.data.shape, part.data.device, part.note)
 
@@ -91,7 +91,7 @@ class Plan:
     makers: tuple[Target | None, ...] = ()  # of each, the target of which a call puts out this tensor and no other
 
     @classmethod
-    def of(cls, forms: Sequence[Form], makers: Sequence[Target | None] = ()) -> "Plan":
+    def from_forms(cls, forms: Sequence[Form], makers: Sequence[Target | None] = ()) -> "Plan":
         """Each at a multiple of 64 bytes."""
         offsets, end = [], 0
         for form in forms:
@@ -106,7 +106,7 @@ class Plan:
 
     @cached_property
     def rows(self) -> dict[int, list[str]]:
-        """See `Copied.rows`."""
+        """See `Copied.find_row_paths`."""
         return {}
 
     @cached_property
@@ -126,7 +126,7 @@ class Plan:
             if end % ALIGN:
                 buffer[end : end - end % ALIGN + ALIGN].zero_()
 
-    def slots(self, buffer: Tensor) -> list[Slot | None]:
+    def build_slots(self, buffer: Tensor) -> list[Slot | None]:
         """For each tensor that a hook may move into the buffer by itself; None behind the last."""
         start = buffer.data_ptr()
         return [
@@ -137,17 +137,17 @@ class Plan:
     @cached_property
     def layout(self) -> Layout:
         """The same for the page."""
-        return Layout.plan(
+        return Layout.from_specs(
             [
                 Spec(form.path, str(form.dtype).removeprefix("torch."), tuple(form.shape), dict(form.note))
                 for form in self.forms
             ]
         )
 
-    def views(self, buffer: Tensor) -> list[Tensor]:
+    def build_views(self, buffer: Tensor) -> list[Tensor]:
         """The buffer's parts as tensors of their kind."""
         return [
-            buffer[offset : offset + form.nbytes].view(raw(form.dtype)).view(form.shape)
+            buffer[offset : offset + form.nbytes].view(to_raw_dtype(form.dtype)).view(form.shape)
             for form, offset in zip(self.forms, self.offsets, strict=True)
         ]
 
@@ -159,10 +159,10 @@ class Loose(NamedTuple):
     buffer: Tensor
 
     @classmethod
-    def copy(cls, form: Form, part: Part, buffer: Tensor) -> "Loose":
+    def copy_part(cls, form: Form, part: Part, buffer: Tensor) -> "Loose":
         """The tensor's bytes into the buffer."""
         if form.nbytes:
-            buffer.view(raw(form.dtype)).view(form.shape).copy_(part.data, non_blocking=True)
+            buffer.view(to_raw_dtype(form.dtype)).view(form.shape).copy_(part.data, non_blocking=True)
         return cls(form, buffer)
 
 
@@ -191,9 +191,9 @@ class Copied:
     @property
     def data_bytes(self) -> int:
         """Of the tensors that came."""
-        return self.plan.data_bytes if self.plan and self.whole else sum(form.nbytes for form in self.forms())
+        return self.plan.data_bytes if self.plan and self.whole else sum(form.nbytes for form in self.list_forms())
 
-    def forms(self) -> Sequence[Form]:
+    def list_forms(self) -> Sequence[Form]:
         """What came, in order."""
         if self.plan is not None and self.whole:
             return self.plan.forms
@@ -206,15 +206,15 @@ class Copied:
             return self.loose[-1].form
         return self.plan.forms[self.filled - 1] if self.plan is not None and self.filled else None
 
-    def rows(self, count: int) -> list[str]:
+    def find_row_paths(self, count: int) -> list[str]:
         """The paths of tensors whose first dimension is ``count``."""
         if self.plan is None or not self.whole:
-            return _with_rows(self.forms(), count)
+            return _with_rows(self.list_forms(), count)
         if count not in self.plan.rows:
             self.plan.rows[count] = _with_rows(self.plan.forms, count)
         return self.plan.rows[count]
 
-    def buffers(self) -> list[Tensor]:
+    def list_buffers(self) -> list[Tensor]:
         """All of them, to be given back."""
         return [*([self.buffer] if self.buffer is not None else []), *(loose.buffer for loose in self.loose)]
 
@@ -241,7 +241,7 @@ class Tap:
     """Hooks some modules for one pass at a time and hands over copies of what they took and put out.
 
     Paths are ``layers.4.attn:output``; ``layers.4.attn#1:output`` for a second call in the same pass, and
-    ``layers.4.attn:output.0`` for the first tensor of a tuple. Gradients arrive until `end` is called.
+    ``layers.4.attn:output.0`` for the first tensor of a tuple. Gradients arrive until `end_pass` is called.
     Cost: some 3 us a tensor that is small, on the host and the one output of its module, beside torch's own 2 us of
     calling any hook; others one ``copy_`` and some 6 us.
     """
@@ -272,12 +272,12 @@ class Tap:
     def _give_up(self, error: BaseException, failed: Callable[[BaseException], None]) -> None:
         """The guard's report: this pass is lost, and there is no further one."""
         self._full, self.makers, self.next = True, NOBODY, None
-        self.unhook()
+        self.remove_hooks()
         failed(error)
 
     @property
     def running(self) -> bool:
-        """True between `begin` and `end`."""
+        """True between `begin_pass` and `end_pass`."""
         return self._copied is not None
 
     @property
@@ -285,11 +285,11 @@ class Tap:
         """True while the pass that runs has to have gradients that have not come."""
         return self._copied is not None and bool(self._copied.awaited)
 
-    def count(self) -> int:
+    def count_hooks(self) -> int:
         """How many hooks are placed."""
         return len(self._hooked)
 
-    def begin(
+    def begin_pass(
         self,
         targets: Sequence[Target],
         *,
@@ -297,7 +297,7 @@ class Tap:
         root: nn.Module | None = None,
         given: tuple[object, object] = ((), {}),
     ) -> None:
-        """Hook them; what they carry is gone after `unhook`. graded: gradients are to be expected.
+        """Hook them; what they carry is gone after `remove_hooks`. graded: gradients are to be expected.
 
         root: the module whose call has begun already, with the arguments and keywords it was ``given``.
         """
@@ -311,7 +311,7 @@ class Tap:
             if module is None or not can_hook(module):
                 continue
             if "input" in target.kinds and module is root:
-                self.before(target, *given)
+                self.before_module(target, *given)
             elif "input" in target.kinds:
                 module._forward_pre_hooks[HOOK] = _Before(self, target)
                 module._forward_pre_hooks_with_kwargs[HOOK] = True
@@ -322,31 +322,31 @@ class Tap:
                 hooks.move_to_end(HOOK, last=False)
             self._hooked.append(hooks)
 
-    def unhook(self) -> None:
+    def remove_hooks(self) -> None:
         """The forward pass is over."""
         for table in self._hooked:
             table.pop(HOOK, None)
         self._hooked = []
 
-    def end(self, *, parked: bool = False) -> Copied | None:
+    def end_pass(self, *, parked: bool = False) -> Copied | None:
         """What this pass copied; None if there was no room for it, or there was no pass.
 
         parked: it is to be handed to `unpark` later, and gradients of it are taken until then.
         """
-        self.unhook()
+        self.remove_hooks()
         self._settle_last()
         copied, self._copied, self._ready, self.next = self._copied, None, [], None
         if copied is None:
             return None
         if self._full:
-            self.release(copied)
+            self.release_buffers(copied)
             return None
-        forms = copied.forms()
+        forms = copied.list_forms()
         if forms and not copied.whole:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
                 self._views.clear()
-            self._plans[forms[0]] = Plan.of(forms, copied.makers)
+            self._plans[forms[0]] = Plan.from_forms(forms, copied.makers)
         self._parked.append(copied)
         if not parked:
             self.unpark(copied)
@@ -355,35 +355,35 @@ class Tap:
     def unpark(self, copied: Copied) -> None:
         """What comes for this pass from now on is too late."""
         self._parked = [other for other in self._parked if other is not copied]
-        devices = copied.plan.devices if copied.plan and copied.whole else {form.device for form in copied.forms()}
-        copied.events += [_event(device) for device in devices - {HOST}]
+        devices = copied.plan.devices if copied.plan and copied.whole else {form.device for form in copied.list_forms()}
+        copied.events += [_record_event(device) for device in devices - {HOST}]
 
-    def release(self, copied: Copied) -> None:
+    def release_buffers(self, copied: Copied) -> None:
         """Give its memory back."""
-        for buffer in copied.buffers():
-            self.pool.give(buffer)
+        for buffer in copied.list_buffers():
+            self.pool.return_buffer(buffer)
 
     # called by the hooks
 
-    def before(self, target: Target, args: Any, kwargs: object) -> None:
+    def before_module(self, target: Target, args: Any, kwargs: object) -> None:
         """A module is about to run: its inputs, before it may write into them."""
         if get_ident() != self.thread:  # inference beside training is not this pass
             return
         begun = perf_counter()
-        self._settle()
+        self._count_moved()
         running = self._open.setdefault(target.path, [])
         number = len(running) + (self._copied.calls.get(target.path, 0) if self._copied is not None else 0)
         running.append(number)
-        self._take(_name(target.path, number, "input"), [*args, kwargs] if kwargs else list(args))
-        self._settled()
+        self._copy_value(_format_name(target.path, number, "input"), [*args, kwargs] if kwargs else list(args))
+        self._resync_plan()
         self.clock.long_s += perf_counter() - begun
 
-    def after(self, target: Target, output: object) -> None:
+    def after_module(self, target: Target, output: object) -> None:
         """A module has returned."""
         if get_ident() != self.thread:
             return
         begun = perf_counter()
-        self._settle()
+        self._count_moved()
         copied = self._copied
         if copied is None:
             return
@@ -392,11 +392,11 @@ class Tap:
         number = running.pop() if running else count
         if "output" in target.kinds:
             before = copied.filled + len(copied.loose)
-            self._take(_name(target.path, number, "output"), output)
+            self._copy_value(_format_name(target.path, number, "output"), output)
             self._know_maker(copied, target, output, number, copied.filled + len(copied.loose) - before)
         if "grad" in target.kinds:
-            self._await_gradient(copied, _name(target.path, number, "grad"), output)
-        self._settled()
+            self._await_gradient(copied, _format_name(target.path, number, "grad"), output)
+        self._resync_plan()
         self.clock.long_s += perf_counter() - begun
 
     def _know_maker(self, copied: Copied, target: Target, output: object, number: int, count: int) -> None:
@@ -406,11 +406,11 @@ class Tap:
         form = copied.last_form() if count == 1 and type(output) is Tensor else None
         if form is None:
             self.makers = NOBODY  # the calls of this pass can no longer be told from the tensors that came
-        elif number == self._made.get(target.path, 0) and _movable(form):
+        elif number == self._made.get(target.path, 0) and _is_movable(form):
             self._made[target.path] = number + 1
             copied.makers[-1] = target
 
-    def _settle(self) -> None:
+    def _count_moved(self) -> None:
         """Count what the hooks have moved by themselves since the last time."""
         copied = self._copied
         if copied is None or copied.filled == self.at or copied.plan is None:
@@ -424,21 +424,21 @@ class Tap:
         copied.filled = self.at
 
     def _settle_last(self) -> None:
-        """As `_settle`, at the end of a pass."""
+        """As `_count_moved`, at the end of a pass."""
         copied = self._copied
         plan = copied.plan if copied is not None and not copied.loose else None
         if copied is not None and plan is not None and copied.filled == 1 and self.at == len(plan.forms) and plan.calls:
             self.clock.moved += self.at - 1
             copied.filled, copied.calls = self.at, plan.calls  # what was the same all the way need not be counted
         else:
-            self._settle()
+            self._count_moved()
 
-    def _settled(self) -> None:
+    def _resync_plan(self) -> None:
         self.at = at = self._copied.filled if self._copied is not None else 0
         self.next = self.makers[at] if at < len(self.makers) else None
 
     def _await_gradient(self, copied: Copied, name: str, output: object) -> None:
-        found = [(path, leaf) for path, leaf in leaves(output, name) if isinstance(leaf, Tensor)]
+        found = [(path, leaf) for path, leaf in iter_leaves(output, name) if isinstance(leaf, Tensor)]
         graded = [(path, tensor) for path, tensor in found if tensor.requires_grad]
         for path, tensor in graded:
             add_gradient_hook(tensor, _Gradient(self, path, copied), purpose=f"capture of {path}")
@@ -447,7 +447,7 @@ class Tap:
             recording = "nothing in it requires one" if torch.is_grad_enabled() else "it ran under no_grad"
             copied.skipped[name] = f"no gradient: {recording}"
 
-    def gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
+    def record_gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
         """A gradient has arrived, of the pass that runs or of one that is parked; others are not waited for."""
         is_current = of is not None and of is self._copied
         if of is None or not (is_current or self._is_parked(of)):
@@ -457,9 +457,9 @@ class Tap:
         of.grads[path] = number + 1
         name = f"{path}#{number}" if number else path
         if is_current:
-            self._settle()
-            self._take(name, grad)
-            self._settled()
+            self._count_moved()
+            self._copy_value(name, grad)
+            self._resync_plan()
             of.awaited.pop(path, None)
         elif self._take_late(of, name, grad):
             of.awaited.pop(path, None)
@@ -469,12 +469,12 @@ class Tap:
         """For a pass that is parked: the plan is another pass's by now. False if it came too late after all."""
         try:
             for part in self._parts_of(copied, name, grad):
-                form = Form.of(name, part)
-                buffer = self._buffer(copied, form.nbytes)
+                form = Form.from_part(name, part)
+                buffer = self._take_buffer(copied, form.nbytes)
                 if not self._is_parked(copied):  # while room was waited for it was handed over, to make some
-                    self.pool.give(buffer)
+                    self.pool.return_buffer(buffer)
                     return False
-                copied.loose.append(Loose.copy(form, part, buffer))
+                copied.loose.append(Loose.copy_part(form, part, buffer))
         except Full:
             copied.skipped[name] = "there was no room for it"
         return True
@@ -482,27 +482,27 @@ class Tap:
     def _is_parked(self, copied: Copied) -> bool:
         return any(copied is parked for parked in self._parked)
 
-    def _take(self, name: str, value: object) -> None:
+    def _copy_value(self, name: str, value: object) -> None:
         if self._copied is None or self._full:
             return
         try:
             if type(value) is Tensor:  # not isinstance: an object of the program's may have a say in that
-                self._copy(name, value)
+                self._copy_tensor(name, value)
             else:
                 self._take_leaves(self._copied, name, value)
         except Full:
             self._full, self.makers = True, NOBODY
 
     def _take_leaves(self, copied: Copied, name: str, value: object) -> None:
-        for path, leaf in leaves(value, name):
+        for path, leaf in iter_leaves(value, name):
             if isinstance(leaf, Tensor):
-                self._copy(path, leaf)
+                self._copy_tensor(path, leaf)
             elif isinstance(leaf, Left):
                 copied.skipped[path] = leaf.why
             else:
                 copied.scalars[path] = leaf
 
-    def _copy(self, path: str, tensor: Tensor) -> None:
+    def _copy_tensor(self, path: str, tensor: Tensor) -> None:
         copied = self._copied
         assert copied is not None
         place = copied.filled
@@ -532,7 +532,7 @@ class Tap:
     def _parts_of(copied: Copied, path: str, tensor: Tensor) -> Sequence[Part]:
         """The plain tensors that this one is made of; none, and a word on it, where it cannot be kept."""
         try:
-            return parts(tensor)
+            return split_tensor(tensor)
         except BaseException as error:  # guard: a tensor may refuse anything; this one is not kept, and that is said
             if isinstance(error, TdbgError) or belongs_to_program(error):
                 raise
@@ -541,10 +541,10 @@ class Tap:
             return ()
 
     def _copy_part(self, copied: Copied, path: str, part: Part) -> None:
-        form = Form.of(path, part)
+        form = Form.from_part(path, part)
         plan = self._plans.get(form) if copied.plan is None and not copied.loose else None
         if plan is not None:
-            copied.plan, copied.buffer = plan, self._buffer(copied, plan.nbytes)
+            copied.plan, copied.buffer = plan, self._take_buffer(copied, plan.nbytes)
             self._ready, self.slots = self._views_of(copied.buffer, plan)
             self._ready_forms, self.makers = plan.forms, (*plan.makers, None)
         place = copied.filled
@@ -554,11 +554,11 @@ class Tap:
             copied.makers.append(None)
             return
         self._ready, self.makers = [], NOBODY  # this pass goes another way than the last one: what comes stays in order
-        copied.loose.append(Loose.copy(form, part, self._buffer(copied, form.nbytes)))
+        copied.loose.append(Loose.copy_part(form, part, self._take_buffer(copied, form.nbytes)))
         copied.makers.append(None)
 
-    def _buffer(self, copied: Copied, size: int) -> Tensor:
-        buffer = self.pool.take(size, copied.held)
+    def _take_buffer(self, copied: Copied, size: int) -> Tensor:
+        buffer = self.pool.take_buffer(size, copied.held)
         copied.held += size
         return buffer
 
@@ -567,7 +567,7 @@ class Tap:
         if known is None or known[0] is not buffer or known[1] is not plan:
             if len(self._views) >= MAX_PLANS:
                 self._views.clear()
-            known = self._views[id(buffer)] = (buffer, plan, plan.views(buffer), plan.slots(buffer))
+            known = self._views[id(buffer)] = (buffer, plan, plan.build_views(buffer), plan.build_slots(buffer))
             plan.clear_gaps(buffer)
         return known[2:]
 
@@ -582,7 +582,7 @@ class _Before:
 
     def __call__(self, module: nn.Module, args: object, kwargs: object) -> None:
         if not torch.compiler.is_compiling():
-            unseen(self.tap.guard.call, self.tap.before, self.target, args, kwargs)
+            call_outside_compiler(self.tap.guard.call, self.tap.before_module, self.target, args, kwargs)
 
 
 class _After:
@@ -618,7 +618,7 @@ class _After:
                     tap.next = tap.makers[at]
                     return
         if not torch.compiler.is_compiling():
-            unseen(tap.guard.call, tap.after, self.target, output)
+            call_outside_compiler(tap.guard.call, tap.after_module, self.target, output)
 
 
 class _TimedAfter(_After):
@@ -630,7 +630,7 @@ class _TimedAfter(_After):
         if torch.compiler.is_compiling():
             return
         clock, at, begun = self.tap.clock, self.tap.at, perf_counter()
-        unseen(_After.__call__, self, module, args, output)
+        call_outside_compiler(_After.__call__, self, module, args, output)
         if self.tap.next is not None and self.tap.at == at + 1:
             clock.timed += 1
             clock.timed_s += perf_counter() - begun
@@ -646,29 +646,29 @@ class _Gradient:
         self.tap, self.path, self.of = tap, path, of
 
     def __call__(self, grad: Tensor) -> None:
-        self.tap.guard.call(self.tap.gradient, self.path, self.of, grad)
+        self.tap.guard.call(self.tap.record_gradient, self.path, self.of, grad)
 
 
-hide(_Before.__call__)
-hide(_After.__call__)
-hide(_TimedAfter.__call__)
+hide_from_compiler(_Before.__call__)
+hide_from_compiler(_After.__call__)
+hide_from_compiler(_TimedAfter.__call__)
 
 
 def _with_rows(forms: Sequence[Form], count: int) -> list[str]:
     return [form.path for form in forms if form.shape[:1] == (count,)]
 
 
-def _movable(form: Form) -> bool:
+def _is_movable(form: Form) -> bool:
     """True if its bytes can be moved as they lie, and quickly."""
     plain = not form.note and form.dtype not in RAW and not form.dtype.is_complex
     return plain and form.device == HOST and 0 < form.nbytes <= SMALL_BYTES
 
 
-def _name(path: str, number: int, kind: str) -> str:
+def _format_name(path: str, number: int, kind: str) -> str:
     return f"{path}#{number}:{kind}" if number else f"{path}:{kind}"
 
 
-def _event(device: torch.device) -> object:
+def _record_event(device: torch.device) -> object:
     """What has to happen on a device before its copies are there."""
     event = torch.Event(device.type)
     event.record(torch.accelerator.current_stream(device))

@@ -34,29 +34,29 @@ class Waiting:
     def __len__(self) -> int:
         return len(self._ended)
 
-    def add(self, ended: Ended) -> None:
+    def add_pass(self, ended: Ended) -> None:
         """A pass that was ended as ``parked``."""
         self._ended.append(ended)
         while len(self._ended) > MOST:
-            self._next(CROWDED)
+            self._hand_over_next(CROWDED)
         self.hand_over_complete()
 
     def hand_over_complete(self) -> None:
         """Those before the first that still has to have a gradient."""
         while self._ended and not self._ended[0].copied.awaited:
-            self._next()
+            self._hand_over_next()
 
     def hand_over_all(self, before_step: int | None = None) -> None:
         """All of them, or those of earlier steps; what has not come is not waited for."""
         while self._ended and (before_step is None or self._ended[0].about["step"] < before_step):
-            self._next()
+            self._hand_over_next()
 
     def make_room(self) -> None:
         """All of them, since there is no room for another pass."""
         while self._ended:
-            self._next(NO_ROOM)
+            self._hand_over_next(NO_ROOM)
 
-    def _next(self, missing: str = LATE) -> None:
+    def _hand_over_next(self, missing: str = LATE) -> None:
         ended = self._ended.popleft()
         self.tap.unpark(ended.copied)
         self._hand_over(ended, missing)

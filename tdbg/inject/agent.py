@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core import events, run_files
-from tdbg.core.config import Settings, unblotted_flags
-from tdbg.core.escapes import escape_controls, safe
-from tdbg.core.guard import Guard, describe_error, ignore_failure, report_to
+from tdbg.core.config import Settings, restore_masked_flags
+from tdbg.core.escapes import escape_controls, escape_line
+from tdbg.core.guard import Guard, describe_error, ignore_failure, set_process_report
 from tdbg.core.redaction import redact_argv, remember_secrets
 from tdbg.core.rundir import (
     STATE_FILE,
     EventWriter,
     RunDir,
     allowed_env,
-    claim,
+    claim_rank_folder,
     env_rank,
     mark_unwritten,
     restart_count,
@@ -46,7 +46,7 @@ class Agent:
         self, run_dir: Path, settings: Settings, *, speaks: bool, third_party: Mapping[str, str] | None = None
     ) -> None:
         self.run_dir = run_dir
-        run_files.protect(run_dir)
+        run_files.protect_folder(run_dir)
         self.settings = settings
         remember_secrets(os.environ, settings.flags)
         self.third_party = third_party or {}  # probes of other packages: name -> module:attribute
@@ -60,15 +60,15 @@ class Agent:
         self.feed: Any = None  # where metrics go, once there is a monitor
         self._noted: set[str] = set()
         self._guards: dict[str, Guard] = {}
-        self._fork_guard = self.guard("fork")
+        self._fork_guard = self.get_guard("fork")
         self._writer = self._other = self._new_writer()
         self._turn = threading.RLock()  # of what waits for the rank
         self._held: list[events.Event] = []
         self._logs = RankLogs(lambda: self.folder if self.rank is not None else None, lambda: self.rank or 0)
         self._at_fork: list[Callable[[], None]] = []
         self._at_rank: list[Callable[[], None]] = []
-        os.register_at_fork(after_in_child=self._forked)
-        report_to(self.failed)
+        os.register_at_fork(after_in_child=self._handle_fork)
+        set_process_report(self.record_failure)
 
     def _new_writer(self) -> EventWriter:
         return EventWriter(self._other_folder, self.settings.disk_budget_bytes, self._say_trouble)
@@ -97,8 +97,8 @@ class Agent:
         """A line in tdbg's own logs of this rank, within its disk budget; before it is one there is no log."""
         size = len(text) + HEADER_BYTES
         if self.rank is not None and self._writer.written_bytes + size <= self.settings.disk_budget_bytes:
-            self._logs.write(time.time(), level, step, mark, text)
-            self.charge(size)
+            self._logs.write_record(time.time(), level, step, mark, text)
+            self.charge_disk(size)
 
     def emit_as_rank(self, event: events.Event) -> None:
         """Write an event into the rank's file, as soon as this process is one; never if it does not step."""
@@ -114,7 +114,7 @@ class Agent:
 
         Other threads go on to write: none of them comes before the Start, or into a folder that is not the rank's.
         """
-        folder, attempt = claim(self.run_dir, rank, restart_count(os.environ))
+        folder, attempt = claim_rank_folder(self.run_dir, rank, restart_count(os.environ))
         writer = EventWriter(lambda: folder, self.settings.disk_budget_bytes, self._say_trouble)
         try:
             start = describe(attempt)
@@ -150,14 +150,14 @@ class Agent:
             self._noted.add(code)
             self.emit(events.Note(code=code, text=text, step=self.step))
 
-    def guard(self, name: str) -> Guard:
+    def get_guard(self, name: str) -> Guard:
         """The guard around the part of tdbg with this name: one for all that asks for it."""
         found = self._guards.get(name)
         if found is None:
-            found = self._guards[name] = Guard(name, self.failed)
+            found = self._guards[name] = Guard(name, self.record_failure)
         return found
 
-    def failed(self, name: str, error: BaseException) -> None:
+    def record_failure(self, name: str, error: BaseException) -> None:
         """Count an exception of tdbg's own and record it, without ever raising another."""
         self.errors += 1
         if f"off:{name}" in self._noted:
@@ -175,17 +175,17 @@ class Agent:
         """Have ``callback`` run when this process has become a rank."""
         self._at_rank.append(callback)
 
-    def charge(self, size: int) -> None:
+    def charge_disk(self, size: int) -> None:
         """Count bytes of another file of the rank's against its disk budget."""
         self._writer.written_bytes += size
 
-    def _forked(self) -> None:
+    def _handle_fork(self) -> None:
         self._fork_guard.call(self._begin_process)
 
     def _begin_process(self) -> None:
         """In a forked child: nothing is said yet, and the files are the parent's."""
-        self._writer.forget()
-        self._other.forget()
+        self._writer.reset_after_fork()
+        self._other.reset_after_fork()
         self._logs.forget()
         self._writer = self._other = self._new_writer()
         self._turn = threading.RLock()  # a new one: the parent may have held it at the fork
@@ -195,13 +195,13 @@ class Agent:
         for callback in self._at_fork:
             self._fork_guard.call(callback)
 
-    def close(self) -> None:
+    def close_files(self) -> None:
         """Close the files; for a watch that ends before its process does."""
         self._writer.close()
         self._other.close()
         self._logs.close()
 
-    def say(self, text: str) -> None:
+    def print_to_stderr(self, text: str) -> None:
         """Speak on stderr, where the rank is the one to speak (--exec)."""
         if self.speaks:
             with contextlib.suppress(OSError, ValueError):
@@ -212,12 +212,12 @@ class Agent:
         """Trouble with the disk is said by the rank itself: the supervisor could not read of it."""
         with contextlib.suppress(OSError, ValueError):
             where = f"rank {self.rank}" if self.rank is not None else f"pid {os.getpid()}"
-            sys.stderr.write(f"tdbg: {where}: {safe(text)}\n")
+            sys.stderr.write(f"tdbg: {where}: {escape_line(text)}\n")
             sys.stderr.flush()
         with contextlib.suppress(OSError):
             mark_unwritten(self.run_dir)
 
-    def hello(self) -> None:
+    def write_hello(self) -> None:
         """Report in the run directory that this process uses torch."""
         folder = self.run_dir / "hello"
         record: dict[str, object] = {
@@ -231,22 +231,22 @@ class Agent:
             "t": time.time(),
         }
         path = folder / f"{self.host}-{os.getpid()}.json"
-        run_files.write_whole(path, json.dumps(record).encode(), makes=True)
+        run_files.write_atomically(path, json.dumps(record).encode(), makes=True)
 
 
 _agent: Agent | None = None
 
 
-def agent(run_dir: str | None = None) -> Agent:
+def get_agent(run_dir: str | None = None) -> Agent:
     """The agent of this process; the first call names the run directory (the boot file does)."""
     global _agent
     if _agent is None:
         path = Path(run_dir or os.environ["TDBG_RUN_DIR"])
-        run_files.protect(path)
-        RunDir(path).check_own()  # its run.json names what is loaded
+        run_files.protect_folder(path)
+        RunDir(path).check_ownership()  # its run.json names what is loaded
         state = json.loads(run_files.read_bytes(path / STATE_FILE))
         settings = Settings.from_dict(state["settings"])
-        settings.flags = unblotted_flags(settings.flags, os.environ)
+        settings.flags = restore_masked_flags(settings.flags, os.environ)
         third_party = state.get("third_party_probes", {})
         _agent = Agent(path, settings, speaks=state.get("speaks") == "rank", third_party=third_party)
     return _agent

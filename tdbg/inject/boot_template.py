@@ -24,7 +24,7 @@ TDBG_PARENT = ""  # the folder that holds the package tdbg
 WATCH: "dict[str, str]" = {}  # a module to wait for -> the module whose arrive() gets it
 
 
-def _append(name: str, text: bytes) -> None:
+def _append_boot_file(name: str, text: bytes) -> None:
     """Add to a file in the boot folder; where even that fails, nothing is left to try."""
     try:
         folder = os.open(os.path.join(_run_dir(), "boot"), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -67,9 +67,9 @@ def _is_foreign(run: str) -> bool:
     return True
 
 
-def _note(what: str, error: Exception) -> None:
+def _log_error(what: str, error: Exception) -> None:
     line = "{} {}: {}: {}\n".format(os.getpid(), what, type(error).__name__, " ".join(str(error).split()))
-    _append("errors.log", line.encode("utf-8", "replace"))
+    _append_boot_file("errors.log", line.encode("utf-8", "replace"))
     _end_preflight("{}: {}".format(type(error).__name__, " ".join(str(error).split())))
 
 
@@ -114,11 +114,11 @@ class Waker:
             if name == "tdbg":
                 return spec or _tdbg_spec()
             if spec is not None:
-                self._listen(name, spec)
+                self._shadow_exec_module(name, spec)
                 if name == "torch":
-                    _append("importing", b"")
+                    _append_boot_file("importing", b"")
         except Exception as error:  # fail open: the program's import goes on
-            _note(name, error)
+            _log_error(name, error)
         return spec
 
     def _ask_the_others(
@@ -135,7 +135,7 @@ class Waker:
                 return spec
         return None
 
-    def _listen(self, name: str, spec: "ModuleSpec") -> None:
+    def _shadow_exec_module(self, name: str, spec: "ModuleSpec") -> None:
         """Shadow ``exec_module`` on this one loader until it has run; type and identity stay what they were."""
         loader = spec.loader
         if loader is None:
@@ -147,7 +147,7 @@ class Waker:
                 return real(module)
             loader.__dict__.pop("exec_module", None)
             real(module)
-            return self.deliver(name, module)
+            return self.run_handlers(name, module)
 
         # Under this name Python leaves the frame out of tracebacks, with the import system's own.
         exec_module.__code__ = exec_module.__code__.replace(
@@ -155,7 +155,7 @@ class Waker:
         )
         loader.exec_module = exec_module  # type: ignore[method-assign]
 
-    def deliver(self, name: str, module: "ModuleType") -> None:
+    def run_handlers(self, name: str, module: "ModuleType") -> None:
         """Hand a module to its handlers, once; also to those that come meanwhile, while Python still calls it loading."""
         for handler in self.wanted.get(name, ()):
             try:
@@ -165,7 +165,7 @@ class Waker:
                     __import__(str(handler))
                     sys.modules[str(handler)].arrive(module)
             except Exception as error:  # fail open: the program has its module, tdbg does without
-                _note(str(handler), error)
+                _log_error(str(handler), error)
         self.wanted.pop(name, None)
 
 
@@ -176,10 +176,10 @@ def _tdbg_spec() -> "ModuleSpec | None":
     return PathFinder.find_spec("tdbg", [TDBG_PARENT])
 
 
-def _install() -> None:
+def _install_waker() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 - this file alone is read by any Python
         if not _is_foreign(_run_dir()):
-            _append("old-python", b"")
+            _append_boot_file("old-python", b"")
         _end_preflight("Python 3.11 or later is needed")
         return
     if any(getattr(finder, "tdbg_boot", False) for finder in sys.meta_path):
@@ -187,13 +187,13 @@ def _install() -> None:
     if _is_foreign(_run_dir()):
         _end_preflight("the run directory is another user's")
         return
-    _append("woke", b"")
+    _append_boot_file("woke", b"")
     os.environ.setdefault("TDBG_RUN_DIR", RUN_DIR)  # some launchers pass PYTHONPATH on, but not TDBG_*
     waker = Waker(WATCH)
     sys.meta_path.insert(0, waker)
     for name in WATCH:
         if name in sys.modules:
-            waker.deliver(name, sys.modules[name])
+            waker.run_handlers(name, sys.modules[name])
 
 
 def _give_way() -> None:
@@ -205,16 +205,16 @@ def _give_way() -> None:
     __import__("sitecustomize")
 
 
-def _boot() -> None:
+def _boot_process() -> None:
     try:
         try:
-            _install()
+            _install_waker()
         except Exception as error:  # fail open: the program starts as it always did
-            _note("boot", error)
+            _log_error("boot", error)
     finally:
         if __name__ == "sitecustomize":  # `tdbg hook` runs this file under another name
             _give_way()
 
 
 if RUN_DIR:
-    _boot()
+    _boot_process()

@@ -14,7 +14,7 @@ MAX_HELD = 64
 LAUNCHERS = ("torch.distributed.launcher.api", "accelerate.commands.launch", "deepspeed.launcher.launch")
 
 
-def install(agent: Agent) -> None:
+def install_child_watch(agent: Agent) -> None:
     """Chain the two places where Python learns a child's status; subclasses come with them."""
     import subprocess
 
@@ -28,7 +28,7 @@ def install(agent: Agent) -> None:
 
 
 def _watch_subprocess(agent: Agent, popen: Any) -> None:
-    real, guard = getattr(popen, "_handle_exitstatus", None), agent.guard("children")
+    real, guard = getattr(popen, "_handle_exitstatus", None), agent.get_guard("children")
     if real is None:
         return
 
@@ -42,7 +42,7 @@ def _watch_subprocess(agent: Agent, popen: Any) -> None:
 
 
 def _watch_multiprocessing(agent: Agent, popen: Any) -> None:
-    real, guard = popen.__dict__["poll"], agent.guard("children")
+    real, guard = popen.__dict__["poll"], agent.get_guard("children")
 
     @functools.wraps(real)
     def poll(self: Any, *args: object, **kwargs: object) -> object:
@@ -50,7 +50,7 @@ def _watch_multiprocessing(agent: Agent, popen: Any) -> None:
         code = real(self, *args, **kwargs)
         # SIGTERM is how multiprocessing itself ends daemons and the ranks left over after a failure.
         if code and before is None and code != -signal.SIGTERM:
-            guard.call(_report, agent, self.pid, code)
+            guard.call(_report_exit, agent, self.pid, code)
         return code
 
     popen.poll = poll
@@ -58,7 +58,7 @@ def _watch_multiprocessing(agent: Agent, popen: Any) -> None:
 
 def _look_at_popen(agent: Agent, child: Any) -> None:
     if child.returncode is not None and _is_rank(agent, child):
-        _report(agent, child.pid, child.returncode)
+        _report_exit(agent, child.pid, child.returncode)
 
 
 def _is_rank(agent: Agent, child: Any) -> bool:
@@ -75,7 +75,7 @@ _held: list[ChildExit] = []  # with code 0, until another child ends badly: only
 _has_failed = threading.Event()  # one did: from then on code 0 is told as well, as it may be that of a restart
 
 
-def _report(agent: Agent, pid: int, code: int) -> None:
+def _report_exit(agent: Agent, pid: int, code: int) -> None:
     event = ChildExit(t=time.time(), host=agent.host, pid=pid, code=code)
     if not code and not _has_failed.is_set():
         _held.extend([event] if len(_held) < MAX_HELD else [])

@@ -33,9 +33,9 @@ SITE = tuple(path for path in PACKAGES if os.path.basename(path.rstrip(os.sep)) 
 
 def arrive(logging: ModuleType) -> None:
     """Chain Logger for the level the run asks for."""
-    from tdbg.inject.agent import agent
+    from tdbg.inject.agent import get_agent
 
-    level = LEVELS.get(agent().settings.log_level)
+    level = LEVELS.get(get_agent().settings.log_level)
     if level is None:
         return
     if logging.getLevelName(STATS) == f"Level {STATS}":  # the program's own name for 15 stands
@@ -83,23 +83,23 @@ class Console:
         spec = getattr(sys.modules.get("__main__"), "__spec__", None)
         return str(spec.name).partition(".")[0] if spec is not None else "__main__"
 
-    def opens(self, logger: "Logger", level: int) -> bool:
+    def should_force_record(self, logger: "Logger", level: int) -> bool:
         """Whether a record of this level is made although the logger's own level drops it."""
         if level < self.level or logger.disabled or logger.manager.disable >= level:
             return False  # logging.disable() is the program's own last word
         return self.is_own(logger.name)
 
-    def choose(self, logger: "Logger", record: "LogRecord") -> "list[Handler] | None":
+    def select_handlers(self, logger: "Logger", record: "LogRecord") -> "list[Handler] | None":
         """The handlers that get the record; None for a logger without any, of which Python itself says so."""
-        handlers = list(_handlers(logger))
+        handlers = list(_iter_handlers(logger))
         if not handlers and self.logging.lastResort is not None:
             handlers = [self.logging.lastResort]
         if not handlers:
             return None
         allowed = record.levelno >= logger.getEffectiveLevel()
-        return [handler for handler in handlers if self.shows(logger, handler, record, allowed)]
+        return [handler for handler in handlers if self.should_print(logger, handler, record, allowed)]
 
-    def shows(self, logger: "Logger", handler: "Handler", record: "LogRecord", allowed: bool) -> bool:
+    def should_print(self, logger: "Logger", handler: "Handler", record: "LogRecord", allowed: bool) -> bool:
         """Whether ``handler`` prints ``record``; ``allowed`` says what the logger's own level says."""
         if not self.is_console(handler):
             return bool(allowed and record.levelno >= handler.level)
@@ -113,7 +113,7 @@ def _let_records_be_made(logging: ModuleType, console: Console) -> None:
 
     @functools.wraps(real)
     def isEnabledFor(self: "Logger", level: int) -> bool:
-        return real(self, level) or bool(guard.call(console.opens, self, level))
+        return real(self, level) or bool(guard.call(console.should_force_record, self, level))
 
     logging.Logger.isEnabledFor = isEnabledFor
 
@@ -125,7 +125,7 @@ def _choose_handlers(logging: ModuleType, console: Console) -> None:
     @functools.wraps(real)
     @without_own_frames
     def callHandlers(self: "Logger", record: "LogRecord") -> None:
-        chosen = guard.call(console.choose, self, record)
+        chosen = guard.call(console.select_handlers, self, record)
         if chosen is None:
             real(self, record)
             return
@@ -135,7 +135,7 @@ def _choose_handlers(logging: ModuleType, console: Console) -> None:
     logging.Logger.callHandlers = callHandlers
 
 
-def _handlers(logger: "Logger") -> "Iterator[Handler]":
+def _iter_handlers(logger: "Logger") -> "Iterator[Handler]":
     """The handlers a record of ``logger`` goes to: its own, then its parents', as far as it propagates."""
     node: Logger | None = logger
     while node:

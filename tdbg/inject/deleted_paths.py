@@ -13,7 +13,7 @@ END = b"\0"  # no path holds one
 
 
 class DeletedPaths:
-    """The paths that are gone. Its methods run inside `FileOverlay.busy`, where `os` works as ever."""
+    """The paths that are gone. Its methods run inside `FileOverlay.bypass_patches`, where `os` works as ever."""
 
     def __init__(self, journal: str) -> None:
         self._journal = journal

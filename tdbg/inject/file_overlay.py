@@ -43,7 +43,7 @@ class FileOverlay:
         self.boot = os.path.join(os.path.realpath(run_dir), "boot")
         self.kept = (*SYSTEM, os.path.realpath(run_dir))
         self.left_alone = tuple(map(os.path.realpath, _list_left_alone()))
-        self.start = start or self.shown(os.getcwd())
+        self.start = start or self.to_program_path(os.getcwd())
 
     @property
     def is_busy(self) -> bool:
@@ -51,7 +51,7 @@ class FileOverlay:
         return bool(getattr(self.local, "busy", False))
 
     @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
+    def bypass_patches(self) -> Iterator[None]:
         """Inside it every function works as ever."""
         self.local.busy = True
         try:
@@ -76,48 +76,48 @@ class FileOverlay:
         """True if the path stands where it was."""
         return not self.deleted.is_gone(path) and os.path.lexists(path)
 
-    def forget(self, path: str) -> None:
+    def mark_gone(self, path: str) -> None:
         """What stands there is gone for the program."""
         if os.path.lexists(path):
             self.deleted.add(path, is_folder=os.path.isdir(path) and not os.path.islink(path))
 
     def find_folder(self, path: str) -> str:
         """Where to change to: the folder itself where there is one, as commands that are started there need it."""
-        return path if self.is_there(path) and os.path.isdir(path) else self.find(path)
+        return path if self.is_there(path) and os.path.isdir(path) else self.resolve_read_path(path)
 
     def command_starts(self, event: str, told: tuple[Any, ...]) -> None:
         """A command begins: if it sees files as they were, the supervisor is told once."""
         if self.is_busy or self.is_told:
             return
-        with self.busy(), contextlib.suppress(OSError):
+        with self.bypass_patches(), contextlib.suppress(OSError):
             if is_redirected(event, told, self.boot):
                 return
             self.deleted.read_new_records()
             if self.deleted or os.path.isdir(self.folder):
                 self.is_told = True
                 run_files.make_folder(os.path.dirname(self.folder))
-                run_files.write_whole(self.folder + STARTED_SUFFIX, b"")
+                run_files.write_atomically(self.folder + STARTED_SUFFIX, b"")
 
     def is_elsewhere(self, absolute: str, found: str) -> bool:
         """True if the path as it was given would not lead there: it is another one, or the process stands in the copies."""
         return found != absolute or is_below(os.getcwd(), (self.folder,))
 
-    def shown(self, path: str) -> str:
+    def to_program_path(self, path: str) -> str:
         """The path as the program knows it."""
         return path[len(self.folder) :] or os.sep if is_below(path, (self.folder,)) else path
 
-    def find(self, path: str) -> str:
+    def resolve_read_path(self, path: str) -> str:
         """Where the path is read."""
         copy = self.copy_of(path)
         return copy if copy is not None and (self.deleted.is_gone(path) or os.path.lexists(copy)) else path
 
-    def prepare(self, path: str, *, with_content: bool) -> str:
+    def prepare_write_path(self, path: str, *, with_content: bool) -> str:
         """Where the path is written. with_content: what it holds is needed there."""
         copy = self.copy_of(path)
         if copy is None:
             return path
         parent = os.path.dirname(path)
-        if os.path.isdir(self.find(parent)) and not os.path.isdir(os.path.dirname(copy)):
+        if os.path.isdir(self.resolve_read_path(parent)) and not os.path.isdir(os.path.dirname(copy)):
             run_files.make_folder(self.folder)
             os.makedirs(os.path.dirname(copy), exist_ok=True)
         if with_content and not os.path.lexists(copy) and self.is_there(path):
@@ -133,11 +133,15 @@ class FileOverlay:
         absolute = None if self.is_busy else absolute_path(self, path, None)
         if absolute is None:
             return None
-        with self.busy():
-            found = self.prepare(absolute, with_content=with_content) if writes else self.find(absolute)
+        with self.bypass_patches():
+            found = (
+                self.prepare_write_path(absolute, with_content=with_content)
+                if writes
+                else self.resolve_read_path(absolute)
+            )
             return found if self.is_elsewhere(absolute, found) else None
 
-    def delete(self, path: str, native: Function) -> None:
+    def delete_path(self, path: str, native: Function) -> None:
         """Delete a path: for the program alone, if it stands outside."""
         copy = self.copy_of(path)
         if copy is None:
@@ -147,11 +151,11 @@ class FileOverlay:
             native(copy)
         elif not self.is_there(path):
             native(copy)  # it says what a path that is not there says
-        self.forget(path)
+        self.mark_gone(path)
 
-    def move(self, source: str, target: str) -> None:
+    def move_path(self, source: str, target: str) -> None:
         """Give a file or folder another name."""
-        found, into = self.find(source), self.prepare(target, with_content=False)
+        found, into = self.resolve_read_path(source), self.prepare_write_path(target, with_content=False)
         if found != source or self.copy_of(source) is None:
             try:
                 os.replace(found, into)
@@ -163,9 +167,9 @@ class FileOverlay:
             shutil.copytree(found, into, symlinks=True, dirs_exist_ok=True)
         else:
             shutil.copy2(found, into)
-        self.forget(source)
+        self.mark_gone(source)
 
-    def names(self, path: str) -> list[str]:
+    def list_names(self, path: str) -> list[str]:
         """What a folder holds, in both places."""
         copy = self.copy_of(path)
         found: list[str] = []
@@ -182,7 +186,7 @@ def absolute_path(overlay: FileOverlay, path: Any, dir_fd: int | None) -> str | 
     """The path from the root; None for a descriptor, and where a folder's descriptor does not say which it is."""
     if not isinstance(path, str | bytes | os.PathLike):
         return None
-    with overlay.busy():
+    with overlay.bypass_patches():
         overlay.deleted.read_new_records()
         text = os.fsdecode(path)
         if dir_fd is not None and not os.path.isabs(text):
@@ -195,7 +199,7 @@ def absolute_path(overlay: FileOverlay, path: Any, dir_fd: int | None) -> str | 
 
 def follow_links(overlay: FileOverlay, path: Any) -> str:
     """Absolute, with links on the way to it followed; its last part may be one itself."""
-    absolute = overlay.shown(os.path.abspath(os.fsdecode(path)))
+    absolute = overlay.to_program_path(os.path.abspath(os.fsdecode(path)))
     parent, name = os.path.split(absolute)
     return os.path.join(os.path.realpath(parent), name) if name else absolute
 

@@ -24,7 +24,7 @@ from tdbg.core.events import Traceback
 from tdbg.core.frames import WITHOUT_OWN_FRAMES
 from tdbg.core.guard import Guard, belongs_to_program, guarded
 from tdbg.core.redaction import redact_text
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.inject.agent import Agent
 from tdbg.inject.identity import is_child, rank_of_process
 from tdbg.inject.imports import passed_over_like
@@ -32,7 +32,7 @@ from tdbg.inject.maps import Maps
 from tdbg.logs.guards.flagsets import NONE, Flags
 from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.log_header import RECORDS, STATS
-from tdbg.logs.textlog import KEPT_PARTS, ROTATE_BYTES, TextLog, stamp
+from tdbg.logs.textlog import KEPT_PARTS, ROTATE_BYTES, TextLog, format_timestamp
 
 if TYPE_CHECKING:
     from logging import Logger, LogRecord
@@ -69,8 +69,8 @@ class Records:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.guard = agent.guard("records")
-        self.maps = Maps(agent.settings.flag_functions, self.flush, agent.failed)
+        self.guard = agent.get_guard("records")
+        self.maps = Maps(agent.settings.flag_functions, self.flush_held, agent.record_failure)
         budget = agent.settings.disk_budget_bytes
         self._share_bytes = int(budget * SHARE)
         self._part_bytes = part_bytes = max(min(ROTATE_BYTES, self._share_bytes // (KEPT_PARTS + 1)), 1)
@@ -78,33 +78,35 @@ class Records:
         self._aside = TextLog(lambda: agent.folder_aside / RECORDS, part_bytes)  # until it is a rank
         self._written_bytes = 0
         self.text_reader: Callable[[str, int, str], None] | None = None  # given each text, its step and its phase
-        self.forget()
+        self.reset_after_fork()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: what waits, the file and the thread are the parent's."""
         self._log.forget()
         self._aside.forget()
         self._saved = 0  # of those that wait, how many are in a file aside, should the process die before it is a rank
         self._seen = 0  # of those that wait, how many need no second look for a flag or an exception
-        self.maps.forget()
+        self.maps.reset_after_fork()
         self._held: list[Spoken] = []
         self._held_chars = self.lost = self._written_bytes = 0
         self.spent_s = 0.0
         self._lock = threading.RLock()
         self.local = threading.local()  # the record whose handlers run in a thread, and its unfinished line
 
-    def take(self, spoken: Spoken, begun: float) -> None:
+    def submit_record(self, spoken: Spoken, begun: float) -> None:
         """Write a record, or have it wait. begun: when the work on it began, by `time.perf_counter`."""
         try:
-            self._take(spoken)
+            self._write_or_hold(spoken)
         finally:
             self.spent_s += time.perf_counter() - begun
 
-    def _take(self, spoken: Spoken) -> None:
+    def _write_or_hold(self, spoken: Spoken) -> None:
         with self._lock:
-            waits = self.agent.rank is None or self._held or any(self.maps.pending(file) for file, _ in spoken.places)
+            waits = (
+                self.agent.rank is None or self._held or any(self.maps.is_pending(file) for file, _ in spoken.places)
+            )
             if not waits:
-                self._write(spoken)
+                self._write_record(spoken)
                 return
             if len(self._held) >= MAX_HELD or self._held_chars > MAX_HELD_CHARS:
                 self.lost += 1
@@ -112,56 +114,56 @@ class Records:
             self._held.append(spoken)
             self._held_chars += len(spoken.text)
             if not self.maps.busy:
-                self.flush()
+                self.flush_held()
 
-    def flush(self, at_the_end: bool = False) -> None:
+    def flush_held(self, at_the_end: bool = False) -> None:
         """Write what waits, if nothing is missing any more."""
-        self.guard.call(self._flush, at_the_end)
+        self.guard.call(self._flush_held, at_the_end)
 
-    def _flush(self, at_the_end: bool) -> None:
+    def _flush_held(self, at_the_end: bool) -> None:
         with self._lock:
             if self.agent.rank is None:
-                self._save()
+                self._save_aside()
                 return
-            missing = [file for spoken in self._held for file, _ in spoken.places if self.maps.pending(file)]
+            missing = [file for spoken in self._held for file, _ in spoken.places if self.maps.is_pending(file)]
             if missing and not at_the_end:
                 return
             held, self._held, self._held_chars, self._seen = self._held, [], 0, 0
             for spoken in held:
-                self._write(spoken)
+                self._write_record(spoken)
             self._forget_saved()
             if self.lost:
                 self.agent.note_once(
-                    "records-lost", f"{counted(self.lost, 'log record')} came before there was room for them"
+                    "records-lost", f"{format_count(self.lost, 'log record')} came before there was room for them"
                 )
 
-    def finish(self) -> None:
+    def flush_at_exit(self) -> None:
         """The process leaves in good order; one that never was a rank leaves what a flag or an exception made it say."""
         if "\n" in getattr(self.local, "partial", ""):
-            self.guard.call(self._print, self.local.partial, time.perf_counter())
+            self.guard.call(self._record_printed_lines, self.local.partial, time.perf_counter())
         if self.agent.rank is not None:
-            self.maps.wait(PATIENCE_S)
-            self.flush(at_the_end=True)
+            self.maps.wait_for_thread(PATIENCE_S)
+            self.flush_held(at_the_end=True)
         elif self._held and not is_child():
-            self.maps.wait(PATIENCE_S)
-            self._save(at_the_end=True)
+            self.maps.wait_for_thread(PATIENCE_S)
+            self._save_aside(at_the_end=True)
 
-    def _save(self, *, at_the_end: bool = False) -> None:
+    def _save_aside(self, *, at_the_end: bool = False) -> None:
         """Have what waits for the process to be a rank in a file aside as well, if a flag or an exception is in it."""
         if self.agent.rank is not None:
             return
-        with self.agent.guard("records"), self._lock:
+        with self.agent.get_guard("records"), self._lock:
             new = self._held[self._saved if at_the_end else self._seen :]
-            missing = [file for spoken in new for file, _ in spoken.places if self.maps.pending(file)]
+            missing = [file for spoken in new for file, _ in spoken.places if self.maps.is_pending(file)]
             for file in set(missing) if at_the_end else ():  # the whole tree is not there in time: what each says alone
-                self.maps.known[file] = self.maps.alone(file)
+                self.maps.known[file] = self.maps.get_single_map(file)
             if missing and not at_the_end:
                 return
             self._seen = len(self._held)
-            if not any(one.raised or self.flags(one.places) for one in new):
+            if not any(one.raised or self.find_flags(one.places) for one in new):
                 return
             for spoken in self._held[self._saved :]:
-                self._write(spoken, self._aside)
+                self._write_record(spoken, self._aside)
             self._saved = len(self._held)
 
     def _forget_saved(self) -> None:
@@ -171,28 +173,28 @@ class Records:
             self._aside.close()
             (self.agent.folder_aside / RECORDS).unlink(missing_ok=True)
 
-    def flags(self, places: list[Place]) -> Flags:
+    def find_flags(self, places: list[Place]) -> Flags:
         """The flags that guard a call."""
         for file, line in places:
             guards = self.maps.known.get(file)
             if guards is None:
                 return NONE
-            found = guards.flags_at(line, self._on()) if line in guards.lines else NONE
+            found = guards.flags_at(line, self._list_active_flags()) if line in guards.lines else NONE
             if found or line not in guards.passed_on:
                 return found
         return NONE
 
-    def _on(self) -> list[str]:
+    def _list_active_flags(self) -> list[str]:
         return [name for name, value in self.agent.settings.flags.items() if value is not False]
 
-    def _write(self, spoken: Spoken, log: TextLog | None = None) -> None:
-        flags = self.flags(spoken.places)
+    def _write_record(self, spoken: Spoken, log: TextLog | None = None) -> None:
+        flags = self.find_flags(spoken.places)
         if spoken.suppressed and not flags:
             return
         file, line = spoken.places[0] if spoken.places else ("", 0)
         rank = self.agent.rank if self.agent.rank is not None else rank_of_process()
         parts = [
-            f'{{"time": "{stamp(spoken.t)}", "level": {quoted(spoken.level)}, "rank": {json.dumps(rank)}',
+            f'{{"time": "{format_timestamp(spoken.t)}", "level": {quoted(spoken.level)}, "rank": {json.dumps(rank)}',
             f'"step": {spoken.step}',
             f'"phase": "{spoken.phase}"' if spoken.phase else "",
             f'"flags": [{", ".join(map(quoted, sorted(flags)))}]',
@@ -205,12 +207,12 @@ class Records:
             self.agent.note_once("records-left-out", f"log records too large for the disk budget are not in {RECORDS}")
             return
         (log or self._log).write(text)
-        self._count(len(text))
+        self._charge_disk_budget(len(text))
 
-    def _count(self, size: int) -> None:
+    def _charge_disk_budget(self, size: int) -> None:
         """Take what is written from the rank's disk budget, up to the share that the parts of the file can fill."""
         if self._written_bytes < self._share_bytes:
-            self.agent.charge(size)
+            self.agent.charge_disk(size)
             self._written_bytes += size
             if self._written_bytes >= self._share_bytes:
                 text = f"log records filled their share of the disk budget: the oldest in {RECORDS} make room"
@@ -218,51 +220,55 @@ class Records:
 
     # what is heard
 
-    def now(self) -> tuple[int, str]:
+    def get_step_and_phase(self) -> tuple[int, str]:
         """Step and phase."""
         monitor, torch = self.agent.monitor, sys.modules.get("torch")
         if monitor is None or torch is None:
             return self.agent.step, ""
         return monitor.spoken_step, "train" if torch.is_grad_enabled() else "eval"
 
-    def hear(self, record: "LogRecord") -> None:
+    def record_logged(self, record: "LogRecord") -> None:
         """A record that a logger hands to its handlers."""
         begun = time.perf_counter()
         file, line = str(record.pathname), int(record.lineno or 0)
-        places = [(file, line), *(_callers(sys._getframe(2), file, line) if self._may_pass_on(file, line) else ())]
+        places = [(file, line), *(_iter_callers(sys._getframe(2), file, line) if self._may_pass_on(file, line) else ())]
         text = message_of(record.msg, record.args, record)
-        step, phase = self.now()
+        step, phase = self.get_step_and_phase()
         t = record.created if isinstance(record.created, float) else time.time()
         raised = bool(record.exc_info)
         if self.text_reader is not None and not raised:
             self.text_reader(text, step, phase)
-        self.take(Spoken(t, str(record.levelname), str(record.name), step, phase, text, places, raised=raised), begun)
+        self.submit_record(
+            Spoken(t, str(record.levelname), str(record.name), step, phase, text, places, raised=raised), begun
+        )
 
     def _may_pass_on(self, file: str, line: int) -> bool:
         guards = self.maps.known.get(file, self)
         return guards is self or (isinstance(guards, GuardMap) and line in guards.passed_on)
 
-    def dropped(self, logger: "Logger", level: int, entry: FrameType, frame: FrameType) -> None:
+    def record_dropped_call(self, logger: "Logger", level: int, entry: FrameType, frame: FrameType) -> None:
         """A call that its logger's level drops: if a flag guards it, it is written all the same.
 
         entry: the logging method that was called. frame: who called it.
         """
         begun = time.perf_counter()
         file = frame.f_code.co_filename
-        guards = self.maps.alone(file) if self.maps.pending(file) else self.maps.known[file]
+        guards = self.maps.get_single_map(file) if self.maps.is_pending(file) else self.maps.known[file]
         line = frame.f_lineno
         if guards is None or not (line in guards.lines or line in guards.passed_on):
             return
-        places = [(file, line), *(_callers(frame, file, line) if line in guards.passed_on else ())]
-        if not any(self.maps.pending(file) for file, _ in places) and not self.flags(places):
+        places = [(file, line), *(_iter_callers(frame, file, line) if line in guards.passed_on else ())]
+        if not any(self.maps.is_pending(file) for file, _ in places) and not self.find_flags(places):
             return
-        msg, args, exc_info = arguments(entry, logger)
+        msg, args, exc_info = extract_log_arguments(entry, logger)
         text = message_of(msg, args, exc_info=exc_info)
-        step, phase = self.now()
+        step, phase = self.get_step_and_phase()
         name = sys.modules["logging"].getLevelName(level)
-        self.take(Spoken(time.time(), str(name), str(logger.name), step, phase, text, places, suppressed=True), begun)
+        self.submit_record(
+            Spoken(time.time(), str(name), str(logger.name), step, phase, text, places, suppressed=True), begun
+        )
 
-    def printed(self, text: str, frame: FrameType) -> None:
+    def record_printed(self, text: str, frame: FrameType) -> None:
         """A piece of text on its way to stdout; a record is what one call prints up to a newline at its end.
 
         ``print`` writes its text first and the newline after it: a text of several lines waits for that.
@@ -274,50 +280,58 @@ class Records:
         place = (frame.f_code.co_filename, frame.f_lineno)
         before = getattr(local, "partial", "")
         if "\n" in before and place != local.places[0]:
-            before = self._print(before, begun)  # another call goes on: the lines before its own are whole
+            before = self._record_printed_lines(
+                before, begun
+            )  # another call goes on: the lines before its own are whole
         if not before:
-            local.places = [place, *(_callers(frame, *place) if self._may_pass_on(*place) else ())]
+            local.places = [place, *(_iter_callers(frame, *place) if self._may_pass_on(*place) else ())]
         whole = before + text
         if not whole.endswith("\n") and "\n" in whole and len(whole) <= MAX_PARTIAL:
             local.partial = whole
         else:
-            self._print(whole, begun)
+            self._record_printed_lines(whole, begun)
 
-    def _print(self, text: str, begun: float) -> str:
+    def _record_printed_lines(self, text: str, begun: float) -> str:
         """Take the lines of a printed text that have ended; returns, and keeps, the one that has not."""
         local = self.local
         done, newline, rest = text.rpartition("\n")
         local.partial = rest.rpartition("\r")[2][-MAX_PARTIAL:]  # a progress bar overwrites itself
         if newline and done.strip():
-            step, phase = self.now()
+            step, phase = self.get_step_and_phase()
             if self.text_reader is not None:
                 self.text_reader(done, step, phase)
-            self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), local.places), begun)
+            self.submit_record(
+                Spoken(time.time(), "STDOUT", "stdout", step, phase, redact_and_truncate(done), local.places), begun
+            )
         return str(local.partial)
 
     def read_stderr(self, text: str, frame: FrameType) -> None:
         """Give the reader what the program writes to stderr, such as a progress bar; it makes no record."""
         if self.text_reader is None or getattr(self.local, "record", None) is not None or len(text) < MIN_RESULT:
             return
-        self.text_reader(text, *self.now())
+        self.text_reader(text, *self.get_step_and_phase())
 
-    def failed(self, error: Traceback) -> None:
+    def record_exception(self, error: Traceback) -> None:
         """An exception that no logger was told of: printed, the end of a thread or of the process."""
         begun = time.perf_counter()
         file, _, line = error.where.rpartition(":")
         level = "CRITICAL" if error.how == "uncaught" else "ERROR"
         text = "\n".join([f"exception, {error.how}", *error.lines])
         places = [(file, int(line))] if line.isdigit() else []
-        step, phase = self.now()
-        self.take(Spoken(time.time(), level, "traceback", step, phase, cut(text), places, raised=True), begun)
+        step, phase = self.get_step_and_phase()
+        self.submit_record(
+            Spoken(time.time(), level, "traceback", step, phase, redact_and_truncate(text), places, raised=True), begun
+        )
 
-    def warned(self, message: warnings.WarningMessage) -> None:
+    def record_warning(self, message: warnings.WarningMessage) -> None:
         """A warning that is about to be shown."""
         begun = time.perf_counter()
         text = f"{message.category.__name__}: {message.message}"
-        step, phase = self.now()
+        step, phase = self.get_step_and_phase()
         place = (str(message.filename), int(message.lineno))
-        self.take(Spoken(time.time(), "WARNING", "py.warnings", step, phase, cut(text), [place]), begun)
+        self.submit_record(
+            Spoken(time.time(), "WARNING", "py.warnings", step, phase, redact_and_truncate(text), [place]), begun
+        )
 
 
 def message_of(msg: object, args: object, record: "LogRecord | None" = None, exc_info: object = None) -> str:
@@ -327,29 +341,29 @@ def message_of(msg: object, args: object, record: "LogRecord | None" = None, exc
     except BaseException as error:  # wrong arguments, or a __str__ that raises: logging itself prints its complaint
         if belongs_to_program(error):
             raise
-        text = f"{_safe(msg)} % {_safe(args)} ({type(error).__name__} in the making of this message)"
+        text = f"{_safe_repr(msg)} % {_safe_repr(args)} ({type(error).__name__} in the making of this message)"
     info = record.exc_info if record is not None else exc_info
     if info:
         info = info if isinstance(info, tuple) else sys.exc_info()
         if info[0] is not None:
             text = f"{text}\n{''.join(traceback.format_exception(*info)).rstrip()}"
     stack = getattr(record, "stack_info", None)
-    return cut(f"{text}\n{stack}" if stack else text)
+    return redact_and_truncate(f"{text}\n{stack}" if stack else text)
 
 
-def cut(text: str) -> str:
+def redact_and_truncate(text: str) -> str:
     """A text no longer than a record may be, without the secrets that can be told."""
     text = redact_text(text[: MAX_CHARS + 1]) + text[MAX_CHARS + 1 :]
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}... ({len(text) - MAX_CHARS:,} characters left out)"
 
 
-def _safe(value: object) -> str:
+def _safe_repr(value: object) -> str:
     with guarded("the program's own object: its __repr__ may raise anything", program_code=True):
         return repr(value)
     return f"<{type(value).__name__}>"
 
 
-def _callers(frame: FrameType | None, file: str, line: int) -> Iterator[Place]:
+def _iter_callers(frame: FrameType | None, file: str, line: int) -> Iterator[Place]:
     """The callers of the place, innermost first, as far as functions that pass a message on are likely to reach."""
     while frame is not None and (frame.f_code.co_filename != file or frame.f_lineno != line):
         frame = frame.f_back
@@ -360,7 +374,7 @@ def _callers(frame: FrameType | None, file: str, line: int) -> Iterator[Place]:
         yield frame.f_code.co_filename, frame.f_lineno
 
 
-def arguments(frame: FrameType, logger: object) -> tuple[object, object, object]:
+def extract_log_arguments(frame: FrameType, logger: object) -> tuple[object, object, object]:
     """Message, its arguments and exc_info of a logging method that was just called."""
     code, values = frame.f_code, frame.f_locals
     count = code.co_argcount + code.co_kwonlyargcount
@@ -379,7 +393,7 @@ def arguments(frame: FrameType, logger: object) -> tuple[object, object, object]
 _records: Records | None = None
 
 
-def install(agent: Agent) -> Records:
+def install_recorder(agent: Agent) -> Records:
     """Chain logging, warnings and stdout; once per process."""
     global _records
     if _records is None:
@@ -392,16 +406,16 @@ def install(agent: Agent) -> Records:
         _hear_what_is_dropped(_records, logging)
         _hear_warnings(_records)
         _hear_prints(_records)
-        agent.at_fork(_records.forget)
-        agent.at_rank(_records.flush)
-        _records.maps.start()
+        agent.at_fork(_records.reset_after_fork)
+        agent.at_rank(_records.flush_held)
+        _records.maps.request_main_tree()
     return _records
 
 
-def finish() -> None:
+def flush_records_at_exit() -> None:
     """The process leaves in good order."""
     if _records is not None:
-        _records.finish()
+        _records.flush_at_exit()
 
 
 def read_texts(reader: Callable[[str, int, str], None]) -> None:
@@ -413,7 +427,7 @@ def read_texts(reader: Callable[[str, int, str], None]) -> None:
 def keep_traceback(error: Traceback) -> None:
     """Have an exception stand among the records, where no logger was told of it."""
     if _records is not None:
-        _records.failed(error)
+        _records.record_exception(error)
 
 
 def reading_ms() -> float:
@@ -432,18 +446,18 @@ def _hear_loggers(records: Records, logging: Any) -> None:
     A ``handle`` of the program's that does not come here is not heard: before it, nothing says what it will reject, and
     ``Handler.handle`` is also where queues and buffers hand on what was heard already, in other threads and processes.
     """
-    logging.Logger.callHandlers = passed_over_like(logging, _heard(logging.Logger.callHandlers, records))
+    logging.Logger.callHandlers = passed_over_like(logging, _wrap_logger_method(logging.Logger.callHandlers, records))
 
 
-def _heard(real: Callable[..., object], records: Records) -> Callable[..., object]:
+def _wrap_logger_method(real: Callable[..., object], records: Records) -> Callable[..., object]:
     guard = records.guard
 
     @functools.wraps(real)
-    def method(self: "Logger", record: "LogRecord") -> object:
+    def record_and_call(self: "Logger", record: "LogRecord") -> object:
         local = records.local
         before = getattr(local, "record", None)
         if before is not record:
-            guard.call(records.hear, record)
+            guard.call(records.record_logged, record)
         local.record = record
         try:
             with WITHOUT_OWN_FRAMES:  # of what a handler of the program's raises
@@ -451,7 +465,7 @@ def _heard(real: Callable[..., object], records: Records) -> Callable[..., objec
         finally:
             local.record = before
 
-    return method
+    return record_and_call
 
 
 def _hear_what_is_dropped(records: Records, logging: Any) -> None:
@@ -477,11 +491,11 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
                 guards = known.get(frame.f_code.co_filename, nothing)
                 line = frame.f_lineno if guards else 0
                 if guards is nothing or (guards and (line in guards.lines or line in guards.passed_on)):
-                    guard.call(records.dropped, self, level, entry, frame)
+                    guard.call(records.record_dropped_call, self, level, entry, frame)
         except BaseException as error:
             if belongs_to_program(error):
                 raise
-            guard.fail(error)
+            guard.handle_failure(error)
         return answer
 
     logging.Logger.isEnabledFor = passed_over_like(logging, isEnabledFor)
@@ -508,24 +522,24 @@ def _hear_warnings(records: Records) -> None:
     plain = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
     guard = records.guard
 
-    def take(message: warnings.WarningMessage) -> None:
+    def record_shown_warning(message: warnings.WarningMessage) -> None:
         caught = warnings._showwarnmsg_impl is not plain  # type: ignore[attr-defined]
         logged = getattr(warnings.showwarning, "__module__", "") == "logging"
         if not caught and not logged:
-            records.warned(message)
+            records.record_warning(message)
 
     @functools.wraps(real)
-    def show(message: warnings.WarningMessage) -> object:
-        guard.call(take, message)
+    def show_warning(message: warnings.WarningMessage) -> object:
+        guard.call(record_shown_warning, message)
         with WITHOUT_OWN_FRAMES:  # of what the program's way to show warnings raises
             return real(message)
 
-    warnings._showwarnmsg = show  # type: ignore[attr-defined]
+    warnings._showwarnmsg = show_warning  # type: ignore[attr-defined]
 
 
 def _hear_prints(records: Records) -> None:
     """stdout and stderr stay the objects they are: ``print`` asks for their ``write``, and finds one that listens."""
-    _listen_to(sys.stdout, records.guard, records.printed)
+    _listen_to(sys.stdout, records.guard, records.record_printed)
     _listen_to(sys.stderr, records.guard, records.read_stderr)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tdbg.core.guard import Guard
-from tdbg.core.profiling import rest
+from tdbg.core.profiling import wait_while_recording
 from tdbg.inject.console_level import PACKAGES
 from tdbg.logs.guards.kept import tree_maps
 from tdbg.logs.guards.link import GuardMap
@@ -36,9 +36,9 @@ class Maps:
         self._guard = Guard("guards", failed)
         self._single: dict[str, GuardMap] = {}
         self.read_s = 0.0  # CPU time of the thread
-        self.forget()
+        self.reset_after_fork()
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: the thread stayed in the parent."""
         self._trees: dict[str, dict[str, GuardMap]] = {}
         self._waiting: list[str] = []
@@ -50,17 +50,17 @@ class Maps:
         """True while maps are being made."""
         return self._thread is not None
 
-    def start(self) -> None:
+    def request_main_tree(self) -> None:
         """Begin with the tree of the program itself."""
         main = getattr(sys.modules.get("__main__"), "__file__", None)
         if main and is_of_the_program(os.path.abspath(main)):
-            self._request(root_of(os.path.abspath(main)))
+            self._request_tree(root_of(os.path.abspath(main)))
 
-    def of(self, file: str) -> GuardMap | None:
-        """The map of a file; None if nothing there is guarded. `pending` has to be asked first."""
+    def get_map(self, file: str) -> GuardMap | None:
+        """The map of a file; None if nothing there is guarded. `is_pending` has to be asked first."""
         return self.known.get(file)
 
-    def pending(self, file: str) -> bool:
+    def is_pending(self, file: str) -> bool:
         """True if the answer for this file is not there yet; the first to ask sets the thread to work."""
         if file in self.known:
             return False
@@ -71,37 +71,37 @@ class Maps:
         root = root_of(path)
         tree = self._trees.get(root)
         if tree is None:
-            self._request(root)
+            self._request_tree(root)
             return True
         self.known[file] = tree.get(path)
         return False
 
-    def alone(self, file: str) -> GuardMap:
+    def get_single_map(self, file: str) -> GuardMap:
         """What the file says by itself, at once: for questions that cannot wait. Cost: 20 ms per 1,000 lines, once."""
         found = self._single.get(file)
         if found is None:
             found = self._single[file] = map_of(os.path.abspath(file), self._functions)
         return found
 
-    def wait(self, seconds: float) -> None:
+    def wait_for_thread(self, seconds: float) -> None:
         """Give the thread some time to end."""
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(seconds)
 
-    def _request(self, root: str) -> None:
+    def _request_tree(self, root: str) -> None:
         with self._lock:
             if root in self._trees or root in self._waiting:
                 return
             self._waiting.append(root)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="tdbg-guards", daemon=True)
+                self._thread = threading.Thread(target=self._build_trees, name="tdbg-guards", daemon=True)
                 self._thread.start()
 
-    def _work(self) -> None:
+    def _build_trees(self) -> None:
         while True:
             begun = time.thread_time()
-            tree = self._guard.call(tree_maps, self._waiting[0], self._functions, rest) or {}
+            tree = self._guard.call(tree_maps, self._waiting[0], self._functions, wait_while_recording) or {}
             self.read_s += time.thread_time() - begun
             with self._lock:
                 self._trees[self._waiting.pop(0)] = tree

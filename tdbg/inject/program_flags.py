@@ -13,8 +13,8 @@ from types import ModuleType
 
 from tdbg.core.flags import FLAGS
 from tdbg.core.guard import EndRun, Guard
-from tdbg.core.output import say
-from tdbg.inject.take import Tree, guard_of, leaves, ledger, spellings
+from tdbg.core.output import print_messages
+from tdbg.inject.take import Tree, get_injection_log, guard_of, iter_debug_values, list_flag_paths
 
 OFF_WORDS = ("", "0", "no", "off", "false", "none", "null")
 ON_WORDS = ("1", "yes", "on", "true")
@@ -24,12 +24,12 @@ _unsettled: dict[str, tuple[Callable[[], object], Tree]] = {}  # library -> its 
 def report_flags_on(root: object, tree: Tree) -> None:
     """Report every flag that the final configuration ``root`` has on. Ends the process under ``--forbid-flags``."""
     _unsettled.pop(tree.name, None)
-    report_values((path, value, f"{tree.name} {path}") for path, value in leaves(root, tree))
+    report_values((path, value, f"{tree.name} {path}") for path, value in iter_debug_values(root, tree))
 
 
 def report_values(found: Iterator[tuple[str, object, str]]) -> None:
     """The same for ``(path, value, where)`` of each key below the program's debug keys."""
-    book = ledger()
+    book = get_injection_log()
     settings = book.agent.settings
     forbidden = []
     for path, value, where in found:
@@ -44,7 +44,7 @@ def report_values(found: Iterator[tuple[str, object, str]]) -> None:
     if forbidden and settings.forbid_flags:
         flag, where = forbidden[0]
         more = f", and {len(forbidden) - 1} more" if len(forbidden) > 1 else ""
-        say(
+        print_messages(
             f"--forbid-flags: {flag} is on in the program's own configuration ({where}){more}",
             f"switch it off there, or for this run with --no-flag {flag}",
         )
@@ -58,7 +58,7 @@ def look_later(root: object, tree: Tree) -> None:
         return
     if not _unsettled:
         atexit.register(_settle_at_exit, guard_of("program-flags"))
-        if ledger().agent.settings.forbid_flags and ledger().agent.settings.level == "off":
+        if get_injection_log().agent.settings.forbid_flags and get_injection_log().agent.settings.level == "off":
             _before_first_step()
     try:
         held: Callable[[], object] = weakref.ref(root)
@@ -67,7 +67,7 @@ def look_later(root: object, tree: Tree) -> None:
     _unsettled[tree.name] = held, tree
 
 
-def settle() -> None:
+def report_pending_flags() -> None:
     """Look at what is still unsettled."""
     for held, tree in list(_unsettled.values()):
         root = held()
@@ -80,7 +80,7 @@ def flag_at(path: str) -> tuple[str, bool]:
     """The flag that a key such as ``DEBUG.LOSS.NULL_MASKING`` stands for, and whether the table has it."""
     words = tuple(path.lower().replace("-", "_").split("."))
     for flag in FLAGS:
-        if words in spellings(flag.name):
+        if words in list_flag_paths(flag.name):
             return flag.name, True
     name = path.upper().replace("-", "_")
     for prefix in ("DEBUG.", "DEBUG_"):
@@ -100,7 +100,7 @@ def is_on(value: object, known: bool) -> bool:
 
 def _settle_at_exit(guard: Guard) -> None:
     with contextlib.suppress(SystemExit):  # too late to end the process with another code
-        guard.call(settle)
+        guard.call(report_pending_flags)
 
 
 def _before_first_step() -> None:
@@ -113,8 +113,8 @@ def _before_first_step() -> None:
 
     guard = guard_of("program-flags")
 
-    def arrived(module: ModuleType) -> None:
-        from tdbg.runtime.compiler import hide
+    def install_hooks(module: ModuleType) -> None:
+        from tdbg.runtime.compiler import hide_from_compiler
         from tdbg.runtime.torch_hooks import hook_all
 
         waiting = [True]
@@ -123,7 +123,7 @@ def _before_first_step() -> None:
             if waiting:
                 waiting.clear()
                 calls.remove()
-                settle()
+                report_pending_flags()
 
         def before_step(*_: object) -> None:
             if waiting and not module.compiler.is_compiling():
@@ -133,7 +133,7 @@ def _before_first_step() -> None:
             if not module.compiler.is_compiling() and not module.is_grad_enabled():
                 guard.call(settle_once)
 
-        hook_all("before-update", hide(before_step))
-        calls = hook_all("before-call", hide(before_call))
+        hook_all("before-update", hide_from_compiler(before_step))
+        calls = hook_all("before-call", hide_from_compiler(before_call))
 
-    when_imported("torch", lambda module: guard.call(arrived, module))
+    when_imported("torch", lambda module: guard.call(install_hooks, module))

@@ -64,11 +64,14 @@ class RedirectedFunctions:
         """The names of functions of `os`, and what redirects them."""
         overlay = self.overlay
         return (
-            (READS, functools.partial(self.use_path, overlay.find)),
+            (READS, functools.partial(self.use_path, overlay.resolve_read_path)),
             (("chdir",), functools.partial(self.use_path, overlay.find_folder)),
-            (("getcwd",), lambda native: lambda: overlay.shown(native())),
-            (("getcwdb",), lambda native: lambda: os.fsencode(overlay.shown(os.fsdecode(native())))),
-            (CHANGES, functools.partial(self.use_path, lambda path: overlay.prepare(path, with_content=True))),
+            (("getcwd",), lambda native: lambda: overlay.to_program_path(native())),
+            (("getcwdb",), lambda native: lambda: os.fsencode(overlay.to_program_path(os.fsdecode(native())))),
+            (
+                CHANGES,
+                functools.partial(self.use_path, lambda path: overlay.prepare_write_path(path, with_content=True)),
+            ),
             (CREATES, functools.partial(self.use_path, self.locate_new)),
             (DELETES, self.delete),
             (MOVES, self.move),
@@ -80,7 +83,7 @@ class RedirectedFunctions:
 
     def locate_new(self, path: str) -> str:
         """Where something new is made; what is there already stays, for the function to say so."""
-        return path if self.overlay.is_there(path) else self.overlay.prepare(path, with_content=False)
+        return path if self.overlay.is_there(path) else self.overlay.prepare_write_path(path, with_content=False)
 
     def use_path(self, locate: Callable[[str], str], native: Function) -> Function:
         """A function whose first argument is a path: give it the one that ``locate`` returns."""
@@ -90,7 +93,7 @@ class RedirectedFunctions:
             absolute = absolute_path(overlay, path, kwargs.get("dir_fd"))
             if absolute is None:
                 return native(path, *args, **kwargs)
-            with overlay.busy():
+            with overlay.bypass_patches():
                 found = locate(absolute)
                 if overlay.is_elsewhere(absolute, found):
                     path = found
@@ -108,8 +111,8 @@ class RedirectedFunctions:
             if absolute is None:
                 native(path, dir_fd=dir_fd)
                 return
-            with overlay.busy():
-                overlay.delete(absolute, native)
+            with overlay.bypass_patches():
+                overlay.delete_path(absolute, native)
 
         return function
 
@@ -122,11 +125,11 @@ class RedirectedFunctions:
             if source is None or target is None:
                 native(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
                 return
-            with overlay.busy():
+            with overlay.bypass_patches():
                 if overlay.copy_of(source) is None and overlay.copy_of(target) is None:
                     native(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
                 else:
-                    overlay.move(source, target)
+                    overlay.move_path(source, target)
 
         return function
 
@@ -137,9 +140,9 @@ class RedirectedFunctions:
         def function(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
             target = absolute_path(overlay, dst, kwargs.get("dst_dir_fd", kwargs.get("dir_fd")))
             source = absolute_path(overlay, src, kwargs.get("src_dir_fd")) if native.__name__ == "link" else None
-            with overlay.busy():
+            with overlay.bypass_patches():
                 into = target if target is None else self.locate_new(target)
-                found = source if source is None else overlay.find(source)
+                found = source if source is None else overlay.resolve_read_path(source)
             native(src if found == source else found, dst if into == target else into, *args, **kwargs)
 
         return function
@@ -152,8 +155,8 @@ class RedirectedFunctions:
             absolute = absolute_path(overlay, "." if path is None else path, None)
             if absolute is None or isinstance(path, bytes):
                 return native(path)  # type: ignore[no-any-return]
-            with overlay.busy():
-                return overlay.names(absolute)
+            with overlay.bypass_patches():
+                return overlay.list_names(absolute)
 
         return function
 
@@ -165,11 +168,11 @@ class RedirectedFunctions:
             absolute = absolute_path(overlay, "." if path is None else path, None)
             if absolute is None or isinstance(path, bytes):
                 return native(path)
-            with overlay.busy():
+            with overlay.bypass_patches():
                 copy = overlay.copy_of(absolute)
                 if copy is None or not (os.path.isdir(copy) or overlay.deleted):
                     return native(absolute if overlay.is_elsewhere(absolute, absolute) else path)
-                names = set(overlay.names(absolute))
+                names = set(overlay.list_names(absolute))
                 places = [absolute if overlay.is_elsewhere(absolute, absolute) else path]
                 places = places if overlay.is_there(absolute) else []
                 places += [copy] if os.path.isdir(copy) else []
@@ -185,14 +188,14 @@ class RedirectedFunctions:
         def function(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             absolute = absolute_path(overlay, file, None)
             if absolute is not None:
-                with overlay.busy():
+                with overlay.bypass_patches():
                     writes = isinstance(mode, str) and bool(set(mode) & set("wax+"))
                     if not writes:
-                        found = overlay.find(absolute)
+                        found = overlay.resolve_read_path(absolute)
                     elif "x" in mode and overlay.is_there(absolute):
                         found = absolute
                     else:
-                        found = overlay.prepare(absolute, with_content="w" not in mode)
+                        found = overlay.prepare_write_path(absolute, with_content="w" not in mode)
                     file = found if overlay.is_elsewhere(absolute, found) else file
             return native(file, mode, *args, **kwargs)
 
@@ -205,16 +208,16 @@ class RedirectedFunctions:
         def function(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
             absolute = absolute_path(overlay, path, dir_fd)
             if absolute is not None:
-                with overlay.busy():
+                with overlay.bypass_patches():
                     if not flags & WRITES:
-                        found = overlay.find(absolute)
+                        found = overlay.resolve_read_path(absolute)
                     elif flags & os.O_EXCL and overlay.is_there(absolute):
                         found = absolute
                     else:
-                        found = overlay.prepare(absolute, with_content=not flags & os.O_TRUNC)
+                        found = overlay.prepare_write_path(absolute, with_content=not flags & os.O_TRUNC)
                     if overlay.is_elsewhere(absolute, found):
                         path, dir_fd = found, None
-            with overlay.busy():  # the audit hook is not told of dir_fd
+            with overlay.bypass_patches():  # the audit hook is not told of dir_fd
                 return native(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
 
         return function
@@ -229,7 +232,7 @@ def _audit(overlay: FileOverlay, event: str, args: tuple[Any, ...]) -> None:
     path, mode, flags = args[0], args[1], args[2]
     if not (flags & WRITES if isinstance(flags, int) else mode and set(mode) & set("wax+")):
         return
-    with overlay.busy():
+    with overlay.bypass_patches():
         if is_below(os.path.abspath(os.fsdecode(path)), (overlay.folder,)):
             return
         is_outside = overlay.copy_of(follow_links(overlay, path)) is not None

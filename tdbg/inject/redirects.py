@@ -13,7 +13,7 @@ from typing import Any
 
 from tdbg.core.host import host_name
 from tdbg.core.rundir import PREFLIGHT_FOLDER, PREFLIGHT_START
-from tdbg.inject.agent import agent
+from tdbg.inject.agent import get_agent
 from tdbg.inject.file_overlay import FileOverlay
 from tdbg.inject.imports import when_imported
 from tdbg.inject.redirected_functions import install_overlay
@@ -24,34 +24,34 @@ _overlay: FileOverlay | None = None
 def arrive(module: ModuleType) -> None:
     """Python itself is there: the process has just begun."""
     global _overlay
-    me = agent()
+    me = get_agent()
     folder = str(me.run_dir / PREFLIGHT_FOLDER / host_name())
     _overlay = FileOverlay(folder, str(me.run_dir), os.environ.get(PREFLIGHT_START, ""))
     os.environ[PREFLIGHT_START] = _overlay.start  # for the processes that this one starts
     install_overlay(_overlay)
-    when_imported("sqlite3.dbapi2", lambda loaded: _redirect(loaded, "connect", 0, "database"))
-    when_imported("sqlite3", lambda loaded: _redirect(loaded, "connect", 0, "database"))
+    when_imported("sqlite3.dbapi2", lambda loaded: _redirect_function(loaded, "connect", 0, "database"))
+    when_imported("sqlite3", lambda loaded: _redirect_function(loaded, "connect", 0, "database"))
     when_imported("safetensors.torch", _safetensors_loaded)
     when_imported("safetensors.numpy", _safetensors_loaded)
-    when_imported("safetensors", lambda loaded: _redirect(loaded, "safe_open", 0, "filename", writes=False))
+    when_imported("safetensors", lambda loaded: _redirect_function(loaded, "safe_open", 0, "filename", writes=False))
     when_imported("wandb", _wandb_loaded)
 
 
-def install() -> None:
+def install_torch_redirects() -> None:
     """The same for torch, which is imported. What fails here ends the process: see the boot file."""
-    from tdbg.runtime.torch_hooks import targets
+    from tdbg.runtime.torch_hooks import iter_targets
 
     for place, at, word, writes in (("save", 1, "f", True), ("load", 0, "f", False), ("script-saved", 1, "f", True)):
-        found = list(targets(place))
+        found = list(iter_targets(place))
         if not found and place == "save":
             raise RuntimeError("torch.save is not where it was, and cannot be redirected")
         for owner, name in found:
-            _redirect(owner, name, at, word, writes=writes)
-    for owner, name in targets("mapped"):
+            _redirect_function(owner, name, at, word, writes=writes)
+    for owner, name in iter_targets("mapped"):
         _redirect_mapping(owner, name)
 
 
-def _redirect(owner: Any, name: str, at: int, word: str, *, writes: bool = True) -> None:
+def _redirect_function(owner: Any, name: str, at: int, word: str, *, writes: bool = True) -> None:
     """Give a function another path in the place of its argument number ``at``, by the name ``word``."""
     original = getattr(owner, name, None)
     if original is not None:
@@ -60,7 +60,7 @@ def _redirect(owner: Any, name: str, at: int, word: str, *, writes: bool = True)
 
 def _with_other_path(original: Callable[..., Any], at: int, word: str, *, writes: bool) -> Callable[..., Any]:
     @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def call_with_other_path(*args: Any, **kwargs: Any) -> Any:
         given = args[at] if at < len(args) else kwargs.get(word)
         found = _overlay.find_path(given, writes=writes) if _overlay is not None else None
         if found is not None and at < len(args):
@@ -69,7 +69,7 @@ def _with_other_path(original: Callable[..., Any], at: int, word: str, *, writes
             kwargs = {**kwargs, word: found}
         return original(*args, **kwargs)
 
-    return function
+    return call_with_other_path
 
 
 def _redirect_mapping(owner: Any, name: str) -> None:
@@ -86,8 +86,8 @@ def _redirect_mapping(owner: Any, name: str) -> None:
 
 
 def _safetensors_loaded(module: ModuleType) -> None:
-    _redirect(module, "save_file", 1, "filename")
-    _redirect(module, "load_file", 0, "filename", writes=False)
+    _redirect_function(module, "save_file", 1, "filename")
+    _redirect_function(module, "load_file", 0, "filename", writes=False)
 
 
 def _wandb_loaded(module: ModuleType) -> None:

@@ -21,7 +21,7 @@ def start() -> None:
     _started.append(run)
     path = os.path.join(run, "boot", "sitecustomize.py")
     try:
-        code = compile(_read(run), path, "exec")
+        code = compile(_read_boot_file(run), path, "exec")
     except PermissionError as error:
         sys.stderr.write("tdbg: nothing is started from " + run + ": " + str(error.strerror) + "\n")
         return
@@ -30,18 +30,18 @@ def start() -> None:
     exec(code, {"__name__": "tdbg_boot", "__file__": path})
 
 
-def _read(run: str) -> bytes:
+def _read_boot_file(run: str) -> bytes:
     """The boot file of a run; PermissionError if anybody else could have written it."""
     if not os.path.isabs(run):
         raise PermissionError(1, "its path is not absolute")
     opened = []
     try:
         opened.append(os.open(run, FOLDER))
-        _check(run, opened[-1])
+        _check_ownership(run, opened[-1])
         opened.append(_open_below("boot", FOLDER, opened[-1]))
-        _check(run, opened[-1])
+        _check_ownership(run, opened[-1])
         opened.append(_open_below("sitecustomize.py", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK, opened[-1]))
-        _check(run, opened[-1])
+        _check_ownership(run, opened[-1])
         if not stat.S_ISREG(os.fstat(opened[-1]).st_mode):
             raise PermissionError(1, "its boot file is no regular file")
         with os.fdopen(opened.pop(), "rb") as file:
@@ -60,7 +60,7 @@ def _open_below(name: str, flags: int, folder: int) -> int:
         raise PermissionError(1, name + " in it is a link, or closed to you") from None
 
 
-def _check(run: str, handle: int) -> None:
+def _check_ownership(run: str, handle: int) -> None:
     found = os.fstat(handle)
     if _is_trusted(run):
         return

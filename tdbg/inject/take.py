@@ -17,9 +17,9 @@ from tdbg.core.events import Injection
 from tdbg.core.flags import Value
 from tdbg.core.frames import without_own_frames
 from tdbg.core.guard import EndRun, Guard
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.rundir import env_rank
-from tdbg.inject.agent import Agent, agent
+from tdbg.inject.agent import Agent, get_agent
 
 MAX_DEPTH = 8
 PREFIXES = ("debug", "enable_")  # how a config's debug keys begin
@@ -31,16 +31,16 @@ class Tree(Protocol):
     name: str
     mode: str  # what ``--inject`` calls it
 
-    def keys(self, node: Any) -> list[str] | None:
+    def list_keys(self, node: Any) -> list[str] | None:
         """The keys below ``node``, or None if it is a value."""
 
-    def get(self, node: Any, key: str) -> object:
+    def get_child(self, node: Any, key: str) -> object:
         """The child of ``node``; for a value that cannot be read, None."""
 
-    def put(self, node: object, key: str, value: object) -> None:
+    def set_value(self, node: object, key: str, value: object) -> None:
         """Set it, frozen or not."""
 
-    def section(self, node: object) -> object:
+    def build_section(self, node: object) -> object:
         """An empty section to add below ``node``, or None if the library lets nobody add keys there."""
 
 
@@ -57,33 +57,33 @@ class Ledger:
         self._said: set[tuple[str, str, str]] = set()
         self._pending: dict[str, tuple[str, str]] = {}
 
-    def took(self, flag: str, where: str, old: object, new: object) -> None:
+    def record_accepted(self, flag: str, where: str, old: object, new: object) -> None:
         """The flag stands in the program's config now, or stood there before."""
         same = type(old) is type(new) and bool(old == new)
         again = flag in self.taken and same  # our own value, met again by a later merge
         self.taken.add(flag)
         self._pending.pop(flag, None)
         if not again:
-            self._emit(flag, "already" if same else "set", where, old, new, "")
+            self._emit_injection(flag, "already" if same else "set", where, old, new, "")
 
     def found_on(self, flag: str, where: str, value: object) -> None:
         """The program's own config has the flag on, and nobody asked tdbg for it."""
-        self._emit(flag, "own", where, value, value, "")
+        self._emit_injection(flag, "own", where, value, value, "")
 
-    def refuse(self, flag: str, where: str, hint: str) -> None:
+    def record_rejected(self, flag: str, where: str, hint: str) -> None:
         """The program's config has no place for the flag, and none can come; may end the rank (--strict-flags)."""
         self._pending.pop(flag, None)
         if flag in self.taken or self._family_served(flag):
             return
-        self._emit(flag, "rejected", where, None, self.agent.settings.flags.get(flag), hint)
+        self._emit_injection(flag, "rejected", where, None, self.agent.settings.flags.get(flag), hint)
         if self.agent.settings.strict_flags:
-            say(
+            print_messages(
                 f"the program's config rejects the flag {flag} ({where})",
                 f"{hint}; without --strict-flags the run goes on",
             )
             raise EndRun(2)
 
-    def doubt(self, flag: str, where: str, hint: str) -> None:
+    def record_pending(self, flag: str, where: str, hint: str) -> None:
         """No place for the flag so far: a rejection if that is still so at the first step, or at exit."""
         if flag not in self.taken:
             if not self._pending:
@@ -91,10 +91,10 @@ class Ledger:
                 atexit.register(self._settle_at_exit)
             self._pending.setdefault(flag, (where, hint))
 
-    def settle(self) -> None:
+    def reject_pending(self) -> None:
         """Turn what is still in doubt into rejections."""
         for flag, (where, hint) in list(self._pending.items()):
-            self.refuse(flag, where, hint)
+            self.record_rejected(flag, where, hint)
 
     def _family_served(self, flag: str) -> bool:
         """True if the flag came with its whole family (``-f LOSS``) and the program took another member."""
@@ -106,9 +106,9 @@ class Ledger:
 
     def _settle_at_exit(self) -> None:
         with contextlib.suppress(SystemExit):  # too late to end the rank with another code
-            self._exit_guard.call(self.settle)
+            self._exit_guard.call(self.reject_pending)
 
-    def _emit(self, flag: str, status: str, where: str, old: object, new: object, hint: str) -> None:
+    def _emit_injection(self, flag: str, status: str, where: str, old: object, new: object, hint: str) -> None:
         if (flag, status, where) in self._said:
             return
         self._said.add((flag, status, where))
@@ -122,32 +122,32 @@ class Ledger:
 _ledger: Ledger | None = None
 
 
-def ledger() -> Ledger:
+def get_injection_log() -> Ledger:
     """The one ledger of this process."""
     global _ledger
     if _ledger is None:
-        _ledger = Ledger(agent())
+        _ledger = Ledger(get_agent())
     return _ledger
 
 
-def settle() -> None:
+def finalize_injection() -> None:
     """Report flags that no config took although one has debug keys, and those a config has on by itself.
 
     Call it before the first step.
     """
     if _ledger is not None:
-        _ledger.settle()
+        _ledger.reject_pending()
     own = sys.modules.get("tdbg.inject.program_flags")
     if own is not None:
-        own.settle()
+        own.report_pending_flags()
 
 
 def guard_of(part: str) -> Guard:
     """The guard around the part with this name, also where there is no agent yet to record what it raises."""
-    return Guard(part, lambda part, error: agent().failed(part, error))
+    return Guard(part, lambda part, error: get_agent().record_failure(part, error))
 
 
-def spellings(flag: str, typed: str = "") -> list[tuple[str, ...]]:
+def list_flag_paths(flag: str, typed: str = "") -> list[tuple[str, ...]]:
     """The paths, in lower case, under which a config may keep a flag.
 
     First the name as the user typed it, then the flag's own (the fullest first), then its aliases.
@@ -169,7 +169,7 @@ def spellings(flag: str, typed: str = "") -> list[tuple[str, ...]]:
 
 def may_set(mode: str) -> bool:
     """True if ``--inject`` lets flags be set in this kind of config; looking at it is always allowed."""
-    chosen = agent().settings.inject
+    chosen = get_agent().settings.inject
     return chosen in ("auto", mode)
 
 
@@ -178,17 +178,17 @@ def wants_config(flag: str) -> bool:
     return not any(item.name == flag and (item.works_alone or item.group == "torch") for item in flag_table.FLAGS)
 
 
-def fit(value: Value, old: object) -> object:
+def coerce_value(value: Value, old: object) -> object:
     """``value`` as the type of the value it replaces; MisfitError if that cannot be."""
     if old is None or isinstance(old, bool):
-        return _literal(value) if old is None else _boolean(value)
+        return _parse_literal(value) if old is None else _parse_bool(value)
     if isinstance(value, bool):
         if isinstance(old, int) and old in (0, 1):
             return int(value)
         raise MisfitError(f"the program keeps {old!r} there: write --flag NAME=VALUE")
     if isinstance(old, str):
         return value
-    found = _literal(value)
+    found = _parse_literal(value)
     if isinstance(old, float) and isinstance(found, int):
         return float(found)
     if isinstance(old, list | tuple) and isinstance(found, list | tuple):
@@ -198,7 +198,7 @@ def fit(value: Value, old: object) -> object:
     raise MisfitError(f"{value!r} is no {type(old).__name__}; the program keeps {old!r} there")
 
 
-def _boolean(value: Value) -> bool:
+def _parse_bool(value: Value) -> bool:
     if isinstance(value, bool):
         return value
     word = value.lower()
@@ -207,7 +207,7 @@ def _boolean(value: Value) -> bool:
     raise MisfitError(f"{value!r} is not true or false, which is what the program keeps there")
 
 
-def _literal(value: Value) -> object:
+def _parse_literal(value: Value) -> object:
     if isinstance(value, bool):
         return value
     try:
@@ -216,20 +216,20 @@ def _literal(value: Value) -> object:
         return value
 
 
-def leaves(node: object, tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+def iter_debug_values(node: object, tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
     """Each value under the config's debug keys, with its dotted path."""
-    for key in tree.keys(node) or []:
+    for key in tree.list_keys(node) or []:
         path = f"{prefix}{key}"
         if not prefix and not key.lower().startswith("debug"):
             continue
-        child = tree.get(node, key)
-        if tree.keys(child) is None:
+        child = tree.get_child(node, key)
+        if tree.list_keys(child) is None:
             yield path, child
         elif depth < MAX_DEPTH:
-            yield from leaves(child, tree, f"{path}.", depth + 1)
+            yield from iter_debug_values(child, tree, f"{path}.", depth + 1)
 
 
-def after(cls: object, name: str, then: Callable[[object, object], None], part: str) -> None:
+def install_after_hook(cls: object, name: str, then: Callable[[object, object], None], part: str) -> None:
     """Have ``then(self, result)`` run after each call of the method ``cls.name``; the call itself is unchanged."""
     import functools
 
@@ -237,9 +237,9 @@ def after(cls: object, name: str, then: Callable[[object, object], None], part: 
 
     @functools.wraps(real)
     @without_own_frames
-    def method(self: object, *args: object, **kwargs: object) -> object:
+    def call_with_hook(self: object, *args: object, **kwargs: object) -> object:
         result = real(self, *args, **kwargs)
         guard.call(then, self, result)
         return result
 
-    setattr(cls, name, method)
+    setattr(cls, name, call_with_hook)

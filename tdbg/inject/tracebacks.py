@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg.core.events import Note, Traceback
 from tdbg.core.frames import OWN_FOLDER, WITHOUT_OWN_FRAMES, walk_traceback
 from tdbg.core.guard import guarded
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.inject import log_recorder
 from tdbg.inject.agent import Agent
 from tdbg.inject.console_level import PACKAGES, SITE
@@ -45,43 +45,45 @@ class Recorder:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.guard = agent.guard("tracebacks")
+        self.guard = agent.get_guard("tracebacks")
         self._kept: set[tuple[int, str, int]] = set()
         self._last = (0, "", 0)  # the key of the last one, kept or not
         self._places: Counter[tuple[str, str]] = Counter()
 
-    def record(self, error: BaseException | None, how: str) -> None:
+    def record_exception(self, error: BaseException | None, how: str) -> None:
         """Write the event, unless the exception is known or there were enough like it."""
         if error is None or isinstance(error, NO_CRASH) or _ends_library(error):
             return
-        if self.seen(error):
-            if how == "thread" and self._key(error) in self._kept:  # it was logged on its way, and now ends a thread
-                emit(self.agent, error, how)
+        if self.is_recorded(error):
+            if (
+                how == "thread" and self._build_key(error) in self._kept
+            ):  # it was logged on its way, and now ends a thread
+                emit_exception(self.agent, error, how)
             return
-        place = type(error).__name__, where(error)
+        place = type(error).__name__, find_location(error)
         if place not in self._places and len(self._places) >= PLACES:
-            self._cap()
+            self._note_cap()
             return
         self._places[place] += 1
-        self._last = self._key(error)
+        self._last = self._build_key(error)
         if self._places[place] > PER_PLACE:  # a failure in every step of a long run costs neither time nor memory
-            self._cap()
+            self._note_cap()
             return
         self._kept.add(self._last)
-        emit(self.agent, error, how)
+        emit_exception(self.agent, error, how)
 
-    def _cap(self) -> None:
+    def _note_cap(self) -> None:
         self.agent.note_once("tracebacks-capped", "more exceptions were logged than are kept")
 
-    def seen(self, error: BaseException) -> bool:
+    def is_recorded(self, error: BaseException) -> bool:
         """True if this exception was recorded; an id alone may be used again by a later one."""
-        key = self._key(error)
+        key = self._build_key(error)
         return key == self._last or key in self._kept
 
-    def _key(self, error: BaseException) -> tuple[int, str, int]:
+    def _build_key(self, error: BaseException) -> tuple[int, str, int]:
         return id(error), type(error).__name__, self.agent.step
 
-    def end(self) -> None:
+    def report_counts_at_exit(self) -> None:
         """The process leaves in good order: tell how often the most frequent ones came."""
         self.guard.call(self._tell_counts)
 
@@ -89,24 +91,24 @@ class Recorder:
         places = self._places.copy()  # a thread of the program's may fail meanwhile
         for number, ((name, place), count) in enumerate(places.most_common(TOLD_PLACES)):
             if count > PER_PLACE:
-                text = f"{name} came {counted(count, 'time')}, {PER_PLACE} are kept ({place})"
+                text = f"{name} came {format_count(count, 'time')}, {PER_PLACE} are kept ({place})"
                 self.agent.emit(Note(code=f"tracebacks-counted-{number}", text=text, step=self.agent.step))
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: what was counted is the parent's."""
         self._kept.clear()
         self._places.clear()
 
 
-def emit(agent: Agent, error: BaseException, how: str) -> None:
+def emit_exception(agent: Agent, error: BaseException, how: str) -> None:
     """Write the event; where no logger was told of it, it stands among the records as well."""
-    event = describe(error, how, agent.step)
+    event = describe_exception(error, how, agent.step)
     agent.emit(event)
     if how != "logged":
         log_recorder.keep_traceback(event)
 
 
-def describe(error: BaseException, how: str, step: int) -> Traceback:
+def describe_exception(error: BaseException, how: str, step: int) -> Traceback:
     """The event of one exception, cut to what a reader needs."""
     lines = "".join(_without_ours(traceback.TracebackException.from_exception(error)).format()).splitlines()
     if len(lines) > LINES:
@@ -114,16 +116,16 @@ def describe(error: BaseException, how: str, step: int) -> Traceback:
     return Traceback(
         step=step,
         exception=type(error).__name__,
-        message=_message(error),
+        message=_format_message(error),
         lines=lines,
         how=how,
-        where=where(error),
+        where=find_location(error),
         pid=os.getpid(),
         rank=rank_of_process(),
     )
 
 
-def _message(error: BaseException, chars: int = MESSAGE_CHARS) -> str:
+def _format_message(error: BaseException, chars: int = MESSAGE_CHARS) -> str:
     raised: list[str] = []
     with guarded(
         "the program's own class: its __str__ may raise anything",
@@ -134,7 +136,7 @@ def _message(error: BaseException, chars: int = MESSAGE_CHARS) -> str:
     return f"(its __str__ raised {raised[0]})"
 
 
-def where(error: BaseException) -> str:
+def find_location(error: BaseException) -> str:
     """``file:line`` of the innermost frame of the program; empty if the exception was never raised.
 
     What is installed beside Python is not the program's own, unless there is nothing else; then torch's frames, which say
@@ -149,7 +151,7 @@ def where(error: BaseException) -> str:
 
 def _frames_of_worker(error: BaseException) -> list[tuple[str, int]]:
     """Frames of the traceback that torch writes into the text of what a loader's worker or a replica raised."""
-    _, again, text = _message(error, WORKER_CHARS).partition(RAISED_AGAIN)
+    _, again, text = _format_message(error, WORKER_CHARS).partition(RAISED_AGAIN)
     return [(file, int(line)) for file, line in FRAME.findall(text)] if again else []
 
 
@@ -198,7 +200,7 @@ _recorder: Recorder | None = None
 _uncaught: BaseException | None = None  # what ended the process, once it is written
 
 
-def install(agent: Agent) -> Recorder:
+def install_recorder(agent: Agent) -> Recorder:
     """Chain the logging, traceback and threading modules; once per process."""
     global _recorder
     if _recorder is None:
@@ -207,20 +209,20 @@ def install(agent: Agent) -> Recorder:
         _watch_print(_recorder)
         _watch_format(_recorder)
         _watch_threads(_recorder)
-        agent.at_fork(_recorder.forget)
-        atexit.register(_recorder.end)
+        agent.at_fork(_recorder.reset_after_fork)
+        atexit.register(_recorder.report_counts_at_exit)
     return _recorder
 
 
-def record(agent: Agent, error: BaseException, how: str) -> None:
+def record_exception(agent: Agent, error: BaseException, how: str) -> None:
     """Write an exception's event; one that ends the process is written even if it was logged on its way, and once."""
     global _uncaught
     if how == "uncaught":
         if error is not _uncaught:
             _uncaught = error
-            emit(agent, error, how)
+            emit_exception(agent, error, how)
     else:
-        install(agent).record(error, how)
+        install_recorder(agent).record_exception(error, how)
 
 
 def _watch_logging(recorder: Recorder) -> None:
@@ -229,14 +231,14 @@ def _watch_logging(recorder: Recorder) -> None:
 
     real, guard = logging.Logger.callHandlers, recorder.guard
 
-    def take(record: "LogRecord") -> None:
+    def record_logged(record: "LogRecord") -> None:
         info = record.exc_info
         if info:
-            recorder.record(info[1] if isinstance(info, tuple) else None, "logged")
+            recorder.record_exception(info[1] if isinstance(info, tuple) else None, "logged")
 
     @functools.wraps(real)
     def callHandlers(self: "Logger", record: "LogRecord") -> object:
-        guard.call(take, record)
+        guard.call(record_logged, record)
         with WITHOUT_OWN_FRAMES:  # of what a handler of the program's raises
             return real(self, record)
 
@@ -247,16 +249,16 @@ def _watch_print(recorder: Recorder) -> None:
     """``traceback.print_exception``, which ``print_exc`` and most hand-written handlers end in."""
     real, guard = traceback.print_exception, recorder.guard
 
-    def take(caller: FrameType, exc: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def record_printed(caller: FrameType, exc: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         file = kwargs.get("file", args[3] if len(args) > 3 else None)
         by_python = caller.f_code.co_name == "_print_exception_bltin"  # uncaught, from Python 3.13 on
         if _has_readers(file) and not by_python:
             value = exc if isinstance(exc, BaseException) else kwargs.get("value", args[0] if args else None)
-            recorder.record(value if isinstance(value, BaseException) else None, "printed")
+            recorder.record_exception(value if isinstance(value, BaseException) else None, "printed")
 
     @functools.wraps(real)
     def print_exception(exc: Any, /, *args: object, **kwargs: Any) -> Any:
-        guard.call(take, sys._getframe(1), exc, args, kwargs)
+        guard.call(record_printed, sys._getframe(1), exc, args, kwargs)
         return real(exc, *args, **kwargs)
 
     traceback.print_exception = print_exception
@@ -270,9 +272,9 @@ def _watch_format(recorder: Recorder) -> None:
     def format_exc(*args: Any, **kwargs: Any) -> str:
         file, error = sys._getframe(1).f_code.co_filename, sys.exc_info()[1]
         if file.endswith(RANK_STARTER) and isinstance(error, Exception):
-            guard.call(emit, recorder.agent, error, "uncaught")
+            guard.call(emit_exception, recorder.agent, error, "uncaught")
         elif not file.startswith(PACKAGES):
-            guard.call(recorder.record, error, "printed")
+            guard.call(recorder.record_exception, error, "printed")
         return real(*args, **kwargs)
 
     traceback.format_exc = format_exc
@@ -284,7 +286,7 @@ def _watch_threads(recorder: Recorder) -> None:
 
     @functools.wraps(real)
     def excepthook(args: Any, /) -> object:
-        guard.call(recorder.record, args.exc_value, "thread")
+        guard.call(recorder.record_exception, args.exc_value, "thread")
         return real(args)
 
     threading.excepthook = excepthook

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.redaction import redact_text
-from tdbg.core.tables import counted
-from tdbg.rules.text import clip
+from tdbg.core.tables import format_count
+from tdbg.rules.text import clip_text
 
 LIMIT_S = 30.0
 TERM_S = 1.0  # of the limit: what is left of it when the process group gets SIGTERM, before SIGKILL
@@ -47,22 +47,22 @@ class CommandChannel:
         except OSError as error:
             return f"cannot start {self.argv[0]}: {error.strerror or error}"
         allowed_s = min(LIMIT_S, until - time.monotonic())
-        ended = running.wait(time.monotonic() + allowed_s, self.cancelled)
+        ended = running.communicate_until(time.monotonic() + allowed_s, self.cancelled)
         output = bytes(running.output).decode("utf-8", "replace").splitlines()
         if ended and not running.status and self.shows_output:
-            self._show(output)
+            self._print_output(output)
         if not ended:
             is_cancelled = self.cancelled.is_set()
             return f"{self.argv[0]} {'was interrupted' if is_cancelled else f'did not end within {allowed_s:.0f} s'}"
         last = next((line.strip() for line in reversed(output) if line.strip()), "")
-        said = f": {clip(redact_text(last), SHOWN_CHARACTERS)}" if last else ""
+        said = f": {clip_text(redact_text(last), SHOWN_CHARACTERS)}" if last else ""
         return f"{self.argv[0]} {_describe_status(running.status)}{said}" if running.status else ""
 
-    def _show(self, output: Sequence[str]) -> None:
-        lines = [f"on-finding: {clip(line, SHOWN_CHARACTERS)}" for line in output[:SHOWN_LINES]]
+    def _print_output(self, output: Sequence[str]) -> None:
+        lines = [f"on-finding: {clip_text(line, SHOWN_CHARACTERS)}" for line in output[:SHOWN_LINES]]
         if len(output) > SHOWN_LINES:
-            lines.append(f"on-finding: ... and {counted(len(output) - SHOWN_LINES, 'more line')}")
-        say(*lines)
+            lines.append(f"on-finding: ... and {format_count(len(output) - SHOWN_LINES, 'more line')}")
+        print_messages(*lines)
 
 
 class RunningCommand:
@@ -80,7 +80,7 @@ class RunningCommand:
         self._stdout, its_stdout = os.pipe()
         actions = [(os.POSIX_SPAWN_DUP2, its_stdin, 0), *((os.POSIX_SPAWN_DUP2, its_stdout, to) for to in (1, 2))]
         try:
-            self._pid = _spawn(argv, environ, actions)
+            self._pid = _spawn_process(argv, environ, actions)
         except (OSError, ValueError):
             os.close(self._stdin)
             os.close(self._stdout)
@@ -89,7 +89,7 @@ class RunningCommand:
             os.close(its_stdin)
             os.close(its_stdout)
 
-    def wait(self, until: float, cancelled: threading.Event) -> bool:
+    def communicate_until(self, until: float, cancelled: threading.Event) -> bool:
         """Feed it and read it until it has ended by itself; False if its process group had to be ended."""
         with selectors.DefaultSelector() as selector:
             for pipe, event in ((self._stdin, selectors.EVENT_WRITE), (self._stdout, selectors.EVENT_READ)):
@@ -100,9 +100,9 @@ class RunningCommand:
                     if cancelled.is_set() or time.monotonic() > until - TERM_S:
                         self._end_group(until)
                         return False
-                    self._attend(selector, LOOK_S)
+                    self._transfer_ready(selector, LOOK_S)
                 for _ in range(MAX_OUTPUT_BYTES // CHUNK_BYTES + 1):  # what it left in the pipe
-                    self._attend(selector, 0)
+                    self._transfer_ready(selector, 0)
                 return True
             finally:
                 for key in selector.get_map().values():
@@ -117,14 +117,14 @@ class RunningCommand:
             self.status = os.waitstatus_to_exitcode(status)
         return bool(pid)
 
-    def _attend(self, selector: selectors.BaseSelector, timeout_s: float) -> None:
+    def _transfer_ready(self, selector: selectors.BaseSelector, timeout_s: float) -> None:
         for key, _ in selector.select(timeout_s):
-            is_done = self._write() if key.fd == self._stdin else self._read()
+            is_done = self._write_stdin() if key.fd == self._stdin else self._read_stdout()
             if is_done:
                 selector.unregister(key.fd)
                 os.close(key.fd)
 
-    def _write(self) -> bool:
+    def _write_stdin(self) -> bool:
         """Write what fits; True when all is written, or nobody reads."""
         try:
             self._data = self._data[os.write(self._stdin, self._data) :]
@@ -134,7 +134,7 @@ class RunningCommand:
             return True
         return not self._data
 
-    def _read(self) -> bool:
+    def _read_stdout(self) -> bool:
         """Read what is there; True at its end."""
         try:
             found = os.read(self._stdout, CHUNK_BYTES)
@@ -160,7 +160,7 @@ class RunningCommand:
                 pass
 
 
-def _spawn(argv: Sequence[str], environ: Mapping[str, str], actions: Sequence[tuple[Any, ...]]) -> int:
+def _spawn_process(argv: Sequence[str], environ: Mapping[str, str], actions: Sequence[tuple[Any, ...]]) -> int:
     """Start a process that leads a session of its own, with no signal blocked or ignored on account of tdbg."""
     default = [number for name in ("SIGPIPE", "SIGXFSZ") if (number := getattr(signal, name, None)) is not None]
     common: dict[str, Any] = {"file_actions": actions, "setsigmask": [], "setsigdef": default}

@@ -22,14 +22,14 @@ from tdbg.core.events import Finding
 from tdbg.core.files import read_json
 from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.redaction import redact_argv, remember_secret
-from tdbg.core.rundir import ALERTS, RunDir, alerts_of, rank_folder, write_json
+from tdbg.core.rundir import ALERTS, RunDir, rank_folder, read_alert_reports, write_json
 from tdbg.launch import join
 from tdbg.launch.alert_command import CommandChannel
-from tdbg.launch.command import check as check_command
+from tdbg.launch.command import check_command
 from tdbg.rules._live_findings import get_place
-from tdbg.rules.finding_lines import block
+from tdbg.rules.finding_lines import format_finding
 from tdbg.rules.verdict import Verdict
 
 LOOK_S = 0.05  # between two looks whether the threads have ended, so that Ctrl-C is heard
@@ -40,7 +40,7 @@ MAX_SAID = 5  # different errors that are said; the report counts all
 CANCEL_S = 2.0  # to end what runs after Ctrl-C
 
 
-def check(settings: Settings, origin: Mapping[str, str]) -> None:
+def check_on_finding(settings: Settings, origin: Mapping[str, str]) -> None:
     """TdbgError for a command that is typed and is not there; one of a file, which serves many machines, fails later."""
     argv = settings.on_finding_argv
     if argv and origin.get("on_finding") == "option":
@@ -87,17 +87,17 @@ class Sender:
         self._report = report
         self._waiting: queue.SimpleQueue[tuple[Mapping[str, Any], Sequence[str]] | None] = queue.SimpleQueue()
         self._until = float("inf")  # the end of the run is set here
-        self._thread = threading.Thread(target=self._work, name=f"tdbg{channel.option}", daemon=True)
+        self._thread = threading.Thread(target=self._send_messages, name=f"tdbg{channel.option}", daemon=True)
 
-    def start(self) -> None:
+    def start_thread(self) -> None:
         """Begin; from here on this process has threads."""
         self._thread.start()
 
-    def put(self, document: Mapping[str, Any], lines: Sequence[str]) -> None:
+    def queue_message(self, document: Mapping[str, Any], lines: Sequence[str]) -> None:
         """Have a message sent when its turn comes."""
         self._waiting.put((document, lines))
 
-    def close(self) -> float:
+    def close_queue(self) -> float:
         """No more will come; returns until when the rest may take (monotonic time)."""
         end = time.monotonic() + self.channel.limit_s
         self._until = end - SPARE_S
@@ -113,17 +113,17 @@ class Sender:
         self.channel.cancelled.set()
         self._thread.join(CANCEL_S)
 
-    def _work(self) -> None:
+    def _send_messages(self) -> None:
         while (message := self._waiting.get()) is not None:
             if self.channel.cancelled.is_set() or time.monotonic() > self._until - LEAST_S:
                 self.tally.dropped += 1
                 continue
-            with guarded("the run must not end by it", lambda error: self._count(type(error).__name__)):
-                self._count(self.channel.send(*message, self._until))
+            with guarded("the run must not end by it", lambda error: self._count_result(type(error).__name__)):
+                self._count_result(self.channel.send(*message, self._until))
         if self.tally.dropped:
             self._report(self, "")
 
-    def _count(self, error: str) -> None:
+    def _count_result(self, error: str) -> None:
         if error:
             self.tally.failed += 1
             self.tally.error = error
@@ -146,41 +146,43 @@ class Alerts:
         if settings.notify:
             remember_secret(settings.notify)
         self._about = {"run": str(run.path), "host": host_name(), "command": redact_argv(command)}
-        self._senders = [Sender(channel, self._note) for channel in _make_channels(settings, shows=self._talks)]
+        self._senders = [
+            Sender(channel, self._report_result) for channel in _make_channels(settings, shows=self._talks)
+        ]
         self._keys: dict[tuple[object, ...], None] = {}  # of findings that were sent, or are about to be; in order
         self._known: set[tuple[object, ...]] = set()  # the same, with those of earlier attempts
         self._told: set[str] = set()
         self._owners = RankOwners(run)
         self._lock = threading.Lock()
 
-    def start(self) -> None:
+    def start_senders(self) -> None:
         """Begin; from here on this process has threads."""
         if self._senders:
             self._known.update(_sent_before(self._run))
         for sender in self._senders:
-            sender.start()
+            sender.start_thread()
 
-    def add(self, finding: Finding) -> None:
+    def add_finding(self, finding: Finding) -> None:
         """A finding, seen while the run goes on."""
         if self._senders and self._is_own(finding):
-            self._send(finding)
+            self._send_finding(finding)
 
-    def finish(self, verdict: Verdict, exit_code: int) -> None:
+    def finish_sending(self, verdict: Verdict, exit_code: int) -> None:
         """Send what only the verdict knows and the headline, and wait, within the limits, until all is sent."""
         if not self._senders:
             return
-        for finding in self._unsent(verdict.findings):
+        for finding in self._select_unsent(verdict.findings):
             if self._is_own(finding):
-                self._send(finding)
+                self._send_finding(finding)
         if self._leads and (verdict.findings or exit_code):
             self._send_verdict(verdict)
-        self._wait()
+        self._wait_for_senders()
         for sender in self._senders:
             if sender.tally.dropped and not sender.channel.cancelled.is_set():
-                say(f"{sender.channel.option}: {sender.tally.dropped} not sent: the time for it was used up")
+                print_messages(f"{sender.channel.option}: {sender.tally.dropped} not sent: the time for it was used up")
 
-    def _send(self, finding: Finding) -> None:
-        key = _identify(finding)
+    def _send_finding(self, finding: Finding) -> None:
+        key = _identify_finding(finding)
         if key in self._known:
             return
         self._known.add(key)
@@ -190,26 +192,26 @@ class Alerts:
             "evidence": list(finding.evidence),
             **self._about,
         }  # its rule may yet add to it
-        lines = [*block(finding), f"run: {self._about['run']} on {self._about['host']}"]
+        lines = [*format_finding(finding), f"run: {self._about['run']} on {self._about['host']}"]
         for sender in self._senders:
             kind = {"kind": "finding"} if sender.channel.takes_verdict else {}
-            sender.put({**kind, **document}, lines)
+            sender.queue_message({**kind, **document}, lines)
 
     def _send_verdict(self, verdict: Verdict) -> None:
-        shown = {"headline": verdict.headline(), "worst_severity": verdict.worst_severity, "exit": verdict.exit}
-        lines = [verdict.headline(), f"run: {self._about['run']} on {self._about['host']}"]
+        shown = {"headline": verdict.format_headline(), "worst_severity": verdict.worst_severity, "exit": verdict.exit}
+        lines = [verdict.format_headline(), f"run: {self._about['run']} on {self._about['host']}"]
         for sender in self._senders:
             if sender.channel.takes_verdict:
-                sender.put({"kind": "verdict", **shown, **self._about}, lines)
+                sender.queue_message({"kind": "verdict", **shown, **self._about}, lines)
 
-    def _unsent(self, findings: Sequence[Finding]) -> list[Finding]:
+    def _select_unsent(self, findings: Sequence[Finding]) -> list[Finding]:
         """Those that are news. One that was sent in other words is none: as many at a place as were sent are left out."""
         sent = Counter(key[:-1] for key in self._keys)
-        sent.subtract(get_place(finding) for finding in findings if _identify(finding) in self._known)
+        sent.subtract(get_place(finding) for finding in findings if _identify_finding(finding) in self._known)
         left = []
         for finding in findings:
             place = get_place(finding)
-            if _identify(finding) in self._known:
+            if _identify_finding(finding) in self._known:
                 continue
             if sent[place] > 0:
                 sent[place] -= 1
@@ -219,27 +221,27 @@ class Alerts:
 
     def _is_own(self, finding: Finding) -> bool:
         """True if this agent is to send it."""
-        if finding.rank is None or (self._leads and not self._owners.several()):
+        if finding.rank is None or (self._leads and not self._owners.has_several()):
             return self._leads
-        owner = self._owners.find(finding.rank)
+        owner = self._owners.find_owner(finding.rank)
         return self._leads if owner is None else owner == (os.getpid(), host_name())
 
-    def _wait(self) -> None:
+    def _wait_for_senders(self) -> None:
         said_t = time.monotonic() + SAID_AFTER_S if self._talks else float("inf")
-        ends = {sender: sender.close() for sender in self._senders}
+        ends = {sender: sender.close_queue() for sender in self._senders}
         try:
             while working := [one for one, end in ends.items() if one.is_working() and time.monotonic() < end]:
                 if time.monotonic() > said_t:
                     said_t = float("inf")
                     waiting = " and ".join(f"{one.channel.option} (up to {one.channel.limit_s:g} s)" for one in working)
-                    say(f"waiting for {waiting}; Ctrl-C ends the waiting")
+                    print_messages(f"waiting for {waiting}; Ctrl-C ends the waiting")
                 time.sleep(LOOK_S)
         except KeyboardInterrupt:
             for sender in self._senders:
                 sender.cancel()
-            say("interrupted: what was still to be sent by --on-finding or --notify is left out")
+            print_messages("interrupted: what was still to be sent by --on-finding or --notify is left out")
 
-    def _note(self, sender: Sender, error: str) -> None:
+    def _report_result(self, sender: Sender, error: str) -> None:
         """Say an error once, and leave word in the run directory."""
         option = sender.channel.option
         with self._lock:
@@ -257,7 +259,7 @@ class Alerts:
     def _say_once(self, text: str) -> None:
         if text not in self._told and len(self._told) < MAX_SAID:
             self._told.add(text)
-            say(text)
+            print_messages(text)
 
 
 def _make_channels(settings: Settings, *, shows: bool) -> Iterator[Channel]:
@@ -270,13 +272,13 @@ def _make_channels(settings: Settings, *, shows: bool) -> Iterator[Channel]:
         yield WebhookChannel(settings.notify)
 
 
-def _identify(finding: Finding) -> tuple[object, ...]:
+def _identify_finding(finding: Finding) -> tuple[object, ...]:
     return (*get_place(finding), finding.title)
 
 
 def _sent_before(run: RunDir) -> Iterator[tuple[object, ...]]:
     """What agents of earlier attempts of this run have sent."""
-    for agent in alerts_of(run):
+    for agent in read_alert_reports(run):
         for key in agent.get("findings") or []:
             if isinstance(key, list):
                 yield tuple(key)
@@ -289,11 +291,11 @@ class RankOwners:
     run: RunDir
     _agents: list[tuple[int, str]] = field(default_factory=list)
 
-    def several(self) -> bool:
+    def has_several(self) -> bool:
         """True if there is more than one agent."""
         return len(self._agents) > 1 or len(self._read_agents()) > 1
 
-    def find(self, rank: int) -> tuple[int, str] | None:
+    def find_owner(self, rank: int) -> tuple[int, str] | None:
         """(pid, host) of the agent; None where the files do not say."""
         folder = rank_folder(self.run.path, rank)
         attempts = sorted(folder.glob("attempt*"), key=_attempt_number)
@@ -308,10 +310,10 @@ class RankOwners:
 
     def _read_agents(self) -> list[tuple[int, str]]:
         try:
-            leader = self.run.info().get("supervisor")
+            leader = self.run.read_info().get("supervisor")
         except TdbgError:
             leader = None
-        found = [*([leader] if isinstance(leader, dict) else []), *join.nodes(self.run)]
+        found = [*([leader] if isinstance(leader, dict) else []), *join.read_nodes(self.run)]
         self._agents = list(dict.fromkeys((int(agent.get("pid", 0)), str(agent.get("host", ""))) for agent in found))
         return self._agents
 

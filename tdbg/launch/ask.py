@@ -14,9 +14,9 @@ from tdbg.core.control import CONTROL_FILE, Request
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Switch
 from tdbg.core.host import host_name
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.rundir import EVENTS, RunDir
-from tdbg.launch.live import RankState, Snapshot, look
+from tdbg.launch.live import RankState, Snapshot, read_snapshot
 from tdbg.launch.run_follower import Tail
 
 LOCK_FILE = ".control.lock"
@@ -72,32 +72,32 @@ class Answer:
         }
 
 
-def ask(run: RunDir, wish: Request, wait_s: float | None = None) -> Answer:
+def send_request(run: RunDir, wish: Request, wait_s: float | None = None) -> Answer:
     """Write a request into a live run, and wait for the ranks to have done it.
 
     wish: its number is given here; its step too, where it names none.
     wait_s: how long to wait; None: until it is likely done and some, unless that is too long. 0: not at all.
     Raises TdbgError where nothing can be asked: the run has ended, is at level off, or belongs to another.
     """
-    run.check_own()
-    check(look(run))
-    with _locked(run.path):
+    run.check_ownership()
+    check_changeable(read_snapshot(run))
+    with _lock_requests(run.path):
         path = run.path / CONTROL_FILE
-        before = _requests(path)
-        snapshot = look(run)
-        request = _settled(wish, before, snapshot)
+        before = _read_requests(path)
+        snapshot = read_snapshot(run)
+        request = _complete_request(wish, before, snapshot)
         tails = {rank.rank: _tail_of(rank) for rank in snapshot.live}
         try:
-            control.write(path, [*before, request])
+            control.write_requests(path, [*before, request])
         except OSError as error:
             raise _not_writable(run.path, error) from None
     answer = Answer(request, snapshot.live)
     answer.likely_s = _likely_s(request, snapshot)
-    _wait(run, answer, tails, _patience(answer, wait_s))
+    _wait_for_ranks(run, answer, tails, _compute_patience(answer, wait_s))
     return answer
 
 
-def check(snapshot: Snapshot) -> None:
+def check_changeable(snapshot: Snapshot) -> None:
     """TdbgError if the run cannot be asked for anything."""
     path = snapshot.run.path
     if snapshot.ended or (snapshot.ranks and not snapshot.live):
@@ -132,7 +132,7 @@ def common_step(ranks: Sequence[RankState], now: float) -> int:
     return likely
 
 
-def _settled(wish: Request, before: list[Request], snapshot: Snapshot) -> Request:
+def _complete_request(wish: Request, before: list[Request], snapshot: Snapshot) -> Request:
     """The request with its number, time and step."""
     done = max(snapshot.live, key=lambda rank: rank.step, default=None)
     if wish.at_step and done is not None and wish.at_step <= done.step:
@@ -146,19 +146,19 @@ def _settled(wish: Request, before: list[Request], snapshot: Snapshot) -> Reques
     return replace(wish, number=number, t=time.time(), at_step=step)
 
 
-def _requests(path: Path) -> list[Request]:
+def _read_requests(path: Path) -> list[Request]:
     """The requests made before; a file that cannot be read is replaced, and that is said."""
     try:
-        return control.read(path)
+        return control.read_requests(path)
     except TdbgError as error:
-        say(f"{error}; it is replaced, and requests made before are lost")
+        print_messages(f"{error}; it is replaced, and requests made before are lost")
     except OSError as error:
         raise _not_writable(path.parent, error) from None
     return []
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock_requests(folder: Path) -> Iterator[None]:
     """Keep other `tdbg control` commands out while the requests are read and written."""
     import fcntl
 
@@ -188,11 +188,11 @@ def _not_writable(folder: Path, error: OSError) -> TdbgError:
     if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
         return TdbgError(what, "correct that, and try again")
     return TdbgError(
-        f"{what}{_owner(folder)}", "only a user who can write to the run directory can change it: ask its owner"
+        f"{what}{_format_owner(folder)}", "only a user who can write to the run directory can change it: ask its owner"
     )
 
 
-def _owner(folder: Path) -> str:
+def _format_owner(folder: Path) -> str:
     try:
         owner = folder.owner()
     except (OSError, KeyError):
@@ -217,7 +217,7 @@ def _likely_s(request: Request, snapshot: Snapshot) -> float | None:
     return max([0.0, *waits]) if waits else None
 
 
-def _patience(answer: Answer, wait_s: float | None) -> float:
+def _compute_patience(answer: Answer, wait_s: float | None) -> float:
     if not answer.asked:
         return 0.0
     if wait_s is not None:
@@ -226,23 +226,23 @@ def _patience(answer: Answer, wait_s: float | None) -> float:
     return likely_s + PATIENCE_S if likely_s + PATIENCE_S <= LONGEST_WAIT_S else 0.0
 
 
-def _wait(run: RunDir, answer: Answer, tails: dict[int, Tail], patience_s: float) -> None:
+def _wait_for_ranks(run: RunDir, answer: Answer, tails: dict[int, Tail], patience_s: float) -> None:
     """Until every rank has answered, ended, or patience has."""
     answer.waited = patience_s > 0
     until = time.monotonic() + patience_s
     look_at_all = time.monotonic() + LOOK_AT_ALL_EVERY_S
     while answer.missing and time.monotonic() < until:
         time.sleep(min(LOOK_EVERY_S, max(until - time.monotonic(), 0.0)))
-        _read(answer, tails)
+        _read_switches(answer, tails)
         if time.monotonic() > look_at_all and answer.missing:
             look_at_all = time.monotonic() + LOOK_AT_ALL_EVERY_S
-            alive = {rank.rank for rank in look(run).live}
-            _read(answer, tails)  # what a rank said before it ended counts
+            alive = {rank.rank for rank in read_snapshot(run).live}
+            _read_switches(answer, tails)  # what a rank said before it ended counts
             answer.ended += [rank.rank for rank in answer.missing if rank.rank not in alive]
 
 
-def _read(answer: Answer, tails: dict[int, Tail]) -> None:
+def _read_switches(answer: Answer, tails: dict[int, Tail]) -> None:
     for rank in answer.missing:
-        for event in tails[rank.rank].read():
+        for event in tails[rank.rank].read_events():
             if isinstance(event, Switch) and event.asked == answer.request.number:
                 answer.switched[rank.rank] = event

@@ -10,7 +10,7 @@ from tdbg.core.config import Settings, flags_to_env
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.rundir import PREFLIGHT_START, RunDir
 from tdbg.inject import boot_source, watch_table
-from tdbg.launch.bytecode import precompile
+from tdbg.launch.bytecode import precompile_boot_file
 
 BOOT = "boot"
 BOOT_FILE = "sitecustomize.py"
@@ -18,7 +18,7 @@ SILENT = "99"  # above all of its levels
 MARK = ("TDBG_RUN_DIR", "TDBG_LAUNCHED_BY")  # together they tell this agent's processes from all others
 
 
-def write(run: RunDir, settings: Settings) -> Path:
+def write_boot_file(run: RunDir, settings: Settings) -> Path:
     """Write RUN/boot/sitecustomize.py and return its folder; LaunchError where there is no room.
 
     Agents that join a run write the same text, each by replacement.
@@ -27,8 +27,8 @@ def write(run: RunDir, settings: Settings) -> Path:
     text = boot_source(str(run.path), str(Path(version.__file__).parents[1]), watch_table(settings))
     try:
         run_files.make_folder(folder)
-        run_files.write_whole(folder / BOOT_FILE, text.encode())
-        precompile(str(folder / BOOT_FILE))
+        run_files.write_atomically(folder / BOOT_FILE, text.encode())
+        precompile_boot_file(str(folder / BOOT_FILE))
     except OSError as error:
         raise LaunchError(
             f"cannot write {folder / BOOT_FILE}: {error.strerror or error}",

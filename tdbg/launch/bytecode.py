@@ -8,7 +8,7 @@ from importlib.machinery import SourceFileLoader
 from tdbg.core import run_files
 
 
-def precompile(boot_file: str) -> None:
+def precompile_boot_file(boot_file: str) -> None:
     """Write the boot file's bytecode beside it, whole or not at all; without it the file runs all the same.
 
     Where PYTHONDONTWRITEBYTECODE is set, as in many container images, every process would compile it anew:
@@ -18,7 +18,7 @@ def precompile(boot_file: str) -> None:
     """
     final = importlib.util.cache_from_source(boot_file)
     try:
-        run_files.write_whole(final, compile_to_bytecode(boot_file), makes=True)
+        run_files.write_atomically(final, compile_to_bytecode(boot_file), makes=True)
     except OSError:
         with contextlib.suppress(OSError):
             run_files.make_folder(final)

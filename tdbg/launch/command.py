@@ -9,7 +9,7 @@ from pathlib import Path
 from tdbg.core.errors import CommandNotFoundError, NotExecutableError, TdbgError
 
 
-def check(command: Sequence[str], environ: Mapping[str, str]) -> None:
+def check_command(command: Sequence[str], environ: Mapping[str, str]) -> None:
     """TdbgError with a shell's exit code where the command cannot be started: 127, 126, or 2 for none at all."""
     if not command:
         raise TdbgError("there is no command to run", "write it after --, as in: tdbg run -- python train.py")
@@ -53,12 +53,12 @@ def short_name(command: Sequence[str]) -> str:
         if word in ("-m", "--module") and place + 1 < len(words) and place:
             module = words[place + 1]
             if module not in ("torch.distributed.run", "accelerate.commands.launch", "torch.distributed.launch"):
-                return _clean(module.removesuffix(".__main__").rpartition(".")[2])
+                return _sanitize_name(module.removesuffix(".__main__").rpartition(".")[2])
         if word.endswith((".py", ".sh")) and not word.startswith("-"):
-            return _clean(Path(word).stem)
-    return _clean(Path(words[0]).name) if words else "run"
+            return _sanitize_name(Path(word).stem)
+    return _sanitize_name(Path(words[0]).name) if words else "run"
 
 
-def _clean(name: str) -> str:
+def _sanitize_name(name: str) -> str:
     """A name that any file system and PYTHONPATH can carry."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:60] or "run"

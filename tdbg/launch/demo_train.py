@@ -142,7 +142,7 @@ class InfGradient:
         return torch.full_like(grad, math.inf) if self.faulty else grad
 
 
-def plant(model: Model, fault: str) -> Linear | Act | InfGradient:
+def plant_fault(model: Model, fault: str) -> Linear | Act | InfGradient:
     """What breaks once its ``faulty`` is set; for faults elsewhere, something that nobody calls."""
     blocks = [block for block in model.blocks if isinstance(block, Block)]
     if fault == "forward-inf":
@@ -162,7 +162,7 @@ def learning_rate_factor(step: int, steps: int) -> float:
     return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - 20) / max(1, steps - 20)))
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
+def parse_args(argv: list[str]) -> argparse.Namespace:
     """The command line of the script."""
     parser = argparse.ArgumentParser(description="Train a small character-level transformer.")
     parser.add_argument("--steps", type=int, default=200, help="optimizer steps")
@@ -183,7 +183,7 @@ def train(args: argparse.Namespace) -> None:
     model = Model(data.vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, args.steps))
-    planted = plant(model, args.fault)
+    planted = plant_fault(model, args.fault)
 
     for step, (chars_BT, shown_BT, next_BT) in enumerate(loader, start=1):
         planted.faulty = step == args.fault_step
@@ -201,4 +201,4 @@ def train(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    train(parse(sys.argv[1:]))
+    train(parse_args(sys.argv[1:]))

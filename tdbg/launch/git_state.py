@@ -98,7 +98,7 @@ def read_head(folder: Path) -> tuple[str | None, str | None]:
 def _packed_commit(path: Path, ref: str) -> str:
     """The commit of a branch in packed-refs; "" if it is not there."""
     wanted = b" " + ref.encode()
-    for line in _read(path, MAX_BYTES).splitlines():
+    for line in _read_file(path, MAX_BYTES).splitlines():
         if line.endswith(wanted):
             commit = line[: -len(wanted)].decode("ascii", "replace")
             if COMMIT.fullmatch(commit):
@@ -107,11 +107,11 @@ def _packed_commit(path: Path, ref: str) -> str:
 
 
 def _first_line(path: Path) -> str:
-    lines = _read(path, LINE_BYTES).decode("utf-8", "replace").splitlines()
+    lines = _read_file(path, LINE_BYTES).decode("utf-8", "replace").splitlines()
     return lines[0].strip() if lines else ""
 
 
-def _read(path: Path, limit: int) -> bytes:
+def _read_file(path: Path, limit: int) -> bytes:
     """What a regular file holds, as far as the limit; nothing where there is none."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -139,7 +139,7 @@ def is_dirty(start: Path, until: float) -> bool | None:
     off = _filters_off(git, start, until)
     if off is None:
         return None
-    changed = _ask(
+    changed = _run_git(
         git,
         start,
         until,
@@ -156,7 +156,7 @@ def is_dirty(start: Path, until: float) -> bool | None:
     if not changed or not off:
         return bool(changed)
     paths = b"".join(entry[3:] + b"\0" for entry in changed.split(b"\0") if len(entry) > 3)
-    found = _ask(git, start, until, "check-attr", "-z", "--stdin", "filter", config=off, stdin=paths)
+    found = _run_git(git, start, until, "check-attr", "-z", "--stdin", "filter", config=off, stdin=paths)
     if found is None:
         return None
     values = found.split(b"\0")[2::3]
@@ -166,7 +166,7 @@ def is_dirty(start: Path, until: float) -> bool | None:
 def ask_head(start: Path, until: float) -> tuple[str | None, str | None]:
     """Commit and branch as git tells them, for a repository that keeps its references otherwise (reftable)."""
     git = find_git(os.environ.get("PATH", os.defpath))
-    found = _ask(git, start, until, "rev-parse", "HEAD", "--abbrev-ref", "HEAD") if git else None
+    found = _run_git(git, start, until, "rev-parse", "HEAD", "--abbrev-ref", "HEAD") if git else None
     words = (found or b"").decode("utf-8", "replace").split()
     return (words[0], words[1]) if len(words) == 2 and COMMIT.fullmatch(words[0]) else (None, None)
 
@@ -179,7 +179,7 @@ def find_git(search: str) -> str | None:
 
 def _filters_off(git: str, start: Path, until: float) -> list[str] | None:
     """Settings that switch off every filter that any configuration names; None where git does not answer."""
-    listed = _ask(git, start, until, "config", "--list", "--name-only", "-z")
+    listed = _run_git(git, start, until, "config", "--list", "--name-only", "-z")
     if listed is None:
         return None
     names = {match[1] for key in listed.split(b"\0") if (match := FILTER_KEY.fullmatch(key))}
@@ -192,7 +192,7 @@ def _filters_off(git: str, start: Path, until: float) -> list[str] | None:
     return found
 
 
-def _ask(
+def _run_git(
     git: str, start: Path, until: float, *words: str, config: Sequence[str] = (), stdin: bytes = b""
 ) -> bytes | None:
     settings = [word for setting in (*SAFE_CONFIG, *config) for word in ("-c", setting)]

@@ -21,7 +21,7 @@ from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.files import read_json
 from tdbg.core.host import host_name
 from tdbg.core.ownership import TRUST, describe_risk, is_exempt
-from tdbg.core.rundir import RUNS, STATE_FILE, RunDir, lives, process_start, restart_count
+from tdbg.core.rundir import RUNS, STATE_FILE, RunDir, is_process_alive, process_start, restart_count
 from tdbg.launch.command import short_name
 
 # Options by which the agents of one multi-node job find each other, as torchrun and accelerate spell them.
@@ -54,7 +54,7 @@ def job_from_env(environ: Mapping[str, str]) -> str:
 
 def job_from_command(command: Sequence[str]) -> str:
     """The id that a launcher's own options make for a job of several nodes, or an empty string."""
-    given = _options(command)
+    given = _parse_options(command)
     nodes = [given[name].rpartition(":")[2] for name in NODE_COUNT if name in given]
     several = any(count.isdigit() and int(count) > 1 for count in nodes)
     if not several and "rdzv-id" not in given:
@@ -62,7 +62,7 @@ def job_from_command(command: Sequence[str]) -> str:
     return ",".join(f"{name}={given[name]}" for name in MEETING_POINT if name in given) or "nodes"
 
 
-def _options(command: Sequence[str]) -> dict[str, str]:
+def _parse_options(command: Sequence[str]) -> dict[str, str]:
     """``--name value`` and ``--name=value`` of a command line, with ``_`` and ``-`` alike."""
     found: dict[str, str] = {}
     for word, following in zip(command, [*command[1:], ""], strict=True):
@@ -83,7 +83,7 @@ def open_run(
     job = shared or job_from_command(command)
     restart = restart_count(environ)
     path = choose_path(settings, command, shared, restart)
-    before = _state(path)
+    before = _read_state(path)
     if before and is_over(before, restart):
         job = ""  # not to be joined: create() refuses it in its own words
     run, joined = RunDir.create(path, {**record, "restart": restart}, job=job, shared=settings.share)
@@ -96,21 +96,21 @@ def open_run(
 
 def intended_path(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> Path:
     """Where the run would be kept if no other run were there; nothing is written."""
-    return next(_candidates(settings, command, job_from_env(environ)))
+    return next(_iter_candidate_paths(settings, command, job_from_env(environ)))
 
 
 def choose_path(settings: Settings, command: Sequence[str], shared: str, restart: int) -> Path:
     """The directory asked for, or a new one under ./tdbg_runs; one per job where its agents share an id."""
     if settings.run_dir:
         return Path(settings.run_dir).absolute()
-    for path in _candidates(settings, command, shared):
-        _make(path.parent)
+    for path in _iter_candidate_paths(settings, command, shared):
+        _make_runs_folder(path.parent)
         if _is_ours(path, bool(shared), restart, run_files.folder_mode(settings.share)):
             return path
     raise AssertionError("the candidates have no end")
 
 
-def _candidates(settings: Settings, command: Sequence[str], shared: str) -> Iterator[Path]:
+def _iter_candidate_paths(settings: Settings, command: Sequence[str], shared: str) -> Iterator[Path]:
     """Names for the run, the best first; numbered when earlier ones are taken."""
     if settings.run_dir:
         yield Path(settings.run_dir).absolute()
@@ -129,18 +129,18 @@ def _is_ours(path: Path, shared: bool, restart: int, mode: int) -> bool:
         path.mkdir(mode=mode)
         return True
     except FileExistsError:
-        return shared and not is_over(_state(path), restart)
+        return shared and not is_over(_read_state(path), restart)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _build_unwritable_error(path, error) from None
 
 
-def _make(folder: Path) -> None:
+def _make_runs_folder(folder: Path) -> None:
     """Make ``tdbg_runs``. Whoever may rename what is in it could put a run of their own in place of ours."""
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)  # also where the umask leaves the group its writing
         risk = "" if is_exempt(folder) else describe_risk(folder.stat())
     except OSError as error:
-        raise _unwritable(folder, error) from None
+        raise _build_unwritable_error(folder, error) from None
     if risk:
         raise LaunchError(
             f"the folder for runs, {folder}, is not yours alone: {risk}",
@@ -148,14 +148,14 @@ def _make(folder: Path) -> None:
         )
 
 
-def _unwritable(path: Path, error: OSError) -> LaunchError:
+def _build_unwritable_error(path: Path, error: OSError) -> LaunchError:
     return LaunchError(
         f"cannot write the run directory {path}: {error.strerror or error}",
         "choose one that can be written with --run-dir",
     )
 
 
-def _state(path: Path) -> dict[str, object]:
+def _read_state(path: Path) -> dict[str, object]:
     """What run.json in ``path`` holds, if there is one yet."""
     try:
         found = read_json(path / STATE_FILE)
@@ -173,13 +173,15 @@ def _has_ended(state: Mapping[str, Any]) -> bool:
     chief = state.get("supervisor") or {}
     if state.get("end") is not None:
         return True
-    return lives(chief.get("pid"), chief.get("host"), chief.get("started")) is False
+    return is_process_alive(chief.get("pid"), chief.get("host"), chief.get("started")) is False
 
 
 def _is_left_behind(run: RunDir, state: Mapping[str, Any], restart: int) -> bool:
     """True if the leader was of an earlier attempt on another host: one that died with its host noted no end."""
     chief = state.get("supervisor") or {}
-    if restart <= int(state.get("restart", 0)) or lives(chief.get("pid"), chief.get("host"), chief.get("started")):
+    if restart <= int(state.get("restart", 0)) or is_process_alive(
+        chief.get("pid"), chief.get("host"), chief.get("started")
+    ):
         return False
     try:
         return all(time.time() - mark.stat().st_mtime > ONE_ROUND_S for mark in run.path.glob(".leader-*"))
@@ -193,11 +195,11 @@ def _takes_over(run: RunDir, restart: int) -> bool:
         os.close(run_files.open_file(run.path / f".leader-{restart}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except OSError:
         return False
-    run.update(restart=restart, end=None, exit=None, supervisor=me())
+    run.update_info(restart=restart, end=None, exit=None, supervisor=describe_process())
     return True
 
 
-def me() -> dict[str, object]:
+def describe_process() -> dict[str, object]:
     """This process, so that others can tell whether it still lives."""
     return {"pid": os.getpid(), "host": host_name(), "started": process_start(os.getpid())}
 
@@ -209,16 +211,16 @@ def agent_name() -> str:
 
 def _enter_node(run: RunDir) -> None:
     """A joining agent writes a file of its own: nobody but the leader touches run.json."""
-    mine = me()
+    mine = describe_process()
     folder = run.path / "nodes"
     try:
         text = json.dumps({**mine, "start": time.time()})
-        run_files.write_whole(folder / f"{agent_name()}.json", text.encode(), makes=True)
+        run_files.write_atomically(folder / f"{agent_name()}.json", text.encode(), makes=True)
     except OSError as error:
         raise LaunchError(f"cannot write {folder}: {error.strerror or error}", "make room there") from None
 
 
-def nodes(run: RunDir) -> list[dict[str, object]]:
+def read_nodes(run: RunDir) -> list[dict[str, object]]:
     """The agents that joined, in order of time."""
     found = []
     for path in (run.path / "nodes").glob("*.json"):

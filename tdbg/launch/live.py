@@ -13,7 +13,7 @@ from tdbg.core import events
 from tdbg.core.config import Settings
 from tdbg.core.events import Cost, End, Event, Number, Start, Step, Switch
 from tdbg.core.files import open_regular, parse_json, read_json
-from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, lives
+from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, is_process_alive
 from tdbg.launch.run_follower import Tail
 from tdbg.rules.view import SILENT_S, ProcessView, View
 
@@ -55,12 +55,12 @@ class RankState:
             "state": self.state,
             "step": self.step,
             "planned": self.planned,
-            "steps_per_s": _rounded(self.rate),
+            "steps_per_s": _round_significant(self.rate),
             "loss": self.loss,
             "level": self.level,
             "flags": self.flags,
-            "cost_pct": _rounded(self.cost_pct),
-            "last_seen_s": _rounded(max(now - self.last_t, 0.0)) if self.last_t else None,
+            "cost_pct": _round_significant(self.cost_pct),
+            "last_seen_s": _round_significant(max(now - self.last_t, 0.0)) if self.last_t else None,
             "host": self.host,
             "pid": self.pid,
             "folder": self.process.label,
@@ -98,20 +98,22 @@ class Snapshot:
         }
 
 
-def look(run: RunDir) -> Snapshot:
+def read_snapshot(run: RunDir) -> Snapshot:
     """The run now. Reads some 64 kB a rank; TdbgError if run.json cannot be read."""
-    info = run.info()
+    info = run.read_info()
     view, points = View(run), {}
-    for process in run.processes():
-        found = [*_head(process), *_tail(process)]
-        points[process.label] = _course(found)
+    for process in run.list_processes():
+        found = [*_read_start_event(process), *_read_last_events(process)]
+        points[process.label] = _collect_step_times(found)
         for event in found:
             view.add_event(process, event)
-    view.close(None)
+    view.read_outcome(None)
     snapshot = Snapshot(run, time.time(), view.settings, has_ended(info), "")
     snapshot.exit_text = _exit_text(view) if snapshot.ended else ""
-    snapshot.ranks = [_rank(snapshot, view, found, points[found.process.label]) for found in view.ranks()]
-    snapshot.processes = len(run.hellos())
+    snapshot.ranks = [
+        _build_rank_state(snapshot, view, found, points[found.process.label]) for found in view.list_ranks()
+    ]
+    snapshot.processes = len(run.read_hellos())
     snapshot.finding = _last_finding(run.path / FINDINGS)
     return snapshot
 
@@ -123,16 +125,16 @@ def has_ended(info: dict[str, object]) -> bool:
         return True
     if not isinstance(supervisor, dict):
         return False
-    return lives(supervisor.get("pid"), supervisor.get("host"), supervisor.get("started")) is False
+    return is_process_alive(supervisor.get("pid"), supervisor.get("host"), supervisor.get("started")) is False
 
 
 def _exit_text(view: View) -> str:
-    from tdbg.rules.view import exit_text
+    from tdbg.rules.view import describe_exit
 
-    return exit_text(view.exit_code) if view.exit_code is not None else "cut off before its end"
+    return describe_exit(view.exit_code) if view.exit_code is not None else "cut off before its end"
 
 
-def _head(process: ProcessDir) -> list[Event]:
+def _read_start_event(process: ProcessDir) -> list[Event]:
     """The Start event, which is the first of a rank."""
     try:
         with open_regular(process.path / EVENTS) as file:
@@ -142,7 +144,7 @@ def _head(process: ProcessDir) -> list[Event]:
     return [start] if isinstance(start, Start) else []
 
 
-def _tail(process: ProcessDir) -> list[Event]:
+def _read_last_events(process: ProcessDir) -> list[Event]:
     """The last events: at least one that knows the step, where there is one within 16 MB."""
     try:
         size = (process.path / EVENTS).stat().st_size
@@ -151,13 +153,13 @@ def _tail(process: ProcessDir) -> list[Event]:
     length = TAIL_BYTES
     while True:
         tail = Tail(process, max(size - length, 0))
-        found = [event for event in tail.read(chunks=MAX_TAIL_BYTES >> 20) if not isinstance(event, Start)]
-        if length >= min(size, MAX_TAIL_BYTES) or len(_course(found)) > 1:
+        found = [event for event in tail.read_events(chunks=MAX_TAIL_BYTES >> 20) if not isinstance(event, Start)]
+        if length >= min(size, MAX_TAIL_BYTES) or len(_collect_step_times(found)) > 1:
             return found
         length *= 4
 
 
-def _course(found: Iterable[Event]) -> list[tuple[float, int]]:
+def _collect_step_times(found: Iterable[Event]) -> list[tuple[float, int]]:
     """(wall clock, step) of the events that know how many steps are done."""
     points = []
     for event in found:
@@ -168,18 +170,18 @@ def _course(found: Iterable[Event]) -> list[tuple[float, int]]:
     return sorted(points)
 
 
-def _rank(snapshot: Snapshot, view: View, found: ProcessView, points: list[tuple[float, int]]) -> RankState:
+def _build_rank_state(snapshot: Snapshot, view: View, found: ProcessView, points: list[tuple[float, int]]) -> RankState:
     start, cost, last = found.start, found.cost, found.last or found.last_eval
     step = max([found.step, *(point[1] for point in points)])
     level, flags = _in_force(snapshot.settings, found)
     return RankState(
         process=found.process,
         rank=found.rank or 0,
-        state=_state(snapshot, view, found),
+        state=_infer_state(snapshot, view, found),
         step=step,
         last_t=found.t,
-        rate=_pace(points),
-        fastest=_fastest(points),
+        rate=_compute_rate(points),
+        fastest=_compute_highest_rate(points),
         loss=last.loss if last else None,
         level=level,
         flags=flags,
@@ -200,13 +202,13 @@ def _in_force(settings: Settings, found: ProcessView) -> tuple[str, list[str]]:
     return settings.level, [name for name, value in settings.flags.items() if value is not False]
 
 
-def _state(snapshot: Snapshot, view: View, found: ProcessView) -> str:
-    if snapshot.ended or found.end is not None or found.crash is not None or view.own_exit(found) is not None:
-        word = view.ending(found)
+def _infer_state(snapshot: Snapshot, view: View, found: ProcessView) -> str:
+    if snapshot.ended or found.end is not None or found.crash is not None or view.find_process_exit(found) is not None:
+        word = view.describe_ending(found)
         return word if word not in ("running", "no end seen") else "ended"
     try:
         owner = read_json(found.process.path / "owner.json")
-        alive = lives(owner.get("pid"), owner.get("host"), owner.get("start"))
+        alive = is_process_alive(owner.get("pid"), owner.get("host"), owner.get("start"))
     except (OSError, ValueError, AttributeError):
         alive = None
     if alive is None:
@@ -214,7 +216,7 @@ def _state(snapshot: Snapshot, view: View, found: ProcessView) -> str:
     return "running" if alive else "gone"
 
 
-def _pace(points: list[tuple[float, int]]) -> float | None:
+def _compute_rate(points: list[tuple[float, int]]) -> float | None:
     """Steps per second of the last minute; None where there is too little to tell."""
     if not points:
         return None
@@ -224,9 +226,9 @@ def _pace(points: list[tuple[float, int]]) -> float | None:
     return max(end_step - begin_step, 0) / (end_t - begin_t) if end_t > begin_t else None
 
 
-def _fastest(points: list[tuple[float, int]]) -> float:
+def _compute_highest_rate(points: list[tuple[float, int]]) -> float:
     """The highest rate of late, over stretches of half a second or more."""
-    best = _pace(points) or 0.0
+    best = _compute_rate(points) or 0.0
     begin = points[0] if points else (0.0, 0)
     for point in points:
         if point[0] - begin[0] >= BRIEF_S:
@@ -252,5 +254,5 @@ def _last_finding(path: Path) -> dict[str, object] | None:
     return None
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_significant(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")

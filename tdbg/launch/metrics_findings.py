@@ -12,11 +12,11 @@ ORIGIN = "TD-N"  # where a NaN came from: then it is no news that
 NOT_FINITE = "TD-K011"  # a metric is not finite
 
 
-def join(verdict: Verdict, run: RunDir) -> Verdict:
+def add_metrics_findings(verdict: Verdict, run: RunDir) -> Verdict:
     """Add what the rules of `tdbg metrics sanity` say. Nothing is raised; cost: about 3 us a row."""
     from tdbg.core.errors import TdbgError
 
-    def report(error: BaseException) -> None:
+    def record_trouble(error: BaseException) -> None:
         cannot_read = isinstance(error, TdbgError | OSError)
         verdict.trouble.append(
             f"the metrics cannot be read: {error}"
@@ -25,8 +25,8 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
         )
 
     evaluated = None
-    with guarded("the verdict must not hang on its newest part", report):
-        evaluated = _evaluate(verdict, run)
+    with guarded("the verdict must not hang on its newest part", record_trouble):
+        evaluated = _evaluate_run_metrics(verdict, run)
     if evaluated is None:
         return verdict
     found, trouble = evaluated
@@ -40,7 +40,7 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     return verdict
 
 
-def _evaluate(verdict: Verdict, run: RunDir) -> tuple[list[Finding], list[str]] | None:
+def _evaluate_run_metrics(verdict: Verdict, run: RunDir) -> tuple[list[Finding], list[str]] | None:
     """The findings on the metrics, and the rules that failed; None where there is nothing to evaluate."""
     if not any(run.path.glob("rank*/**/metrics.jsonl")):
         return None

@@ -86,7 +86,7 @@ def _stand_guard(watched: int, child: int, mark: Mapping[str, str]) -> None:
             signal.signal(number, signal.SIG_IGN)
         _let_go_of_files(keep=watched)
         if os.read(KEPT, 1) != GOOD_NIGHT:
-            sweep(child, mark)
+            end_processes(child, mark)
         code = 0
     finally:
         os._exit(code)
@@ -102,19 +102,19 @@ def _let_go_of_files(keep: int) -> None:
         os.dup2(null, number)
 
 
-def sweep(child: int, mark: Mapping[str, str]) -> None:
+def end_processes(child: int, mark: Mapping[str, str]) -> None:
     """End the processes of a run: first the command alone, then all by SIGTERM, at last by SIGKILL."""
     import psutil
 
-    left = _processes(mark)
-    _signal((process for process in left if process.pid == child), signal.SIGTERM)
+    left = _find_processes(mark)
+    _signal_processes((process for process in left if process.pid == child), signal.SIGTERM)
     _, left = psutil.wait_procs(left, timeout=ALONE_S)
-    _signal(left, signal.SIGTERM)
+    _signal_processes(left, signal.SIGTERM)
     _, left = psutil.wait_procs(left, timeout=TERM_S)
-    _signal({*left, *_processes(mark)}, signal.SIGKILL)
+    _signal_processes({*left, *_find_processes(mark)}, signal.SIGKILL)
 
 
-def _processes(mark: Mapping[str, str]) -> "list[psutil.Process]":
+def _find_processes(mark: Mapping[str, str]) -> "list[psutil.Process]":
     """Every process that carries the mark in its environment, and those below them."""
     import psutil
 
@@ -129,7 +129,7 @@ def _processes(mark: Mapping[str, str]) -> "list[psutil.Process]":
     return sorted(found, key=lambda process: process.pid)
 
 
-def _signal(processes: "Iterable[psutil.Process]", number: int) -> None:
+def _signal_processes(processes: "Iterable[psutil.Process]", number: int) -> None:
     import psutil
 
     for process in processes:

@@ -53,29 +53,29 @@ class ProgramRows(TerminalRows):
     def pass_on(self, data: bytes, write: Callable[[bytes], bool]) -> bool:
         """Erase the live line, and write bytes of the program; returns the result of ``write``."""
         with self.lock:
-            self.wipe()
-            self._note(data)
+            self.erase_live_line()
+            self._track_cursor(data)
             return write(data)
 
-    def _note(self, data: bytes) -> None:
+    def _track_cursor(self, data: bytes) -> None:
         """Record how the bytes move the cursor."""
         whole = self._cut_off + data
         found = _CUT_OFF.search(whole)
         self._cut_off = found[0] if found else b""
         if _REDRAW.search(whole, 0, len(whole) - len(self._cut_off)):
             self._redrawn = time.monotonic()
-            self._rise = _rise(whole)
+            self._rise = _count_redraw_rows(whole)
         self._at_start = whole.endswith(_LINE_END)
         self._tail = (self._tail + data)[-_TAIL:]
 
-    def _redraws(self) -> bool:
+    def _is_redrawing(self) -> bool:
         return time.monotonic() - self._redrawn < REDRAW_REST_S
 
     def is_free(self) -> bool:
         """True if a live line can be drawn: the cursor is at the start of a row, and the program neither redraws nor reads."""
-        return self.passes_all and self._at_start and not self._redraws() and not self.is_read()
+        return self.passes_all and self._at_start and not self._is_redrawing() and not self.is_terminal_read()
 
-    def is_read(self) -> bool:
+    def is_terminal_read(self) -> bool:
         """True if the program reads a line, or another job is in the foreground of the terminal."""
         return self.is_edited() or not _is_in_foreground()
 
@@ -84,11 +84,11 @@ class ProgramRows(TerminalRows):
         mode = _line_mode()
         return mode is not None and mode != self._mode_before
 
-    def redraw(self, text: str) -> None:
+    def redraw_live_line(self, text: str) -> None:
         """Replace the live line with a text, if it can be drawn."""
         with self.lock:
             if self.is_free():
-                super().redraw(text)
+                super().redraw_live_line(text)
 
     def write(self, text: str) -> None:
         """Write complete lines on new rows; leave room below for rows that the program redraws."""
@@ -101,23 +101,23 @@ class ProgramRows(TerminalRows):
         with self.lock:
             if self._waiting and (self._has_ended or not (self.is_edited() or _UNFINISHED.search(self._tail))):
                 text, self._waiting = self._waiting, ""
-                super().write(text + "\n" * (self._rise if self._redraws() else 0))
+                super().write(text + "\n" * (self._rise if self._is_redrawing() else 0))
                 self._at_start = True
 
-    def end(self) -> None:
+    def finish_output(self) -> None:
         """Write the lines held back: the program has ended, in whatever mode it left the terminal."""
         self._has_ended = True
         self._redrawn = -math.inf
         self.flush()
 
-    def lead(self) -> str:
+    def format_row_start(self) -> str:
         """Return text that starts a new row, if the program may have begun one."""
         if (self.passes_all and self._at_start) or not can_redraw_stderr():
             return ""
         return terminal.begin_row(sys.stderr)
 
 
-def _rise(data: bytes) -> int:
+def _count_redraw_rows(data: bytes) -> int:
     """Return how many rows a redraw moves above its first row; at most the height of the terminal."""
     row = highest = 0
     for found in _ROW_CHANGE.finditer(data):

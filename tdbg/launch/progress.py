@@ -4,10 +4,10 @@ import threading
 import time
 
 from tdbg.core.config import Settings
-from tdbg.core.output import PREFIX, redraw_stderr, say, terminal_rows
-from tdbg.core.tables import counted
-from tdbg.rules.text import figure
-from tdbg.rules.view import ProcessView, View, finite
+from tdbg.core.output import PREFIX, print_messages, redraw_stderr, terminal_rows
+from tdbg.core.tables import format_count
+from tdbg.rules.text import format_figure
+from tdbg.rules.view import ProcessView, View, to_finite
 
 LIVE_LINE_S = 1.0
 STALL_S = 20.0
@@ -28,13 +28,13 @@ class Progress:
         self._drawn = False
         self._lock = threading.Lock()
 
-    def show(self, now: float) -> None:
+    def print_if_due(self, now: float) -> None:
         """Print, if it is time and there is something new to tell."""
         self._rows.flush()
-        if self._quiet or now - self._shown < self._every or self._rows.is_read():
+        if self._quiet or now - self._shown < self._every or self._rows.is_terminal_read():
             return
         self._shown = now
-        text = self._text(now)
+        text = self._format_line(now)
         if not text:
             return
         with self._lock:
@@ -42,71 +42,77 @@ class Progress:
                 redraw_stderr(PREFIX + text)
                 self._drawn = True
             else:
-                say(text)
+                print_messages(text)
 
-    def clear(self) -> None:
+    def clear_line(self) -> None:
         """Wipe the live line."""
         with self._lock:
             if self._drawn:
                 self._drawn = False
                 redraw_stderr("")
 
-    def _text(self, now: float) -> str:
+    def _format_line(self, now: float) -> str:
         """The line; empty where there is nothing to tell."""
-        ranks = [found for found in self._view.ranks() if found.records]
+        ranks = [found for found in self._view.list_ranks() if found.records]
         if not ranks:
             return ""
         done = max(found.step for found in ranks), max(found.evals for found in ranks)
         if done == self._then:
-            return self._stall(done, now)
+            return self._format_stall(done, now)
         moved = done[0] - self._then[0] if done[0] else done[1] - self._then[1]
         speed = moved / max(now - self._moved, 1e-3)
         self._then, self._moved, self._stalled = done, now, False
-        parts = [_where(ranks[0], done), counted(len(ranks), "rank") if len(ranks) > 1 else "", *_figures(ranks[0])]
-        return ", ".join(part for part in (*parts, *_pace(ranks[0], done[0], speed), _cost(ranks[0])) if part)
+        parts = [
+            _format_with_plan(ranks[0], done),
+            format_count(len(ranks), "rank") if len(ranks) > 1 else "",
+            *_format_figures(ranks[0]),
+        ]
+        return ", ".join(
+            part for part in (*parts, *_format_pace(ranks[0], done[0], speed), _format_cost(ranks[0])) if part
+        )
 
-    def _stall(self, done: tuple[int, int], now: float) -> str:
+    def _format_stall(self, done: tuple[int, int], now: float) -> str:
         """Said once a standstill where lines stay, kept up to date where the line is live."""
         still = now - self._moved
         if still < STALL_S or (self._stalled and not self._live):
             return ""
         self._stalled = True
-        return f"{_unit(done)}, none recorded since {_duration(still)}"
+        return f"{_format_position(done)}, none recorded since {_format_duration(still)}"
 
 
-def _unit(done: tuple[int, int]) -> str:
-    return f"step {done[0]:,}" if done[0] else counted(done[1], "evaluation call")
+def _format_position(done: tuple[int, int]) -> str:
+    return f"step {done[0]:,}" if done[0] else format_count(done[1], "evaluation call")
 
 
-def _where(first: ProcessView, done: tuple[int, int]) -> str:
+def _format_with_plan(first: ProcessView, done: tuple[int, int]) -> str:
     planned = first.plan.steps if first.plan is not None else None
-    return f"{_unit(done)} of {planned:,}" if planned and done[0] else _unit(done)
+    return f"{_format_position(done)} of {planned:,}" if planned and done[0] else _format_position(done)
 
 
-def _figures(first: ProcessView) -> list[str]:
+def _format_figures(first: ProcessView) -> list[str]:
     last = first.last or first.last_eval
     if last is None:
         return []
     found = [("epoch", last.epoch), ("loss", last.loss), ("lr", last.lr or None)]
-    return [f"{name} {figure(value)}" for name, value in found if value is not None]
+    return [f"{name} {format_figure(value)}" for name, value in found if value is not None]
 
 
-def _pace(first: ProcessView, done: int, speed: float) -> list[str]:
+def _format_pace(first: ProcessView, done: int, speed: float) -> list[str]:
     if speed <= 0:
         return []
     planned = first.plan.steps if first.plan is not None else None
-    left = [f"{_duration((planned - done) / speed)} left"] if planned and planned > done > 0 else []
+    left = [f"{_format_duration((planned - done) / speed)} left"] if planned and planned > done > 0 else []
     return [f"{speed:.3g}/s", *left]
 
 
-def _cost(first: ProcessView) -> str:
+def _format_cost(first: ProcessView) -> str:
     cost = first.cost
-    if cost is None or not finite(cost.wall_ms):
+    if cost is None or not to_finite(cost.wall_ms):
         return ""
     return f"tdbg {100 * max(cost.own_ms, 0.0) / cost.wall_ms:.2f} %"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -10,15 +10,15 @@ from typing import Any
 from tdbg.core.config import Settings
 from tdbg.core.events import Start
 from tdbg.core.host import host_name, platform_name
-from tdbg.core.redaction import count_blotted, redact_argv, redact_flags
+from tdbg.core.redaction import count_masked, redact_argv, redact_flags
 from tdbg.core.registry import points_of
 from tdbg.core.rundir import RunDir, allowed_env
 from tdbg.launch.git_state import read_state
-from tdbg.launch.join import me
+from tdbg.launch.join import describe_process
 from tdbg.version import __version__
 
 
-def record(
+def collect_provenance(
     settings: Settings, origin: Mapping[str, str], command: Sequence[str], environ: Mapping[str, str], *, speaks: str
 ) -> dict[str, object]:
     """The fields of run.json that are known before the start. speaks: supervisor, or rank under --exec."""
@@ -32,13 +32,13 @@ def record(
         "start": time.time(),
         "end": None,
         "exit": None,
-        "supervisor": me(),
+        "supervisor": describe_process(),
         "speaks": speaks,
         "third_party_probes": points_of("tdbg.probes"),  # a rank does not look for them itself
         "env": allowed_env(environ),
         "git": None,
     }
-    return {**found, "blotted_out": sum(count_blotted(found[part]) for part in ("command", "settings", "env"))}
+    return {**found, "blotted_out": sum(count_masked(found[part]) for part in ("command", "settings", "env"))}
 
 
 def git_state(timeout_s: float) -> dict[str, object] | None:
@@ -46,13 +46,13 @@ def git_state(timeout_s: float) -> dict[str, object] | None:
     return read_state(Path.cwd(), timeout_s)
 
 
-def ranks(run: RunDir) -> dict[str, dict[str, Any]]:
+def collect_rank_info(run: RunDir) -> dict[str, dict[str, Any]]:
     """What each rank computed on: host, device, versions; of its latest attempt, from its Start event."""
     found: dict[str, dict[str, Any]] = {}
-    for process in run.processes():
+    for process in run.list_processes():
         if not process.is_rank:
             continue
-        start = next((event for event in process.events() if isinstance(event, Start)), None)
+        start = next((event for event in process.iter_events() if isinstance(event, Start)), None)
         if start is not None:
             found[str(process.rank)] = {
                 "host": start.host,

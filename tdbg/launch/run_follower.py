@@ -11,12 +11,12 @@ from tdbg.core.config import Settings
 from tdbg.core.events import Event, Finding, Trigger
 from tdbg.core.files import open_regular
 from tdbg.core.guard import guarded
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
 from tdbg.launch import metrics_findings
 from tdbg.launch.progress import Progress
 from tdbg.rules import matches_words
-from tdbg.rules.finding_lines import BLOCK_LINES, block, title_line
+from tdbg.rules.finding_lines import BLOCK_LINES, format_finding, format_title
 from tdbg.rules.rule_engine import RuleEngine, judge_run
 from tdbg.rules.verdict import Verdict
 
@@ -39,7 +39,7 @@ class Tail:
         self._offset = offset
         self._rest = b""
 
-    def read(self, chunks: int = MAX_CHUNKS) -> list[Event]:
+    def read_events(self, chunks: int = MAX_CHUNKS) -> list[Event]:
         """The events that are new; none where the file cannot be read now."""
         try:
             if os.stat(self.path).st_size <= self._offset:
@@ -51,12 +51,12 @@ class Tail:
                     data = file.read(CHUNK_BYTES)
                     if not data:
                         break
-                    found += self._take(data)
+                    found += self._decode_chunk(data)
                 return found
         except OSError:
             return []
 
-    def _take(self, data: bytes) -> list[Event]:
+    def _decode_chunk(self, data: bytes) -> list[Event]:
         self._offset += len(data)
         whole, newline, rest = data.rpartition(b"\n")
         if not newline:
@@ -67,7 +67,7 @@ class Tail:
         decoded = map(events.decode, lines)
         return [event for event in decoded if event is not None]
 
-    def behind(self) -> bool:
+    def has_more(self) -> bool:
         """True if there is more to read."""
         try:
             return os.stat(self.path).st_size > self._offset
@@ -111,17 +111,17 @@ class Follower:
         self._progress = Progress(settings, self.judge.view)
         self._ending = threading.Event()
         self._failed = ""
-        self._thread = threading.Thread(target=self._follow, name="tdbg-follow", daemon=True)
+        self._thread = threading.Thread(target=self._follow_events, name="tdbg-follow", daemon=True)
 
-    def start(self) -> None:
+    def start_thread(self) -> None:
         """Begin to follow."""
         self._thread.start()
 
-    def clear(self) -> None:
+    def clear_progress(self) -> None:
         """Take the live line off the terminal, for others who want to print."""
-        self._progress.clear()
+        self._progress.clear_line()
 
-    def finish(self, exit_code: int | None) -> Verdict:
+    def finish_run(self, exit_code: int | None) -> Verdict:
         """Read what is left, judge, print the verdict and write report.json.
 
         exit_code: the command's own, minus the signal's number if one killed it.
@@ -129,34 +129,36 @@ class Follower:
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=30)
-        verdict = metrics_findings.join(self._conclude(exit_code), self.run)
-        self._progress.clear()
+        verdict = metrics_findings.add_metrics_findings(self._build_verdict(exit_code), self.run)
+        self._progress.clear_line()
         if self.speaks:
-            self._publish(verdict)
+            self._publish_verdict(verdict)
         return verdict
 
-    def _conclude(self, exit_code: int | None) -> Verdict:
+    def _build_verdict(self, exit_code: int | None) -> Verdict:
         if not self._failed and not self._thread.is_alive():
             with guarded("the run's exit must not hang on tdbg", self._note_failure):
-                self._drain()
+                self._drain_tails()
                 return self.judge.finish(exit_code)
         verdict = judge_run(self.run, exit_code)
         verdict.trouble.append(f"following the run failed, so it was judged at its end: {self._failed or 'too slow'}")
         return verdict
 
-    def _publish(self, verdict: Verdict) -> None:
-        lines = [verdict.headline()] if self.settings.quiet else verdict.lines()
-        say(*lines, *(f"trouble: {text}" for text in verdict.trouble[:1]))
+    def _publish_verdict(self, verdict: Verdict) -> None:
+        lines = [verdict.format_headline()] if self.settings.quiet else verdict.format_summary()
+        print_messages(*lines, *(f"trouble: {text}" for text in verdict.trouble[:1]))
         try:
-            verdict.write(self.run)
+            verdict.write_report(self.run)
         except OSError as error:
-            say(f"cannot write the report: {error.strerror or error}; `tdbg report` derives it from the events")
+            print_messages(
+                f"cannot write the report: {error.strerror or error}; `tdbg report` derives it from the events"
+            )
 
-    def _follow(self) -> None:
+    def _follow_events(self) -> None:
         with guarded("the supervisor must outlive its follower", self._note_failure):
             while not self._ending.is_set():
                 begun = time.thread_time()
-                self.poll()
+                self.poll_events()
                 rested_at = time.monotonic() + REST * (time.thread_time() - begun)
                 self._reply()
                 while not self._ending.wait(POLL_S) and time.monotonic() < rested_at:
@@ -165,52 +167,52 @@ class Follower:
     def _note_failure(self, error: BaseException) -> None:
         self._failed = f"{type(error).__name__}: {error}"
 
-    def poll(self) -> bool:
+    def poll_events(self) -> bool:
         """Read and judge what is new; True if there was anything."""
         known = list(self._tails.values())
-        fresh = [(event.t, tail.process, event) for tail in known for event in tail.read()]
+        fresh = [(event.t, tail.process, event) for tail in known for event in tail.read_events()]
         # New files are looked for after the known ones are read: what one rank did in answer to another is
         # never seen without its cause.
-        fresh += [(event.t, tail.process, event) for tail in self._discover() for event in tail.read()]
+        fresh += [(event.t, tail.process, event) for tail in self._discover_tails() for event in tail.read_events()]
         if len(self._tails) > 1:
             fresh.sort(key=lambda item: item[0])
         for _, process, event in fresh:
             for finding in self.judge.feed(process, event):
-                self._found(finding)
+                self._handle_finding(finding)
             if isinstance(event, Trigger) and event.stop:
-                self._end(f"{event.condition!r} in step {event.step}, {process.display_name}, as --then asks")
+                self._stop_once(f"{event.condition!r} in step {event.step}, {process.display_name}, as --then asks")
         if self.speaks and not self._ending.is_set():
-            self._progress.show(time.monotonic())
+            self._progress.print_if_due(time.monotonic())
         return bool(fresh)
 
-    def _discover(self) -> list[Tail]:
-        new = [Tail(process) for process in self.run.processes() if process.label not in self._tails]
+    def _discover_tails(self) -> list[Tail]:
+        new = [Tail(process) for process in self.run.list_processes() if process.label not in self._tails]
         self._tails.update((tail.process.label, tail) for tail in new)
         return new
 
-    def _drain(self) -> None:
-        while self.poll() and any(tail.behind() for tail in self._tails.values()):
+    def _drain_tails(self) -> None:
+        while self.poll_events() and any(tail.has_more() for tail in self._tails.values()):
             pass
 
-    def _found(self, finding: Finding) -> None:
+    def _handle_finding(self, finding: Finding) -> None:
         self._alert(finding)
         if self.speaks:
-            self._keep(finding)
+            self._save_finding(finding)
         if self.speaks and not self.settings.quiet:
-            self._print(finding)
+            self._print_finding(finding)
         if self.speaks and matches_words(finding, self.settings.capture_on):
             self._capture()
         if self.speaks and matches_words(finding, self.settings.profile_on):
             self._profile()
         if matches_words(finding, self.settings.stop_on):
-            self._end(f"{finding.code}, as --stop-on asks")
+            self._stop_once(f"{finding.code}, as --stop-on asks")
 
-    def _end(self, why: str) -> None:
+    def _stop_once(self, why: str) -> None:
         if not self._stopped and not self._ending.is_set():
             self._stopped = True
             self._stop(why)
 
-    def _keep(self, finding: Finding) -> None:
+    def _save_finding(self, finding: Finding) -> None:
         """Leave it for those who look at the run while it goes on; the report derives its own."""
         line = json.dumps({"t": round(time.time(), 3), **finding.as_dict()}, default=str) + "\n"
         try:
@@ -219,19 +221,19 @@ class Follower:
         except OSError:  # a full disk is told by others
             pass
 
-    def _print(self, finding: Finding) -> None:
+    def _print_finding(self, finding: Finding) -> None:
         """The first finding of its severity with its evidence, others in a line, as far as the lines last.
 
         The verdict has them all. What failed in tdbg itself is a line: its evidence is not about the program.
         """
         if finding.code == PART_OFF:
-            self._progress.clear()
-            say(title_line(finding))
+            self._progress.clear_line()
+            print_messages(format_title(finding))
             return
         limit = min(self._lines_left, 1 if finding.severity in self._shown else BLOCK_LINES)
-        lines = block(finding, limit) if limit else []
+        lines = format_finding(finding, limit) if limit else []
         self._lines_left -= len(lines)
         self._shown.add(finding.severity)
         if lines:
-            self._progress.clear()
-            say(*lines)
+            self._progress.clear_line()
+            print_messages(*lines)

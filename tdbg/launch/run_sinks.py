@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tdbg.core import run_files, sink_files
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 from tdbg.core.guard import describe_error, guarded, undo_on_error
 from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.redaction import redact_argv, redact_flags, redact_text
 from tdbg.core.registry import points_of
 from tdbg.core.rundir import RunDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS, MetricSink
 from tdbg.metrics.sinks.base import RunDescription, SinkDisabled
@@ -28,7 +28,7 @@ _NAME = lazy_pattern(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{,{MAX_NAME - 1}}}")
 def make_report(run: RunDir, verdict: Verdict, notes: Sequence[str] = ()) -> dict[str, Any]:
     """The report as sinks take it: headline, findings, markdown."""
     return {
-        "headline": redact_text(verdict.headline()),
+        "headline": redact_text(verdict.format_headline()),
         "findings": [finding.as_dict() for finding in verdict.findings],
         "markdown": "\n".join(write_markdown(verdict, read_info(run), notes)),
     }
@@ -79,7 +79,7 @@ def _describe_missing(name: str) -> TdbgError:
     if all(part.strip().lower() in names for part in name.split(",")):
         hint = f"repeat the option: {' '.join(f'--to {part.strip().lower()}' for part in name.split(','))}"
     else:
-        hint = f"{suggest(found, names, '')} choose from: {', '.join(names)}".lstrip()
+        hint = f"{suggest_name(found, names, '')} choose from: {', '.join(names)}".lstrip()
     return TdbgError(f"--to: unknown sink {found!r}", hint)
 
 
@@ -112,8 +112,8 @@ def write_to_sink(run: RunDir, name: str, report: dict[str, Any]) -> str:
         sink.add_report(report["headline"], report["markdown"])
         place = sink.describe_place()
     sink.close()
-    findings = counted(len(report["findings"]), "finding")
-    return f"wrote {counted(steps, 'step record')}, {findings} and the report to {place}"
+    findings = format_count(len(report["findings"]), "finding")
+    return f"wrote {format_count(steps, 'step record')}, {findings} and the report to {place}"
 
 
 def describe_run(run: RunDir, sink: str) -> RunDescription:
@@ -123,7 +123,7 @@ def describe_run(run: RunDir, sink: str) -> RunDescription:
     settings = settings if isinstance(settings, dict) else {}
     flags = settings.get("flags")
     # None where another user may have written what says where the program's own runs are.
-    own_runs = [] if run_files.find_foreign(run.path) else sink_files.list_announced(run.path, sink)
+    own_runs = [] if run_files.describe_write_obstacle(run.path) else sink_files.list_announced(run.path, sink)
     return RunDescription(
         name=run.path.name,
         folder=run.path,
@@ -143,7 +143,7 @@ def _read_rows(run: RunDir) -> Iterator[Row]:
         files = find_rows_files(str(run.path), "0").files
     except TdbgError:  # level off, or no step: findings and report are there all the same
         return
-    for _, line in Reading(files).lines():
+    for _, line in Reading(files).iter_lines():
         if line.source in SOURCES and line.values:
             values = {PREFIX + key: value for key, value in line.values.items()}
             yield Row(line.t, line.step, line.epoch, line.phase, values=values, source=line.source)

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tdbg.core.files import read_small
+from tdbg.core.files import read_small_file
 from tdbg.core.source_tree import parse_source
 
 MAX_FILES = 2_000
@@ -33,8 +33,8 @@ def known_flags(command: Sequence[str], cwd: Path) -> set[str]:
     """The names, without ``DEBUG.`` and in upper case, of every flag the program's files mention."""
     found: set[str] = set()
     parsed = 0
-    for path in _files(roots(command, cwd)):
-        text = _read(path)
+    for path in _iter_files(find_roots(command, cwd)):
+        text = _read_text(path)
         if not text or (not PROMISING.search(text) and path.parent.name != "debug"):
             continue
         parsed += len(text)
@@ -45,9 +45,9 @@ def known_flags(command: Sequence[str], cwd: Path) -> set[str]:
     return {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
 
 
-def roots(command: Sequence[str], cwd: Path) -> list[Path]:
+def find_roots(command: Sequence[str], cwd: Path) -> list[Path]:
     """The folders of the script or module, then the current one (but never a home folder or the root)."""
-    words = [part for word in command for part in (_split(word) if " " in word else [word])]
+    words = [part for word in command for part in (_split_words(word) if " " in word else [word])]
     found = []
     for place, word in enumerate(words):
         path = cwd / word
@@ -62,7 +62,7 @@ def roots(command: Sequence[str], cwd: Path) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _split(word: str) -> list[str]:
+def _split_words(word: str) -> list[str]:
     """The words of a shell's command line, as in ``sh -c "python train.py"``."""
     try:
         return shlex.split(word)
@@ -70,12 +70,12 @@ def _split(word: str) -> list[str]:
         return []
 
 
-def _files(roots: Iterable[Path]) -> Iterator[Path]:
+def _iter_files(roots: Iterable[Path]) -> Iterator[Path]:
     """Python and YAML files, level by level, until the bounds are reached."""
     count = size = 0
     seen: set[Path] = set()
     for root in roots:
-        for path in _walk(root):
+        for path in _walk_folders(root):
             if path in seen:
                 continue
             seen.add(path)
@@ -89,7 +89,7 @@ def _files(roots: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def _walk(root: Path) -> Iterator[Path]:
+def _walk_folders(root: Path) -> Iterator[Path]:
     level = [root]
     while level:
         below: list[Path] = []
@@ -100,22 +100,22 @@ def _walk(root: Path) -> Iterator[Path]:
                 continue
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    if _enters(entry):
+                    if _should_enter(entry):
                         below.append(Path(entry.path))
                 elif entry.name.endswith((".py", ".yaml", ".yml")):
                     yield Path(entry.path)
         level = below
 
 
-def _enters(entry: "os.DirEntry[str]") -> bool:
+def _should_enter(entry: "os.DirEntry[str]") -> bool:
     if entry.name.startswith(".") or entry.name in SKIPPED:
         return False
     return not os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
-        return read_small(path, MAX_FILE_BYTES).decode("utf-8", "replace")
+        return read_small_file(path, MAX_FILE_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -142,17 +142,17 @@ class _Reader(ast.NodeVisitor):
         self._aliases: dict[str, list[str]] = {}  # D = cfg.DEBUG
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        path = self._path(node.value)
+        path = self._parse_dotted_path(node.value)
         if path and path[-1].upper() == "DEBUG" and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             self._aliases[node.targets[0].id] = path
         self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        self._take(self._path(node))
+        self._record_flag_path(self._parse_dotted_path(node))
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        self._take(self._path(node))
+        self._record_flag_path(self._parse_dotted_path(node))
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -182,14 +182,14 @@ class _Reader(ast.NodeVisitor):
             for match in filter(None, map(OPTION.fullmatch, words)):
                 self.found.add(match[1].replace("-", "_"))
         elif name in ("getattr", "hasattr", "setattr") and len(node.args) > 1 and words:
-            self._take([*self._path(node.args[0]), words[0]])
+            self._record_flag_path([*self._parse_dotted_path(node.args[0]), words[0]])
         elif name == "get" and isinstance(node.func, ast.Attribute) and words:
-            self._take([*self._path(node.func.value), words[0]])
+            self._record_flag_path([*self._parse_dotted_path(node.func.value), words[0]])
         elif name.endswith("debug_flag") or (name in ("flag", "log") and _is_tdbg(node.func)):
             self.found.update(word.upper().removeprefix("DEBUG.") for word in words[:1])
         self.generic_visit(node)
 
-    def _take(self, path: list[str]) -> None:
+    def _record_flag_path(self, path: list[str]) -> None:
         """Keep what stands below DEBUG in a dotted path; for ``debug``, only below something named like a config."""
         for place, word in enumerate(path[:-1]):
             if word == "DEBUG" or (word == "debug" and place and CONFIGS.search(path[place - 1])):
@@ -198,7 +198,7 @@ class _Reader(ast.NodeVisitor):
                     self.found.add(".".join(below))
                 return
 
-    def _path(self, node: ast.AST) -> list[str]:
+    def _parse_dotted_path(self, node: ast.AST) -> list[str]:
         """``a.b["c"].d`` as its words; empty for anything else."""
         words: list[str] = []
         while True:
@@ -249,16 +249,16 @@ def yaml_flags(text: str, whole: bool = False) -> set[str]:
     blocks = [text] if whole else [match[1] for match in YAML_BLOCK.finditer(f"{text}\n")]
     for block in blocks:
         try:
-            found.update(_leaves(yaml.safe_load(block), ""))
+            found.update(_iter_leaf_paths(yaml.safe_load(block), ""))
         except (yaml.YAMLError, RecursionError, ValueError):
             continue
     return found
 
 
-def _leaves(node: object, prefix: str) -> Iterator[str]:
+def _iter_leaf_paths(node: object, prefix: str) -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
             if isinstance(key, str):
-                yield from _leaves(value, f"{prefix}.{key}" if prefix else key)
+                yield from _iter_leaf_paths(value, f"{prefix}.{key}" if prefix else key)
     elif prefix:
         yield prefix

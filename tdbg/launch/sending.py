@@ -20,7 +20,7 @@ from tdbg.core import sink_files
 from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import guarded
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.rundir import RunDir
 from tdbg.rules.verdict import Verdict
 
@@ -35,7 +35,7 @@ STARTER = f"{_ENDS_ITSELF}from tdbg.__main__ import main; sys.exit(main())"
 CHECKER = f"{_ENDS_ITSELF}from tdbg.launch.sending import reply_to_check; reply_to_check(sys.argv[1])"
 
 
-def check(names: Sequence[str]) -> None:
+def check_packages(names: Sequence[str]) -> None:
     """TdbgError if a sink, which a process of this environment writes at the end, cannot be opened for a run."""
     from tdbg.launch.run_sinks import find_sink, is_sink_name
     from tdbg.metrics.sinks import SINKS
@@ -107,7 +107,7 @@ def reply_to_ranks(run: RunDir) -> None:
     """Make the report for each rank that waits for it; nothing is raised."""
     for request in sink_files.list_requests(run.path):
         with guarded("a rank that gets no reply goes on without it"):
-            sink_files.reply(request, _make_report(run))
+            sink_files.write_reply(request, _make_report(run))
 
 
 def _make_report(run: RunDir) -> dict[str, object]:
@@ -115,17 +115,17 @@ def _make_report(run: RunDir) -> dict[str, object]:
     from tdbg.launch.run_sinks import make_report
     from tdbg.rules.rule_engine import judge_run
 
-    return make_report(run, metrics_findings.join(judge_run(run), run))
+    return make_report(run, metrics_findings.add_metrics_findings(judge_run(run), run))
 
 
 def send_all(run: RunDir, settings: Settings, verdict: Verdict) -> None:
     """Write to each sink that does not have all already, within the limit; nothing is raised."""
     steps = max((row["steps"] for row in verdict.ranks if row["rank"] == 0), default=0)
 
-    def report(error: BaseException) -> None:
-        say(f"--to: sending stopped: {type(error).__name__}: {error}")
+    def report_stop(error: BaseException) -> None:
+        print_messages(f"--to: sending stopped: {type(error).__name__}: {error}")
 
-    with guarded("a sink must not change how the run ends", report):
+    with guarded("a sink must not change how the run ends", report_stop):
         senders = []
         for name in settings.to:
             done, lacking = find_own(run, name, steps)
@@ -133,9 +133,9 @@ def send_all(run: RunDir, settings: Settings, verdict: Verdict) -> None:
                 _say_own(name, done, settings)
                 continue
             if lacking and not settings.quiet:
-                say(f"--to {name}: {lacking}; writing everything to a new run")
+                print_messages(f"--to {name}: {lacking}; writing everything to a new run")
             senders.append(Sender(run, name, settings.quiet))
-        _wait(senders, talks=not settings.quiet)
+        _wait_for_senders(senders, talks=not settings.quiet)
 
 
 def find_own(run: RunDir, name: str, steps: int) -> tuple[dict[str, Any], str]:
@@ -155,10 +155,10 @@ def find_own(run: RunDir, name: str, steps: int) -> tuple[dict[str, Any], str]:
 
 def _say_own(name: str, done: dict[str, Any], settings: Settings) -> None:
     if done.get("error"):
-        say(f"--to {name}: {done['where']}; {done['error']}")
+        print_messages(f"--to {name}: {done['where']}; {done['error']}")
     elif not settings.quiet:
         waited_s = done.get("waited_s", 0.0)
-        say(f"--to {name}: {done['where']}, and the report (the program waited {waited_s:.1f} s for it)")
+        print_messages(f"--to {name}: {done['where']}, and the report (the program waited {waited_s:.1f} s for it)")
 
 
 class Sender:
@@ -190,24 +190,24 @@ class Sender:
         """True until it has ended."""
         return self._process.poll() is None
 
-    def finish(self, why: str) -> None:
+    def report_outcome(self, why: str) -> None:
         """Say what became of it. why: it is ended for that, if it still works."""
         is_late = self.is_working()
         if is_late:
-            self._end(signal.SIGTERM)
-        self._end(signal.SIGKILL)  # what it has left behind
+            self._signal_and_wait(signal.SIGTERM)
+        self._signal_and_wait(signal.SIGKILL)  # what it has left behind
         code = self._process.wait(GRACE_S)
         lines = self._read_lines()
         if is_late or code or not lines:
             prefix = f"--to {self.name}: "
             said = lines[0].removeprefix(prefix) if lines else f"the sending process exited with code {code}"
             error = why if is_late else said
-            say(f"{prefix}{error}; try again: `tdbg report {self.run.path} --to {self.name}`")
-            sink_files.note_outcome(self.run.path, self.name, "", error=error)
+            print_messages(f"{prefix}{error}; try again: `tdbg report {self.run.path} --to {self.name}`")
+            sink_files.record_outcome(self.run.path, self.name, "", error=error)
         elif not self._quiet:
-            say(*lines)
+            print_messages(*lines)
 
-    def _end(self, number: signal.Signals) -> None:
+    def _signal_and_wait(self, number: signal.Signals) -> None:
         try:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -222,7 +222,7 @@ class Sender:
         return [line.removeprefix(PREFIX) for line in lines if line.startswith(PREFIX)][:5]
 
 
-def _wait(senders: Sequence[Sender], *, talks: bool) -> None:
+def _wait_for_senders(senders: Sequence[Sender], *, talks: bool) -> None:
     begun = time.monotonic()
     said = not talks
     why = f"timed out after {LIMIT_S:g} s"
@@ -233,9 +233,11 @@ def _wait(senders: Sequence[Sender], *, talks: bool) -> None:
                 break
             if waited > SAID_AFTER_S and not said:
                 said = True
-                say(f"waiting for --to {' and '.join(working)} (up to {LIMIT_S:g} s); press Ctrl-C to stop waiting")
+                print_messages(
+                    f"waiting for --to {' and '.join(working)} (up to {LIMIT_S:g} s); press Ctrl-C to stop waiting"
+                )
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         why = "interrupted"
     for sender in senders:
-        sender.finish(why)
+        sender.report_outcome(why)

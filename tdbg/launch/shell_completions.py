@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 
 SHELLS = ("bash", "zsh", "fish")
 BEGIN, END = "# >>> tdbg completions >>>", "# <<< tdbg completions <<<"
@@ -32,11 +32,11 @@ def find_target(shell: str) -> Target:
         return Target(config / "fish" / "completions" / "tdbg.fish")
     if shell == "bash":
         script = data / "tdbg.bash"
-        return Target(script, home / ".bashrc", f"[ -r {_quote(script)} ] && . {_quote(script)}")
+        return Target(script, home / ".bashrc", f"[ -r {_quote_path(script)} ] && . {_quote_path(script)}")
     script = data / "_tdbg"
     needs = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }"
     startup = Path(os.environ.get("ZDOTDIR") or home) / ".zshrc"
-    return Target(script, startup, f"[[ -r {_quote(script)} ]] && {{ {needs}; . {_quote(script)}; }}")
+    return Target(script, startup, f"[[ -r {_quote_path(script)} ]] && {{ {needs}; . {_quote_path(script)}; }}")
 
 
 def detect_shell(name: str | None) -> str:
@@ -46,24 +46,24 @@ def detect_shell(name: str | None) -> str:
         return shell
     what = f"--shell cannot be {name!r}" if name else f"there are no completions for the shell {shell or 'unknown'!r}"
     known = f"name one with --shell: {', '.join(SHELLS)}"
-    raise TdbgError(what, f"{suggest(shell, SHELLS, '')} {known}".lstrip())
+    raise TdbgError(what, f"{suggest_name(shell, SHELLS, '')} {known}".lstrip())
 
 
-def install(shell: str, script: str) -> list[Path]:
+def install_script(shell: str, script: str) -> list[Path]:
     """Write the script and the lines that load it; returns the files that changed."""
     target = find_target(shell)
-    changed = [target.script] if _replace(target.script, script) else []
+    changed = [target.script] if _replace_text(target.script, script) else []
     if target.startup:
-        old = _read(target.startup) or ""
+        old = _read_text(target.startup) or ""
         rest = BLOCK.sub("", old)
         joint = "" if not rest or rest.endswith("\n") else "\n"
         new = f"{rest}{joint}\n{BEGIN}\n{target.lines}\n{END}\n"
-        if f"{BEGIN}\n{target.lines}\n{END}\n" not in old and _replace(target.startup, new):
+        if f"{BEGIN}\n{target.lines}\n{END}\n" not in old and _replace_text(target.startup, new):
             changed.append(target.startup)
     return changed
 
 
-def remove(shell: str) -> list[Path]:
+def remove_script(shell: str) -> list[Path]:
     """Remove the script and the lines that load it; returns the files that changed."""
     target = find_target(shell)
     changed = []
@@ -73,37 +73,37 @@ def remove(shell: str) -> list[Path]:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise _refused("remove", target.script, error) from None
-    old = _read(target.startup) if target.startup else None
-    if target.startup and old is not None and _replace(target.startup, BLOCK.sub("", old)):
+        raise _build_refused_error("remove", target.script, error) from None
+    old = _read_text(target.startup) if target.startup else None
+    if target.startup and old is not None and _replace_text(target.startup, BLOCK.sub("", old)):
         changed.append(target.startup)
     return changed
 
 
-def _replace(path: Path, text: str) -> bool:
+def _replace_text(path: Path, text: str) -> bool:
     """Write a text, through a link if the file is one; False if it is there already."""
-    if _read(path) == text:
+    if _read_text(path) == text:
         return False
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="surrogateescape")
     except OSError as error:
-        raise _refused("write", path, error) from None
+        raise _build_refused_error("write", path, error) from None
     return True
 
 
-def _read(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _refused("read", path, error) from None
+        raise _build_refused_error("read", path, error) from None
 
 
-def _refused(verb: str, path: Path, error: OSError) -> TdbgError:
+def _build_refused_error(verb: str, path: Path, error: OSError) -> TdbgError:
     return TdbgError(f"cannot {verb} {path}: {error.strerror or error}", "check its owner and its permissions")
 
 
-def _quote(path: Path) -> str:
+def _quote_path(path: Path) -> str:
     return "'" + str(path).replace("'", "'\\''") + "'"

@@ -17,7 +17,7 @@ from tdbg.core.control import Request
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
-from tdbg.core.output import print_lines, say, shared_terminal
+from tdbg.core.output import print_lines, print_messages, shared_terminal
 from tdbg.core.rundir import DELETED_SUFFIX, PREFLIGHT_FOLDER, STARTED_SUFFIX, RunDir
 from tdbg.launch import alerts, boot, command, join, orphans, presence, provenance, sending, uploading
 from tdbg.launch.orphans import Guard
@@ -26,7 +26,7 @@ from tdbg.launch.run_follower import Follower
 from tdbg.launch.supervise import Child, start_error
 from tdbg.launch.tee import Tee
 from tdbg.rules import check_words, matches_words
-from tdbg.rules.silence import silence
+from tdbg.rules.silence import explain_silence
 from tdbg.rules.verdict import Verdict
 
 GIT_PATIENCE_S = 10.0
@@ -34,7 +34,7 @@ CAPTURED_STEPS = 20  # after a finding that --capture-on waits for
 GIT_PATIENCE_BEFORE_EXEC_S = 1.0
 
 
-def launch(
+def launch_command(
     settings: Settings,
     origin: Mapping[str, str],
     words: Sequence[str],
@@ -49,22 +49,22 @@ def launch(
     Raises TdbgError, with its exit code, for what keeps the command from starting.
     """
     environ = os.environ
-    check(settings, words, environ, replace=replace)
-    alerts.check(settings, origin)
+    check_launch(settings, words, environ, replace=replace)
+    alerts.check_on_finding(settings, origin)
     if dry_run:
-        print_lines(plan(settings, origin, words, environ, replace=replace))
+        print_lines(format_plan(settings, origin, words, environ, replace=replace))
         return 0
     speaks = "rank" if replace else "supervisor"
-    record = provenance.record(settings, origin, words, environ, speaks=speaks)
+    record = provenance.collect_provenance(settings, origin, words, environ, speaks=speaks)
     run, leads = join.open_run(settings, words, environ, record)
-    boot.write(run, settings)
+    boot.write_boot_file(run, settings)
     env = boot.child_env(run, settings, environ)
     if replace:
-        become(run, words, env)
+        replace_process(run, words, env)
     return Supervision(run, settings, leads).carry_out(words, env)
 
 
-def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], *, replace: bool) -> None:
+def check_launch(settings: Settings, words: Sequence[str], environ: Mapping[str, str], *, replace: bool) -> None:
     """Everything that can be refused before anything is written."""
     on = [name for name, value in settings.flags.items() if value is not False]
     if settings.forbid_flags and on:
@@ -77,9 +77,9 @@ def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], 
     check_words(settings.stop_on)
     check_words(settings.capture_on)
     check_words(settings.profile_on)
-    uploading.check(settings)
-    sending.check(settings.to)
-    command.check(words, environ)
+    uploading.check_store(settings)
+    sending.check_packages(settings.to)
+    command.check_command(words, environ)
     where = join.intended_path(settings, words, environ)
     for place in (where, *where.parents):
         if place.exists() and not place.is_dir():
@@ -109,7 +109,7 @@ def _check_replace(settings: Settings) -> None:
             )
 
 
-def plan(
+def format_plan(
     settings: Settings, origin: Mapping[str, str], words: Sequence[str], environ: Mapping[str, str], *, replace: bool
 ) -> list[str]:
     """What `--dry-run` prints: the command, where its run would be kept, and each setting that is no default."""
@@ -129,11 +129,11 @@ def plan(
     return lines + [f"setting: {name} = {values[name]} ({origin[name]})" for name in chosen]
 
 
-def become(run: RunDir, words: Sequence[str], env: Mapping[str, str]) -> None:
+def replace_process(run: RunDir, words: Sequence[str], env: Mapping[str, str]) -> None:
     """`--exec`: replace this process by the command; its pid, terminal and signals are tdbg's own."""
     import signal
 
-    _record(run, git=provenance.git_state(GIT_PATIENCE_BEFORE_EXEC_S))
+    _update_run_info(run, git=provenance.git_state(GIT_PATIENCE_BEFORE_EXEC_S))
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them; a command expects them as a shell leaves them
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -144,13 +144,15 @@ def become(run: RunDir, words: Sequence[str], env: Mapping[str, str]) -> None:
         raise start_error(words[0], error) from None
 
 
-def _record(run: RunDir, **values: object) -> None:
+def _update_run_info(run: RunDir, **values: object) -> None:
     """Note something in run.json; a full disk must not cost the user the run."""
     try:
-        run.update(**values)
+        run.update_info(**values)
     except (OSError, TdbgError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        say(f"cannot write {run.path / 'run.json'}: {why}", "the run goes on; `tdbg report` will know less of it")
+        print_messages(
+            f"cannot write {run.path / 'run.json'}: {why}", "the run goes on; `tdbg report` will know less of it"
+        )
 
 
 @dataclass(slots=True)
@@ -167,10 +169,10 @@ class Supervision:
         orphans.occupy_standard_streams()
         rows = ProgramRows(passes_all=self.settings.tee)
         with shared_terminal(rows):
-            return self._watch(words, env, rows)
+            return self._supervise_command(words, env, rows)
 
-    def _watch(self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows) -> int:
-        tee = self._tee(rows)
+    def _supervise_command(self, words: Sequence[str], env: Mapping[str, str], rows: ProgramRows) -> int:
+        tee = self._open_tee(rows)
         child = Child(words, env, tee)
         mark = {name: env[name] for name in boot.MARK}
         guard = Guard(child.pid, mark)
@@ -180,10 +182,10 @@ class Supervision:
         follower = Follower(
             self.run,
             self.settings,
-            lambda why: self._stop(child, why),
-            capture=self._capture,
-            profile=self._profile,
-            alert=messages.add,
+            lambda why: self._stop_command(child, why),
+            capture=self._request_capture,
+            profile=self._request_profile,
+            alert=messages.add_finding,
             reply=lambda: sending.reply_to_ranks(self.run) if self.leads and self.settings.to else None,
             speaks=self.leads,
         )
@@ -192,38 +194,38 @@ class Supervision:
         if self.leads:
             self._note_child(child.pid)
             git.start()
-        messages.start()
-        follower.start()
+        messages.start_senders()
+        follower.start_thread()
         if copies:
-            copies.start()
+            copies.start_thread()
         if tee:
-            tee.start()
-        code = child.wait()
+            tee.start_thread()
+        code = child.wait_for_exit()
         if self.stopped:  # the command alone was told to end; the guard is there until the rest has ended too
-            orphans.sweep(child.pid, mark)
+            orphans.end_processes(child.pid, mark)
         guard.dismiss()
         if tee:
-            tee.finish()
-        rows.end()
+            tee.finish_copying()
+        rows.finish_output()
         if patience:
-            patience.end()
+            patience.cancel_timer()
         if self.leads:
             git.join(GIT_PATIENCE_S)
             self._note_end(code)
         if self.settings.preflight:
             self._discard_files()
         if copies:
-            copies.finish()
-        verdict = follower.finish(code)
+            copies.finish_upload()
+        verdict = follower.finish_run(code)
         if self.leads:
             self._write_board()
         self._break_silence(verdict)
         if self.leads:
             sending.send_all(self.run, self.settings, verdict)
-        messages.finish(verdict, code)
+        messages.finish_sending(verdict, code)
         return self.exit_code(code, verdict)
 
-    def _tee(self, rows: ProgramRows) -> Tee | None:
+    def _open_tee(self, rows: ProgramRows) -> Tee | None:
         if not self.settings.tee:
             return None
         suffix = "" if self.leads else f".{join.agent_name()}"
@@ -235,81 +237,81 @@ class Supervision:
                 "make room there, or leave out --tee",
             ) from None
 
-    def _capture(self) -> None:
+    def _request_capture(self) -> None:
         """A finding that `--capture-on` waits for: all ranks capture from a common step on."""
-        self._ask("--capture-on", Request(number=0, capture_for=CAPTURED_STEPS))
+        self._send_request("--capture-on", Request(number=0, capture_for=CAPTURED_STEPS))
 
-    def _profile(self) -> None:
+    def _request_profile(self) -> None:
         """A finding that `--window-on` waits for: all ranks record the same steps."""
-        self._ask("--window-on", Request(number=0, profile_for=self.settings.profile_active, why="finding"))
+        self._send_request("--window-on", Request(number=0, profile_for=self.settings.profile_active, why="finding"))
 
-    def _ask(self, option: str, wish: Request) -> None:
-        from tdbg.launch.ask import ask
+    def _send_request(self, option: str, wish: Request) -> None:
+        from tdbg.launch.ask import send_request
 
         try:
-            ask(self.run, wish, wait_s=0.0)
+            send_request(self.run, wish, wait_s=0.0)
         except TdbgError as error:  # it has ended, or nothing can be written
-            say(f"{option}: {error}")
+            print_messages(f"{option}: {error}")
 
     def _write_board(self) -> None:
         """What TensorBoard shows beside the traces."""
 
-        def report(error: BaseException) -> None:
+        def report_error(error: BaseException) -> None:
             said = error.strerror or error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            say(f"nothing was written for TensorBoard: {said}")
+            print_messages(f"nothing was written for TensorBoard: {said}")
 
-        with guarded("a package that does not fit here must not change how the run ends", report):
+        with guarded("a package that does not fit here must not change how the run ends", report_error):
             if any(self.run.path.glob("rank*/**/traces")):
                 from tdbg.traces.render import tensorboard_export
 
                 tensorboard_export.export_scalars(self.run)
 
-    def _stop(self, child: Child, why: str) -> None:
+    def _stop_command(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""
         self.stopped = True
-        say(f"stopping the command at {why}")
-        _record(self.run, stopped=why)
-        child.stop()
+        print_messages(f"stopping the command at {why}")
+        _update_run_info(self.run, stopped=why)
+        child.stop_gracefully()
 
     def _note_git(self) -> None:
         state = provenance.git_state(GIT_PATIENCE_S)
         if state:
-            _record(self.run, git=state)
+            _update_run_info(self.run, git=state)
 
     def _note_child(self, pid: int) -> None:
         """The command's own process: its exit code is that of no other."""
-        _record(self.run, child={"pid": pid, "host": host_name()})
+        _update_run_info(self.run, child={"pid": pid, "host": host_name()})
 
     def _discard_files(self) -> None:
         """What the program of this host has written."""
         folder = self.run.path / PREFLIGHT_FOLDER
         if self.leads and not self.settings.quiet:
-            say(
+            print_messages(
                 f"preflight: what the program and its Python processes wrote went to {folder} and is removed; other commands, and"
                 " Python that ignores PYTHONPATH, wrote for real; W&B was disabled"
             )
         started = folder / f"{host_name()}{STARTED_SUFFIX}"
         if started.exists():
-            run_files.remove(started)
+            run_files.remove_file(started)
             if not self.settings.quiet:
-                say(
+                print_messages(
                     "preflight: commands started by the program may have seen its files as they were before it changed them",
                     "if one of them fails for that reason, run the program without --preflight",
                 )
         deleted = folder / f"{host_name()}{DELETED_SUFFIX}"
         if deleted.exists():
-            run_files.remove(deleted)
+            run_files.remove_file(deleted)
         shutil.rmtree(folder / host_name(), ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.rmdir()  # of no other host
 
     def _note_end(self, code: int) -> None:
-        _record(
+        _update_run_info(
             self.run,
             end=time.time(),
             exit={"code": code if code >= 0 else None, "signal": -code if code < 0 else None},
-            nodes=join.nodes(self.run),
-            ranks=provenance.ranks(self.run),
+            nodes=join.read_nodes(self.run),
+            ranks=provenance.collect_rank_info(self.run),
         )
 
     def _minds_silence(self) -> bool:
@@ -318,16 +320,16 @@ class Supervision:
 
     def _break_silence(self, verdict: Verdict) -> None:
         told = any(finding.code == presence.CODE for finding in verdict.findings)
-        found = silence(self.run) if self._minds_silence() and not told else None
+        found = explain_silence(self.run) if self._minds_silence() and not told else None
         if found:
-            say(*found)
+            print_messages(*found)
 
     def exit_code(self, code: int, verdict: Verdict) -> int:
         """The command's own, 128+N after signal N; findings that were asked for turn 0, and nothing else, into 1."""
         if code:
             return code if code > 0 else 128 - code
-        if verdict.preflight_refused:
+        if verdict.is_preflight_refused:
             return TdbgError.exit_code
         found = any(matches_words(finding, self.settings.stop_on) for finding in verdict.findings)
         asked = self.stopped or found or any(trigger["stop"] for trigger in verdict.triggers)
-        return 1 if asked or verdict.fails(self.settings.fail_on) else 0
+        return 1 if asked or verdict.should_fail(self.settings.fail_on) else 0

@@ -19,13 +19,13 @@ LINE = f"import {MODULE}; {MODULE}.start()\n"
 START_LINE = f"{MODULE}:start\n"
 
 
-def files() -> dict[str, str]:
+def read_hook_files() -> dict[str, str]:
     """The files of the hook and their text, in the order in which they are written."""
     source = Path(__file__).parents[1] / "inject" / "startup.py"
     return {f"{MODULE}.py": source.read_text(encoding="utf-8"), START_FILE: START_LINE, FILE: LINE}
 
 
-def place(python: str | None) -> Path:
+def find_hook_path(python: str | None) -> Path:
     """Where the hook of an interpreter's environment is; TdbgError if the interpreter cannot be asked."""
     if python is None:
         return Path(sysconfig.get_path("purelib")) / FILE
@@ -40,41 +40,41 @@ def place(python: str | None) -> Path:
     return Path(answer.stdout.strip()) / FILE
 
 
-def install(python: str | None = None) -> Path:
+def install_hook(python: str | None = None) -> Path:
     """Write the hook; returns its path."""
-    path = place(python)
-    for name, text in files().items():
+    path = find_hook_path(python)
+    for name, text in read_hook_files().items():
         try:
             path.with_name(name).write_text(text, encoding="utf-8")
         except OSError as error:
-            raise _refused("write", path.with_name(name), error) from None
+            raise _build_refused_error("write", path.with_name(name), error) from None
     return path
 
 
-def remove(python: str | None = None) -> Path | None:
+def remove_hook(python: str | None = None) -> Path | None:
     """Remove the hook; returns its path, or None if there was none."""
-    path = place(python)
+    path = find_hook_path(python)
     found = False
-    for name in reversed(files()):  # the lines first: none may name a module that is gone
+    for name in reversed(read_hook_files()):  # the lines first: none may name a module that is gone
         try:
             path.with_name(name).unlink()
             found = True
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise _refused("remove", path.with_name(name), error) from None
+            raise _build_refused_error("remove", path.with_name(name), error) from None
     return path if found else None
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """True if tdbg's own environment has the hook, as this tdbg writes it."""
-    path = place(None)
+    path = find_hook_path(None)
     try:
-        return all(path.with_name(name).read_text(encoding="utf-8") == text for name, text in files().items())
+        return all(path.with_name(name).read_text(encoding="utf-8") == text for name, text in read_hook_files().items())
     except OSError:
         return False
 
 
-def _refused(verb: str, path: Path, error: OSError) -> TdbgError:
+def _build_refused_error(verb: str, path: Path, error: OSError) -> TdbgError:
     where = "another environment" if sys.prefix == sys.base_prefix else "this environment"
     return TdbgError(f"cannot {verb} {path}: {error.strerror or error}", f"is {where} yours to change? see --python")

@@ -39,10 +39,10 @@ class Output(Protocol):
     stdout: int | None
     stderr: int | None
 
-    def started(self) -> None:
+    def handle_child_start(self) -> None:
         """The child holds its ends now."""
 
-    def resized(self) -> None:
+    def handle_resize(self) -> None:
         """The terminal changed its size."""
 
 
@@ -55,17 +55,17 @@ class Child:
         self._watched = {number for number in FORWARDED if signal.getsignal(number) != signal.SIG_IGN}
         self._resize = {signal.SIGWINCH} if output else set()
         self._sigchld = signal.getsignal(signal.SIGCHLD)
-        # From here on these signals wait in line until `wait` takes them; threads started later inherit that.
+        # From here on these signals wait in line until `wait_for_exit` takes them; threads started later inherit that.
         waiting = {*self._watched, *self._resize, signal.SIGCHLD}
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # ignored, it would never come (macOS)
-        with undo_on_error(self._restore):
-            self._process = _start(command, env, output, self._prepare(os.getpid()))
+        with undo_on_error(self._restore_signals):
+            self._process = _start_process(command, env, output, self._build_preexec(os.getpid()))
         if output:
-            output.started()
+            output.handle_child_start()
         self.pid = self._process.pid
 
-    def _prepare(self, parent: int) -> Callable[[], None]:
+    def _build_preexec(self, parent: int) -> Callable[[], None]:
         """What the new process does before it becomes the command."""
 
         def become_command() -> None:
@@ -78,33 +78,33 @@ class Child:
 
         return become_command
 
-    def wait(self) -> int:
+    def wait_for_exit(self) -> int:
         """Pass signals on until the command has ended; returns its code, or minus the signal's number."""
         try:
             while not self._has_ended():
                 found = _next_signal({*self._watched, *self._resize, signal.SIGCHLD})
                 if found is not None:
-                    self._attend(*found)
+                    self._handle_signal(*found)
             return int(self._process.returncode)
         finally:
-            self._restore()
+            self._restore_signals()
 
     def _has_ended(self) -> bool:
         with self._lock:
             return self._process.poll() is not None
 
-    def _send(self, number: int) -> None:
+    def _send_signal(self, number: int) -> None:
         with self._lock:
             self._process.send_signal(number)
 
-    def _attend(self, number: int, by_keyboard: bool) -> None:
+    def _handle_signal(self, number: int, by_keyboard: bool) -> None:
         if number in self._resize and self._output:
-            self._output.resized()
-            self._send(number)
+            self._output.handle_resize()
+            self._send_signal(number)
         elif number in self._watched and not by_keyboard:
-            self._send(number)
+            self._send_signal(number)
 
-    def _restore(self) -> None:
+    def _restore_signals(self) -> None:
         """Signals act on tdbg itself again; those meant for the command are no longer of interest."""
         late = signal.sigpending() & {*self._watched, *self._resize, signal.SIGCHLD}
         for number in late:
@@ -112,10 +112,10 @@ class Child:
         signal.signal(signal.SIGCHLD, self._sigchld)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
-    def stop(self) -> None:
+    def stop_gracefully(self) -> None:
         """Ask the command to end, and make it end 10 seconds later. From any thread."""
-        self._send(signal.SIGTERM)
-        last = threading.Timer(STOP_GRACE_S, self._send, [signal.SIGKILL])
+        self._send_signal(signal.SIGTERM)
+        last = threading.Timer(STOP_GRACE_S, self._send_signal, [signal.SIGKILL])
         last.daemon = True
         last.start()
 
@@ -140,12 +140,12 @@ def _in_foreground() -> bool:
         return False
 
 
-def _start(
+def _start_process(
     command: Sequence[str], env: Mapping[str, str], output: Output | None, prepare: Callable[[], None]
 ) -> subprocess.Popen[bytes]:
     """Start it as a shell would; a script without a ``#!`` line goes to sh."""
 
-    def begin(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    def open_process(words: Sequence[str]) -> subprocess.Popen[bytes]:
         # preexec_fn is safe here: there is one thread. Files that tdbg inherited are the command's to use.
         return subprocess.Popen(
             words,
@@ -158,11 +158,11 @@ def _start(
 
     try:
         try:
-            return begin(command)
+            return open_process(command)
         except OSError as error:
             if error.errno != errno.ENOEXEC:
                 raise
-            return begin(["/bin/sh", *command])
+            return open_process(["/bin/sh", *command])
     except (OSError, subprocess.SubprocessError) as error:
         raise start_error(command[0], error) from None
 

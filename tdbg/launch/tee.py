@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tdbg.core import run_files
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.launch.program_rows import ProgramRows
 
 CHUNK = 65536
@@ -46,9 +46,9 @@ class Stream:
         mode = termios.tcgetattr(self.target)
         mode[1] &= ~termios.OPOST
         termios.tcsetattr(self.child_end, termios.TCSANOW, mode)
-        self.fit()
+        self.resize_terminal()
 
-    def fit(self) -> None:
+    def resize_terminal(self) -> None:
         """Give the pseudo terminal the real one's size."""
         if self.is_terminal and self.source >= 0:
             empty = struct.pack("HHHH", 0, 0, 0, 0)
@@ -61,21 +61,21 @@ class Stream:
 
     def limit_to_buffered(self) -> None:
         """Copy no more than what may be on its way now: what a pipe can hold."""
-        self._to_read = min(self._to_read, _capacity(self.source))
+        self._to_read = min(self._to_read, _get_pipe_capacity(self.source))
 
-    def copy(self) -> bool:
+    def copy_available(self) -> bool:
         """Pass on what has come; False when the stream has ended, its limit is reached, or nobody listens any more."""
         try:
             data = os.read(self.source, int(min(CHUNK, self._to_read)))
         except OSError:  # how a pseudo terminal says that its last writer is gone
             data = b""
         self._to_read -= len(data)
-        return bool(data) and self._keep(data) and self._pass_on(data) and self._to_read > 0
+        return bool(data) and self._write_log(data) and self._pass_on(data) and self._to_read > 0
 
     def _pass_on(self, data: bytes) -> bool:
-        return self._rows.pass_on(data, self._write) if self.is_terminal else self._write(data)
+        return self._rows.pass_on(data, self._write_target) if self.is_terminal else self._write_target(data)
 
-    def _write(self, data: bytes) -> bool:
+    def _write_target(self, data: bytes) -> bool:
         view = memoryview(data)
         while view:
             try:
@@ -86,7 +86,7 @@ class Stream:
                 return False
         return True
 
-    def _keep(self, data: bytes) -> bool:
+    def _write_log(self, data: bytes) -> bool:
         if self._log < 0:
             return True
         try:
@@ -103,9 +103,11 @@ class Stream:
     def _stop_keeping(self, why: str) -> None:
         os.close(self._log)
         self._log = -1
-        say(f"cannot go on writing {self._log_path}: {why}", "the output itself is complete; the run goes on")
+        print_messages(
+            f"cannot go on writing {self._log_path}: {why}", "the output itself is complete; the run goes on"
+        )
 
-    def close(self) -> None:
+    def close_descriptors(self) -> None:
         """Let go of everything but the target."""
         os.close(self.source)
         self.source = -1
@@ -122,47 +124,47 @@ class Tee:
         self._streams: list[Stream] = []
         self._ended_read, self._ended_write = os.pipe()
         self._late_from = math.inf  # when the time of processes that outlive the command is over
-        self._thread = threading.Thread(target=self._work, name="tdbg-tee", daemon=True)
-        self.stdout = self._open(1, folder / f"stdout{suffix}.log", limit)
+        self._thread = threading.Thread(target=self._copy_streams, name="tdbg-tee", daemon=True)
+        self.stdout = self._open_stream(1, folder / f"stdout{suffix}.log", limit)
         same = self.stdout is not None and _same_file(1, 2)
-        self.stderr = self.stdout if same else self._open(2, folder / f"stderr{suffix}.log", limit)
+        self.stderr = self.stdout if same else self._open_stream(2, folder / f"stderr{suffix}.log", limit)
 
-    def _open(self, target: int, log: Path, limit: int) -> int | None:
+    def _open_stream(self, target: int, log: Path, limit: int) -> int | None:
         if (sys.__stdout__ if target == 1 else sys.__stderr__) is None:  # tdbg was started without this stream
             return None
         stream = Stream(target, log, limit, self._rows)
         self._streams.append(stream)
         return stream.child_end
 
-    def started(self) -> None:
+    def handle_child_start(self) -> None:
         """The child holds its ends now."""
         for stream in self._streams:
             stream.release_child_end()
 
-    def start(self) -> None:
+    def start_thread(self) -> None:
         """Begin to copy."""
         self._thread.start()
 
-    def resized(self) -> None:
+    def handle_resize(self) -> None:
         """The terminal changed its size."""
         for stream in self._streams:
             try:
-                stream.fit()
+                stream.resize_terminal()
             except OSError:  # it ended in this moment
                 continue
 
-    def finish(self) -> None:
+    def finish_copying(self) -> None:
         """The command has ended: copy what is still on its way, as fast as it is read, and stop."""
         self._late_from = time.monotonic() + AT_MOST_S
         os.close(self._ended_write)
         self._thread.join()
 
-    def _work(self) -> None:
+    def _copy_streams(self) -> None:
         streams = {stream.source: stream for stream in self._streams}
         self._copy_while_running(streams)
         self._copy_rest(streams)
         for stream in streams.values():
-            stream.close()
+            stream.close_descriptors()
 
     def _copy_while_running(self, streams: dict[int, Stream]) -> None:
         ready: list[int] = []
@@ -186,11 +188,11 @@ class Tee:
 def _copy_ready(streams: dict[int, Stream], ready: list[int]) -> None:
     """Pass on what has come on these streams; one that has ended is let go of."""
     for source in ready:
-        if source in streams and not streams[source].copy():
-            streams.pop(source).close()
+        if source in streams and not streams[source].copy_available():
+            streams.pop(source).close_descriptors()
 
 
-def _capacity(source: int) -> int:
+def _get_pipe_capacity(source: int) -> int:
     """Bytes that a pipe can hold; 16 pages on Linux, so more than usual where pages are large."""
     try:
         return fcntl.fcntl(source, fcntl.F_GETPIPE_SZ)

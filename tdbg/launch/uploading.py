@@ -14,9 +14,9 @@ from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import guarded
 from tdbg.core.host import host_name
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.rundir import UPLOAD, RunDir, write_json
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 if TYPE_CHECKING:
     from tdbg.pages.page_upload import Upload
@@ -32,7 +32,7 @@ def is_wanted(settings: Settings) -> bool:
     return bool(settings.capture and settings.capture_upload)
 
 
-def check(settings: Settings) -> None:
+def check_store(settings: Settings) -> None:
     """TdbgError if nothing here can speak to the store."""
     if is_wanted(settings):
         from tdbg.pages.read.remote_store import check_protocol
@@ -51,16 +51,16 @@ class Uploading:
         self.url = f"{settings.capture_upload.rstrip('/')}/{run.path.name}"
         self._epochs = Epochs.parse(settings.capture_epochs)
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="tdbg-upload", daemon=True)
+        self._thread = threading.Thread(target=self._upload_periodically, name="tdbg-upload", daemon=True)
         self._error, self._told = "", False
         self._failures = 0
         self._upload: Upload | None = None
 
-    def start(self) -> None:
+    def start_thread(self) -> None:
         """Begin; from here on this process has threads."""
         self._thread.start()
 
-    def finish(self) -> None:
+    def finish_upload(self) -> None:
         """Wait for the rest, and leave word of it in the run directory. Ctrl-C ends the waiting, and nothing is lost."""
         self._ending.set()
         try:
@@ -69,51 +69,51 @@ class Uploading:
         except KeyboardInterrupt:
             self._error = INTERRUPTED
         files, nbytes = (self._upload.files, self._upload.nbytes) if self._upload else (0, 0)
-        self._note(files, nbytes)
+        self._write_status(files, nbytes)
         if self._error == INTERRUPTED:
-            say(f"interrupted: `tdbg inspect-pages upload {self._run.path} {self.url}` copies the rest")
+            print_messages(f"interrupted: `tdbg inspect-pages upload {self._run.path} {self.url}` copies the rest")
         elif not self._error and files and not self._settings.quiet:
-            say(f"{counted(files, 'file')}, {nbytes / 1e6:,.1f} MB are on {self.url}")
+            print_messages(f"{format_count(files, 'file')}, {nbytes / 1e6:,.1f} MB are on {self.url}")
 
-    def _work(self) -> None:
+    def _upload_periodically(self) -> None:
         pause = POLL_S
-        with guarded("the run must not end by it", self._failed):
+        with guarded("the run must not end by it", self._record_failure):
             from tdbg.pages.page_upload import Upload
 
-            upload = self._upload = Upload(self._run.path, self.url, host=host_name(), stays=self._stays)
-            self._attempt(upload.store.check)
+            upload = self._upload = Upload(self._run.path, self.url, host=host_name(), stays=self._is_kept_folder)
+            self._attempt_action(upload.store.check_access)
             while not self._ending.wait(pause):
                 begun = time.monotonic()
                 with Turn(self._run, wait=False) as mine:
                     if mine:
-                        self._attempt(upload.run)
+                        self._attempt_action(upload.upload_new_files)
                 pause = max(POLL_S, REST * (time.monotonic() - begun))
             with Turn(self._run, wait=True):
-                self._attempt(lambda: upload.run(last=True))
+                self._attempt_action(lambda: upload.upload_new_files(last=True))
 
-    def _attempt(self, action: Callable[[], None]) -> None:
-        with guarded("a store's library raises what it likes; the next attempt may succeed", self._failed):
+    def _attempt_action(self, action: Callable[[], None]) -> None:
+        with guarded("a store's library raises what it likes; the next attempt may succeed", self._record_failure):
             action()
             self._error = ""
 
-    def _failed(self, error: BaseException) -> None:
+    def _record_failure(self, error: BaseException) -> None:
         self._failures += 1
         self._error = str(error) if isinstance(error, TdbgError) else f"{type(error).__name__}: {error}"
         if not self._told:
             self._told = True
             hint = [error.hint] if isinstance(error, TdbgError) and error.hint else []
-            say(
+            print_messages(
                 f"--capture-upload: {self._error}",
                 *hint,
                 f"it is tried again; what is captured stays in {self._run.path}",
             )
 
-    def _stays(self, folder: Path) -> bool:
+    def _is_kept_folder(self, folder: Path) -> bool:
         """False for the folder of an epoch that is kept only if it turns out to be the last."""
         word, _, number = folder.name.partition("epoch_")
-        return bool(word) or not number.isdecimal() or self._epochs.wants(int(number))
+        return bool(word) or not number.isdecimal() or self._epochs.is_selected(int(number))
 
-    def _note(self, files: int, nbytes: int) -> None:
+    def _write_status(self, files: int, nbytes: int) -> None:
         host = host_name()
         about = {"url": self.url, "host": host, "files": files, "bytes": nbytes}
         about |= {"failures": self._failures, "error": self._error}
@@ -121,7 +121,7 @@ class Uploading:
             run_files.make_folder(self._run.path / UPLOAD)
             write_json(self._run.path / UPLOAD / f"{host}.json", about)
         except OSError as error:
-            say(f"cannot write {self._run.path / UPLOAD}: {error.strerror or error}")
+            print_messages(f"cannot write {self._run.path / UPLOAD}: {error.strerror or error}")
 
 
 class Turn:

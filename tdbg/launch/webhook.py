@@ -17,7 +17,7 @@ from http.client import HTTPException, RemoteDisconnected
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from tdbg.core.escapes import safe
+from tdbg.core.escapes import escape_line
 from tdbg.core.guard import guarded
 from tdbg.version import __version__
 
@@ -71,22 +71,22 @@ class WebhookChannel:
         """One try, in a thread: neither the look-up of a name nor a server that drips can be told to end in time."""
         outcome: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
 
-        def attempt() -> None:
+        def attempt_post() -> None:
             with guarded(
                 "a proxy or a server may answer anything", lambda error: outcome.put((type(error).__name__, False))
             ):
-                outcome.put(post(self.url, body, timeout_s))
+                outcome.put(post_json(self.url, body, timeout_s))
 
         if timeout_s <= 0:
             return "no time was left", True
-        threading.Thread(target=attempt, name="tdbg-notify-try", daemon=True).start()
+        threading.Thread(target=attempt_post, name="tdbg-notify-try", daemon=True).start()
         try:
             return outcome.get(timeout=timeout_s)
         except queue.Empty:
             return f"no answer within {TRY_S:g} s", False
 
 
-def post(url: str, body: bytes, timeout_s: float) -> tuple[str, bool]:
+def post_json(url: str, body: bytes, timeout_s: float) -> tuple[str, bool]:
     """Post JSON; returns why it failed, or nothing, and whether another try is pointless."""
     headers = {"Content-Type": "application/json; charset=utf-8", "User-Agent": f"tdbg/{__version__}"}
     request = urllib.request.Request(url, body, headers, method="POST")
@@ -128,7 +128,7 @@ def make_message(url: str, document: Mapping[str, Any], lines: Sequence[str]) ->
     """The JSON that this URL takes: a text for a chat, and for all others the text and the document."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
-    text = "\n".join(safe(line) for line in lines)[:MAX_TEXT]
+    text = "\n".join(escape_line(line) for line in lines)[:MAX_TEXT]
     if host in SLACK:
         return {"text": text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}
     if host in DISCORD:

@@ -34,14 +34,14 @@ _NATURE = re.compile(
 _NUMBER = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b", re.IGNORECASE)
 
 
-def alike(record: Record) -> bytes:
+def normalize_record(record: Record) -> bytes:
     """The record without what differs by nature: equal for two ranks that say the same."""
     text = record.text.rstrip()
-    text = _NATURE.sub(_blank, text[:SEARCHED_BYTES]) + text[SEARCHED_BYTES:]
+    text = _NATURE.sub(_mask_match, text[:SEARCHED_BYTES]) + text[SEARCHED_BYTES:]
     return b"%d %s %s" % (record.level, str(record.step).encode(), text)
 
 
-def _blank(found: "re.Match[bytes]") -> bytes:
+def _mask_match(found: "re.Match[bytes]") -> bytes:
     return found["name"] + b"#" if found["name"] else b"#"
 
 
@@ -56,18 +56,18 @@ class Group:
     __slots__ = ("first", "ranks", "text")
 
     def __init__(self, first: Record, text: bytes) -> None:
-        self.first, self.text, self.ranks = first, text, {_name(first)}
+        self.first, self.text, self.ranks = first, text, {_resolve_rank(first)}
 
-    def labelled(self, text: bytes) -> bytes:
+    def format_with_ranks(self, text: bytes) -> bytes:
         """The first of them, as it is shown, with the ranks that said it in front."""
-        return b"[%s] %s" % (span(self.ranks).encode(), text if text.endswith(b"\n") else text + b"\n")
+        return b"[%s] %s" % (format_ranks(self.ranks).encode(), text if text.endswith(b"\n") else text + b"\n")
 
 
-def _name(record: Record) -> int:
+def _resolve_rank(record: Record) -> int:
     return -1 if record.rank is None else record.rank
 
 
-def span(ranks: Iterable[int]) -> str:
+def format_ranks(ranks: Iterable[int]) -> str:
     """``r0-3,7``: ranks as ranges; one that is not known is ``r?``."""
     parts: list[list[int]] = []
     for rank in sorted(ranks):
@@ -79,7 +79,7 @@ def span(ranks: Iterable[int]) -> str:
     return f"r{','.join(words)}"
 
 
-def groups(records: Iterable[Record], ranks: set[int]) -> Iterator[Group]:
+def iter_groups(records: Iterable[Record], ranks: set[int]) -> Iterator[Group]:
     """The records of all ranks as groups, in the order of their first ones.
 
     A group leaves when every rank has said it, or when `WINDOW` later ones wait behind it. Memory: bounded by that.
@@ -88,7 +88,7 @@ def groups(records: Iterable[Record], ranks: set[int]) -> Iterator[Group]:
     by_text: defaultdict[bytes, list[Group]] = defaultdict(list)
     size = 0
     for number, record in enumerate(records):
-        text, rank = alike(record), _name(record)
+        text, rank = normalize_record(record), _resolve_rank(record)
         joined = next((group for group in by_text[text] if rank not in group.ranks), None)
         if joined is None:
             waiting[number] = group = Group(record, text)
@@ -109,7 +109,7 @@ def groups(records: Iterable[Record], ranks: set[int]) -> Iterator[Group]:
     yield from waiting.values()
 
 
-def kinds(found: Iterable[Group]) -> tuple[dict[bytes, set[int]], set[int]]:
+def collect_ranks_by_kind(found: Iterable[Group]) -> tuple[dict[bytes, set[int]], set[int]]:
     """Which ranks ever say a sort of record, and all ranks that say anything."""
     seen: dict[bytes, set[int]] = {}
     ranks: set[int] = set()
@@ -121,7 +121,7 @@ def kinds(found: Iterable[Group]) -> tuple[dict[bytes, set[int]], set[int]]:
     return seen, ranks
 
 
-def diverging(found: Iterable[Group], seen: dict[bytes, set[int]], ranks: set[int]) -> Iterator[Group]:
+def iter_diverging_groups(found: Iterable[Group], seen: dict[bytes, set[int]], ranks: set[int]) -> Iterator[Group]:
     """The groups that some rank lacks.
 
     What one rank alone ever says is its task (checkpoints, evaluation), unless it is a warning or worse.

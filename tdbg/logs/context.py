@@ -8,7 +8,7 @@ from tdbg.logs.records import Record
 BREAK = b"--\n"  # between parts that are not next to each other
 
 
-def around(
+def iter_with_context(
     records: Iterable[Record], fits: Callable[[Record], bool], before: int, after: int
 ) -> Iterator[Record | None]:
     """Each record that fits with so many before and after it; None where something was left out in between."""

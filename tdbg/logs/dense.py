@@ -15,12 +15,12 @@ MOST_PLACES = 4000  # with more of them a look at all lines is faster
 MANY = 8  # one line in so many may need a closer look; with more of them the loop is faster
 
 
-def _word(text: bytes) -> "np.uint64":
+def _pack_word(text: bytes) -> "np.uint64":
     return np.uint64(int.from_bytes(text, "little"))
 
 
-BYTE = _word(b"\xff")
-CENTURY, CENTURY_MASK = _word(b"20\0\0-"), _word(b"\xff\xff\0\0\xff")
+BYTE = _pack_word(b"\xff")
+CENTURY, CENTURY_MASK = _pack_word(b"20\0\0-"), _pack_word(b"\xff\xff\0\0\xff")
 
 
 class Block:
@@ -33,7 +33,7 @@ class Block:
         self._newlines = np.empty(len(buffer), bool)
         self._rare: dict[bytes, int] = {}  # a literal -> the place of its rarest byte
 
-    def records(
+    def find_record_runs(
         self,
         start: int,
         stop: int,
@@ -62,7 +62,7 @@ class Block:
         unknown = np.flatnonzero(~(known | inside))
         if len(unknown) * MANY > len(line) + MANY * MANY:
             return None
-        hit, open_ended = self._tagged(line + column, tag, known, literals)
+        hit, open_ended = self._match_tags(line + column, tag, known, literals)
         opens = known | sure
         for place in unknown.tolist():
             at = int(line[place])
@@ -75,7 +75,7 @@ class Block:
         edge = np.append(line, stop)[edges].tolist()
         return list(zip(edge[::2], edge[1::2], strict=True)), int(np.count_nonzero(hit))
 
-    def hits(
+    def find_literal_records(
         self,
         start: int,
         stop: int,
@@ -90,7 +90,7 @@ class Block:
         counts: whether the record whose line starts at the first place counts for its tag at the second. record_end:
         where the record ends whose last known byte is there. None: the literal is no good to look for.
         """
-        hit = self._places(literal, start, stop)
+        hit = self._find_literal(literal, start, stop)
         if hit is None:
             return None
         begin = hit - column
@@ -118,7 +118,7 @@ class Block:
         end[end == 0] = stop
         return end
 
-    def _places(self, literal: bytes, start: int, stop: int) -> NDArray[Any] | None:
+    def _find_literal(self, literal: bytes, start: int, stop: int) -> NDArray[Any] | None:
         """Where the literal is: its rarest byte is looked for, which is quicker by far than several."""
         if literal not in self._rare:
             self._rare[literal] = min(range(len(literal)), key=lambda at: self.buffer.count(literal[at : at + 1]))
@@ -135,10 +135,12 @@ class Block:
         place = place[(place >= start) & (place <= stop - len(literal))]
         for at in range(0, len(literal), WORD):
             part = literal[at : at + WORD]
-            place = place[self._words[np.minimum(place + at, len(self._words) - 1)] & _mask(part) == _word(part)]
+            place = place[
+                self._words[np.minimum(place + at, len(self._words) - 1)] & _build_mask(part) == _pack_word(part)
+            ]
         return place
 
-    def _tagged(
+    def _match_tags(
         self, at: NDArray[Any], tag: NDArray[Any], known: NDArray[Any], literals: Sequence[bytes]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Which lines have one of the literals as their tag; the places of those whose tag goes on behind it.
@@ -148,15 +150,15 @@ class Block:
         hit = np.zeros(len(at), bool)
         longer = []
         for literal in literals:
-            here = np.flatnonzero(known & (tag & _mask(literal) == _word(literal[:WORD])))
+            here = np.flatnonzero(known & (tag & _build_mask(literal) == _pack_word(literal[:WORD])))
             for offset in range(WORD, len(literal), WORD):
                 part = literal[offset : offset + WORD]
-                here = here[self._words[at[here] + offset] & _mask(part) == _word(part)]
+                here = here[self._words[at[here] + offset] & _build_mask(part) == _pack_word(part)]
             closed = self._bytes[at[here] + len(literal)] == CLOSES
             hit[here[closed]] = True
             longer.append(here[~closed])
         return hit, np.concatenate(longer)
 
 
-def _mask(text: bytes) -> "np.uint64":
-    return _word(b"\xff" * min(len(text), WORD))
+def _build_mask(text: bytes) -> "np.uint64":
+    return _pack_word(b"\xff" * min(len(text), WORD))

@@ -65,7 +65,7 @@ class Workspace:
         """True if hits are so dense that every line is worth a look."""
         return self._crowded
 
-    def learn(self, hits: int, size: int) -> None:
+    def record_hit_density(self, hits: int, size: int) -> None:
         """So many hits were in so many bytes; small pieces say nothing."""
         if size >= BLOCK_BYTES // 4:
             self._crowded = hits * BLOCK_BYTES >= CROWDED_HITS * size
@@ -121,7 +121,7 @@ class Filter:
         self.taken = 0  # records
         self._next_hit = matcher.next_hit()
         self._by_tag_alone = matcher.by_tag_alone
-        self._literals = literals = matcher.literals()
+        self._literals = literals = matcher.collect_literals()
         self._literal = literals[0] if len(literals) == 1 else b""
         self._space = space or Workspace(block_bytes)
         self._alike: dict[
@@ -133,13 +133,13 @@ class Filter:
         self._verdict: bool | None = None  # of the record that is too long for the buffer
         self._buffer = self._space.buffer
 
-    def run(self, stream: Stream) -> int:
+    def filter_stream(self, stream: Stream) -> int:
         """Filter the whole stream; returns the number of records that counted."""
-        for _ in self.blocks(stream):
+        for _ in self.filter_blocks(stream):
             pass
         return self.taken
 
-    def blocks(self, stream: Stream) -> Iterator[None]:
+    def filter_blocks(self, stream: Stream) -> Iterator[None]:
         """The same block by block, for those who take turns between streams: what a block holds is emitted by then."""
         kept = 0  # bytes at the front of the buffer that are not decided yet
         base = self._begin - 1 if self._begin else 0  # offset of the buffer's first byte
@@ -152,14 +152,14 @@ class Filter:
             if first and filled:
                 start = self._first_header(filled)
                 if start < 0:  # all of it belongs to a record of the unit before
-                    if done or self._over(base + filled):
+                    if done or self._is_past_end(base + filled):
                         return
                     base, kept = base + filled - 1, 1
                     self._buffer[0] = self._buffer[filled - 1]
                     continue
                 first = False
-            stop, last = self._limit(start, filled, base, done)
-            self._region(start, stop)
+            stop, last = self._find_complete_end(start, filled, base, done)
+            self._filter_region(start, stop)
             if last:
                 return
             yield
@@ -171,7 +171,7 @@ class Filter:
             self._buffer[:kept] = self._buffer[stop:filled]
             base += stop
 
-    def _over(self, offset: int) -> bool:
+    def _is_past_end(self, offset: int) -> bool:
         return self._end is not None and offset >= self._end
 
     def _first_header(self, filled: int) -> int:
@@ -183,9 +183,9 @@ class Filter:
             at = self._buffer.find(b"\n", at + 1, filled)
         return -1
 
-    def _limit(self, start: int, filled: int, base: int, done: bool) -> tuple[int, bool]:
+    def _find_complete_end(self, start: int, filled: int, base: int, done: bool) -> tuple[int, bool]:
         """Up to where records are complete, and whether the unit ends there."""
-        if self._over(base + filled):
+        if self._is_past_end(base + filled):
             at = self._next_header(max(self._end or 0, base + start) - base, start, filled)
             if at >= 0:
                 return at, True
@@ -226,7 +226,7 @@ class Filter:
             self.emit(memoryview(self._buffer)[:filled])
         return 0
 
-    def _region(self, start: int, stop: int) -> None:
+    def _filter_region(self, start: int, stop: int) -> None:
         """Decide on the complete records in ``buffer[start:stop]``."""
         if self._verdict is not None and stop > start:
             start = self._rest_of_long(start, stop)
@@ -241,7 +241,7 @@ class Filter:
             taken = self.taken
             if not (self.format.column and self._space.dense and self._ask_block(start, stop)):
                 self._ask_tags(start, stop)
-            self._space.learn(self.taken - taken, stop - start)
+            self._space.record_hit_density(self.taken - taken, stop - start)
         else:
             self._ask_hits(start, stop)
 
@@ -277,7 +277,7 @@ class Filter:
         """Where the tag decides. What the loop does is what a dense log costs: no call in it that could be saved."""
         buffer, alike, column, literal = self._buffer, self._alike, self.format.column, self._literal
         find, rfind, starts = buffer.find, buffer.rfind, self._start
-        seek: Callable[[bytes, int, int], int] = find if literal else self._seek
+        seek: Callable[[bytes, int, int], int] = find if literal else self._find_next_literal
         width = len(literal)
         if literal and self._space.sparse:
             seek = self._space.seek.find
@@ -292,7 +292,7 @@ class Filter:
                     look += b"\n" + buffer[hit : find(b"]", hit, stop) + 1]
                 counts = alike.get(look)
                 if counts is None:
-                    counts = self._look(look, begin, hit, stop)
+                    counts = self._judge_header(look, begin, hit, stop)
                 if not counts:
                     at, low = hit + 1, begin
                     continue
@@ -311,18 +311,23 @@ class Filter:
         block, column = self._space.block, self.format.column
         runs = None
         if self._literal and not self._space.crowded:
-            runs = block.hits(
+            runs = block.find_literal_records(
                 start,
                 stop,
                 column,
                 self._literal,
-                counts=lambda begin, hit: self._counts(begin, stop, hit),
+                counts=lambda begin, hit: self._is_record_match(begin, stop, hit),
                 record_end=lambda begin: self._record_end(begin, stop),
             )
             taken = len(runs or ())
         if runs is None:
-            found = block.records(
-                start, stop, column, self._literals, starts=self._start, counts=lambda begin: self._counts(begin, stop)
+            found = block.find_record_runs(
+                start,
+                stop,
+                column,
+                self._literals,
+                starts=self._start,
+                counts=lambda begin: self._is_record_match(begin, stop),
             )
             if found is None:
                 return False
@@ -332,7 +337,7 @@ class Filter:
             self.emit(memoryview(b"".join([self._buffer[begin:end] for begin, end in runs])))
         return True
 
-    def _counts(self, begin: int, stop: int, place: int = -1) -> bool:
+    def _is_record_match(self, begin: int, stop: int, place: int = -1) -> bool:
         """Whether the record that starts at ``begin`` counts. place: where its tag must be."""
         found = match_header(self.format, self._buffer, begin, stop)
         hit = found.start("tag") if found is not None else -1
@@ -341,14 +346,14 @@ class Filter:
         close = self._buffer.find(b"]", hit, stop) + 1
         look = bytes(self._buffer[begin:hit]).translate(ZEROS) + b"\n" + self._buffer[hit:close]
         counts = self._alike.get(look)
-        return self._look(look, begin, hit, stop) if counts is None else counts
+        return self._judge_header(look, begin, hit, stop) if counts is None else counts
 
-    def _seek(self, literal: bytes, start: int, stop: int) -> int:
+    def _find_next_literal(self, literal: bytes, start: int, stop: int) -> int:
         """The next hit of several literals."""
         assert self._next_hit is not None
         return self._next_hit(self._buffer, start, stop)
 
-    def _look(self, look: bytes, begin: int, hit: int, stop: int) -> bool:
+    def _judge_header(self, look: bytes, begin: int, hit: int, stop: int) -> bool:
         """Whether the tag at ``hit`` is that of a record that starts at ``begin`` and counts."""
         found = match_header(self.format, self._buffer, begin, stop)
         counts = (
@@ -400,10 +405,10 @@ class Filter:
         return at or stop
 
 
-def whole(buffer: Buffer, matcher: Matcher) -> bytes:
+def filter_bytes(buffer: Buffer, matcher: Matcher) -> bytes:
     """Filter bytes that are in memory; for small inputs and tests."""
     import io
 
     kept: list[bytes] = []
-    Filter(matcher, lambda view: kept.append(bytes(view))).run(io.BytesIO(buffer))
+    Filter(matcher, lambda view: kept.append(bytes(view))).filter_stream(io.BytesIO(buffer))
     return b"".join(kept)

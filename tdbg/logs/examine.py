@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.events import Injection, Observation
-from tdbg.core.files import read_tables
+from tdbg.core.files import iter_json_lines
 from tdbg.core.flags import DIAGNOSTICS, FLAGS, covers, owner
 from tdbg.core.rundir import RunDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.logs.guards.program_files import files_below, maps_below
 from tdbg.logs.log_header import RECORDS
 
@@ -41,7 +41,7 @@ class Tally:
         self.while_off: Counter[str] = Counter()
         self.strange: Counter[str] = Counter()  # tags no flag owns
 
-    def add(self, record: dict[str, Any]) -> None:
+    def count_record(self, record: dict[str, Any]) -> None:
         """Count one record."""
         flags = [str(flag) for flag in record.get("flags", [])]
         found = TAG.match(str(record.get("message", "")))
@@ -59,18 +59,18 @@ class Tally:
             self.strange[found[1]] += 1
 
 
-def records(run: RunDir) -> Iterator[dict[str, Any]]:
+def iter_log_records(run: RunDir) -> Iterator[dict[str, Any]]:
     """The log records of every rank; torn lines are passed over."""
     for path in sorted(run.path.glob(f"rank*/**/{RECORDS}*")):
-        yield from read_tables(path)
+        yield from iter_json_lines(path)
 
 
-def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:
+def collect_checks(run: RunDir, roots: Sequence[Path]) -> list[Check]:
     """Every check of a run. roots: where the program's source is; without it nothing is said of what code reads."""
-    wanted = run.info().get("settings", {}).get("flags", {})
+    wanted = run.read_info().get("settings", {}).get("flags", {})
     injected: list[Injection] = []
     observed: Counter[str] = Counter()  # by flag: what probes saw
-    for event in (event for process in run.processes() for event in process.events()):
+    for event in (event for process in run.list_processes() for event in process.iter_events()):
         if isinstance(event, Injection):
             injected.append(event)
         elif isinstance(event, Observation):
@@ -79,17 +79,17 @@ def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:
     left_on = sorted({event.flag for event in injected if _is_left_on(event)})
     on = [*asked_for, *left_on]
     tally = Tally(on)
-    for record in records(run):
-        tally.add(record)
-    asked = _asked(roots)
+    for record in iter_log_records(run):
+        tally.count_record(record)
+    asked = _collect_asked_flags(roots)
     checks = [check for flag in dict.fromkeys(on) for check in _of_flag(flag, tally, injected, observed, asked)]
     for flag, count in tally.while_off.most_common():
-        text = f"{counted(count, 'record')} while the flag was off"
+        text = f"{format_count(count, 'record')} while the flag was off"
         checks.append(
             Check(flag, "printed while off", text, "note", "put their call behind the flag, or lower its level")
         )
     for mark, count in tally.strange.most_common(MAX_TAGS):
-        checks.append(Check(mark, "no flag's prefix", f"{counted(count, 'record')} begin with it", "note"))
+        checks.append(Check(mark, "no flag's prefix", f"{format_count(count, 'record')} begin with it", "note"))
     if not tally.total:
         checks.append(
             Check("records", "no records", "no rank wrote log records", "note", "only processes that step do")
@@ -102,7 +102,7 @@ def _is_left_on(event: Injection) -> bool:
     return event.status in ("already", "own") and event.where.partition(" ")[0] != "env"
 
 
-def _asked(roots: Sequence[Path]) -> set[str] | None:
+def _collect_asked_flags(roots: Sequence[Path]) -> set[str] | None:
     """Every flag the source asks for; None where there is no source."""
     there = [root for root in roots if root.exists() and next(files_below(root), None)]
     if not there:
@@ -144,11 +144,11 @@ def _of_flag(
         yield Check(flag, "silent", text, "problem", "was its code reached? an if around it may not hold")
     for (name, logger, level), dropped in tally.suppressed.items():
         if name == flag:
-            text = f"{dropped:,} of {counted(count, 'record', 'is')} in tdbg's files alone: {logger} drops {level}"
+            text = f"{dropped:,} of {format_count(count, 'record', 'is')} in tdbg's files alone: {logger} drops {level}"
             yield Check(flag, "suppressed by a level", text, "note", f"lower the level of the logger {logger}")
     if called and not count:
         yield Check(flag, "ok", f"the program calls {DIAGNOSTICS}", "ok")
     elif observed[flag] and not works and not count:
-        yield Check(flag, "ok", f"{counted(observed[flag], 'observation')} of torch's own losses", "ok")
+        yield Check(flag, "ok", f"{format_count(observed[flag], 'observation')} of torch's own losses", "ok")
     if count and not any(name == flag for name, _, _ in tally.suppressed):
-        yield Check(flag, "ok", f"{counted(count, 'record')}", "ok")
+        yield Check(flag, "ok", f"{format_count(count, 'record')}", "ok")

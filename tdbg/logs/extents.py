@@ -11,7 +11,7 @@ from typing import Any
 
 from tdbg.logs.formats import FORMATS, PREFIX, Format
 from tdbg.logs.guards.shapes import Shape
-from tdbg.logs.spelling import LINE_END, Spelling, alternation
+from tdbg.logs.spelling import LINE_END, Spelling, build_alternation
 
 LONGEST_LINES = 200  # of a message that is followed
 WEAK = {"lines", "tagged"}  # a line that begins like theirs may as well be the next one of a message
@@ -27,7 +27,7 @@ class _Message:
     def __init__(self, text: Spelling) -> None:
         lines = _told_lines(text)
         self.first = re.compile(Spelling(lines[0]).pattern) if lines[0] != ("", "") else None
-        self.lines = [re.compile(alternation([line])) for line in lines]
+        self.lines = [re.compile(build_alternation([line])) for line in lines]
         self.has_gap = [line[-1] == "" and len(line) > 1 for line in lines]
         self.is_gap = [not any(line) and len(line) > 1 for line in lines]
 
@@ -56,34 +56,34 @@ class MessageStarts:
         self._messages = [message for message in map(_Message, long) if message.first is not None]
         self._first = re.compile(b"|".join(b"(?:" + one.first.pattern + b")" for one in self._messages if one.first) or rb"(?!)")  # fmt: skip
         later = [line for text in long for line in text.lines[1:] if any(line)]
-        self._later = re.compile(alternation(later) or rb"(?!)")
+        self._later = re.compile(build_alternation(later) or rb"(?!)")
         self._open = any(any(message.is_gap) or any(message.has_gap[:-1]) for message in self._messages)
         starts = [first for text in known if text.is_sure and any(first := _told_lines(text)[0])]
         bare = [first for text in known if text.printed and text.is_sure and any(first := _told_lines(text)[0])]
         marks = [(tag, "") for tag in tags]
-        self._begins = re.compile(alternation([*starts, *marks]) or rb"(?!)")
-        self._bare = re.compile(alternation([*bare, *marks]) or rb"(?!)")
+        self._begins = re.compile(build_alternation([*starts, *marks]) or rb"(?!)")
+        self._bare = re.compile(build_alternation([*bare, *marks]) or rb"(?!)")
 
     def match(self, buffer: Buffer, at: int = 0, stop: int | None = None) -> Any:
         """Something that is true if a record begins at ``at``."""
         stop = len(buffer) if stop is None else stop
         found = self._base(buffer, at, stop)
         if at == 0 or (found and self._has_header(buffer, at, stop)):
-            return found or (at == 0 and self._bare.fullmatch(_line(buffer, at, stop)))
+            return found or (at == 0 and self._bare.fullmatch(_extract_line(buffer, at, stop)))
         if buffer[at : at + 1] in (b" ", b"\t", b"\n", b"\r", b""):
             return None
-        line = _line(buffer, at, stop)
+        line = _extract_line(buffer, at, stop)
         found = found or self._bare.fullmatch(line)
         if not found or not self._messages:
             return found
         if not self._open and not self._later.fullmatch(line):
             return found
-        return None if self._continues(buffer, at, line) else found
+        return None if self._is_continuation(buffer, at, line) else found
 
     def _has_header(self, buffer: Buffer, at: int, stop: int) -> bool:
         return any(match(buffer, at, stop) for match in self._headers)
 
-    def _continues(self, buffer: Buffer, at: int, line: bytes) -> bool:
+    def _is_continuation(self, buffer: Buffer, at: int, line: bytes) -> bool:
         """True if the line belongs to a message that begins before it."""
         lines = [line]
         begins = [self._is_begin(line)]
@@ -91,7 +91,7 @@ class MessageStarts:
             if at == 0:
                 return False
             end, at = at - 1, buffer.rfind(b"\n", 0, at - 1) + 1
-            head = _line(buffer, at, end)
+            head = _extract_line(buffer, at, end)
             is_header = self._has_header(buffer, at, end)
             if self._first.search(head) and self._goes_on(head, lines[::-1], begins[::-1]):
                 return True
@@ -121,7 +121,7 @@ def _told_lines(text: Spelling) -> list[Shape]:
     return lines[first:]
 
 
-def _line(buffer: Buffer, at: int, stop: int) -> bytes:
+def _extract_line(buffer: Buffer, at: int, stop: int) -> bytes:
     """A line without its end, and without what a launcher puts before it."""
     end = buffer.find(b"\n", at, stop)
     line = bytes(buffer[at : stop if end < 0 else end]).rstrip(b"\r")

@@ -61,7 +61,7 @@ def query_of(args: FilterArgs) -> "Query":
     import re
 
     from tdbg.core.ranges import parse_ranges
-    from tdbg.logs.query import Query, family
+    from tdbg.logs.query import Query, resolve_tag_family
 
     try:
         pattern = re.compile(os.fsencode(args.regex), re.MULTILINE) if args.regex else None
@@ -69,14 +69,14 @@ def query_of(args: FilterArgs) -> "Query":
         what = f"--regex {args.regex!r}: {error}"
         raise TdbgError(what, "it is a Python regular expression, matched on bytes") from None
     query = Query(
-        families=() if args.map else tuple(map(family, _flags(args.flag))),
-        excluded=() if args.map else tuple(map(family, _flags(args.exclude_flag))),
+        families=() if args.map else tuple(map(resolve_tag_family, _expand_flags(args.flag))),
+        excluded=() if args.map else tuple(map(resolve_tag_family, _expand_flags(args.exclude_flag))),
         prefixes=tuple(os.fsencode(f"[{word.strip('[]')}") for word in args.prefix),
         level=level_number(args.level),
         ranks=tuple(parse_ranges("ranks", "" if args.ranks == "all" else args.ranks, "-")),
         steps=tuple(parse_ranges("steps", args.steps, ":")),
-        since=_time("--since", args.since),
-        until=_time("--until", args.until),
+        since=_parse_time("--since", args.since),
+        until=_parse_time("--until", args.until),
         pattern=pattern,
         invert=args.invert,
     )
@@ -85,20 +85,20 @@ def query_of(args: FilterArgs) -> "Query":
 
 def _with_map(query: "Query", args: FilterArgs) -> "Query":
     """The query with what a map says of the flags; flags that only the map knows are flags as well."""
-    from tdbg.logs.query import family
-    from tdbg.logs.tagmap import Spoken, load
+    from tdbg.logs.query import resolve_tag_family
+    from tdbg.logs.tagmap import Spoken, load_map
 
-    found = load(args.map)
-    wanted, excluded = (list(_flags(words, found.entries)) for words in (args.flag, args.exclude_flag))
+    found = load_map(args.map)
+    wanted, excluded = (list(_expand_flags(words, found.entries)) for words in (args.flag, args.exclude_flag))
     return query._replace(
-        families=tuple(map(family, wanted)),
-        excluded=tuple(map(family, excluded)),
+        families=tuple(map(resolve_tag_family, wanted)),
+        excluded=tuple(map(resolve_tag_family, excluded)),
         spelled=Spoken(found, wanted) if wanted else None,
         spelled_out=Spoken(found, excluded) if excluded else None,
     )
 
 
-def _flags(words: "Sequence[str]", known: "Iterable[str]" = ()) -> "Iterator[str]":
+def _expand_flags(words: "Sequence[str]", known: "Iterable[str]" = ()) -> "Iterator[str]":
     if words:
         from tdbg.core.flags import expand
 
@@ -106,17 +106,17 @@ def _flags(words: "Sequence[str]", known: "Iterable[str]" = ()) -> "Iterator[str
             yield from expand(word, known)
 
 
-def _time(name: str, text: str) -> bytes:
+def _parse_time(name: str, text: str) -> bytes:
     """A time as logs have it when they are compared; TdbgError for what is none."""
     import re
 
-    from tdbg.logs.formats import sortable
+    from tdbg.logs.formats import normalize_time
 
     month, day = r"(?:0[1-9]|1[0-2])", r"(?:0[1-9]|[12]\d|3[01])"
     hour, minute, second = r"(?:[01]\d|2[0-3])", r"[0-5]\d", r"(?:[0-5]\d|60)(?:\.\d+)?"
     clock = rf"{hour}(?::{minute}(?::{second})?)?"
     date = rf"\d{{4}}(?:-{month}(?:-{day}(?:T{clock}(?:Z|[+-]\d\d:?\d\d)?)?)?)?"
-    found = sortable(text.strip().encode("utf-8", "replace"))
+    found = normalize_time(text.strip().encode("utf-8", "replace"))
     known = rf"{date}|{hour}:{minute}(?::{second})?|{month}{day}T{clock}|{month}-{day}T{clock}|\d{{9,}}(?:\.\d+)?"
     if text and not re.fullmatch(known, found.decode("utf-8", "replace")):
         raise TdbgError(
@@ -138,7 +138,7 @@ def level_number(word: str) -> int:
     return found
 
 
-def check(args: FilterArgs) -> None:
+def validate_args(args: FilterArgs) -> None:
     """TdbgError for options that do not go together, or words that are none of a few."""
     _one_of("--type", args.kind, ("debug", "info", "both"))
     _one_of("--format", args.format, (TEXT, JSONL))

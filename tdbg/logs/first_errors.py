@@ -67,14 +67,14 @@ def is_error(record: Record) -> bool:
     """True for a record of level ERROR and above, a traceback, or a known failure in what has no level."""
     if record.level:
         return record.level >= ERROR or TRACEBACK in record.data
-    return TRACEBACK in record.data or _signature(record) is not None
+    return TRACEBACK in record.data or _find_signature(record) is not None
 
 
-def _signature(record: Record) -> Signature | None:
+def _find_signature(record: Record) -> Signature | None:
     return next((found for found in SIGNATURES if found.pattern.search(record.data)), None)
 
 
-def clusters(records: Iterable[Record]) -> list[Cluster]:
+def cluster_first_errors(records: Iterable[Record]) -> list[Cluster]:
     """The first error of each rank, by sort; causes first, then in the order of time."""
     first: dict[int | None, Record] = {}
     for record in records:
@@ -99,7 +99,7 @@ def _tells_of(line: Record, traceback: Record) -> bool:
 
 def _sort_of(record: Record) -> tuple[str, bool]:
     """What it is, and whether it follows from something else."""
-    signature = _signature(record)
+    signature = _find_signature(record)
     if signature is not None:
         return signature.name, signature.consequence
     lines = LAST_LINE.findall(record.text)

@@ -78,35 +78,35 @@ class _Expression:
         return self.compiled
 
 
-def expression(pattern: bytes, flags: int = 0) -> re.Pattern[bytes]:
+def compile_lazily(pattern: bytes, flags: int = 0) -> re.Pattern[bytes]:
     """An attribute of a class that is a compiled expression; see `_Expression`."""
     return cast(re.Pattern[bytes], _Expression(pattern, flags))
 
 
-def number(digits: bytes) -> int | None:
+def parse_number(digits: bytes) -> int | None:
     """A rank or a step; None for one that no computer counts to."""
     return int(digits) if len(digits) <= 18 else None
 
 
 def _except_own(found: _Expression | re.Pattern[bytes]) -> re.Pattern[bytes]:
     """The header of a format, which a line with tdbg's own is none of."""
-    return expression(b"(?!" + PREFIX + OWN + b")(?:" + _bare(found) + b")", found.flags)
+    return compile_lazily(b"(?!" + PREFIX + OWN + b")(?:" + _strip_inline_flags(found) + b")", found.flags)
 
 
 def _or_own(found: _Expression | re.Pattern[bytes]) -> re.Pattern[bytes]:
     """Where a record of a format starts, or one of tdbg's."""
-    start = _bare(found)
+    start = _strip_inline_flags(found)
     if b"(?P<" in start:
-        start = unnamed(start)
-    return expression(b"(?:" + start + b"|" + PREFIX + OWN + b")", found.flags)
+        start = strip_group_names(start)
+    return compile_lazily(b"(?:" + start + b"|" + PREFIX + OWN + b")", found.flags)
 
 
-def unnamed(pattern: bytes) -> bytes:
+def strip_group_names(pattern: bytes) -> bytes:
     """An expression without the names of its groups, so that it can stand in another one."""
     return re.sub(rb"\(\?P<\w+>", b"(?:", pattern)
 
 
-def _bare(found: _Expression | re.Pattern[bytes]) -> bytes:
+def _strip_inline_flags(found: _Expression | re.Pattern[bytes]) -> bytes:
     """An expression without the flags that may only stand at its beginning; tdbg's own have none."""
     if isinstance(found, _Expression):
         return found.pattern
@@ -129,7 +129,7 @@ class Format:
         surely is a header, and any line that begins like ``20??-`` the first of a record.
     """
 
-    _step_in_text = expression(STEP, re.IGNORECASE)
+    _step_in_text = compile_lazily(STEP, re.IGNORECASE)
     name: ClassVar[str] = ""
     header: ClassVar[re.Pattern[bytes]]
     start: ClassVar[re.Pattern[bytes]]
@@ -152,7 +152,7 @@ class Format:
     @classmethod
     def record(cls, header: bytes) -> bytes:
         """The expression of a whole record that begins with this: up to the next one's start, or the end."""
-        return header + rb"[^\n]*+(?>(?:\n(?!" + unnamed(cls.start.pattern) + rb"|\Z)[^\n]*+)*)\n?+"
+        return header + rb"[^\n]*+(?>(?:\n(?!" + strip_group_names(cls.start.pattern) + rb"|\Z)[^\n]*+)*)\n?+"
 
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
@@ -165,21 +165,21 @@ class Format:
         """The rank that a record itself names: the launcher's prefix, else the header, else the prefix's local rank."""
         prefix = LAUNCHED.match(found.string, found.start())
         if prefix is not None and prefix["local"] is None:
-            return number(prefix[1] or prefix[3])
+            return parse_number(prefix[1] or prefix[3])
         named = found["rank"] if "rank" in cls.header.groupindex else None
         if not named and (own := RANKED.match(found.string, found.start())) is not None:
             named = own[1]
-        return number(named) if named else number(prefix["local"]) if prefix is not None else None
+        return parse_number(named) if named else parse_number(prefix["local"]) if prefix is not None else None
 
     @classmethod
     def step(cls, found: "re.Match[bytes]") -> int | None:
         """The step that the header names, else the first line's text: ``step 12``, ``iteration: 12/100``."""
         named = found["step"] if "step" in cls.header.groupindex else None
         if named:
-            return number(named)
+            return parse_number(named)
         end = found.string.find(b"\n", found.end(), found.endpos)
         said = cls._step_in_text.search(found.string, found.end(), found.endpos if end < 0 else end)
-        return number(said[1]) if said else None
+        return parse_number(said[1]) if said else None
 
     @classmethod
     def tags(cls, found: "re.Match[bytes]") -> tuple[bytes, ...]:
@@ -213,8 +213,8 @@ class Tdbg(Format):
         PREFIX
         + rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}) (?P<level>[DSIWEC]) r(?P<rank>\d{4,}+) s(?P<step>\d{8,}+) "
     )
-    header = expression(lead + rb"(?P<tag>\[[^\]\n]*\])?")
-    start = expression(PREFIX + rb"\S")  # whatever is not indented
+    header = compile_lazily(lead + rb"(?P<tag>\[[^\]\n]*\])?")
+    start = compile_lazily(PREFIX + rb"\S")  # whatever is not indented
     column = 45
     levels = LETTERS
     _knows_own = True
@@ -230,7 +230,7 @@ class Json(Format):
 
     name = "json"
     needs = b'{"'
-    header = expression(
+    header = compile_lazily(
         PREFIX + rb'\{(?=[^\n]*"(?:message|msg|text|event)")'
         rb'(?=(?:[^\n]*?"(?:time|timestamp|asctime|t|ts)": ?"?(?P<time>[^",}]+))?)'
         rb'(?=(?:[^\n]*?"(?:level|levelname|severity)": ?"(?P<level>[A-Za-z]+)")?)'
@@ -239,7 +239,7 @@ class Json(Format):
         rb'(?=(?:[^\n]*?"flags": ?\[(?P<flags>[^\]\n]+)\])?)'
         rb'(?=(?:[^\n]*?"(?:message|msg|text|event)": ?"(?P<tag>' + TAG + rb"))?)"
     )
-    start = expression(PREFIX + rb"\{")
+    start = compile_lazily(PREFIX + rb"\{")
 
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
@@ -280,8 +280,8 @@ class Stamped(Format):
         + BEHIND.replace(b"?P<rank>", b"")
         + GAP
     )
-    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
-    start = expression(PREFIX + rb"[\[(]?" + STAMP)
+    header = compile_lazily(lead + rb"(?P<tag>" + TAG + rb")?")
+    start = compile_lazily(PREFIX + rb"[\[(]?" + STAMP)
     sure_start = _knows_own = True
 
 
@@ -294,8 +294,8 @@ class Glog(Format):
         PREFIX + rb"\[?(?P<level>[IWEFVD])(?P<time>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?)"
         rb"(?>(?:[^\]\n]{0,160}+\])?)" + GAP
     )
-    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
-    start = expression(PREFIX + rb"\[?[IWEFVD]\d{4} \d\d:\d\d:\d\d")
+    header = compile_lazily(lead + rb"(?P<tag>" + TAG + rb")?")
+    start = compile_lazily(PREFIX + rb"\[?[IWEFVD]\d{4} \d\d:\d\d:\d\d")
     levels: ClassVar[dict[bytes, int]] = {b"V": 10, b"D": 10, b"I": 20, b"W": 30, b"E": 40, b"F": 50}
 
 
@@ -305,7 +305,7 @@ class Transformers(Format):
 
     name = "transformers"
     lead = PREFIX + rb"\[(?P<level>" + LEVEL + rb")\|[^\]\n]{1,160}+\] (?P<time>" + STAMP + rb") >> "
-    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
+    header = compile_lazily(lead + rb"(?P<tag>" + TAG + rb")?")
 
 
 @FORMATS.add
@@ -322,7 +322,7 @@ class Detectron(Format):
         + rb"\[(?P<time>\d\d/\d\d \d\d:\d\d:\d\d) [^\]\n]{1,120}+\]:"
         + GAP
     )
-    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
+    header = compile_lazily(lead + rb"(?P<tag>" + TAG + rb")?")
 
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
@@ -338,7 +338,7 @@ class Nccl(Format):
     """NCCL's: ``node1:1234:1301 [0] NCCL INFO ...``. The number is a device; a rank is not named."""
 
     name = "nccl"
-    header = expression(
+    header = compile_lazily(
         PREFIX
         + rb"(?:\[(?P<time>"
         + STAMP
@@ -352,7 +352,7 @@ class Tagged(Format):
 
     name = "tagged"
     lead = PREFIX
-    header = expression(lead + rb"(?P<tag>" + TAG + rb")")
+    header = compile_lazily(lead + rb"(?P<tag>" + TAG + rb")")
 
 
 @FORMATS.add
@@ -362,8 +362,8 @@ class Leveled(Format):
     name = "leveled"
     lead = PREFIX + rb"\[?(?P<level>" + LEVEL + rb")(?!\w)\]?:?(?>(?:(?<=:)[\w.]++:)?)"
     lead += rb"(?>(?: (?P<time>\d\d-\d\d \d\d:\d\d:\d\d))?)" + BEHIND + GAP
-    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
-    start = expression(PREFIX + rb"\[?" + LEVEL + rb"(?!\w)")
+    header = compile_lazily(lead + rb"(?P<tag>" + TAG + rb")?")
+    start = compile_lazily(PREFIX + rb"\[?" + LEVEL + rb"(?!\w)")
 
 
 @FORMATS.add
@@ -378,7 +378,7 @@ class Lines(Format):
         PREFIX + rb"(?=\S)(?!Traceback \(most|During handling of the above|The above exception was"
         rb"|[\w.]+(?:Error|Exception|Interrupt|Exit)(?::|\s*$)|[)\]}]+[,;]?\s*$)"
     )
-    header = expression(lead + rb"(?P<tag>" + TAG + rb")?", re.MULTILINE)
+    header = compile_lazily(lead + rb"(?P<tag>" + TAG + rb")?", re.MULTILINE)
 
 
 def match_header(
@@ -394,14 +394,14 @@ def format_of(found: "re.Match[bytes]", form: type[Format]) -> type[Format]:
     return Tdbg if found.re is vars(Tdbg)["header"].compiled else form  # not compiled for it
 
 
-def sortable(time: bytes) -> bytes:
+def normalize_time(time: bytes) -> bytes:
     """A log's time as text that sorts among others of its kind: ``T`` between date and time, a point, the year first."""
     if time[2:3] == time[5:6] == b"/":
         time = time[6:10] + b"-" + time[:5] + time[10:]
     return time.replace(b" ", b"T", 1).replace(b",", b".").replace(b"/", b"-")
 
 
-def sniff(sample: bytes) -> type[Format]:
+def detect_format(sample: bytes) -> type[Format]:
     """The format of a log, from its beginning: the first of the list that enough lines fit.
 
     Lines of tdbg's own are known in any log. So where they stand among others it is the format of the others that counts.
@@ -415,7 +415,7 @@ def sniff(sample: bytes) -> type[Format]:
         others = [line for line in told if not _is_own(line)]
     rest: type[Format] = Tdbg if len(told) - len(others) >= ENOUGH * max(len(told), 1) else Lines
     for candidate in FORMATS if others else ():
-        if candidate not in (Tdbg, Lines) and candidate.needs in sample and _fits(candidate, others):
+        if candidate not in (Tdbg, Lines) and candidate.needs in sample and _has_enough_headers(candidate, others):
             return candidate
     return rest
 
@@ -426,7 +426,7 @@ def _is_own(line: bytes) -> bool:
     return (line[10:11] == b"T" and line[at : at + 1] == b"[") or Tdbg.header.match(line) is not None
 
 
-def _fits(candidate: type[Format], lines: Sequence[bytes]) -> bool:
+def _has_enough_headers(candidate: type[Format], lines: Sequence[bytes]) -> bool:
     """True if enough of these lines are headers."""
     match, hits = (candidate.start if candidate.sure_start else candidate.header).match, 0
     for line in lines:

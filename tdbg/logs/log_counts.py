@@ -11,7 +11,7 @@ STATS_COLUMNS = ("tag", "flag", "rank", "level", "records", "bytes")
 PREFIX_COLUMNS = ("tag", "flag", "records", "bytes")
 
 
-def stats(records: Iterable[Record]) -> list[tuple[object, ...]]:
+def count_records(records: Iterable[Record]) -> list[tuple[object, ...]]:
     """Rows of `STATS_COLUMNS`, the most bytes first."""
     count: Counter[tuple[bytes, int | None, int]] = Counter()
     size: Counter[tuple[bytes, int | None, int]] = Counter()
@@ -20,12 +20,19 @@ def stats(records: Iterable[Record]) -> list[tuple[object, ...]]:
         count[key] += 1
         size[key] += len(record.data)
     return [
-        (_text(tag) or None, flags.owner(_text(tag)), rank, level_name(level), count[tag, rank, level], bytes_)
+        (
+            _decode_tag(tag) or None,
+            flags.owner(_decode_tag(tag)),
+            rank,
+            level_name(level),
+            count[tag, rank, level],
+            bytes_,
+        )
         for (tag, rank, level), bytes_ in size.most_common()
     ]
 
 
-def prefixes(records: Iterable[Record]) -> list[tuple[object, ...]]:
+def count_prefixes(records: Iterable[Record]) -> list[tuple[object, ...]]:
     """Rows of `PREFIX_COLUMNS`, by tag; tags that no flag owns have none."""
     count: Counter[bytes] = Counter()
     size: Counter[bytes] = Counter()
@@ -33,7 +40,7 @@ def prefixes(records: Iterable[Record]) -> list[tuple[object, ...]]:
         if record.tag:
             count[record.tag] += 1
             size[record.tag] += len(record.data)
-    return [(_text(tag), flags.owner(_text(tag)), count[tag], size[tag]) for tag in sorted(count)]
+    return [(_decode_tag(tag), flags.owner(_decode_tag(tag)), count[tag], size[tag]) for tag in sorted(count)]
 
 
 def level_name(level: int) -> str | None:
@@ -41,5 +48,5 @@ def level_name(level: int) -> str | None:
     return NAMES.get(level, str(level)) if level else None
 
 
-def _text(tag: bytes) -> str:
+def _decode_tag(tag: bytes) -> str:
     return tag.decode("utf-8", "replace")

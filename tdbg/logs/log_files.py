@@ -50,18 +50,18 @@ class Source(NamedTuple):
         """True if it can be read in units side by side."""
         return not (self.pipe or self.packed or self.tangled)
 
-    def open(self) -> Any:
+    def open_stream(self) -> Any:
         """The bytes, from the beginning; TdbgError where they cannot be read."""
         if self.pipe:
-            return _pipe(self.path)
-        raw = self._raw()
+            return _open_pipe(self.path)
+        raw = self._open_raw()
         if self.packed == "gz":
             return _Unzip(raw)
         if self.packed == "zst":
             return _Unzstd(raw, self.path)
         return raw
 
-    def _raw(self) -> IO[bytes]:
+    def _open_raw(self) -> IO[bytes]:
         """The file that was found, even if rotation gave it another name since."""
         try:
             raw = run_files.open_read(self.path, buffering=0)
@@ -125,7 +125,7 @@ class _PackedPipe:
 _pipes: dict[object, _Pipe | _PackedPipe] = {}  # those that were opened: a second opening would find the rest alone
 
 
-def _pipe(path: str) -> _Pipe | _PackedPipe:
+def _open_pipe(path: str) -> _Pipe | _PackedPipe:
     """Stdin or a named pipe (``<(zcat x.gz)``), unpacked if it is packed."""
     key = sys.stdin if path == STDIN else path
     if key is None:
@@ -270,29 +270,29 @@ def _ends_whole(raw: IO[bytes]) -> bool:
     """True if the last frame of a zstd file is complete: from block to block (RFC 8878, 3.1.1), unpacking nothing."""
     size, at = os.fstat(raw.fileno()).st_size, 0
 
-    def number(width: int) -> int:
+    def read_number(width: int) -> int:
         nonlocal at
         found = os.pread(raw.fileno(), width, at)
         at += width
         return int.from_bytes(found, "little")
 
     while at < size:
-        if 0x184D2A50 <= number(4) <= 0x184D2A5F:  # a frame to skip
-            at += number(4)
+        if 0x184D2A50 <= read_number(4) <= 0x184D2A5F:  # a frame to skip
+            at += read_number(4)
             continue
-        kind = number(1)
+        kind = read_number(1)
         single = kind >> 5 & 1
         at += (1 - single) + (0, 1, 2, 4)[kind & 3] + (single, 2, 4, 8)[kind >> 6]
         last = 0
         while not last and at < size:
-            block = number(3)
+            block = read_number(3)
             last = block & 1
             at += 1 if block >> 1 & 3 == 1 else block >> 3
         at += 4 * (kind >> 2 & 1) + (1 - last)  # its checksum; one byte too many if there was no last block
     return at == size
 
 
-def find(paths: Sequence[str], kind: str = "debug") -> list[Source]:
+def find_sources(paths: Sequence[str], kind: str = "debug") -> list[Source]:
     """The files these paths mean, in the order they are to be read: by log, oldest part first.
 
     kind: debug, info or both: which of tdbg's two logs of a rank; what a folder has only one of is read in any case.
@@ -303,13 +303,13 @@ def find(paths: Sequence[str], kind: str = "debug") -> list[Source]:
         if path == STDIN:
             found[STDIN] = Source(STDIN, pipe=True)
             continue
-        for file in _files(path, kind):
+        for file in _list_files(path, kind):
             if file not in found:
-                found[file] = _source(file)
+                found[file] = _build_source(file)
     return list(found.values())
 
 
-def _files(path: str, kind: str) -> list[str]:
+def _list_files(path: str, kind: str) -> list[str]:
     if os.path.isdir(path):
         files = _in_folder(path, kind)
         if not files:
@@ -319,13 +319,13 @@ def _files(path: str, kind: str) -> list[str]:
         return files
     if os.path.lexists(path):
         return [path]
-    matched = _globbed(path)
+    matched = _expand_glob(path)
     if not matched:
         raise TdbgError(f"there is no {path}", "name a log file, a folder, a run directory, or - for stdin")
     return [file for name in matched for file in ([name] if os.path.isfile(name) else _in_folder(name, kind))]
 
 
-def _globbed(path: str) -> list[str]:
+def _expand_glob(path: str) -> list[str]:
     import glob
 
     return sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else []
@@ -339,18 +339,18 @@ def _in_folder(folder: str, kind: str) -> list[str]:
         found += (os.path.join(where, name) for name in files if PARTS.fullmatch(name))
         if RUN_FILE in files:
             runs.append(where)
-            run_files.protect(where)
-    names = [name for name in found if run_files.is_regular(name)]
+            run_files.protect_folder(where)
+    names = [name for name in found if run_files.is_regular_file(name)]
     others = [name for name in names if not name.endswith(".json") and not _is_below(name, runs)]
     if others:
-        return sorted(others, key=_order)
+        return sorted(others, key=_build_sort_key)
     own = [name for name in names if _own_kind(name) or is_records(name)]  # events and the rest are no text for people
     kinds = {_own_kind(name) for name in own} - {""}
     if own and kind == "info" and not kinds:
         raise TdbgError(f"{folder} has no info log", "leave out --type info: there may be other records")
     wanted = set(OWN_KINDS) if kind == "both" else {kind} if kind in kinds else kinds
     names = [name for name in own if _own_kind(name) in wanted or (is_records(name) and kind != "info")]
-    return sorted(names, key=_order)
+    return sorted(names, key=_build_sort_key)
 
 
 def _is_in_run(folder: str) -> bool:
@@ -373,22 +373,22 @@ def _own_kind(name: str) -> str:
     return next((kind for kind, start in OWN_KINDS.items() if base.startswith(start)), "")
 
 
-def _order(name: str) -> tuple[Any, ...]:
+def _build_sort_key(name: str) -> tuple[Any, ...]:
     """By folder and log, numbers as numbers; of one log the highest part is the oldest, the live file the newest."""
     folder, base = os.path.split(name)
     found = PARTS.fullmatch(base)
     if found is None:
-        return (_natural(folder), _natural(base), 0, 0, "")
+        return (_build_natural_key(folder), _build_natural_key(base), 0, 0, "")
     part = int(found["part"]) if found["part"] else 0
     live = 0 if found["part"] or found["date"] else 1
-    return (_natural(folder), _natural(found["base"]), live, -part, found["date"] or "")
+    return (_build_natural_key(folder), _build_natural_key(found["base"]), live, -part, found["date"] or "")
 
 
-def _natural(text: str) -> list[tuple[int, int, str]]:
+def _build_natural_key(text: str) -> list[tuple[int, int, str]]:
     return [(0, int(word), "") if word.isdigit() else (1, 0, word) for word in re.split(r"(\d+)", text) if word]
 
 
-def _source(path: str) -> Source:
+def _build_source(path: str) -> Source:
     packed = path.rpartition(".")[2]
     packed = packed if packed in ("gz", "zst") else ""
     try:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tdbg.core.errors import TdbgError
-from tdbg.logs.formats import Format, sniff
+from tdbg.logs.formats import Format, detect_format
 from tdbg.logs.log_files import STDIN, Source
 from tdbg.logs.query import Matcher, Query
-from tdbg.logs.records import split
+from tdbg.logs.records import split_records
 
 POLL_S = 0.1
 LOOK_AROUND_S = 1.0  # for new files
@@ -37,22 +37,22 @@ class Tail:
         if source.pipe:
             self._fd = 0 if source.path == STDIN else os.open(source.path, os.O_RDONLY)
         else:
-            self._stream = source.open()
+            self._stream = source.open_stream()
         self._held = b""  # the last record, which may go on
         self._verdict: bool | None = None  # of a record that passes in pieces
         self._last = time.monotonic()
         self._at = 0
         self.ended = False
 
-    def more(self) -> Iterator[bytes]:
+    def iter_new_records(self) -> Iterator[bytes]:
         """The records that fit and have come since."""
-        while data := self._read():
+        while data := self._read_chunk():
             self._last = time.monotonic()
-            yield from self._take(data)
+            yield from self._split_records(data)
         if self._held and (self.ended or time.monotonic() - self._last > SILENCE_S):
-            yield from self._release()
+            yield from self._release_held()
 
-    def _read(self) -> bytes:
+    def _read_chunk(self) -> bytes:
         if self.source.pipe:
             if not select.select([self._fd], [], [], 0)[0]:
                 return b""
@@ -69,21 +69,21 @@ class Tail:
         self._at += len(data)
         return data
 
-    def moved(self) -> bool:
+    def has_moved(self) -> bool:
         """True once the name belongs to another file; what this one still holds is to be read first."""
         if not self.source.seekable:
             return False
         try:
-            there = _inode(self.source)
+            there = _get_inode(self.source)
         except OSError:
             return False  # between two renames
         mine = os.fstat(self._stream.fileno())
         return there != (mine.st_dev, mine.st_ino)
 
-    def rest(self) -> Iterator[bytes]:
+    def iter_held_records(self) -> Iterator[bytes]:
         """What is held, at the end."""
         if self._held:
-            yield from self._release()
+            yield from self._release_held()
 
     def close(self) -> None:
         """Close the file; stdin is not ours to close."""
@@ -92,32 +92,32 @@ class Tail:
         elif self._fd > 0:
             os.close(self._fd)
 
-    def _take(self, data: bytes) -> Iterator[bytes]:
+    def _split_records(self, data: bytes) -> Iterator[bytes]:
         held = self._held + data
         if self._matcher is None:
             if b"\n" not in held and len(held) < LONGEST_BYTES:
                 self._held = held
                 return
-            self._matcher = Matcher(self._query, self._known or sniff(held[:65536] + b"\n"), self.source.rank)
-        *whole, self._held = split(held, self._matcher.format)
+            self._matcher = Matcher(self._query, self._known or detect_format(held[:65536] + b"\n"), self.source.rank)
+        *whole, self._held = split_records(held, self._matcher.format)
         for record in whole:
-            yield from self._judged(record, goes_on=False)
+            yield from self._filter_record(record, goes_on=False)
         if len(self._held) > LONGEST_BYTES:
             cut = self._held.rfind(b"\n") + 1 or len(self._held)
             piece, self._held = self._held[:cut], self._held[cut:]
-            yield from self._judged(piece, goes_on=True)
+            yield from self._filter_record(piece, goes_on=True)
 
-    def _release(self) -> Iterator[bytes]:
+    def _release_held(self) -> Iterator[bytes]:
         """The last record, complete as far as one can see. Half a line waits for its other half."""
         if not self._held.endswith(b"\n") and not self.ended and self.source.seekable:
             return
         held, self._held = self._held, b""
-        yield from self._judged(held, goes_on=True)
+        yield from self._filter_record(held, goes_on=True)
 
-    def _judged(self, data: bytes, *, goes_on: bool) -> Iterator[bytes]:
+    def _filter_record(self, data: bytes, *, goes_on: bool) -> Iterator[bytes]:
         """The record if it fits; what is no header goes on with the one before, and as that was judged."""
         if self._matcher is None:
-            self._matcher = Matcher(self._query, self._known or sniff(data + b"\n"), self.source.rank)
+            self._matcher = Matcher(self._query, self._known or detect_format(data + b"\n"), self.source.rank)
         if self._verdict is None or self._matcher.format.start.match(data):
             self._verdict = self._matcher.possible and self._matcher.accept(data, 0, len(data))
         if self._verdict:
@@ -126,7 +126,7 @@ class Tail:
             self._verdict = None
 
 
-def follow(
+def follow_logs(
     find: Callable[[], list[Source]],
     query: Query,
     known: type[Format] | None,
@@ -138,19 +138,19 @@ def follow(
     find: the files there are now; asked again once a second. Errors: what it raises the first time.
     """
     tails = _Tails(query, known)
-    tails.look(find())
+    tails.refresh_tails(find())
     while True:
         ending = stop()
         if ending or tails.age > LOOK_AROUND_S:
             with contextlib.suppress(TdbgError):  # nothing there in this moment
-                tails.look(find())
-        for tail in tails.living():
-            moved = tail.moved()  # asked before the last read, so that nothing is left behind
-            for data in tail.more():
+                tails.refresh_tails(find())
+        for tail in tails.list_growing_tails():
+            moved = tail.has_moved()  # asked before the last read, so that nothing is left behind
+            for data in tail.iter_new_records():
                 emit(data, tail.source)
             if moved or tail.ended or ending:
                 tail.ended = True
-                for data in tail.rest():
+                for data in tail.iter_held_records():
                     emit(data, tail.source)
         if ending or not tails.going_on():
             tails.close()
@@ -171,7 +171,7 @@ class _Tails:
         """Seconds since the last look around."""
         return time.monotonic() - self._looked
 
-    def living(self) -> list[Tail]:
+    def list_growing_tails(self) -> list[Tail]:
         """Those that may grow."""
         return [tail for tail in self._tails.values() if not tail.ended]
 
@@ -179,13 +179,13 @@ class _Tails:
         """False once there is nothing but ended pipes."""
         return any(not (tail.ended and tail.source.pipe) for tail in self._tails.values())
 
-    def look(self, sources: list[Source]) -> None:
+    def refresh_tails(self, sources: list[Source]) -> None:
         """Open what is new, forget what is gone."""
         self._looked = time.monotonic()
         there = set()
         for source in sources:
             with contextlib.suppress(OSError, TdbgError):  # renamed in this moment: it is found under its new name
-                inode = _inode(source)
+                inode = _get_inode(source)
                 there.add(inode)
                 if inode not in self._tails:
                     self._tails[inode] = Tail(source, self._query, self._known)
@@ -200,7 +200,7 @@ class _Tails:
             tail.close()
 
 
-def _inode(source: Source) -> tuple[int, int]:
+def _get_inode(source: Source) -> tuple[int, int]:
     if source.path == STDIN:
         return -1, 0
     found = os.stat(source.path)

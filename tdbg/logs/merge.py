@@ -14,13 +14,13 @@ def by_time(logs: Sequence[Iterable[Record]], key: Callable[[Record], bytes] = i
     if len(logs) == 1:
         return iter(logs[0])
 
-    def keyed(place: int, log: Iterable[Record]) -> Iterator[tuple[bytes, int, int, Record]]:
+    def iter_keyed(place: int, log: Iterable[Record]) -> Iterator[tuple[bytes, int, int, Record]]:
         latest = b""
         for number, record in enumerate(log):
             latest = max(latest, key(record))
             yield latest, place, number, record
 
-    return (item[3] for item in heapq.merge(*(keyed(place, log) for place, log in enumerate(logs))))
+    return (item[3] for item in heapq.merge(*(iter_keyed(place, log) for place, log in enumerate(logs))))
 
 
 def in_turn(logs: Sequence[Iterable[Record]]) -> Iterator[Record]:
@@ -35,11 +35,11 @@ def in_turn(logs: Sequence[Iterable[Record]]) -> Iterator[Record]:
                 yield record
 
 
-def labelled(record: Record, text: bytes) -> bytes:
+def format_with_rank(record: Record, text: bytes) -> bytes:
     """The record, as it is shown, with its rank in front, as launchers write it, where its header does not say it."""
     return text if record.rank is None or record.told_rank else b"[rank%d]: %s" % (record.rank, text)
 
 
-def ended(data: bytes) -> bytes:
+def ensure_newline(data: bytes) -> bytes:
     """With a newline at its end, so that what follows from another file is a line of its own."""
     return data if data.endswith(b"\n") else data + b"\n"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import Filter, Workspace
-from tdbg.logs.formats import Format, sniff
+from tdbg.logs.formats import Format, detect_format
 from tdbg.logs.log_files import NotPacked, Source, total_bytes
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.untangle import Untangled, is_tangled
@@ -69,11 +69,11 @@ class Output:
             self._wait = None
         while self._held:
             pieces, self._held = self._held[:MAX_PIECES], self._held[MAX_PIECES:]
-            _write(self._handle, pieces)
+            _write_all(self._handle, pieces)
         self._size = 0
 
 
-def _write(handle: int, pieces: list[bytes | memoryview]) -> None:
+def _write_all(handle: int, pieces: list[bytes | memoryview]) -> None:
     done = os.writev(handle, pieces)
     left = sum(map(len, pieces)) - done
     if left:  # a pipe took a part
@@ -103,17 +103,17 @@ def units_of(
 
 def look_at(source: Source, known: type[Format] | None = None) -> tuple[Source, type[Format]]:
     """How a file is written, from its beginning; and whether the lines of several ranks are mixed in it."""
-    with contextlib.closing(source.open()) as stream:
+    with contextlib.closing(source.open_stream()) as stream:
         try:
             sample = stream.read(SNIFF_BYTES) or b""
         except (OSError, EOFError, zlib.error):
             sample = b""
-    return source._replace(tangled=source.rank is None and is_tangled(sample)), known or sniff(sample)
+    return source._replace(tangled=source.rank is None and is_tangled(sample)), known or detect_format(sample)
 
 
-def opened(source: Source, form: type[Format]) -> Any:
+def open_untangled(source: Source, form: type[Format]) -> Any:
     """The bytes of a file, each record's lines together."""
-    stream = source.open()
+    stream = source.open_stream()
     return Untangled(stream, form) if source.tangled else stream
 
 
@@ -133,7 +133,7 @@ class Readable:
             return 0
         return found
 
-    def complain(self, path: str) -> None:
+    def raise_if_damaged(self, path: str) -> None:
         """TdbgError if it was damaged."""
         if isinstance(self.error, NotPacked):
             raise TdbgError(f"{path} {self.error}", "copy the file again, or rename it if it is plain text")
@@ -148,24 +148,24 @@ def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False, sp
     matcher = Matcher(query, unit.format, unit.source.rank)
     if not matcher.possible:
         return 0
-    with contextlib.closing(opened(unit.source, matcher.format)) as stream:
+    with contextlib.closing(open_untangled(unit.source, matcher.format)) as stream:
         if unit.begin:
             stream.seek(unit.begin - 1)
         readable = Readable(stream)
         found = Filter(matcher, output.emit, begin=unit.begin, end=unit.end, each=each, space=space)
-        taken = found.run(readable)
+        taken = found.filter_stream(readable)
         shorter = unit.end is None and unit.source.seekable and os.fstat(stream.fileno()).st_size < unit.source.size
     if unit.more:
         output.end_line()
     if readable.error is not None or shorter:
         output.flush()
-    readable.complain(unit.source.path)
+    readable.raise_if_damaged(unit.source.path)
     if shorter:
         raise TdbgError(f"{unit.source.path} became shorter while it was read", "what was cut off may be missing")
     return taken
 
 
-def run(
+def filter_files(
     sources: Sequence[Source],
     query: Query,
     handle: int,
@@ -180,12 +180,12 @@ def run(
     jobs = min(jobs, len(units), MAX_JOBS)
     alone = jobs <= 1 or _plain_bytes(sources) < SMALL_BYTES or any(unit.source.pipe for unit in units)
     if not alone:
-        return _Ring(units, query, handle, jobs, each=each).run()
+        return _Ring(units, query, handle, jobs, each=each).run_workers()
     output = Output(handle)
     taken, troubles = _run_units(units, query, output, each=each, space=Workspace())
     output.flush()
     for error in troubles[:-1]:
-        _complain(error)
+        _report_error(error)
     if troubles:
         raise troubles[-1]
     return taken
@@ -204,7 +204,7 @@ def _run_units(
     return taken, troubles
 
 
-def _complain(error: Exception) -> None:
+def _report_error(error: Exception) -> None:
     os.write(2, f"tdbg: {error}\n".encode("utf-8", "backslashreplace"))
 
 
@@ -220,7 +220,7 @@ class _Ring:
         self.units, self.query, self.handle, self.jobs, self.each = units, query, handle, jobs, each
         self.parent = os.getpid()
 
-    def run(self) -> int:
+    def run_workers(self) -> int:
         turns = [os.pipe() for _ in range(self.jobs)]
         counts = os.pipe()
         os.write(turns[0][1], b"t")
@@ -230,15 +230,15 @@ class _Ring:
         for number in range(self.jobs):
             pid = os.fork()
             if pid == 0:
-                self._work(number, turns, counts)
+                self._run_worker(number, turns, counts)
             pids.append(pid)
         for ends in turns:
             for end in ends:
                 os.close(end)
         os.close(counts[1])
-        return self._gather(pids, counts[0])
+        return self._collect_results(pids, counts[0])
 
-    def _work(self, number: int, turns: list[tuple[int, int]], counts: tuple[int, int]) -> None:
+    def _run_worker(self, number: int, turns: list[tuple[int, int]], counts: tuple[int, int]) -> None:
         """The whole life of a worker; never returns."""
         code = FAILED
         try:
@@ -251,12 +251,12 @@ class _Ring:
             for place in range(number, len(self.units), self.jobs):
                 if os.getppid() != self.parent:
                     return  # nobody waits for this any more
-                output = Output(self.handle, lambda: _await(mine))
+                output = Output(self.handle, lambda: _wait_for_turn(mine))
                 found, troubles = _run_units([self.units[place]], self.query, output, each=self.each, space=space)
                 output.flush()
                 taken, failed = taken + found, failed or bool(troubles)
                 for error in troubles:
-                    _complain(error)
+                    _report_error(error)
                 if place + 1 < len(self.units):
                     _pass_on(following)
             os.write(counts[1], taken.to_bytes(8, "little"))
@@ -266,11 +266,11 @@ class _Ring:
         except _RingBroken:
             code = RING_BROKEN
         except Exception as error:  # guard: what went wrong is told; a worker has no other way
-            _complain(error)
+            _report_error(error)
         finally:
             os._exit(code)
 
-    def _gather(self, pids: list[int], counts: int) -> int:
+    def _collect_results(self, pids: list[int], counts: int) -> int:
         with os.fdopen(counts, "rb") as file:
             found = file.read()
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
@@ -295,6 +295,6 @@ def _pass_on(turn: int) -> None:
         raise _RingBroken from None
 
 
-def _await(turn: int) -> None:
+def _wait_for_turn(turn: int) -> None:
     if not os.read(turn, 1):
         raise _RingBroken

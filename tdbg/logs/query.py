@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from tdbg.core import flags
-from tdbg.logs.formats import ERROR, TRACEBACK, Format, Tdbg, format_of, sortable
+from tdbg.logs.formats import ERROR, TRACEBACK, Format, Tdbg, format_of, normalize_time
 
 Buffer = bytes | bytearray
 # (buffer, from, to) -> where something that may count begins, or -1
@@ -22,10 +22,10 @@ class Spelled(Protocol):
 
     literals: tuple[bytes, ...]
 
-    def fits(self, record: bytes) -> bool:
+    def matches_record(self, record: bytes) -> bool:
         """True if a record is of one of the flags."""
 
-    def format(self, form: type[Format]) -> type[Format]:
+    def resolve_format(self, form: type[Format]) -> type[Format]:
         """The format, with what is known of where these records end."""
 
 
@@ -61,13 +61,13 @@ class Query(NamedTuple):
         """True if no record is left out."""
         return self == Query()
 
-    def format(self, form: type[Format]) -> type[Format]:
+    def resolve_format(self, form: type[Format]) -> type[Format]:
         """How a log is written, with what a map knows of where its records end."""
         known = self.spelled or self.spelled_out
-        return form if known is None else known.format(form)
+        return form if known is None else known.resolve_format(form)
 
 
-def family(flag: str) -> str:
+def resolve_tag_family(flag: str) -> str:
     """The tags of a flag: ``LOSS.NULL_MASKING`` -> ``DEBUG_NULL_MASKING``."""
     return flags.tag(flag).strip("[]")
 
@@ -78,33 +78,33 @@ class Matcher:
     __slots__ = ("_owned", "format", "query", "rank")
 
     def __init__(self, query: Query, format: type[Format], rank: int | None = None) -> None:
-        self.query, self.format, self.rank = query, query.format(format), rank
+        self.query, self.format, self.rank = query, query.resolve_format(format), rank
         self._owned: dict[bytes, bool | None] = {}
 
     @property
     def possible(self) -> bool:
         """False if no record of this file can count."""
         query = self.query
-        out = query.ranks and self.rank is not None and not _within(self.rank, query.ranks)
+        out = query.ranks and self.rank is not None and not _is_within(self.rank, query.ranks)
         return query.invert or not out
 
     def next_hit(self) -> NextHit | None:
         """How to find the next place that may count; None where every record has to be asked."""
-        literals = self.literals()
+        literals = self.collect_literals()
         pattern = self.query.pattern
         if literals:
-            return _finder(literals)
+            return _build_finder(literals)
         if pattern is None or self.query.invert:
             return None
         search = pattern.search
 
-        def hit(buffer: Buffer, start: int, stop: int) -> int:
+        def find_hit(buffer: Buffer, start: int, stop: int) -> int:
             found = search(buffer, start, stop)
             return -1 if found is None else found.start()
 
-        return hit
+        return find_hit
 
-    def literals(self) -> tuple[bytes, ...]:
+    def collect_literals(self) -> tuple[bytes, ...]:
         """Literals, one of which is in every record that counts; none if there are no such literals."""
         query = self.query
         if query.invert:
@@ -134,23 +134,23 @@ class Matcher:
         """The same for a header that has been looked at: None if it is not as the log's format writes it."""
         if header is None and self.format is not Tdbg:
             header = Tdbg.header.match(buffer, start, stop)
-        return self._fits(header, buffer, start, stop) is not self.query.invert
+        return self._matches_query(header, buffer, start, stop) is not self.query.invert
 
-    def _fits(self, found: "re.Match[bytes] | None", buffer: Buffer, start: int, stop: int) -> bool:
+    def _matches_query(self, found: "re.Match[bytes] | None", buffer: Buffer, start: int, stop: int) -> bool:
         query = self.query
         if found is None:  # before the first header, or printed bare: there is nothing but a map to judge them by
             rest = query._replace(invert=False, level=0, pattern=None, spelled_out=None)
-            if self._spelled(query.spelled_out, buffer, start, stop):
+            if self._matches_spelled(query.spelled_out, buffer, start, stop):
                 return False
-            if query.spelled is not None and self._spelled(query.spelled, buffer, start, stop):
+            if query.spelled is not None and self._matches_spelled(query.spelled, buffer, start, stop):
                 rest = rest._replace(families=(), spelled=None)
             if not (rest._replace(excluded=()) if query.spelled_out else rest).everything:
                 return False
             bad = query.level <= ERROR and buffer.find(TRACEBACK, start, stop) >= 0
-            return (not query.level or bad) and (query.pattern is None or self._matches(buffer, start, stop))
+            return (not query.level or bad) and (query.pattern is None or self._matches_pattern(buffer, start, stop))
         if (query.excluded or query.by_tag) and not self._flags_fit(found, buffer, start, stop):
             return False
-        if query.level and self._level(found, buffer, start, stop) < query.level:
+        if query.level and self._resolve_level(found, buffer, start, stop) < query.level:
             return False
         if query.ranks and not self._rank_fits(found):
             return False
@@ -158,24 +158,26 @@ class Matcher:
             return False
         if (query.since or query.until) and not self._time_fits(found):
             return False
-        return query.pattern is None or self._matches(buffer, start, stop)
+        return query.pattern is None or self._matches_pattern(buffer, start, stop)
 
     def _flags_fit(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> bool:
         query, tags = self.query, format_of(found, self.format).tags(found)
         for tag in tags:
             if tag not in self._owned:
-                self._owned[tag] = self._owns(tag)
-        if any(self._owned[tag] is False for tag in tags) or self._spelled(query.spelled_out, buffer, start, stop):
+                self._owned[tag] = self._classify_tag(tag)
+        if any(self._owned[tag] is False for tag in tags) or self._matches_spelled(
+            query.spelled_out, buffer, start, stop
+        ):
             return False
         if query.prefixes and not any(tag.startswith(query.prefixes) for tag in tags):
             return False
         return (
             not (query.families or query.spelled)
             or any(self._owned[tag] for tag in tags)
-            or self._spelled(query.spelled, buffer, start, stop)
+            or self._matches_spelled(query.spelled, buffer, start, stop)
         )
 
-    def _owns(self, tag: bytes) -> bool | None:
+    def _classify_tag(self, tag: bytes) -> bool | None:
         """True for a tag that is asked for, False for one that is excluded."""
         query = self.query
         word = tag.strip(b"[]").decode("utf-8", "replace")
@@ -183,10 +185,10 @@ class Matcher:
             return False
         return any(_in_family(word, name) for name in query.families) or None
 
-    def _spelled(self, spelled: Spelled | None, buffer: Buffer, start: int, stop: int) -> bool:
-        return spelled is not None and spelled.fits(bytes(buffer[start : min(stop, start + LONGEST_SPELLED)]))
+    def _matches_spelled(self, spelled: Spelled | None, buffer: Buffer, start: int, stop: int) -> bool:
+        return spelled is not None and spelled.matches_record(bytes(buffer[start : min(stop, start + LONGEST_SPELLED)]))
 
-    def _level(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> int:
+    def _resolve_level(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> int:
         """The record's level; a traceback that nobody logged is an error."""
         level = format_of(found, self.format).level(found)
         if level is not None:
@@ -195,31 +197,33 @@ class Matcher:
 
     def _rank_fits(self, found: "re.Match[bytes]") -> bool:
         rank = format_of(found, self.format).rank(found) if self.rank is None else self.rank
-        return rank is not None and _within(rank, self.query.ranks)
+        return rank is not None and _is_within(rank, self.query.ranks)
 
     def _step_fits(self, found: "re.Match[bytes]") -> bool:
         step = format_of(found, self.format).step(found)
-        return step is not None and _within(step, self.query.steps)
+        return step is not None and _is_within(step, self.query.steps)
 
     def _time_fits(self, found: "re.Match[bytes]") -> bool:
         time = found["time"] if "time" in found.re.groupindex else None
         if not time:
             return False
-        time = sortable(time)
+        time = normalize_time(time)
         since, until = self.query.since, self.query.until
         clock = time.partition(b"T")[2]  # a time of day is asked for without a date
-        return _of(since, time, clock) >= since and (not until or _of(until, time, clock)[: len(until)] <= until)
+        return _select_time_part(since, time, clock) >= since and (
+            not until or _select_time_part(until, time, clock)[: len(until)] <= until
+        )
 
-    def _matches(self, buffer: Buffer, start: int, stop: int) -> bool:
+    def _matches_pattern(self, buffer: Buffer, start: int, stop: int) -> bool:
         pattern = self.query.pattern
         return pattern is not None and pattern.search(buffer, start, stop) is not None
 
 
-def _of(wanted: bytes, time: bytes, clock: bytes) -> bytes:
+def _select_time_part(wanted: bytes, time: bytes, clock: bytes) -> bytes:
     return clock if wanted[2:3] == b":" else time
 
 
-def _within(number: int, ranges: Sequence[tuple[float, float]]) -> bool:
+def _is_within(number: int, ranges: Sequence[tuple[float, float]]) -> bool:
     return any(first <= number <= last for first, last in ranges)
 
 
@@ -228,10 +232,10 @@ def _in_family(word: str, name: str) -> bool:
     if word != name and not word.startswith(f"{name}_"):
         return False
     owner = flags.owner(f"[{word}]")
-    return owner is None or len(family(owner)) <= len(name)
+    return owner is None or len(resolve_tag_family(owner)) <= len(name)
 
 
-def _finder(literals: Sequence[bytes]) -> NextHit:
+def _build_finder(literals: Sequence[bytes]) -> NextHit:
     """The next of several literals. Each keeps where it was found last, so that nothing is searched twice."""
     if len(literals) == 1:
         (literal,) = literals
@@ -239,11 +243,11 @@ def _finder(literals: Sequence[bytes]) -> NextHit:
     if len(literals) > MAX_FIND:
         either = re.compile(b"|".join(map(re.escape, literals)))
 
-        def search(buffer: Buffer, start: int, stop: int) -> int:
+        def find_any(buffer: Buffer, start: int, stop: int) -> int:
             found = either.search(buffer, start, stop)
             return -1 if found is None else found.start()
 
-        return search
+        return find_any
     return _Several(literals)
 
 

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import Filter
-from tdbg.logs.formats import LAUNCHED, Format, format_of, match_header, sortable
+from tdbg.logs.formats import LAUNCHED, Format, format_of, match_header, normalize_time
 from tdbg.logs.log_files import PARTS, Source
 from tdbg.logs.query import Matcher, Query
 
@@ -45,7 +45,7 @@ class Record:
         self._body = found.end()
         self.level = form.level(found) or 0
         if "time" in known and found["time"]:
-            self.time = sortable(found["time"])
+            self.time = normalize_time(found["time"])
         if "tag" in known and found["tag"]:
             self.tag = found["tag"]
             self._body = found.start("tag")
@@ -59,7 +59,7 @@ class Record:
     def text(self) -> bytes:
         """Tag and message, without what the header says."""
         if self._json:
-            found = _message(self.data)
+            found = _extract_message(self.data)
             if found is not None:
                 return found
         launched = LAUNCHED.match(self.data)
@@ -71,7 +71,7 @@ class Record:
         return self.text.strip().partition(b"\n")[0].decode("utf-8", "replace")[:100]
 
 
-def _message(data: bytes) -> bytes | None:
+def _extract_message(data: bytes) -> bytes | None:
     from tdbg.core.files import parse_json
 
     try:
@@ -82,7 +82,7 @@ def _message(data: bytes) -> bytes | None:
     return found.encode("utf-8", "backslashreplace") if isinstance(found, str) else None
 
 
-def seconds(time: bytes) -> float | None:
+def parse_seconds(time: bytes) -> float | None:
     """A sortable time in seconds since some beginning; None where it is no date. For differences."""
     from datetime import datetime
 
@@ -101,7 +101,7 @@ def seconds(time: bytes) -> float | None:
         return None
 
 
-def split(data: bytes, form: type[Format]) -> Iterator[bytes]:
+def split_records(data: bytes, form: type[Format]) -> Iterator[bytes]:
     """The records that a run of bytes consists of."""
     match, at = form.start.match, 0
     while at < len(data):
@@ -112,7 +112,7 @@ def split(data: bytes, form: type[Format]) -> Iterator[bytes]:
         at = end or len(data)
 
 
-def read(log: Sequence[Source], query: Query, form: Callable[[Source], type[Format]]) -> Iterator[Record]:
+def iter_records(log: Sequence[Source], query: Query, form: Callable[[Source], type[Format]]) -> Iterator[Record]:
     """The records of one log, its parts in order, that the query takes.
 
     form: names the format of a part. Raises TdbgError where a packed file is damaged, after what is before that.
@@ -120,38 +120,38 @@ def read(log: Sequence[Source], query: Query, form: Callable[[Source], type[Form
     time = b""
     for source in log:
         kind = form(source)
-        for data in _whole(source, query, kind):
+        for data in _iter_record_bytes(source, query, kind):
             record = Record(data, source, kind, time)
             time = record.time
             yield record
 
 
-def _whole(source: Source, query: Query, form: type[Format]) -> Iterator[bytes]:
+def _iter_record_bytes(source: Source, query: Query, form: type[Format]) -> Iterator[bytes]:
     """Each record's bytes; one that came in pieces is cut, with a mark."""
-    from tdbg.logs.parallel import Readable, opened
+    from tdbg.logs.parallel import Readable, open_untangled
 
     matcher = Matcher(query, form, source.rank)
     if not matcher.possible:
         return
     found: list[bytes] = []
     held = b""  # the last record so far: more of it may follow
-    with contextlib.closing(opened(source, form)) as stream:
+    with contextlib.closing(open_untangled(source, form)) as stream:
         readable = Readable(stream)
         reader = Filter(matcher, lambda view: found.append(bytes(view)), block_bytes=SMALL_BLOCK_BYTES)
-        for _ in _then_end(reader.blocks(readable)):
+        for _ in _then_end(reader.filter_blocks(readable)):
             for run in found:
-                for data in split(run, form):
+                for data in split_records(run, form):
                     if held and not form.start.match(data):
                         if len(held) < LONGEST_BYTES:
-                            held = _cut(held + data)
+                            held = _truncate_record(held + data)
                         continue
                     if held:
                         yield held
-                    held = _cut(data)
+                    held = _truncate_record(data)
             found.clear()
     if held:
         yield held
-    readable.complain(source.path)
+    readable.raise_if_damaged(source.path)
 
 
 def _then_end(blocks: Iterator[None]) -> Iterator[None]:
@@ -160,7 +160,7 @@ def _then_end(blocks: Iterator[None]) -> Iterator[None]:
     yield
 
 
-def _cut(data: bytes) -> bytes:
+def _truncate_record(data: bytes) -> bytes:
     if len(data) <= LONGEST_BYTES:
         return data
     return data[:LONGEST_BYTES] + b"\n    [tdbg: cut here; this record is longer than 4 MB]\n"
@@ -168,10 +168,10 @@ def _cut(data: bytes) -> bytes:
 
 def logs_of(sources: Sequence[Source]) -> list[list[Source]]:
     """The files by log: the rotated parts of one are one log."""
-    return [list(parts) for _, parts in groupby(sources, _log)]
+    return [list(parts) for _, parts in groupby(sources, _build_log_key)]
 
 
-def _log(source: Source) -> tuple[str, str]:
+def _build_log_key(source: Source) -> tuple[str, str]:
     folder, name = os.path.split(source.path)
     found = PARTS.fullmatch(name)
     return folder, found["base"] if found else name

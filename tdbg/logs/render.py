@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from tdbg.core import flags
-from tdbg.core.escapes import safe
+from tdbg.core.escapes import escape_line
 from tdbg.core.files import parse_json
 from tdbg.logs.formats import WORDS
 from tdbg.logs.log_header import LEVELS
@@ -20,15 +20,17 @@ def as_text(data: bytes) -> bytes:
     """One line of records.jsonl; what is no such record stays as it is. The flags that guard the call are its tags."""
     try:
         row = parse_json(data)
-        header = f"{row['time']} {_letter(row.get('level'))} r{row['rank']:04d} s{row.get('step') or 0:08d}"
+        header = (
+            f"{row['time']} {_select_level_letter(row.get('level'))} r{row['rank']:04d} s{row.get('step') or 0:08d}"
+        )
     except (ValueError, KeyError, TypeError):
         return data
     tags = " ".join(flags.tag(name) for name in row.get("flags") or ()) or f"[{row.get('logger') or 'root'}]"
     place = os.path.basename(str(row.get("file", "")))
     message = str(row.get("message", "")).replace("\r", "\\r").rstrip("\n").replace("\n", f"\n{INDENT}")
-    return f"{safe(f'{header} {tags} {place}')}: {message}\n".encode("utf-8", "backslashreplace")
+    return f"{escape_line(f'{header} {tags} {place}')}: {message}\n".encode("utf-8", "backslashreplace")
 
 
-def _letter(level: Any) -> str:
+def _select_level_letter(level: Any) -> str:
     number = WORDS.get(str(level).upper().encode(), 20)
     return LETTERS[max((known for known in LETTERS if known <= number), default=10)]

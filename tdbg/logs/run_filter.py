@@ -4,9 +4,9 @@ import os
 import sys
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.logs import log_files, parallel
-from tdbg.logs.filter_args import JSONL, STDOUT, FilterArgs, check, query_of
+from tdbg.logs.filter_args import JSONL, STDOUT, FilterArgs, query_of, validate_args
 from tdbg.logs.parallel import Output
 
 TYPE_CHECKING = False  # what `typing` says, without its import
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 def run_filter(args: FilterArgs) -> int:
     """Print the records that fit; returns the exit code: 1 where no record fits."""
-    check(args)
+    validate_args(args)
     job = Job(args)
     handle = open_output(args.output, [source.path for source in job.sources])
     try:
-        taken = VIEWS.get(args.views[0] if args.views else "", _plain)(job, Output(handle), handle)
+        taken = VIEWS.get(args.views[0] if args.views else "", _render_plain)(job, Output(handle), handle)
     finally:
         if handle > 2:
             os.close(handle)
     if not taken and not (args.count or args.diverge):
-        say("no record fits")
+        print_messages("no record fits")
     if not taken and args.flag and not args.map and not _is_of_a_run(job):
-        say("a program may log a flag in its own words: `tdbg flags scan SRC -o map.toml`, then add --map map.toml")
+        print_messages(
+            "a program may log a flag in its own words: `tdbg flags scan SRC -o map.toml`, then add --map map.toml"
+        )
     return 0 if taken else 1
 
 
@@ -48,77 +50,77 @@ class Job:
     def __init__(self, args: FilterArgs) -> None:
         self.args = args
         self.query: Query = query_of(args)
-        self.known: type[Format] | None = _named(args.log_format)
-        self.sources: list[Source] = self.find()
+        self.known: type[Format] | None = _find_format(args.log_format)
+        self.sources: list[Source] = self.find_sources()
         self._looked: dict[str, tuple[Source, type[Format]]] = {}
 
-    def find(self) -> "list[Source]":
+    def find_sources(self) -> "list[Source]":
         """The files there are now."""
-        return log_files.find(self.args.paths or [newest()], self.args.kind)
+        return log_files.find_sources(self.args.paths or [find_newest_run()], self.args.kind)
 
-    def _look(self, source: "Source") -> "tuple[Source, type[Format]]":
+    def _inspect_source(self, source: "Source") -> "tuple[Source, type[Format]]":
         """A file and how it is written; looked at once."""
         if source.path not in self._looked:
             source, form = parallel.look_at(source, self.known)
-            self._looked[source.path] = source, self.query.format(form)
+            self._looked[source.path] = source, self.query.resolve_format(form)
         return self._looked[source.path]
 
-    def form(self, source: "Source") -> "type[Format]":
+    def resolve_format(self, source: "Source") -> "type[Format]":
         """How a file is written."""
-        return self._look(source)[1]
+        return self._inspect_source(source)[1]
 
     def looked_at(self) -> "list[Source]":
         """The files, with what could be seen of how they are written."""
-        return [self._look(source)[0] for source in self.sources]
+        return [self._inspect_source(source)[0] for source in self.sources]
 
-    def logs(self, query: "Query | None" = None) -> "list[Iterator[Record]]":
+    def open_logs(self, query: "Query | None" = None) -> "list[Iterator[Record]]":
         """The records of each log that the query takes, the command line's own if none is given."""
-        from tdbg.logs.records import logs_of, read
+        from tdbg.logs.records import iter_records, logs_of
 
-        return [read(log, query or self.query, self.form) for log in logs_of(self.looked_at())]
+        return [iter_records(log, query or self.query, self.resolve_format) for log in logs_of(self.looked_at())]
 
-    def records(self) -> "Iterator[Record]":
+    def iter_records(self) -> "Iterator[Record]":
         """The records of all logs, one log after the other."""
-        for log in self.logs():
+        for log in self.open_logs():
             yield from log
 
-    def ordered(self) -> "Iterator[Record]":
+    def iter_ordered_records(self) -> "Iterator[Record]":
         """The records of all logs by time, or in turn where there are none."""
         from tdbg.logs.merge import by_time, in_turn
 
-        timed = all("time" in self.form(source).header.groupindex for source in self.sources)
-        return by_time(self.logs(), lambda record: record.time) if timed else in_turn(self.logs())
+        timed = all("time" in self.resolve_format(source).header.groupindex for source in self.sources)
+        return by_time(self.open_logs(), lambda record: record.time) if timed else in_turn(self.open_logs())
 
 
-def _plain(job: Job, output: Output, handle: int) -> int:
+def _render_plain(job: Job, output: Output, handle: int) -> int:
     args = job.args
     if args.before or args.after or args.context:
-        return _context(job, output)
+        return _render_context(job, output)
     if any(log_files.is_records(source.path) for source in job.sources):
-        return _each(job, job.ordered(), output)
+        return _render_records(job, job.iter_ordered_records(), output)
     if args.format == JSONL:
-        return _each(job, job.records(), output)
-    return parallel.run(job.sources, job.query, handle, args.jobs or os.cpu_count() or 1, job.known)
+        return _render_records(job, job.iter_records(), output)
+    return parallel.filter_files(job.sources, job.query, handle, args.jobs or os.cpu_count() or 1, job.known)
 
 
-def _each(
+def _render_records(
     job: Job, records: "Iterable[Record]", output: Output, text: "Callable[[Record], bytes] | None" = None
 ) -> int:
     """Write records one by one, as text or as JSON."""
-    from tdbg.logs.merge import ended
+    from tdbg.logs.merge import ensure_newline
 
     if job.args.format == JSONL:
         text = as_json
     taken = 0
     for record in records:
-        data = ended(shown(record) if text is None else text(record))
+        data = ensure_newline(format_record(record) if text is None else text(record))
         output.emit(memoryview(data))
         taken += 1
     output.flush()
     return taken
 
 
-def shown(record: "Record") -> bytes:
+def format_record(record: "Record") -> bytes:
     """As it was read; what tdbg wrote down of the program's own records, as text."""
     if not log_files.is_records(record.source.path):
         return record.data
@@ -135,7 +137,7 @@ def as_json(record: "Record") -> bytes:
     from tdbg.logs.log_counts import level_name
 
     if log_files.is_records(record.source.path):
-        return _escaped(record.data)
+        return _escape_json(record.data)
     tag = record.tag.decode("utf-8", "replace")
     row = {
         "time": record.time.decode("utf-8", "replace") or None,
@@ -147,10 +149,10 @@ def as_json(record: "Record") -> bytes:
         "file": record.source.path,
         "text": record.data.decode("utf-8", "backslashreplace").rstrip("\n"),
     }
-    return _escaped(json.dumps({key: value for key, value in row.items() if value is not None}).encode() + b"\n")
+    return _escape_json(json.dumps({key: value for key, value in row.items() if value is not None}).encode() + b"\n")
 
 
-def _escaped(data: bytes) -> bytes:
+def _escape_json(data: bytes) -> bytes:
     """JSON that means the same, without a character that a terminal obeys."""
     if data.isascii() and b"\x7f" not in data:
         return data
@@ -159,50 +161,52 @@ def _escaped(data: bytes) -> bytes:
     return escape_controls(data.decode("utf-8", "replace")).encode()
 
 
-def _context(job: Job, output: Output) -> int:
-    from tdbg.logs.context import BREAK, around
+def _render_context(job: Job, output: Output) -> int:
+    from tdbg.logs.context import BREAK, iter_with_context
     from tdbg.logs.query import Matcher, Query
 
     args = job.args
     matchers: dict[str, Matcher] = {}
     taken = 0
 
-    def fits(record: "Record") -> bool:
+    def is_match(record: "Record") -> bool:
         nonlocal taken
         path = record.source.path
         if path not in matchers:
-            matchers[path] = Matcher(job.query, job.form(record.source), record.source.rank)
+            matchers[path] = Matcher(job.query, job.resolve_format(record.source), record.source.rank)
         found = matchers[path].possible and matchers[path].accept(record.data, 0, len(record.data))
         taken += found
         return found
 
     before, after = args.before or args.context, args.after or args.context
-    for log in job.logs(Query()):
-        for record in around(log, fits, before, after):
+    for log in job.open_logs(Query()):
+        for record in iter_with_context(log, is_match, before, after):
             if record is not None:
-                output.emit(memoryview(as_json(record) if args.format == JSONL else shown(record)))
+                output.emit(memoryview(as_json(record) if args.format == JSONL else format_record(record)))
             elif args.format != JSONL:
                 output.emit(memoryview(BREAK))
     output.flush()
     return taken
 
 
-def _merge(job: Job, output: Output, handle: int) -> int:
-    from tdbg.logs.merge import by_time, labelled
+def _render_merged(job: Job, output: Output, handle: int) -> int:
+    from tdbg.logs.merge import by_time, format_with_rank
 
-    return _each(job, by_time(job.logs()), output, lambda record: labelled(record, shown(record)))
+    return _render_records(
+        job, by_time(job.open_logs()), output, lambda record: format_with_rank(record, format_record(record))
+    )
 
 
-def _follow(job: Job, output: Output, handle: int) -> int:
-    from tdbg.logs.log_follower import follow
+def _render_followed(job: Job, output: Output, handle: int) -> int:
+    from tdbg.logs.log_follower import follow_logs
     from tdbg.logs.records import Record
     from tdbg.logs.render import as_text
 
     times: dict[str, bytes] = {}
 
-    def emit(data: bytes, source: "Source") -> None:
+    def emit_record(data: bytes, source: "Source") -> None:
         if job.args.format == JSONL:
-            record = Record(data, source, job.form(source), times.get(source.path, b""))
+            record = Record(data, source, job.resolve_format(source), times.get(source.path, b""))
             times[source.path] = record.time
             data = as_json(record)
         elif log_files.is_records(source.path):
@@ -210,51 +214,53 @@ def _follow(job: Job, output: Output, handle: int) -> int:
         output.emit(memoryview(data))
         output.flush()
 
-    follow(job.find, job.query, job.known, emit)
+    follow_logs(job.find_sources, job.query, job.known, emit_record)
     return 1
 
 
-def _collapse(job: Job, output: Output, handle: int) -> int:
-    from tdbg.logs.collapse import groups
+def _render_collapsed(job: Job, output: Output, handle: int) -> int:
+    from tdbg.logs.collapse import iter_groups
 
     taken = 0
-    for group in groups(job.ordered(), _ranks(job.sources)):
-        output.emit(memoryview(group.labelled(shown(group.first))))
+    for group in iter_groups(job.iter_ordered_records(), _collect_ranks(job.sources)):
+        output.emit(memoryview(group.format_with_ranks(format_record(group.first))))
         taken += 1
     output.flush()
     return taken
 
 
-def _diverge(job: Job, output: Output, handle: int) -> int:
-    from tdbg.logs.collapse import diverging, groups, kinds, span
+def _render_diverging(job: Job, output: Output, handle: int) -> int:
+    from tdbg.logs.collapse import collect_ranks_by_kind, format_ranks, iter_diverging_groups, iter_groups
 
     if any(source.pipe for source in job.sources):
         raise TdbgError("--diverge reads its logs twice, which a pipe does not allow", "write it to a file first")
-    seen, ranks = kinds(groups(job.ordered(), _ranks(job.sources)))
+    seen, ranks = collect_ranks_by_kind(iter_groups(job.iter_ordered_records(), _collect_ranks(job.sources)))
     taken, steps, when = 0, set(), b""
-    for group in diverging(groups(job.ordered(), ranks), seen, ranks):
+    for group in iter_diverging_groups(iter_groups(job.iter_ordered_records(), ranks), seen, ranks):
         steps.add(group.first.step)
         when = when or group.first.time
         taken += 1
-        output.emit(memoryview(group.labelled(shown(group.first))))
+        output.emit(memoryview(group.format_with_ranks(format_record(group.first))))
     output.flush()
     if steps - {None}:
-        say(f"the first step in which ranks differ: {min(step for step in steps if step is not None)}")
+        print_messages(f"the first step in which ranks differ: {min(step for step in steps if step is not None)}")
     elif taken:
-        say(f"ranks differ first at {when.decode() or 'the first record above'}")
+        print_messages(f"ranks differ first at {when.decode() or 'the first record above'}")
     else:
         alone = len(ranks) > 1 and any(len(said) == 1 for said in seen.values())
-        say(f"no difference between {span(ranks)}{', but for what one rank alone ever writes' if alone else ''}")
+        print_messages(
+            f"no difference between {format_ranks(ranks)}{', but for what one rank alone ever writes' if alone else ''}"
+        )
     return taken
 
 
-def _silent(job: Job, output: Output, handle: int) -> int:
-    from tdbg.core.ranges import shown_ranges
+def _render_silent(job: Job, output: Output, handle: int) -> int:
+    from tdbg.core.ranges import format_ranges
     from tdbg.logs.log_counts import level_name
     from tdbg.logs.records import logs_of
-    from tdbg.logs.silent import missing, signs
+    from tdbg.logs.silent import collect_signs, find_missing_ranks
 
-    found = signs(logs_of(job.looked_at()), job.form, job.query)
+    found = collect_signs(logs_of(job.looked_at()), job.resolve_format, job.query)
     rows = []
     for sign in found:
         last = sign.last
@@ -263,10 +269,10 @@ def _silent(job: Job, output: Output, handle: int) -> int:
             (last.time.decode(), level_name(last.level), last.title) if last else ("", None, "(no record)")
         )
         rows.append((sign.rank, time or None, quiet, sign.step, level, text))
-    table(handle, ("rank", "last", "quiet_s", "step", "level", "text"), rows, job.args.format)
-    gone = missing({sign.rank for sign in found if sign.rank is not None}, world_size(job.sources))
+    render_table(handle, ("rank", "last", "quiet_s", "step", "level", "text"), rows, job.args.format)
+    gone = find_missing_ranks({sign.rank for sign in found if sign.rank is not None}, world_size(job.sources))
     if gone and not job.query.ranks:
-        say(f"no log of rank {shown_ranges(gone)}")
+        print_messages(f"no log of rank {format_ranges(gone)}")
     alive = [sign for sign in found if sign.records]
     if len(alive) > 1:
         _tell_first(alive)
@@ -275,93 +281,95 @@ def _silent(job: Job, output: Output, handle: int) -> int:
 
 def _tell_first(found: "Sequence[Sign]") -> None:
     """Who went quiet first, if anybody stopped in the middle of what others went on with."""
-    from tdbg.logs.collapse import span
+    from tdbg.logs.collapse import format_ranks
 
     stopped = [sign for sign in found if sign.missed is not None]
     if not stopped:
         apart = max((sign.quiet_s for sign in found if sign.quiet_s is not None), default=None)
-        within = "" if apart is None else f"; their last records are {apart:.3g} s apart{_earliest(found)}"
-        say(f"no rank stopped in the middle of what others went on with{within}")
+        within = "" if apart is None else f"; their last records are {apart:.3g} s apart{_describe_earliest(found)}"
+        print_messages(f"no rank stopped in the middle of what others went on with{within}")
         return
     first = stopped[0]
     same = [sign for sign in stopped if sign.step == first.step]
-    ranks = span(-1 if sign.rank is None else sign.rank for sign in same)
+    ranks = format_ranks(-1 if sign.rank is None else sign.rank for sign in same)
     place = f" after step {first.step}" if first.step is not None else ""
     quiet = f", {first.quiet_s:.3g} s before the last record of all" if first.quiet_s else ""
-    say(f"{ranks} went quiet first{place}{quiet}")
+    print_messages(f"{ranks} went quiet first{place}{quiet}")
     if first.missed is not None:
-        say(f"{span([-1 if first.missed.rank is None else first.missed.rank])} went on: {first.missed.title}")
+        print_messages(
+            f"{format_ranks([-1 if first.missed.rank is None else first.missed.rank])} went on: {first.missed.title}"
+        )
 
 
-def _earliest(found: "Sequence[Sign]") -> str:
+def _describe_earliest(found: "Sequence[Sign]") -> str:
     """Whose last record came first by the clock, where that was clearly before the others'."""
-    from tdbg.logs.collapse import span
+    from tdbg.logs.collapse import format_ranks
     from tdbg.logs.silent import CLEARLY_S
 
     timed = sorted((sign for sign in found if sign.t is not None), key=lambda sign: sign.t or 0.0)
     if len(timed) < len(found) or (timed[1].t or 0.0) - (timed[0].t or 0.0) <= CLEARLY_S:
         return ""
-    return f", {span([-1 if timed[0].rank is None else timed[0].rank])}'s the earliest"
+    return f", {format_ranks([-1 if timed[0].rank is None else timed[0].rank])}'s the earliest"
 
 
-def _errors(job: Job, output: Output, handle: int) -> int:
-    from tdbg.core.escapes import safe
-    from tdbg.logs.collapse import span
-    from tdbg.logs.first_errors import clusters
-    from tdbg.logs.merge import ended
+def _render_errors(job: Job, output: Output, handle: int) -> int:
+    from tdbg.core.escapes import escape_line
+    from tdbg.logs.collapse import format_ranks
+    from tdbg.logs.first_errors import cluster_first_errors
+    from tdbg.logs.merge import ensure_newline
 
-    found = clusters(job.ordered())
+    found = cluster_first_errors(job.iter_ordered_records())
     if job.args.format == JSONL:
-        return _each(job, (record for cluster in found for record in cluster.records), output)
+        return _render_records(job, (record for cluster in found for record in cluster.records), output)
     for cluster in found:
         first = min(cluster.records, key=lambda record: record.time)
-        ranks = span(-1 if record.rank is None else record.rank for record in cluster.records)
+        ranks = format_ranks(-1 if record.rank is None else record.rank for record in cluster.records)
         note = " (follows from another's failure, as a rule)" if cluster.consequence else ""
-        head = f"== {ranks}: {safe(cluster.name)}{note}\n".encode()
-        output.emit(memoryview(head + ended(shown(first))))
+        head = f"== {ranks}: {escape_line(cluster.name)}{note}\n".encode()
+        output.emit(memoryview(head + ensure_newline(format_record(first))))
     output.flush()
     return len(found)
 
 
-def _count(job: Job, output: Output, handle: int) -> int:
+def _render_count(job: Job, output: Output, handle: int) -> int:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     jobs = job.args.jobs or os.cpu_count() or 1
-    taken = parallel.run(job.sources, job.query, nowhere, jobs, job.known, each=True)
+    taken = parallel.filter_files(job.sources, job.query, nowhere, jobs, job.known, each=True)
     os.close(nowhere)
     os.write(handle, f"{taken}\n".encode())
     return taken
 
 
-def _stats(job: Job, output: Output, handle: int) -> int:
-    from tdbg.logs.log_counts import STATS_COLUMNS, stats
+def _render_stats(job: Job, output: Output, handle: int) -> int:
+    from tdbg.logs.log_counts import STATS_COLUMNS, count_records
 
-    rows = stats(job.records())
-    table(handle, STATS_COLUMNS, rows, job.args.format)
+    rows = count_records(job.iter_records())
+    render_table(handle, STATS_COLUMNS, rows, job.args.format)
     return len(rows)
 
 
 def _list_prefixes(job: Job, output: Output, handle: int) -> int:
-    from tdbg.logs.log_counts import PREFIX_COLUMNS, prefixes
+    from tdbg.logs.log_counts import PREFIX_COLUMNS, count_prefixes
 
-    rows = prefixes(job.records())
-    table(handle, PREFIX_COLUMNS, rows, job.args.format)
+    rows = count_prefixes(job.iter_records())
+    render_table(handle, PREFIX_COLUMNS, rows, job.args.format)
     return len(rows)
 
 
 VIEWS: "dict[str, Callable[[Job, Output, int], int]]" = {
-    "merge": _merge,
-    "follow": _follow,
-    "collapse": _collapse,
-    "diverge": _diverge,
-    "silent": _silent,
-    "errors": _errors,
-    "count": _count,
-    "stats": _stats,
+    "merge": _render_merged,
+    "follow": _render_followed,
+    "collapse": _render_collapsed,
+    "diverge": _render_diverging,
+    "silent": _render_silent,
+    "errors": _render_errors,
+    "count": _render_count,
+    "stats": _render_stats,
     "list_prefixes": _list_prefixes,
 }
 
 
-def table(handle: int, columns: "Sequence[str]", rows: "Sequence[Sequence[object]]", form: str) -> None:
+def render_table(handle: int, columns: "Sequence[str]", rows: "Sequence[Sequence[object]]", form: str) -> None:
     """A table to a file descriptor: as `tdbg.core.tables.print_table` writes it, or a JSON object a row."""
     import contextlib
     import json
@@ -396,11 +404,11 @@ def world_size(found: "Sequence[Source]") -> int | None:
     return None
 
 
-def _ranks(found: "Sequence[Source]") -> set[int]:
+def _collect_ranks(found: "Sequence[Source]") -> set[int]:
     return {-1 if source.rank is None else source.rank for source in found}
 
 
-def _named(name: str) -> "type[Format] | None":
+def _find_format(name: str) -> "type[Format] | None":
     if not name:
         return None
     from tdbg.logs.formats import FORMATS
@@ -408,7 +416,7 @@ def _named(name: str) -> "type[Format] | None":
     return FORMATS[name]
 
 
-def newest() -> str:
+def find_newest_run() -> str:
     """The newest run's directory."""
     from tdbg.core.rundir import RunDir
 

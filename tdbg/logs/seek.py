@@ -4,7 +4,7 @@ import ctypes
 from collections.abc import Callable
 
 
-def _memmem() -> Callable[..., int | None] | None:
+def _load_memmem() -> Callable[..., int | None] | None:
     found = getattr(ctypes.CDLL(None), "memmem", None)  # in glibc, musl and macOS, but not in POSIX
     if found is not None:
         found.restype = ctypes.c_void_p
@@ -21,10 +21,10 @@ class Seek:
     def __init__(self, buffer: bytearray) -> None:
         self.buffer = buffer
         self._held = (ctypes.c_char * len(buffer)).from_buffer(buffer)  # it cannot be resized while this is here
-        memmem, base = _memmem(), ctypes.addressof(self._held)
+        memmem, base = _load_memmem(), ctypes.addressof(self._held)
 
-        def find(literal: bytes, start: int, stop: int) -> int:
+        def find_literal(literal: bytes, start: int, stop: int) -> int:
             found = memmem(base + start, stop - start, literal, len(literal)) if memmem is not None else None
             return found - base if found else -1
 
-        self.find: Callable[[bytes, int, int], int] = buffer.find if memmem is None else find
+        self.find: Callable[[bytes, int, int], int] = buffer.find if memmem is None else find_literal

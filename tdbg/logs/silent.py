@@ -4,13 +4,13 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
-from tdbg.core.ranges import gaps
-from tdbg.logs.collapse import alike, kind_of
+from tdbg.core.ranges import find_gaps
+from tdbg.logs.collapse import kind_of, normalize_record
 from tdbg.logs.formats import Format, match_header
 from tdbg.logs.log_files import Source
-from tdbg.logs.parallel import Readable, opened
+from tdbg.logs.parallel import Readable, open_untangled
 from tdbg.logs.query import Matcher, Query
-from tdbg.logs.records import Record, seconds, split
+from tdbg.logs.records import Record, parse_seconds, split_records
 
 TAIL_BYTES = 1 << 18
 LOOKED_AT = 200  # of a rank's last records
@@ -27,7 +27,7 @@ class Sign:
 
     def __init__(self, rank: int | None, records: list[Record]) -> None:
         self.rank, self.records = rank, records
-        self.t = seconds(records[-1].time) if records else None
+        self.t = parse_seconds(records[-1].time) if records else None
         self.quiet_s: float | None = None
         self.missed: Record | None = None
 
@@ -50,9 +50,9 @@ def _find_missed(found: Sequence[Sign]) -> None:
     said: dict[tuple[bytes, int | bytes], list[tuple[Sign, Record]]] = {}
     for speaker in found:
         for record in speaker.records:
-            said.setdefault(_key(record), []).append((speaker, record))
+            said.setdefault(_build_record_key(record), []).append((speaker, record))
     for sign in found:
-        mine = {_key(record) for record in sign.records}
+        mine = {_build_record_key(record) for record in sign.records}
         sorts = {sort for sort, _ in mine}
         last = max((step for _, step in mine if isinstance(step, int)), default=0)
         for (sort, what), speakers in said.items():
@@ -63,7 +63,7 @@ def _find_missed(found: Sequence[Sign]) -> None:
             if not others:
                 continue
             record = others[0]
-            later = sign.t is not None and (seconds(record.time) or 0.0) > sign.t
+            later = sign.t is not None and (parse_seconds(record.time) or 0.0) > sign.t
             if what >= last if isinstance(what, int) else later:
                 sign.missed = record
                 break
@@ -73,12 +73,12 @@ def _went_quiet_before(one: Sign, other: Sign) -> bool:
     return one.t is not None and other.t is not None and one.t + CLEARLY_S < other.t
 
 
-def _key(record: Record) -> tuple[bytes, int | bytes]:
-    text = alike(record)
+def _build_record_key(record: Record) -> tuple[bytes, int | bytes]:
+    text = normalize_record(record)
     return kind_of(text), text if record.step is None else record.step
 
 
-def signs(logs: Sequence[Sequence[Source]], form: Callable[[Source], type[Format]], query: Query) -> list[Sign]:
+def collect_signs(logs: Sequence[Sequence[Source]], form: Callable[[Source], type[Format]], query: Query) -> list[Sign]:
     """One sign a rank, the first to go quiet first; only the ends of the files are read."""
     found: dict[int | None, Sign] = {}
     for log in logs:
@@ -91,10 +91,10 @@ def signs(logs: Sequence[Sequence[Source]], form: Callable[[Source], type[Format
         if sign.t is not None and newest is not None:
             sign.quiet_s = newest - sign.t
     _find_missed(list(found.values()))
-    return sorted(found.values(), key=_place)
+    return sorted(found.values(), key=_build_sort_key)
 
 
-def _place(sign: Sign) -> tuple[object, ...]:
+def _build_sort_key(sign: Sign) -> tuple[object, ...]:
     rank = -1 if sign.rank is None else sign.rank
     return not sign.records, sign.missed is None, sign.t or 0.0, sign.step or 0, rank
 
@@ -106,7 +106,7 @@ def _of_log(log: Sequence[Source], form: Callable[[Source], type[Format]], query
         matcher = Matcher(query, kind, source.rank)
         by_rank: dict[int | None, list[Record]] = {}
         before = b""
-        for data in split(_end(source, kind), kind) if matcher.possible else ():
+        for data in split_records(_read_tail(source, kind), kind) if matcher.possible else ():
             record = Record(data, source, kind, before)
             before = record.time
             if match_header(kind, data) and matcher.accept(data, 0, len(data)):
@@ -117,9 +117,9 @@ def _of_log(log: Sequence[Source], form: Callable[[Source], type[Format]], query
     return [Sign(rank, [])] if rank is not None and Matcher(query, form(log[-1]), rank).possible else []
 
 
-def _end(source: Source, form: type[Format]) -> bytes:
+def _read_tail(source: Source, form: type[Format]) -> bytes:
     """The last bytes of a file, from the beginning of a line; of a packed one or a pipe all has to be gone through."""
-    with contextlib.closing(opened(source, form)) as stream:
+    with contextlib.closing(open_untangled(source, form)) as stream:
         if source.seekable:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(size - TAIL_BYTES, 0))
@@ -129,10 +129,10 @@ def _end(source: Source, form: type[Format]) -> bytes:
         readable = Readable(stream)
         while got := readable.readinto(memoryview(block)):
             data = (data + block[:got])[-2 * TAIL_BYTES :]
-        readable.complain(source.path)
+        readable.raise_if_damaged(source.path)
         return data
 
 
-def missing(ranks: set[int], world: int | None) -> list[tuple[int, int]]:
+def find_missing_ranks(ranks: set[int], world: int | None) -> list[tuple[int, int]]:
     """Ranges of ranks that there must be, and that left nothing. Cost: by the ranks there are, not by their numbers."""
-    return gaps(ranks, world or max(ranks, default=-1) + 1)
+    return find_gaps(ranks, world or max(ranks, default=-1) + 1)

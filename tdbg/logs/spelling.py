@@ -29,7 +29,7 @@ class Spelling:
     printed: bool = field(default=False, compare=False)
 
     @classmethod
-    def of(cls, text: str, *, printed: bool = False) -> "Spelling":
+    def parse_text(cls, text: str, *, printed: bool = False) -> "Spelling":
         """From its form in a map; ``{{`` stands for a brace."""
         parts = [""]
         for token in ESCAPES.split(text):
@@ -79,7 +79,7 @@ class Spelling:
         """A record that it may make."""
         return "x".join(self.parts).encode()
 
-    def fits(self, other: "Spelling") -> bool:
+    def could_match(self, other: "Spelling") -> bool:
         """True if a record of the other text may be taken for one of this."""
         if self.is_long and not other.is_long:
             return False
@@ -113,7 +113,7 @@ def _in_order(parts: Sequence[bytes], gap: bytes, *, ends: bool) -> bytes:
     return body
 
 
-def spelling(shape: Sequence[str], *, printed: bool = False) -> Spelling:
+def build_spelling(shape: Sequence[str], *, printed: bool = False) -> Spelling:
     """The text of a message, without what is empty at its end."""
     parts = list(shape)
     if parts:
@@ -123,7 +123,7 @@ def spelling(shape: Sequence[str], *, printed: bool = False) -> Spelling:
     return Spelling(tuple(parts), printed)
 
 
-def alternation(lines: Iterable[Shape]) -> bytes:
+def build_alternation(lines: Iterable[Shape]) -> bytes:
     """An expression that fits a whole line of any of these shapes."""
     shapes = [[re.escape(part.encode()) for part in line] for line in lines]
     found = dict.fromkeys(_in_order(parts, rb"[^\n]*?", ends=True) for parts in shapes)

@@ -26,37 +26,37 @@ KEPT_PARTS = 4
 _MADE: WeakSet["RankLogs"] = WeakSet()
 
 
-def header(t: float, level: str, rank: int, step: int) -> str:
+def format_header(t: float, level: str, rank: int, step: int) -> str:
     """``2026-11-20T03:06:40.000299 D r0003 s00020000``: local time, level letter, rank, step.
 
     Cost: about 2 us; the seconds' text is made once a second.
     """
-    return f"{stamp(t)} {level} r{rank:04d} s{step:08d}"
+    return f"{format_timestamp(t)} {level} r{rank:04d} s{step:08d}"
 
 
-def stamp(t: float) -> str:
+def format_timestamp(t: float) -> str:
     """``2026-11-20T03:06:40.000299``: local time."""
     whole = int(t)
-    return f"{_second(whole)}.{int((t - whole) * 1e6):06d}"
+    return f"{_format_second(whole)}.{int((t - whole) * 1e6):06d}"
 
 
 _last: tuple[int, str] = (-1, "")
 
 
-def _second(whole: int) -> str:
+def _format_second(whole: int) -> str:
     global _last
     if _last[0] != whole:
         _last = whole, time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(whole))
     return _last[1]
 
 
-def line(t: float, level: str, rank: int, step: int, tag: str, text: str) -> str:
+def format_line(t: float, level: str, rank: int, step: int, tag: str, text: str) -> str:
     """One record with its newline; further lines of ``text`` are indented, so that a record stays whole.
 
     Names of the program's are shown and never obeyed by the terminal of whoever reads the file.
     """
     body = escape_controls(redact_text(text).replace("\r", "\\r")).replace("\n", f"\n{INDENT}")
-    return f"{header(t, level, rank, step)} {tag} {body}\n"
+    return f"{format_header(t, level, rank, step)} {tag} {body}\n"
 
 
 class TextLog:
@@ -83,7 +83,7 @@ class TextLog:
             if self._pid == os.getpid() and self._fd >= 0 and not self._is_ours():
                 self.forget()
             if self._pid != os.getpid() or self._size + len(data) > self._rotate_bytes:
-                self._open()
+                self._open_file()
             if self._fd < 0:
                 self.lost += 1
                 return
@@ -109,12 +109,12 @@ class TextLog:
             os.close(self._fd)
         self.forget()
 
-    def _open(self) -> None:
+    def _open_file(self) -> None:
         fd, is_mine = self._fd, self._pid == os.getpid()
         self.forget()  # before it is closed: its number may be a file of the program's at once
         if is_mine and fd >= 0:
             os.close(fd)
-            self._rotate()
+            self._rotate_parts()
         self._pid, self._size = os.getpid(), 0
         self._at = self._path()
         if self._at is not None:
@@ -127,7 +127,7 @@ class TextLog:
             if fd >= 0:  # a signal's handler, which came meanwhile, wrote to one of its own
                 os.close(fd)
 
-    def _rotate(self) -> None:
+    def _rotate_parts(self) -> None:
         from tdbg.core import run_files
 
         if self._at is None:
@@ -136,7 +136,7 @@ class TextLog:
             older = self._at.with_name(f"{self._at.name}.{number}")
             newer = self._at if number == 1 else self._at.with_name(f"{self._at.name}.{number - 1}")
             if newer.exists():
-                run_files.replace(newer, older)
+                run_files.rename_file(newer, older)
 
 
 class RankLogs:
@@ -146,18 +146,18 @@ class RankLogs:
         self, folder: Callable[[], "Path | None"], rank: Callable[[], int], rotate_bytes: int = ROTATE_BYTES
     ) -> None:
         self._folder, self._rank = folder, rank
-        self._debug = TextLog(lambda: self._path("debug"), rotate_bytes)
-        self._info = TextLog(lambda: self._path("info"), rotate_bytes)
+        self._debug = TextLog(lambda: self._build_path("debug"), rotate_bytes)
+        self._info = TextLog(lambda: self._build_path("info"), rotate_bytes)
         self._lock = threading.RLock()  # a signal's handler may log too
         _MADE.add(self)
 
-    def _path(self, kind: str) -> "Path | None":
+    def _build_path(self, kind: str) -> "Path | None":
         folder = self._folder()
         return None if folder is None else folder / f"{kind}_log_rank{self._rank()}.txt"
 
-    def write(self, t: float, level: str, step: int, tag: str, text: str) -> None:
+    def write_record(self, t: float, level: str, step: int, tag: str, text: str) -> None:
         """One record, into the log or logs of its level."""
-        written = line(t, level, self._rank(), step, tag, text)
+        written = format_line(t, level, self._rank(), step, tag, text)
         with self._lock:
             self._debug.write(written)
             if LEVELS[level] >= LEVELS["I"]:
@@ -180,10 +180,10 @@ class RankLogs:
         self._info.forget()
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     """In a forked child: another thread of the parent may have held a lock."""
     for made in _MADE:
         made._lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=lambda: Guard("text log").call(_forked))
+os.register_at_fork(after_in_child=lambda: Guard("text log").call(_reset_after_fork))

@@ -55,7 +55,7 @@ class Untangled:
             self._ended = not got
             self._ready = memoryview(self.feed(bytes(self._block[: got or 0])))
             if self._ended:
-                self._ready = memoryview(self.rest())
+                self._ready = memoryview(self.flush_held())
         count = min(len(into), len(self._ready))
         into[:count] = self._ready[:count]
         self._ready = self._ready[count:]
@@ -65,29 +65,29 @@ class Untangled:
         """Take more of the file; returns the records that are whole by now."""
         *lines, self._half = (self._half + data).split(b"\n")
         for line in lines:
-            self._take(line + b"\n")
-        return b"".join(self._whole())
+            self._append_line(line + b"\n")
+        return b"".join(self._pop_complete_lines())
 
-    def rest(self) -> bytes:
+    def flush_held(self) -> bytes:
         """What is held, at the end."""
         if self._half:
-            self._take(self._half)
+            self._append_line(self._half)
             self._half = b""
         for record in self._records:
             record.whole = True
         self._open.clear()
-        return b"".join(self._whole())
+        return b"".join(self._pop_complete_lines())
 
     def close(self) -> None:
         """Close the file."""
         self._stream.close()
 
-    def _take(self, line: bytes) -> None:
+    def _append_line(self, line: bytes) -> None:
         found = LAUNCHED.match(line)
-        rank = _rank(found)
+        rank = _parse_rank(found)
         known = self._open.get(rank)
         self._waiting_bytes += len(line)
-        if known is not None and not self._begins(line, known):
+        if known is not None and not self._is_record_start(line, known):
             known.lines.append(line)
             return
         if known is not None:
@@ -95,13 +95,13 @@ class Untangled:
         self._open[rank] = record = _Record(line)
         self._records.append(record)
 
-    def _begins(self, line: bytes, before: _Record) -> bool:
+    def _is_record_start(self, line: bytes, before: _Record) -> bool:
         if not self._by_context:
             return self._starts(line) is not None
         lines = b"".join(before.lines[-CONTEXT_LINES:])
         return bool(self._starts(lines + line, len(lines)))
 
-    def _whole(self) -> list[bytes]:
+    def _pop_complete_lines(self) -> list[bytes]:
         found: list[bytes] = []
         while self._records:
             oldest = self._records[0]
@@ -116,5 +116,5 @@ class Untangled:
         return found
 
 
-def _rank(found: "re.Match[bytes] | None") -> bytes:
+def _parse_rank(found: "re.Match[bytes] | None") -> bytes:
     return b"" if found is None else found[0].strip(b"[]: ")

@@ -109,24 +109,28 @@ class Key:
 
     def __post_init__(self) -> None:
         fields = (self.phase, self.metric, self.task, self.subset, self.averaged, self.core, self.text)
-        written = _written(*fields)
+        written = _format_key(*fields)
         object.__setattr__(self, "_written", written)
         object.__setattr__(self, "_hash", hash(written))
-        if _read(written) == fields:
+        if _parse_fields(written) == fields:
             return
-        if not self.task and not self.core and _read(written) == (self.phase, *split_name(self.metric), *fields[3:]):
+        if (
+            not self.task
+            and not self.core
+            and _parse_fields(written) == (self.phase, *split_name(self.metric), *fields[3:])
+        ):
             for name, part in zip(("metric", "task"), split_name(self.metric), strict=True):
                 object.__setattr__(self, name, part)
         else:
-            _learn(self.phase, self.metric)
-            found = _read(written)
+            _register_names(self.phase, self.metric)
+            found = _parse_fields(written)
             if found != fields:
-                raise _misread(written, fields, found)
+                raise _make_misread_error(written, fields, found)
 
     @classmethod
     def parse(cls, text: str) -> "Key":
         """The key that a text names. Raises KeyGrammarError if it names none. Cost: 0.1 us for a text seen before."""
-        return _parsed(text)
+        return _parse_key(text)
 
     def __str__(self) -> str:
         return self._written
@@ -173,7 +177,7 @@ class Key:
         return Key(self.phase, self.metric, self.task, self.subset, averaged=True)
 
 
-def under(prefix: str, name: str) -> Key:
+def build_key(prefix: str, name: str) -> Key:
     """The key of a name below a prefix, which is put there once: ``gradnorm/loss`` stays what it is."""
     return Key.parse(name if name.startswith(f"{prefix}/") else f"{prefix}/{name}")
 
@@ -188,7 +192,7 @@ def core_alias(key: Key) -> Key | None:
 def is_key(text: str) -> bool:
     """True if the grammar has it."""
     try:
-        _parsed(text)
+        _parse_key(text)
     except KeyGrammarError:
         return False
     return True
@@ -211,11 +215,11 @@ def unit_of(metric: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def _parsed(text: str) -> Key:
-    return Key(*_read(text))
+def _parse_key(text: str) -> Key:
+    return Key(*_parse_fields(text))
 
 
-def _written(phase: str, metric: str, task: str, subset: str, averaged: bool, core: bool, text: bool) -> str:
+def _format_key(phase: str, metric: str, task: str, subset: str, averaged: bool, core: bool, text: bool) -> str:
     """The one spelling."""
     if core:
         return f"{CORE}/{phase}_{metric}/{task}" if task else f"{CORE}/{phase}_{metric}"
@@ -225,8 +229,8 @@ def _written(phase: str, metric: str, task: str, subset: str, averaged: bool, co
 
 
 @lru_cache(maxsize=65_536)
-def _read(written: str) -> Fields:
-    """The inverse of `_written`."""
+def _parse_fields(written: str) -> Fields:
+    """The inverse of `_format_key`."""
     parts = PATTERN.fullmatch(written) if len(written) <= MAX_LENGTH else None
     if parts is None:
         raise KeyGrammarError(f"{written[:80]!r} is no metric key")
@@ -246,16 +250,16 @@ def _read(written: str) -> Fields:
     return prefix, metric, task, middle, averaged, False, text
 
 
-def _known(metric: str) -> bool:
+def _is_known_metric(metric: str) -> bool:
     return metric in _metrics or NUMBERED.fullmatch(metric) is not None
 
 
 def split_name(name: str) -> tuple[str, str]:
     """Metric and task: the longest known metric that a task may follow; without one, all of it is the metric."""
-    if not _known(name):
+    if not _is_known_metric(name):
         end = name.rfind("_")
         while end > 0:
-            if end + 1 < len(name) and _known(name[:end]):
+            if end + 1 < len(name) and _is_known_metric(name[:end]):
                 return name[:end], name[end + 1 :]
             end = name.rfind("_", 0, end)
     return name, ""
@@ -268,23 +272,23 @@ def _split_core(written: str, head: str) -> tuple[str, str]:
     if not splits or f"_{AVERAGED}" in head:
         raise KeyGrammarError(f"{written!r} is no copy of a key", "write core/PHASE_METRIC: core/val_loss")
     phased = [split for split in splits if split[0] in _phases or split[0].startswith(MASKED)]
-    measured = [split for split in splits if _known(split[1])]
+    measured = [split for split in splits if _is_known_metric(split[1])]
     both = [split for split in phased if split in measured]
     return (both or measured or phased[-1:] or splits)[0]
 
 
-def _learn(phase: str, metric: str) -> None:
+def _register_names(phase: str, metric: str) -> None:
     """Know the names that this process made, so that what it wrote is read as it was meant."""
     if len(_metrics) + len(_phases) >= MAX_LEARNED:
         return
     _metrics.add(metric)
     if phase not in CATEGORIES:
         _phases.add(phase)
-    _read.cache_clear()
-    _parsed.cache_clear()
+    _parse_fields.cache_clear()
+    _parse_key.cache_clear()
 
 
-def _misread(written: str, fields: Fields, found: Fields) -> KeyGrammarError:
+def _make_misread_error(written: str, fields: Fields, found: Fields) -> KeyGrammarError:
     names = ("phase", "metric", "task", "subset", "averaged", "core", "text")
     at = next(index for index, (one, other) in enumerate(zip(fields, found, strict=True)) if one != other)
     return KeyGrammarError(

@@ -74,11 +74,11 @@ def suggest_keys(word: str, keys: Sequence[str]) -> str:
     return f"there are: {', '.join(keys[:8])}{' ...' if len(keys) > 8 else ''}" if keys else "there are no keys at all"
 
 
-def label(key: str, letters: int = 80) -> str:
+def format_key(key: str, letters: int = 80) -> str:
     """A key as a person reads it; an empty one as two quotes."""
-    from tdbg.core.tables import short
+    from tdbg.core.tables import format_short
 
-    return short(key, letters) or "''"
+    return format_short(key, letters) or "''"
 
 
 def report_skipped_rows(name: str, counts: "Counts") -> None:
@@ -86,8 +86,8 @@ def report_skipped_rows(name: str, counts: "Counts") -> None:
     from pathlib import Path
 
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, safe
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import format_count, safe
     from tdbg.metrics.rows.row import FILE
 
     foreign = Path(name).is_file() and Path(name).name != FILE
@@ -97,30 +97,32 @@ def report_skipped_rows(name: str, counts: "Counts") -> None:
             if name.endswith((".gz", ".zst"))
             else ROWS_ARE
         )
-        raise TdbgError(f"{name}: no row of metrics in {counted(counts.broken, 'line')}", hint)
+        raise TdbgError(f"{name}: no row of metrics in {format_count(counts.broken, 'line')}", hint)
     if counts.broken:
         torn = "a kill tears the last one" if counts.broken == 1 else "they are torn, or no rows of metrics"
-        say(safe(f"{name}: {counted(counts.broken, 'line')} skipped: {torn}"))
+        print_messages(safe(f"{name}: {format_count(counts.broken, 'line')} skipped: {torn}"))
     if counts.again:
-        say(safe(f"{name}: {counted(counts.again, 'row')} skipped: a resumed run repeated these steps"))
+        print_messages(safe(f"{name}: {format_count(counts.again, 'row')} skipped: a resumed run repeated these steps"))
 
 
 def report_unwritten_rows(tally: "Tally") -> None:
     """Say on stderr, of each rank, which rows were never written, and why."""
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, short
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import format_count, format_short
     from tdbg.metrics.rows.row import LEFT_OUT
 
     alone = len(tally.last) <= 1
     for (rank, why), those in sorted(tally.unwritten.items())[:MOST_TOLD]:
         of = "" if alone else f"rank {rank}: "
-        reason = LEFT_OUT.get(why) or short(why, 60)
-        say(f"{of}{counted(those.rows, 'row')} left out from step {those.first_step:,} on: {reason}")
+        reason = LEFT_OUT.get(why) or format_short(why, 60)
+        print_messages(f"{of}{format_count(those.rows, 'row')} left out from step {those.first_step:,} on: {reason}")
     thin = sorted((rank, one) for rank, one in tally.records.items() if one.missing)
     for rank, one in thin[:MOST_TOLD]:
         of = "" if alone else f"rank {rank}: "
         steps = one.count + one.missing
-        say(f"{of}{one.count:,} of {counted(steps, 'step')} recorded: --max-overhead or --every leaves out the others")
+        print_messages(
+            f"{of}{one.count:,} of {format_count(steps, 'step')} recorded: --max-overhead or --every leaves out the others"
+        )
 
 
 def is_place(word: str) -> bool:

@@ -52,7 +52,9 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
     finished = phases[:1] if all(phase.of_all_ranks for phase in phases) else phases
     check_units(name, [(slot, metric.unit) for phase in phases for slot, metric in phase.metrics.items()])
     for slot in sorted({slot for phase in phases for slot in phase.metrics}):
-        own = merged.metrics[slot] = _like(next(one.metrics[slot] for one in phases if slot in one.metrics))
+        own = merged.metrics[slot] = _create_empty_metric(
+            next(one.metrics[slot] for one in phases if slot in one.metrics)
+        )
         for phase in phases:
             if slot in phase.metrics:
                 own.partial.merge(phase.metrics[slot].partial)
@@ -69,7 +71,7 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
     return merged
 
 
-def _like(metric: Metric) -> Metric:
+def _create_empty_metric(metric: Metric) -> Metric:
     size = metric.history.maxlen or 1
     return Metric(metric.name, higher_is_better=metric.higher_is_better, unit=metric.unit, history=size)
 
@@ -82,16 +84,16 @@ def _merge_points(metrics: Sequence[Metric]) -> list[Point]:
             sums = point.sums.copy()
             if (before := found.get((point.epoch, point.step))) is not None:
                 sums.merge(before.sums)
-            found[point.epoch, point.step] = Point(point.epoch, point.step, sums.mean() or 0.0, sums)
-    return sorted(found.values(), key=_when)
+            found[point.epoch, point.step] = Point(point.epoch, point.step, sums.compute_mean() or 0.0, sums)
+    return sorted(found.values(), key=_build_sort_key)
 
 
-def _when(point: Point) -> tuple[float, float]:
+def _build_sort_key(point: Point) -> tuple[float, float]:
     """Passes without an epoch or step come first."""
     return -1.0 if point.epoch is None else point.epoch, -1.0 if point.step is None else point.step
 
 
-def differing(states: Mapping[int, Mapping[str, object]]) -> list[dict[str, object]]:
+def find_differing(states: Mapping[int, Mapping[str, object]]) -> list[dict[str, object]]:
     """The metrics whose last values differ between ranks: key, and the value of each rank (None: it never got one).
 
     states: rank -> `MetricsTracker.state_dict`.

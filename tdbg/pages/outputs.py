@@ -27,7 +27,7 @@ def load_debug_outputs(
     """
     from tdbg.pages.read.page_set import NoPagesError, PageSet
 
-    make = _tensor if as_torch else _array
+    make = _build_tensor if as_torch else _build_array
     try:
         pages = PageSet.open(path)
     except NoPagesError:
@@ -36,13 +36,17 @@ def load_debug_outputs(
         from tdbg.pages.pickle_reader.pickle_pages import LegacyPages
 
         legacy = LegacyPages.open(Path(path))
-        found = _one([(point, point.epoch) for point in legacy.find(idx)], path, idx, epoch)
-        return _legacy(found, make)
+        found = _select_datapoint([(point, point.epoch) for point in legacy.find_datapoints(idx)], path, idx, epoch)
+        return _rebuild_legacy_outputs(found, make)
     with pages:
-        return _ours(_one([(point, point.epoch) for point in pages.find(idx)], path, idx, epoch), make)
+        return _rebuild_outputs(
+            _select_datapoint([(point, point.epoch) for point in pages.find(idx)], path, idx, epoch), make
+        )
 
 
-def _one(found: list[tuple[object, int | None]], path: str | Path, idx: int | str, epoch: int | None) -> Any:
+def _select_datapoint(
+    found: list[tuple[object, int | None]], path: str | Path, idx: int | str, epoch: int | None
+) -> Any:
     """The datapoint that is meant."""
     epochs = list(dict.fromkeys(one for _, one in found))
     fitting = [point for point, one in found if epoch is None or one == epoch]
@@ -56,54 +60,56 @@ def _one(found: list[tuple[object, int | None]], path: str | Path, idx: int | st
     return fitting[-1]
 
 
-def _ours(datapoint: "Datapoint", make: Callable[..., object]) -> dict[str, object]:
-    from tdbg.pages.format.nested_outputs import nested
+def _rebuild_outputs(datapoint: "Datapoint", make: Callable[..., object]) -> dict[str, object]:
+    from tdbg.pages.format.nested_outputs import rebuild_nested
 
     noted = datapoint.more.get("notes")
     notes: Mapping[str, object] = noted if isinstance(noted, dict) else {}
     leaves = [(path, make(t.read(), t.dtype, t.shape, t.note)) for path, t in datapoint.tensors.items()]
-    return nested([*leaves, *datapoint.scalars.items()], {p: n for p, n in notes.items() if isinstance(n, dict)})
+    return rebuild_nested(
+        [*leaves, *datapoint.scalars.items()], {p: n for p, n in notes.items() if isinstance(n, dict)}
+    )
 
 
-def _legacy(datapoint: "LegacyDatapoint", make: Callable[..., object]) -> dict[str, object]:
-    found: dict[str, object] = _plain(datapoint.outputs, make)
+def _rebuild_legacy_outputs(datapoint: "LegacyDatapoint", make: Callable[..., object]) -> dict[str, object]:
+    found: dict[str, object] = _rebuild_legacy_value(datapoint.outputs, make)
     return found
 
 
-def _plain(found: object, make: Callable[..., object]) -> Any:
+def _rebuild_legacy_value(found: object, make: Callable[..., object]) -> Any:
     """A tree of a legacy page, with real arrays."""
     from tdbg.pages.pickle_reader.datapoint_tree import note_of
     from tdbg.pages.pickle_reader.parsed_values import Array, Refused, Sparse
 
     if isinstance(found, Array):
-        return make(found.read(), DTYPES[found.dtype], found.shape, note_of(found))
+        return make(found.read_bytes(), DTYPES[found.dtype], found.shape, note_of(found))
     if isinstance(found, Refused):
         return str(found)
     if isinstance(found, Sparse):
-        return {name: _plain(part, make) for name, part in found.parts.items()}
+        return {name: _rebuild_legacy_value(part, make) for name, part in found.parts.items()}
     if isinstance(found, dict):
-        return {key: _plain(value, make) for key, value in found.items()}
+        return {key: _rebuild_legacy_value(value, make) for key, value in found.items()}
     if isinstance(found, list):
-        return [_plain(value, make) for value in found]
+        return [_rebuild_legacy_value(value, make) for value in found]
     if isinstance(found, tuple):
-        return tuple(_plain(value, make) for value in found)
+        return tuple(_rebuild_legacy_value(value, make) for value in found)
     return found
 
 
-def _array(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, object]) -> Any:
+def _build_array(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, object]) -> Any:
     """A numpy array, or what the note says that these bytes are."""
     if "bytes" in note:
         return data
     if "text" in note:
         return data.decode("utf-8", "surrogatepass")
-    return tensor_values.array(data, dtype, shape, note)
+    return tensor_values.decode_array(data, dtype, shape, note)
 
 
-def _tensor(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, object]) -> object:
+def _build_tensor(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, object]) -> object:
     """The same as a tensor of torch; of quantised types its values, as float32."""
     import torch
 
-    found = _array(data, dtype, shape, note)
+    found = _build_array(data, dtype, shape, note)
     own = getattr(torch, dtype.name, None)
     if isinstance(found, bytes | str):
         return found

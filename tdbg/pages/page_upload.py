@@ -52,7 +52,7 @@ class Upload:
         """How many files were copied, a journal once."""
         return len(self._copied)
 
-    def run(self, *, last: bool = False) -> None:
+    def upload_new_files(self, *, last: bool = False) -> None:
         """Copy what is new; with ``last`` also the pages that were never sealed and whose writers are dead.
 
         Raises TdbgError where something could not be copied; what was copied stays, and the next call goes on.
@@ -63,7 +63,7 @@ class Upload:
         for path in find_page_folders(self.source):
             if last or self._stays(path):
                 try:
-                    self._attempt(path, last=last)
+                    self._try_upload_folder(path, last=last)
                 except TdbgError as error:
                     failed.append(error)
             if len(failed) == FAILURES:
@@ -71,114 +71,122 @@ class Upload:
         if failed:
             raise failed[0]
 
-    def _attempt(self, path: Path, *, last: bool) -> None:
+    def _try_upload_folder(self, path: Path, *, last: bool) -> None:
         folder = Folder(path)
         try:
-            self._folder(folder, last=last)
+            self._upload_folder(folder, last=last)
         except FileNotFoundError:
             if path.exists():
                 raise TdbgError(f"{self.store.url} does not exist", "make it, or name another") from None
         finally:
             folder.close()
 
-    def _folder(self, folder: Folder, *, last: bool) -> None:
-        names = [name for name in folder.names() if JOURNAL_NAME.fullmatch(name) or PAGE_NAME.fullmatch(name)]
-        sizes = {name: folder.size(name) for name in names if not name.endswith(".part")}
+    def _upload_folder(self, folder: Folder, *, last: bool) -> None:
+        names = [name for name in folder.list_names() if JOURNAL_NAME.fullmatch(name) or PAGE_NAME.fullmatch(name)]
+        sizes = {name: folder.get_size(name) for name in names if not name.endswith(".part")}
         if not last and self._seen.get(Path(folder.path)) == sizes:
             return
-        found = [name for name in names if JOURNAL_NAME.fullmatch(name) and self._at(folder, name) not in self._foreign]
+        found = [
+            name
+            for name in names
+            if JOURNAL_NAME.fullmatch(name) and self._resolve_remote_path(folder, name) not in self._foreign
+        ]
         journals = [JournalSource(folder, name, Problems()) for name in found]
         ours = [one for one in journals if self._is_ours(folder, one)]
         if ours:
-            self._check(folder, names)
+            self._check_run_conflict(folder, names)
         for journal in ours:
-            self._writer(folder, journal, last=last)
+            self._upload_writer(folder, journal, last=last)
         if last and not self._host:
             told = {page_name(one.rank, number, sealed=True) for one in journals for number in one.pages}
             for name in names:
                 if name.endswith(".safetensors") and name not in told:
-                    self._page(folder, name)
+                    self._upload_page(folder, name)
         self._seen[Path(folder.path)] = sizes
 
     def _is_ours(self, folder: Folder, journal: JournalSource) -> bool:
         host = journal.opened.get("host")
         if self._host and host and host != self._host:
-            self._foreign.add(self._at(folder, journal.name))
+            self._foreign.add(self._resolve_remote_path(folder, journal.name))
         return self._host in ("", host)
 
-    def _writer(self, folder: Folder, journal: JournalSource, *, last: bool) -> None:
+    def _upload_writer(self, folder: Folder, journal: JournalSource, *, last: bool) -> None:
         """The pages of one writer, then its journal; the journal's beginning before them, as it says whose they are."""
-        if folder.has(MANIFEST) and self._at(folder, MANIFEST) not in self._listed():
-            self._put(folder, MANIFEST)
-        if self._at(folder, journal.name) not in self._listed():
-            self._journal(folder, journal, 1.0)
+        if folder.has_file(MANIFEST) and self._resolve_remote_path(folder, MANIFEST) not in self._list_uploaded():
+            self._upload_file(folder, MANIFEST)
+        if self._resolve_remote_path(folder, journal.name) not in self._list_uploaded():
+            self._upload_journal(folder, journal, 1.0)
         for number in sorted(journal.pages):
             sealed, part = (page_name(journal.rank, number, sealed=sealed) for sealed in (True, False))
-            if folder.has(sealed):
-                self._page(folder, sealed)
-            elif last and folder.has(part) and not is_writer_alive(journal):
-                self._page(folder, part)
-        self._journal(folder, journal, 1.0 if last else GROWN)
+            if folder.has_file(sealed):
+                self._upload_page(folder, sealed)
+            elif last and folder.has_file(part) and not is_writer_alive(journal):
+                self._upload_page(folder, part)
+        self._upload_journal(folder, journal, 1.0 if last else GROWN)
 
-    def _page(self, folder: Folder, name: str) -> None:
-        if self._listed().get(self._at(folder, name)) == folder.size(name):
+    def _upload_page(self, folder: Folder, name: str) -> None:
+        if self._list_uploaded().get(self._resolve_remote_path(folder, name)) == folder.get_size(name):
             return
-        self._put(folder, name)
-        part = self._at(folder, name.replace(".safetensors", ".part"))
-        if name.endswith(".safetensors") and part in self._listed():
-            self.store.remove(part)
-            del self._listed()[part]
+        self._upload_file(folder, name)
+        part = self._resolve_remote_path(folder, name.replace(".safetensors", ".part"))
+        if name.endswith(".safetensors") and part in self._list_uploaded():
+            self.store.remove_file(part)
+            del self._list_uploaded()[part]
 
-    def _journal(self, folder: Folder, journal: JournalSource, grown: float) -> None:
+    def _upload_journal(self, folder: Folder, journal: JournalSource, grown: float) -> None:
         """Copy it again if it is larger by this factor than what is there."""
-        end = self._told(folder, journal)
-        if end > grown * self._listed().get(self._at(folder, journal.name), 0):
-            self._put(folder, journal.name, folder.read(journal.name, 0, end))
+        end = self._find_uploadable_end(folder, journal)
+        if end > grown * self._list_uploaded().get(self._resolve_remote_path(folder, journal.name), 0):
+            self._upload_file(folder, journal.name, folder.read_range(journal.name, 0, end))
 
-    def _told(self, folder: Folder, journal: JournalSource) -> int:
+    def _find_uploadable_end(self, folder: Folder, journal: JournalSource) -> int:
         """Where the part of a journal ends whose pages are there."""
-        rank, listed = journal.rank, self._listed()
+        rank, listed = journal.rank, self._list_uploaded()
         names = {n: [page_name(rank, n, sealed=sealed) for sealed in (True, False)] for n in journal.pages}
-        missing = {n for n, both in names.items() if not any(self._at(folder, name) in listed for name in both)}
+        missing = {
+            n
+            for n, both in names.items()
+            if not any(self._resolve_remote_path(folder, name) in listed for name in both)
+        }
         for index in journal.frames.others if missing else ():
             with suppress(ValueError):  # a record that is none
-                record = journal.frames.record(index)
+                record = journal.frames.read_record(index)
                 if record.get("t") == "page" and record.get("page") in missing:
                     return journal.frames.starts[index]
         return journal.frames.end
 
-    def _check(self, folder: Folder, names: list[str]) -> None:
+    def _check_run_conflict(self, folder: Folder, names: list[str]) -> None:
         """TdbgError if journals of another run are at the place of this folder."""
-        for path, size in self._listed().items():
+        for path, size in self._list_uploaded().items():
             above, _, name = path.rpartition("/")
-            if path in self._known or above != self._inside(folder) or not JOURNAL_NAME.fullmatch(name):
+            if path in self._known or above != self._resolve_remote_folder(folder) or not JOURNAL_NAME.fullmatch(name):
                 continue
             length = min(size, HEAD_BYTES)
-            if name not in names or self.store.read(path, 0, length) != folder.read(name, 0, length):
+            if name not in names or self.store.read_range(path, 0, length) != folder.read_range(name, 0, length):
                 raise TdbgError(
                     f"{self.store.url}/{path} is the journal of another run", "name a URL that holds nothing yet"
                 )
             self._known.add(path)
 
-    def _put(self, folder: Folder, name: str, data: bytes | None = None) -> None:
-        path, size = self._at(folder, name), folder.size(name) if data is None else len(data)
-        self.store.put(path, Path(folder.path) / name if data is None else data)
-        self._listed()[path] = size
+    def _upload_file(self, folder: Folder, name: str, data: bytes | None = None) -> None:
+        path, size = self._resolve_remote_path(folder, name), folder.get_size(name) if data is None else len(data)
+        self.store.put_file(path, Path(folder.path) / name if data is None else data)
+        self._list_uploaded()[path] = size
         self._known.add(path)
         self._copied.add(path)
         self.nbytes += size
         self._progress(size)
 
-    def _listed(self) -> dict[str, int]:
+    def _list_uploaded(self) -> dict[str, int]:
         if self._there is None:
-            self._there = self.store.files()
+            self._there = self.store.list_files()
         return self._there
 
-    def _at(self, folder: Folder, name: str) -> str:
-        inside = self._inside(folder)
+    def _resolve_remote_path(self, folder: Folder, name: str) -> str:
+        inside = self._resolve_remote_folder(folder)
         return f"{inside}/{name}" if inside else name
 
-    def _inside(self, folder: Folder) -> str:
+    def _resolve_remote_folder(self, folder: Folder) -> str:
         inside = folder.path.relative_to(self.source).as_posix()
         return "" if inside == "." else inside
 
@@ -187,5 +195,5 @@ def pages_bytes(source: Path) -> Iterator[int]:
     """Bytes of each page at and below a folder, for a bar."""
     for path in find_page_folders(source):
         folder = Folder(path)
-        yield from (folder.size(name) for name in folder.names() if PAGE_NAME.fullmatch(name))
+        yield from (folder.get_size(name) for name in folder.list_names() if PAGE_NAME.fullmatch(name))
         folder.close()

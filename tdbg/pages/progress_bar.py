@@ -18,12 +18,12 @@ class Progress:
         self._live = can_redraw_stderr()
         self._drawn = False
 
-    def add(self, nbytes: int) -> None:
+    def advance(self, nbytes: int) -> None:
         """So much more is done."""
         self._done += nbytes
         if self._live and (now := time.monotonic()) >= self._next:
             self._next = now + EVERY_S
-            self._draw(now)
+            self._draw_bar(now)
 
     def __enter__(self) -> "Progress":
         return self
@@ -32,7 +32,7 @@ class Progress:
         if self._drawn:
             redraw_stderr("")
 
-    def _draw(self, now: float) -> None:
+    def _draw_bar(self, now: float) -> None:
         rate = self._done / max(now - self._began, 1e-3)
         text = f"{self._doing}: {self._done / 1e9:.2f} GB, {rate / 1e9:.2f} GB/s"
         if self._total:

@@ -41,7 +41,7 @@ class Probe(Listener):
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
         self._look_steps: dict[str, tuple[int, int]] = {}  # kind of work -> step of the last look, step of the next
-        super().__init__(monitor.failed)
+        super().__init__(monitor.handle_failure)
         self.read_flags()
 
     def read_flags(self) -> None:
@@ -52,7 +52,7 @@ class Probe(Listener):
 
     def threshold(self, name: str) -> float:
         """A bound of this probe's flag, as set or its default."""
-        return self.monitor.settings.threshold(f"{flag_of(self.name)}.{name}")
+        return self.monitor.settings.get_threshold(f"{flag_of(self.name)}.{name}")
 
     def should_sample(self, kind: str = "") -> bool:
         """True if the running step is one to look at (``--every``, ``--steps``, ``--ranks``) and can be afforded.
@@ -64,7 +64,7 @@ class Probe(Listener):
         kind = kind or self.name
         if not self._is_requested() and self.monitor.inspection.has_ended_for(type(self)):
             return self._may_look_again(kind)
-        return self.monitor.may(kind)
+        return self.monitor.should_sample(kind)
 
     def _is_requested(self) -> bool:
         """True if the level has it, or somebody asked for it by a flag or chose the steps."""
@@ -74,7 +74,7 @@ class Probe(Listener):
         """True at doubling intervals: this probe belongs to no level, and stays after the opening inspection."""
         step = self.monitor.step + 1
         last, due = self._look_steps.get(kind, (0, 0))
-        if step != last and (step < due or not self.monitor.may(kind)):
+        if step != last and (step < due or not self.monitor.should_sample(kind)):
             return False
         self._look_steps[kind] = step, 2 * step
         return True
@@ -98,7 +98,7 @@ class Probe(Listener):
         try:
             yield
         finally:
-            self.monitor.budget.learn(kind or self.name, time.perf_counter() - begun, extra=True)
+            self.monitor.budget.record_cost(kind or self.name, time.perf_counter() - begun, extra=True)
 
     def emit(self, seen: Observed, *, flag: str = "", step: int | None = None) -> None:
         """Tell what was seen: an event, and its line in the debug log under the flag's tag.
@@ -117,7 +117,7 @@ class Probe(Listener):
         several flags. step: if it is not the running one. values: the facts behind the text; their names stand in ``fields``. At most one a step and part.
         """
         monitor, step = self.monitor, self.monitor.running_step if step is None else step
-        monitor.event_buffer.observe(
+        monitor.event_buffer.emit_observation(
             self, flag or self._owner, part, text, values, level, step=step, epoch=monitor.epoch
         )
 
@@ -148,31 +148,33 @@ class Probe(Listener):
         """
         import torch
 
-        from tdbg.runtime.compiler import hide, unseen
+        from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 
         guard = self.guard
 
-        def make(original: Any) -> Any:
+        def make_wrapper(original: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if not self.on or torch.compiler.is_compiling() or self.monitor.rerunning:
                     return original(*args, **kwargs)
                 if before is not None:
-                    unseen(guard.call, self._run_timed, before, args, kwargs)
+                    call_outside_compiler(guard.call, self._run_timed, before, args, kwargs)
                 begun = time.perf_counter()
                 try:
                     result = original(*args, **kwargs)
                 except Exception as error:
                     if raised is not None:
                         seconds = time.perf_counter() - begun
-                        unseen(guard.call, self._run_timed, raised, seconds, args, kwargs, error)
+                        call_outside_compiler(guard.call, self._run_timed, raised, seconds, args, kwargs, error)
                     raise
                 if after is not None:
-                    unseen(guard.call, self._run_timed, after, time.perf_counter() - begun, args, kwargs, result)
+                    call_outside_compiler(
+                        guard.call, self._run_timed, after, time.perf_counter() - begun, args, kwargs, result
+                    )
                 return result
 
-            return hide(wrapper)
+            return hide_from_compiler(wrapper)
 
-        self.patches.wrap(owner, name, make)
+        self.patches.wrap(owner, name, make_wrapper)
 
     def patch_at(
         self,
@@ -184,31 +186,31 @@ class Probe(Listener):
     ) -> None:
         """`patch` at a place of torch's, one of `torch_hooks.PLACES`."""
 
-        def stand(owner: Any, function: str) -> None:
+        def patch_function(owner: Any, function: str) -> None:
             self.patch(owner, function, before=before, after=after, raised=raised)
 
-        self.at(place, stand)
+        self.for_each_function(place, patch_function)
 
-    def at(self, place: str, stand: Callable[[Any, str], None], *, name: str = "") -> None:
+    def for_each_function(self, place: str, stand: Callable[[Any, str], None], *, name: str = "") -> None:
         """Call ``stand(owner, name)`` for each function of a place of torch's, once the program has loaded it.
 
         name: of the function, at a place that leaves it open.
         """
-        from tdbg.runtime.torch_hooks import PLACES, modules_of, targets
+        from tdbg.runtime.torch_hooks import PLACES, iter_targets, modules_of
 
-        def arrived(module: str) -> None:
+        def handle_loaded_module(module: str) -> None:
             if not self.on:
                 return
-            found = list(targets(place, module, name))
+            found = list(iter_targets(place, module, name))
             for owner, function in found:
                 stand(owner, function)
             if not found and not name and module:  # what is told by no path, torch_compat notes itself
                 self.monitor.note(f"without-{place}", f"this torch has no {place!r}, which shows {PLACES[place].why}")
 
         for module in modules_of(place):
-            self.monitor.when_imported(module, lambda loaded: self.guard.call(arrived, loaded.__name__))
+            self.monitor.when_imported(module, lambda loaded: self.guard.call(handle_loaded_module, loaded.__name__))
         if not modules_of(place):
-            arrived("")
+            handle_loaded_module("")
 
     def _run_timed(self, method: Callable[..., None], *args: Any) -> None:
         """Call a method of this probe while tdbg is on, and book its time. Below the probe's guard."""
@@ -218,7 +220,7 @@ class Probe(Listener):
         try:
             method(*args)
         finally:
-            self.monitor.budget.spend(self.name, time.perf_counter() - begun)
+            self.monitor.budget.charge(self.name, time.perf_counter() - begun)
 
     def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None:
         """Call ``then(module)`` now if the program has imported it, else when it does."""

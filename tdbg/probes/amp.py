@@ -13,8 +13,8 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import DEVICE_KINDS, HALF, knows_autocast, short
 from tdbg.probes.scaler import ScaledUpdate
 from tdbg.runtime import tensors
-from tdbg.runtime.sampling import evenly, spread
-from tdbg.runtime.tensors import Bad, look
+from tdbg.runtime.sampling import select_evenly, view_sample
+from tdbg.runtime.tensors import Bad, find_bad_values
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -121,7 +121,11 @@ class MixedPrecision(Probe):
             self._without(graded)
             return
         matrices = [grad for grad in graded if grad.ndim > 1] or graded  # these are computed in half precision
-        views = [view for grad in evenly(matrices, MAX_PARAMETERS) if (view := spread(grad, ELEMENTS)) is not None]
+        views = [
+            view
+            for grad in select_evenly(matrices, MAX_PARAMETERS)
+            if (view := view_sample(grad, ELEMENTS)) is not None
+        ]
         views = [view for view in views if view.device == views[0].device]
         if not views:
             return
@@ -174,11 +178,11 @@ class MixedPrecision(Probe):
         if self._skipped < ALWAYS_TOLD or self.should_sample():
             with self.work():
                 held = [p for group in optimizer.param_groups for p in group["params"]]
-                bad = [(p, seen) for p in held if p.grad is not None and (seen := look(p.grad))]
+                bad = [(p, seen) for p in held if p.grad is not None and (seen := find_bad_values(p.grad))]
                 self._bad = [(self._name_of(p), seen) for p, seen in bad]
 
     def _name_of(self, parameter: Tensor) -> str:
-        named = self.monitor.probe("gradient-norms")
+        named = self.monitor.find_probe("gradient-norms")
         return str(named.name_of(parameter)) if named is not None else f"parameter{list(parameter.shape)}"
 
     def _step_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

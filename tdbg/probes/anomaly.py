@@ -72,8 +72,8 @@ class Anomaly(Probe):
         if len(self._normal_ms) >= 3:
             usual_ms = sorted(self._normal_ms)[len(self._normal_ms) // 2]
             extra_s = max(record.step_ms - usual_ms, 0.0) / 1e3
-            self.monitor.budget.learn(self.name, extra_s, extra=True)
-            self.monitor.budget.spend(self.name, extra_s)  # the mode works inside torch: only the clock shows it
+            self.monitor.budget.record_cost(self.name, extra_s, extra=True)
+            self.monitor.budget.charge(self.name, extra_s)  # the mode works inside torch: only the clock shows it
             mode.slow_pct = round(100 * extra_s * 1e3 / usual_ms, 1)
         self.emit(mode, step=record.step)
 

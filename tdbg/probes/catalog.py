@@ -15,26 +15,26 @@ class ProbeCatalog:
         """Files that could not be imported."""
         return PROBES.broken
 
-    def load(self, name: str) -> list[type[Probe]]:
+    def load_probes(self, name: str) -> list[type[Probe]]:
         """The probes in the file of this name."""
-        return PROBES.some([name])
+        return PROBES.load_from_files([name])
 
-    def select(self, level: str, flags: dict[str, Any]) -> list[type[Probe]]:
+    def select_probes(self, level: str, flags: dict[str, Any]) -> list[type[Probe]]:
         """The probes of a level, and those that flags wake; others are not imported at the default level (1 to 4 ms each)."""
         woken = {flag.probe for flag in FLAGS if flag.probe and flags.get(flag.name)}
         if level == "basic":  # a flag's probe stands in the file of its name
-            ours = PROBES.some([*BASIC, *sorted(name.replace("-", "_") for name in woken)])
+            ours = PROBES.load_from_files([*BASIC, *sorted(name.replace("-", "_") for name in woken)])
             # Others read what these have put into a step's record, whichever of them was loaded first.
             places = {name: place for place, name in enumerate(BASIC)}
             ours.sort(key=lambda probe: places.get(probe.__module__.rpartition(".")[2], len(places)))
-            return [*ours, *(probe for probe in PROBES.strangers() if level in probe.levels)]
-        strangers = PROBES.strangers()
+            return [*ours, *(probe for probe in PROBES.list_third_party() if level in probe.levels)]
+        strangers = PROBES.list_third_party()
         ours = [probe for probe in PROBES if probe not in strangers and (level in probe.levels or probe.name in woken)]
         return [*ours, *(probe for probe in strangers if level in probe.levels)]
 
-    def opening(self) -> list[type[Probe]]:
+    def load_inspection_probes(self) -> list[type[Probe]]:
         """The probes of the opening inspection."""
-        return PROBES.some(OPENING)
+        return PROBES.load_from_files(OPENING)
 
 
 CATALOG = ProbeCatalog()

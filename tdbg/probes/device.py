@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from tdbg.core.observations.device import AcceleratorIdle, MixedDevices, MixedDtypes, StepPlaces
 from tdbg.probes import PROBES, Probe
 from tdbg.runtime import code_places
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.patches import Patches
-from tdbg.runtime.root_modules import clean_path, unwrapped
-from tdbg.runtime.tensors import nbytes, walk
+from tdbg.runtime.root_modules import clean_path, unwrap_module
+from tdbg.runtime.tensors import count_bytes, iter_tensors
 from tdbg.runtime.torch_compat import compiler_count
-from tdbg.runtime.torch_hooks import targets
+from tdbg.runtime.torch_hooks import iter_targets
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -122,14 +122,14 @@ class Device(Probe):
         self._next_window(from_loader=False)
         if not call.graded or self._window is None or self._window.ended:
             return
-        self._inputs = [_kind(tensor) for _, tensor in walk((call.args, call.kwargs))][:MAX_NAMES]
+        self._inputs = [_kind(tensor) for _, tensor in iter_tensors((call.args, call.kwargs))][:MAX_NAMES]
         if self.monitor.step + 1 >= self._places_due:
             self._places_due = self.monitor.step + 1 + PLACES_EVERY_STEPS
             self._look_at(self.monitor.trained_roots() or [module])
 
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if call.graded and self._window is not None:
-            self._output = next((_kind(tensor) for _, tensor in walk(output)), "")
+            self._output = next((_kind(tensor) for _, tensor in iter_tensors(output)), "")
 
     def backward_begins(self, loss: "Tensor | None") -> None:
         if loss is not None and self._window is not None:
@@ -138,7 +138,7 @@ class Device(Probe):
     def _look_at(self, roots: list[nn.Module]) -> None:
         parameters: dict[str, Tensor] = {}
         buffers: dict[str, Tensor] = {}
-        for root in map(unwrapped, roots):
+        for root in map(unwrap_module, roots):
             parameters.update((clean_path(name), p) for name, p in root.named_parameters())
             buffers.update((clean_path(name), b) for name, b in root.named_buffers())
             if len(parameters) + len(buffers) > MAX_TENSORS:
@@ -209,7 +209,7 @@ class Device(Probe):
             self.unavailable("parts of the program are compiled: copies and waits inside the step are not counted")
             return
         for name in SYNCS + MOVES:
-            for owner, _ in targets("tensor-method", name=name):
+            for owner, _ in iter_targets("tensor-method", name=name):
                 self._counting.wrap(owner, name, self._counted(name))
 
     def _counted(self, name: str) -> Any:
@@ -221,10 +221,12 @@ class Device(Probe):
                 result = original(tensor, *args, **kwargs)
                 if probe._window is window and not torch.compiler.is_compiling() and not probe.monitor.rerunning:
                     caller = sys._getframe(2)  # 1: of `Patches`
-                    unseen(probe.guard.call, probe._run_timed, probe._count, name, tensor, result, caller)
+                    call_outside_compiler(
+                        probe.guard.call, probe._run_timed, probe._count, name, tensor, result, caller
+                    )
                 return result
 
-            return hide(wrapper)
+            return hide_from_compiler(wrapper)
 
         return make
 
@@ -246,7 +248,7 @@ class Device(Probe):
             return
         if result.device != tensor.device:
             window.copies[line] += 1
-            window.copied_bytes += nbytes(result)
+            window.copied_bytes += count_bytes(result)
             if result.device.type == "cpu":
                 window.syncs[line] += 1
         if result.dtype != tensor.dtype:

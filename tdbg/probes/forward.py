@@ -56,7 +56,7 @@ class Forward(Probe):
         )
 
     def detach(self) -> None:
-        self.monitor.modules.forget(self)
+        self.monitor.modules.withdraw_request(self)
         super().detach()
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:

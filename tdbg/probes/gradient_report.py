@@ -16,7 +16,7 @@ from tdbg.core.observations.gradient_report import WORDS, BadGradients, BadRow, 
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.probes.gradients import NO_GRADIENT
-from tdbg.runtime.tensors import Bad, look
+from tdbg.runtime.tensors import Bad, find_bad_values
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -108,7 +108,7 @@ class GradientReport(Probe):
         self._norm_type = float(kind) if isinstance(kind, int | float) else 0.0
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
-        optimizer = self.monitor.optimizers.of(parameters)
+        optimizer = self.monitor.optimizers.find_owner(parameters)
         if optimizer is not None and self.monitor.is_main(optimizer):
             held = sum(len(group["params"]) for group in optimizer.param_groups)
             self._clip.whole = len(parameters) == held and self._norm_type == 2.0
@@ -132,7 +132,7 @@ class GradientReport(Probe):
             self._clip = _Look()
 
     def _begin(self, key: tuple[int, ...], parameters: list[Tensor]) -> None:
-        norms = self.monitor.probe("gradient-norms")
+        norms = self.monitor.find_probe("gradient-norms")
         if norms is None:
             self.unavailable("the probe that takes the gradient norms is off")
             return
@@ -249,13 +249,13 @@ class GradientReport(Probe):
     def gradients_bad(self) -> None:
         """The only moment at which they can be counted."""
         begun = time.perf_counter()
-        names = self.monitor.probe("gradient-norms")
+        names = self.monitor.find_probe("gradient-norms")
         optimizers = [o for o in self.monitor.optimizers if self.monitor.is_main(o)]
         held = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-        bad = [(names.name_of(p), found) for p in held if p.grad is not None and (found := look(p.grad))]
+        bad = [(names.name_of(p), found) for p in held if p.grad is not None and (found := find_bad_values(p.grad))]
         if bad:
             self._tell_bad(bad)
-        self.monitor.budget.excuse(time.perf_counter() - begun)  # as the rest of the first-bad report
+        self.monitor.budget.exclude(time.perf_counter() - begun)  # as the rest of the first-bad report
 
     def _tell_bad(self, bad: list[tuple[str, Bad]]) -> None:
         rows: list[BadRow] = [

@@ -13,7 +13,7 @@ from tdbg.core.events import NO_BACKWARD, Number, Params, Step, number
 from tdbg.probes import PROBES, Probe
 from tdbg.runtime import tensors
 from tdbg.runtime.root_modules import Names
-from tdbg.runtime.tensors import is_sharded, local_elements, look
+from tdbg.runtime.tensors import find_bad_values, is_sharded, local_elements
 from tdbg.runtime.torch_compat import norms_of
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class GradientNorms(Probe):
             self._look(self.monitor.in_update)
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
-        optimizer = self.monitor.optimizers.of(parameters)
+        optimizer = self.monitor.optimizers.find_owner(parameters)
         whole = optimizer is not None and len(parameters) == sum(
             len(group["params"]) for group in optimizer.param_groups
         )
@@ -158,7 +158,7 @@ class GradientNorms(Probe):
             self._keep_on_device(parameters, indices, grads, everything and main)
         else:
             self._read(parameters, indices, grads, everything, main)
-        self.monitor.budget.learn("full" if everything else "small", time.perf_counter() - begun)
+        self.monitor.budget.record_cost("full" if everything else "small", time.perf_counter() - begun)
 
     def _read(
         self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], everything: bool, main: bool
@@ -192,7 +192,7 @@ class GradientNorms(Probe):
         for index in suspects:
             grad = parameters[index].grad
             if grad is not None:
-                found = look(grad)
+                found = find_bad_values(grad)
                 if found:
                     bad.append((self.name_of(parameters[index]), replace(found, kind=kind) if kind else found))
         if bad:
@@ -200,7 +200,7 @@ class GradientNorms(Probe):
         return bool(bad)
 
     def _keep_on_device(self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], keep: bool) -> None:
-        norms = tensors.norms(grads)
+        norms = tensors.compute_norms(grads)
         scale = getattr(self.monitor.in_update, "grad_scale", None)
         if isinstance(scale, Tensor):  # a fused optimizer unscales as it updates
             norms = norms / scale.to(norms.device)
@@ -253,7 +253,7 @@ class GradientNorms(Probe):
                 numel=self._numel,
                 modules=sum(1 for root in roots for _ in root.modules()),
                 roots=[type(root).__name__ for root in roots],
-                optimizers=self.monitor.optimizers.names(),
+                optimizers=self.monitor.optimizers.list_class_names(),
             )
         )
 
@@ -316,7 +316,7 @@ def _fused_scale(optimizer: object) -> float:
 def _norms(grads: list[Tensor]) -> Tensor:
     first = grads[0].dtype
     if first.itemsize <= 2 or any(grad.dtype != first for grad in grads):  # in half precision a norm overflows early
-        return tensors.norms(grads)
+        return tensors.compute_norms(grads)
     return torch.stack(norms_of(grads))
 
 

@@ -58,11 +58,11 @@ class LoaderWait(Probe):
         return self._now[0] if self._trains is None else self._passes.get(self._trains)
 
     def attach(self) -> None:
-        self.at("batch", lambda owner, name: self.patches.wrap(owner, name, self._around_next))
+        self.for_each_function("batch", lambda owner, name: self.patches.wrap(owner, name, self._around_next))
 
     def _around_next(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor = self.monitor
-        guard = Guard("batches", monitor.failed)
+        guard = Guard("batches", monitor.handle_failure)
 
         def __next__(iterator: Any) -> object:
             begun = time.perf_counter()
@@ -100,7 +100,7 @@ class LoaderWait(Probe):
         """The same in a stretch that is hardly watched, where nobody else is to be told."""
         if self.on and self.monitor.active:
             self.batch_taken(*taken)
-            self.monitor.budget.book("batch_taken", time.perf_counter() - begun)
+            self.monitor.budget.charge_fast("batch_taken", time.perf_counter() - begun)
 
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         if get_ident() == self.monitor.update_thread:  # another thread may fetch batches while the update runs

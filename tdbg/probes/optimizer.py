@@ -21,8 +21,8 @@ from tdbg.core.observations.optimizer import (
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
-from tdbg.runtime.root_modules import unwrapped
-from tdbg.runtime.sampling import evenly, spread
+from tdbg.runtime.root_modules import unwrap_module
+from tdbg.runtime.sampling import select_evenly, view_sample
 from tdbg.runtime.torch_compat import norms_of
 from tdbg.runtime.unregistered import Unregistered, ValueWatch, find_unregistered
 
@@ -107,9 +107,9 @@ class OptimizerReport(Probe):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._reset()
+        self._reset_state()
 
-    def _reset(self) -> None:
+    def _reset_state(self) -> None:
         self._told: weakref.WeakKeyDictionary[Optimizer, dict[str, object]] = weakref.WeakKeyDictionary()
         self._last_update: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._coverage: tuple[object, ...] = ()
@@ -134,7 +134,7 @@ class OptimizerReport(Probe):
         self._state_mb: float | None = None
 
     def forked(self) -> None:
-        self._reset()
+        self._reset_state()
 
     def detach(self) -> None:
         self._moved, self._anchor, self._rows = None, None, None
@@ -155,7 +155,7 @@ class OptimizerReport(Probe):
         self._notice_change(optimizer)
         if self._looks < COVERAGE_LOOKS or self._looks % COVERAGE_LOOKS == 0:
             self._look_at_coverage()
-        self._take(optimizer)
+        self._sample_weights(optimizer)
         self._spent_s = time.perf_counter() - begun
 
     def backward_begins(self, loss: Tensor | None) -> None:
@@ -171,15 +171,17 @@ class OptimizerReport(Probe):
         begun = time.perf_counter()
         if has_gradients:
             self._look_for_gradients(optimizer, moved)
-        self._compare(moved, optimizer)
-        self.monitor.budget.learn(self.name, self._spent_s + time.perf_counter() - begun, extra=True)
+        self._compare_sample(moved, optimizer)
+        self.monitor.budget.record_cost(self.name, self._spent_s + time.perf_counter() - begun, extra=True)
 
     # groups
 
     def _tell_groups(self, optimizer: "Optimizer", changed: Iterable[str] = ()) -> None:
-        self._told[optimizer] = _hyperparameters(optimizer)
+        self._told[optimizer] = _collect_hyperparameters(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        groups = [_described(group) | self._trained(group) for group in optimizer.param_groups[:MAX_GROUPS]]
+        groups = [
+            _describe_group(group) | self._summarize_trainable(group) for group in optimizer.param_groups[:MAX_GROUPS]
+        ]
         seen = ParameterGroups(
             optimizer=type(optimizer).__name__,
             groups=groups,
@@ -194,13 +196,13 @@ class OptimizerReport(Probe):
         )
         self.emit(seen)
 
-    def _trained(self, group: dict[str, Any]) -> dict[str, object]:
+    def _summarize_trainable(self, group: dict[str, Any]) -> dict[str, object]:
         """How many parameters of a group want a gradient, and the names of the first ones."""
         trained = [p for p in group["params"] if p.requires_grad]
         return {"trainable": len(trained), "names": [self._name_of(p) for p in trained[:GROUP_NAMES]]}
 
     def _notice_change(self, optimizer: "Optimizer") -> None:
-        before, now = self._told.get(optimizer), _hyperparameters(optimizer)
+        before, now = self._told.get(optimizer), _collect_hyperparameters(optimizer)
         if before is not None and before != now:
             changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
             self._tell_groups(optimizer, sorted(changed)[:MAX_NAMES])
@@ -210,11 +212,11 @@ class OptimizerReport(Probe):
     def _look_at_coverage(self) -> None:
         """Which trainable parameters no optimizer holds, and which two of them update."""
         roots = self.monitor.trained_roots()
-        holders = self._holders()
+        holders = self._collect_holders()
         unregistered = self._follow_unregistered(roots, holders)
         if self.monitor.step + 1 < SETTLED_STEPS:
             return
-        named = self.monitor.probe("gradient-norms")
+        named = self.monitor.find_probe("gradient-norms")
         if named is None:
             self.unavailable("the probe that knows the parameters' names is off")
             return
@@ -254,7 +256,7 @@ class OptimizerReport(Probe):
             self._reported_unregistered = False
             self.emit(ParameterCoverage(resolved=why))
 
-    def _holders(self) -> dict[int, list[str]]:
+    def _collect_holders(self) -> dict[int, list[str]]:
         """Parameters that optimizers hold, by id, with the classes of those that are at work on them."""
         at_work = {id(o) for o, at in self._last_update.items() if self.monitor.updates - at < BOTH_STEP}
         holders: dict[int, list[str]] = {}
@@ -328,11 +330,11 @@ class OptimizerReport(Probe):
             self._tell_empty(optimizer, held)
 
     def _tell_empty(self, optimizer: "Optimizer", held: Sequence[Tensor]) -> None:
-        taken = self._holders()
+        taken = self._collect_holders()
         root, graded = max(
             (
                 (root, [p for p in root.parameters() if p.grad is not None and id(p) not in taken])
-                for root in self.monitor.roots.tops()
+                for root in self.monitor.roots.list_roots()
             ),
             key=lambda found: len(found[1]),
             default=(None, []),
@@ -343,7 +345,7 @@ class OptimizerReport(Probe):
         own = {id(p) for p in root.parameters()} if root is not None and graded else set()
         seen = EmptyUpdates(
             optimizer=type(optimizer).__name__,
-            root=type(unwrapped(root)).__name__ if root is not None and graded else other,
+            root=type(unwrap_module(root)).__name__ if root is not None and graded else other,
             since=self._empty.step,
             updates=self._empty.looks,
             held=len(held),
@@ -356,7 +358,7 @@ class OptimizerReport(Probe):
 
     # the size of an update
 
-    def _take(self, optimizer: "Optimizer") -> None:
+    def _sample_weights(self, optimizer: "Optimizer") -> None:
         """A sample of the weights as they are before the update."""
         graded, none = [], []
         for group in optimizer.param_groups:
@@ -368,10 +370,10 @@ class OptimizerReport(Probe):
         self._follow_none(none)
         moved = _Moved(self.monitor.step + 1, [], [], [])
         grads, sizes, key = [], [], []
-        for parameter, group in evenly(graded, MAX_PARAMETERS):
+        for parameter, group in select_evenly(graded, MAX_PARAMETERS):
             if parameter.grad.layout != torch.strided:  # its rows are not the weight's
                 continue
-            weight, grad = spread(parameter, ELEMENTS), spread(parameter.grad, ELEMENTS)
+            weight, grad = view_sample(parameter, ELEMENTS), view_sample(parameter.grad, ELEMENTS)
             if weight is None or grad is None or weight.shape != grad.shape or weight.stride() != grad.stride():
                 continue
             moved.views.append(weight)
@@ -380,7 +382,7 @@ class OptimizerReport(Probe):
             key.append(id(parameter))
             moved.names.append(self._name_of(parameter))
             moved.dtypes.append(str(parameter.dtype).removeprefix("torch."))
-            moved.rates.append(_rate(group))
+            moved.rates.append(_read_rate(group))
         self._moved = moved
         if not sizes or len({view.device for view in moved.views}) > 1:
             moved.views.clear()
@@ -412,7 +414,7 @@ class OptimizerReport(Probe):
         for index, parameter in enumerate(key):
             beside = self._weights.get(parameter)
             weight = beside() if beside is not None else None
-            grad = spread(weight.grad, ELEMENTS) if weight is not None and weight.grad is not None else None
+            grad = view_sample(weight.grad, ELEMENTS) if weight is not None and weight.grad is not None else None
             if grad is not None and grad.device == floors.device:
                 pairs.append((index, grad, BIAS_NOISE.get(grad.element_size(), BIAS_NOISE[4])))
         for (index, grad, share), norm in zip(pairs, _float_norms([grad for _, grad, _ in pairs]), strict=True):
@@ -425,7 +427,7 @@ class OptimizerReport(Probe):
         return self._rows[1]
 
     def _name_of(self, parameter: Tensor) -> str:
-        named = self.monitor.probe("gradient-norms")
+        named = self.monitor.find_probe("gradient-norms")
         return str(named.name_of(parameter)) if named is not None else f"parameter{list(parameter.shape)}"
 
     def _follow_none(self, parameters: list[Tensor]) -> None:
@@ -435,12 +437,12 @@ class OptimizerReport(Probe):
         for run in self._none.values():
             run.looks += 1
 
-    def _compare(self, moved: _Moved, optimizer: "Optimizer") -> None:
+    def _compare_sample(self, moved: _Moved, optimizer: "Optimizer") -> None:
         self._looks += 1
         if self._looks % STATE_EVERY == 1:
             self._state_mb = _state_mb(optimizer)
         if moved.before is None or moved.rows is None or moved.wanted is None or self._anchor is None:
-            self._tell(moved, optimizer, [])
+            self._emit_update_sizes(moved, optimizer, [])
             return
         after = torch.cat(moved.views).float()
         moved.views.clear()
@@ -462,23 +464,23 @@ class OptimizerReport(Probe):
         else:
             self.monitor.read_late(sums.flatten(), read)
 
-    def judge(self, moved: _Moved, optimizer: "Optimizer", sums: list[list[float]]) -> None:
+    def judge_update(self, moved: _Moved, optimizer: "Optimizer", sums: list[list[float]]) -> None:
         """Figures of one look have arrived: squares of update and weight, unmoved, wanted and changed elements."""
         before, self._stuck = self._stuck, {}
         for index, (wanted, changed, rate) in enumerate(zip(sums[3], sums[4], moved.rates, strict=True)):
             if wanted > 0 and changed == 0 and not rate <= 0.0:  # a rate of zero freezes on purpose
                 self._stuck[index] = before.get(index) or _Run(moved.step)
                 self._stuck[index].looks += 1
-        self._tell(moved, optimizer, sums)
+        self._emit_update_sizes(moved, optimizer, sums)
 
     # telling
 
-    def _tell(self, moved: _Moved, optimizer: "Optimizer", sums: list[list[float]]) -> None:
+    def _emit_update_sizes(self, moved: _Moved, optimizer: "Optimizer", sums: list[list[float]]) -> None:
         sizes = UpdateSizes(
             optimizer=type(optimizer).__name__,
             sampled=len(moved.names),
             state_mb=self._state_mb,
-            lasting=self._lasting(moved) or None,
+            lasting=self._collect_lasting(moved) or None,
         )
         if sums:
             _add_ratios(sizes, moved, sums)
@@ -487,19 +489,19 @@ class OptimizerReport(Probe):
             sizes.without_gradient, sizes.without_gradient_count = names[:MAX_NAMES], len(names)
         self.emit(sizes, step=moved.step)
 
-    def _lasting(self, moved: _Moved) -> dict[str, Lasting]:
+    def _collect_lasting(self, moved: _Moved) -> dict[str, Lasting]:
         lasting: dict[str, Lasting] = {}
-        none = {name: run for name, run in self._none.items() if _lasts("none", run, moved.step)}
+        none = {name: run for name, run in self._none.items() if _is_lasting("none", run, moved.step)}
         if none:
-            lasting["none"] = _since(list(none), list(none.values()))
+            lasting["none"] = _build_lasting(list(none), list(none.values()))
             if self._instead is None:
                 self._instead = self.monitor.search.trained_instead()
             if self._instead:
                 lasting["none"]["other"] = self._instead
-        stuck = {index: run for index, run in self._stuck.items() if _lasts("stuck", run, moved.step)}
+        stuck = {index: run for index, run in self._stuck.items() if _is_lasting("stuck", run, moved.step)}
         if stuck:
             first = next(iter(stuck))
-            lasting["stuck"] = _since([moved.names[index] for index in stuck], list(stuck.values()))
+            lasting["stuck"] = _build_lasting([moved.names[index] for index in stuck], list(stuck.values()))
             lasting["stuck"]["dtype"], lasting["stuck"]["lr"] = moved.dtypes[first], short(moved.rates[first])
         return lasting
 
@@ -514,7 +516,7 @@ class _Read:
         optimizer, count = self.optimizer(), len(self.moved.names)
         if optimizer is not None and self.probe.on:
             rows = [values[start : start + count] for start in range(0, 5 * count, count)]
-            self.probe.judge(self.moved, optimizer, rows)
+            self.probe.judge_update(self.moved, optimizer, rows)
 
 
 def _weights_beside(roots: Iterable[nn.Module]) -> "dict[int, weakref.ref[Tensor]]":
@@ -553,12 +555,12 @@ def _add_ratios(sizes: UpdateSizes, moved: _Moved, sums: list[list[float]]) -> N
     sizes.ratio_smallest, sizes.ratio_smallest_name = short(ratios[low]), low
 
 
-def _lasts(kind: str, run: _Run, step: int) -> bool:
+def _is_lasting(kind: str, run: _Run, step: int) -> bool:
     looks, steps = LASTING[kind]
     return run.looks >= looks and step - run.step >= steps
 
 
-def _since(names: list[str], runs: list[_Run]) -> Lasting:
+def _build_lasting(names: list[str], runs: list[_Run]) -> Lasting:
     return {
         "names": names[:MAX_NAMES],
         "count": len(names),
@@ -567,25 +569,27 @@ def _since(names: list[str], runs: list[_Run]) -> Lasting:
     }
 
 
-def _rate(group: dict[str, object]) -> float:
+def _read_rate(group: dict[str, object]) -> float:
     rate = group.get("lr")
     if isinstance(rate, Tensor):
         return float(rate) if tensors.on_host(rate) else float("nan")
     return float(rate) if isinstance(rate, int | float) else float("nan")
 
 
-def _plain(value: object) -> object:
+def _simplify_value(value: object) -> object:
     """A hyperparameter as data that can be compared and written; None where it is neither."""
     if isinstance(value, Tensor):
         return float(value) if tensors.on_host(value) and value.numel() == 1 else None
     if isinstance(value, tuple | list) and len(value) <= 4:
-        return [_plain(item) for item in value]
+        return [_simplify_value(item) for item in value]
     return value if isinstance(value, bool | int | float | str) else None
 
 
-def _described(group: dict[str, Any]) -> dict[str, object]:
+def _describe_group(group: dict[str, Any]) -> dict[str, object]:
     """One group: its hyperparameters, and how much it holds."""
-    found = {str(name): _plain(value) for name, value in group.items() if name not in ("params", "param_names")}
+    found = {
+        str(name): _simplify_value(value) for name, value in group.items() if name not in ("params", "param_names")
+    }
     held = group["params"]
     return {name: value for name, value in found.items() if value is not None} | {
         "parameters": len(held),
@@ -593,13 +597,13 @@ def _described(group: dict[str, Any]) -> dict[str, object]:
     }
 
 
-def _hyperparameters(optimizer: "Optimizer") -> dict[str, object]:
+def _collect_hyperparameters(optimizer: "Optimizer") -> dict[str, object]:
     """What a change of is worth telling: all but the rates, which schedules move in every step."""
     found: dict[str, object] = {}
     for index, group in enumerate(optimizer.param_groups[:MAX_GROUPS]):
         for name, value in group.items():
             if name not in RATES and name not in ("params", "param_names"):
-                found[f"{name}[{index}]"] = _plain(value)
+                found[f"{name}[{index}]"] = _simplify_value(value)
         found[f"parameters[{index}]"] = len(group["params"])
     return found
 
@@ -608,6 +612,6 @@ def _state_mb(optimizer: "Optimizer") -> float:
     total = 0
     for state in optimizer.state.values():
         if isinstance(state, dict):
-            held = (tensors.local(value) for value in state.values() if isinstance(value, Tensor))
+            held = (tensors.to_local_part(value) for value in state.values() if isinstance(value, Tensor))
             total += sum(value.numel() * value.element_size() for value in held)
     return round(total / 1e6, 3)

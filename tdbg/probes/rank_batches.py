@@ -51,10 +51,10 @@ class RankBatches(Probe):
             return
         self._looked = step
         with self.work():
-            self._look(module, call, step)
+            self._checksum_inputs(module, call, step)
 
-    def _look(self, module: nn.Module, call: "Call", step: int) -> None:
-        found = [(path, tensor) for path, tensor in tensors.walk((call.args, call.kwargs)) if _is_input(tensor)]
+    def _checksum_inputs(self, module: nn.Module, call: "Call", step: int) -> None:
+        found = [(path, tensor) for path, tensor in tensors.iter_tensors((call.args, call.kwargs)) if _is_input(tensor)]
         found = found[:MAX_INPUTS]
         if not found or len({tensor.device for _, tensor in found}) > 1:
             return
@@ -66,12 +66,12 @@ class RankBatches(Probe):
             names=[path.partition(".")[2] or path for path, _ in found],
         )
 
-        def arrived(values: list[float]) -> None:
+        def emit_checksums(values: list[float]) -> None:
             seen.checksums = join_pieces(values)
             self.emit(seen, step=step)
 
         samples = [batch_contents.spread(tensor, BATCH_ELEMENTS).to(torch.float32) for _, tensor in found]
-        read_values(self.monitor, checksum_pieces(samples), arrived)
+        read_values(self.monitor, checksum_pieces(samples), emit_checksums)
 
 
 def _is_input(tensor: Tensor) -> bool:

@@ -14,8 +14,8 @@ from tdbg.runtime import tensors
 from tdbg.runtime.budget import ALWAYS_STEPS
 from tdbg.runtime.checksums import checksum_pieces, join_pieces, read_values, sample_norms
 from tdbg.runtime.rerun_alone import count_ranks
-from tdbg.runtime.root_modules import clean_path, unwrapped
-from tdbg.runtime.sampling import evenly, spread
+from tdbg.runtime.root_modules import clean_path, unwrap_module
+from tdbg.runtime.sampling import select_evenly, view_sample
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -74,29 +74,33 @@ class RankWeights(EveryUpdate):
         step = self.monitor.step
         if self.monitor.is_main(optimizer) and step and is_look_due(self.monitor, step):
             with self.work():
-                self._look(step)
+                self._checksum_replicas(step)
 
-    def _look(self, step: int) -> None:
+    def _checksum_replicas(self, step: int) -> None:
         for place, (group, module, wrapper) in enumerate(list_replicas(self.monitor)):
-            found = [(name, p, data) for name, p in _replicated(module, wrapper) if (data := _sample(p)) is not None]
-            found = evenly(found, MAX_PARAMETERS)
+            found = [
+                (name, p, data)
+                for name, p in _iter_replicated(module, wrapper)
+                if (data := _sample_elements(p)) is not None
+            ]
+            found = select_evenly(found, MAX_PARAMETERS)
             if not found or len({data.device for _, _, data in found}) > 1:
                 continue
             names = [f"{name} {list(p.shape)}" for name, p, _ in found]
             seen = WeightChecksums(group=group, wrapped=wrapper is not None, module=place)
             if names != self._names.get(place):
                 seen.names = self._names[place] = names
-            self._read([data for _, _, data in found], seen, step)
+            self._read_checksums([data for _, _, data in found], seen, step)
 
-    def _read(self, samples: Sequence[Tensor], seen: WeightChecksums, step: int) -> None:
+    def _read_checksums(self, samples: Sequence[Tensor], seen: WeightChecksums, step: int) -> None:
         count = len(samples)
 
-        def arrived(values: list[float]) -> None:
+        def emit_checksums(values: list[float]) -> None:
             seen.checksums = join_pieces(values[: 2 * count])
             seen.norms = [short(value) for value in values[2 * count :]]
             self.emit(seen, step=step)
 
-        read_values(self.monitor, torch.cat([checksum_pieces(samples), sample_norms(samples)]), arrived)
+        read_values(self.monitor, torch.cat([checksum_pieces(samples), sample_norms(samples)]), emit_checksums)
 
 
 def is_look_due(monitor: "Monitor", step: int) -> bool:
@@ -125,7 +129,7 @@ def list_replicas(monitor: "Monitor") -> Iterator[tuple[list[int], nn.Module, An
     if not wrappers:
         world = list(range(count_ranks()))
         for root in roots:
-            yield world, unwrapped(root), None
+            yield world, unwrap_module(root), None
 
 
 def _averages_weights(wrapper: Any) -> bool:
@@ -135,7 +139,7 @@ def _averages_weights(wrapper: Any) -> bool:
     return any(word in name for name in names for word in DRIFTING_HOOKS)
 
 
-def _replicated(module: nn.Module, wrapper: Any) -> Iterator[tuple[str, Tensor]]:
+def _iter_replicated(module: nn.Module, wrapper: Any) -> Iterator[tuple[str, Tensor]]:
     """The parameters that every rank should hold alike, by name."""
     ignored = getattr(wrapper, "parameters_to_ignore", ())
     for path, parameter in module.named_parameters():
@@ -143,8 +147,8 @@ def _replicated(module: nn.Module, wrapper: Any) -> Iterator[tuple[str, Tensor]]
             yield clean_path(path), parameter
 
 
-def _sample(parameter: Tensor) -> Tensor | None:
+def _sample_elements(parameter: Tensor) -> Tensor | None:
     """A view of its elements; None where it is sharded, or has none that can be read so."""
     if tensors.is_sharded(parameter) or parameter.layout != torch.strided or parameter.is_quantized:
         return None
-    return spread(parameter, ELEMENTS)
+    return view_sample(parameter, ELEMENTS)

@@ -4,7 +4,7 @@ import threading
 from typing import TYPE_CHECKING, ClassVar
 
 from tdbg.core.events import Step
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Totals:
         self._lock = threading.RLock()  # a signal's handler may have regions of its own
         self._found: dict[str, list[float]] = {}
 
-    def add(self, name: str, seconds: float) -> None:
+    def add_call(self, name: str, seconds: float) -> None:
         """One call more. Cost: below 1 us."""
         with self._lock:
             row = self._found.get(name)
@@ -32,7 +32,7 @@ class Totals:
             row[0] += seconds
             row[1] += 1
 
-    def take(self) -> dict[str, tuple[float, int]]:
+    def drain(self) -> dict[str, tuple[float, int]]:
         """What was added, by name, in the order of first use; it begins anew."""
         with self._lock:
             found, self._found = self._found, {}
@@ -74,22 +74,22 @@ class Regions(Probe):
         self._told_at: int = monitor.step
 
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
-        self.tell(record.step)
+        self.report_regions(record.step)
 
     def run_ends(self) -> None:
         """What was added after the last record: there will be no further one."""
-        self.tell(self.monitor.step)
+        self.report_regions(self.monitor.step)
 
-    def tell(self, step: int) -> None:
+    def report_regions(self, step: int) -> None:
         """Tell what was added since the last time."""
         if not len(TOTALS):
             self._told_at = step
             return
-        found, steps = TOTALS.take(), max(step - self._told_at, 1)
+        found, steps = TOTALS.drain(), max(step - self._told_at, 1)
         self._told_at = step
         rows = {name: (1e3 * seconds / steps, calls / steps) for name, (seconds, calls) in found.items()}
         slow = sorted(rows, key=lambda name: -rows[name][0])[:4]
-        text = joined([f"{name} {rows[name][0]:.3g} ms" for name in slow], len(slow), len(rows))
+        text = join_limited([f"{name} {rows[name][0]:.3g} ms" for name in slow], len(slow), len(rows))
         self.observe(
             f"{text} a step",
             step=step,

@@ -10,7 +10,7 @@ from torch import Tensor
 from tdbg.core.events import Step, number
 from tdbg.probes import PROBES, Probe
 from tdbg.runtime import tensors
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -50,7 +50,7 @@ class ScaledUpdate:
         return not any(float(found) for found in state.get("found_inf_per_device", {}).values())
 
     def _weight_version(self) -> int:
-        return -1 if self._weight is None else tensors.version(self._weight)
+        return -1 if self._weight is None else tensors.read_version(self._weight)
 
 
 @PROBES.add
@@ -73,29 +73,29 @@ class LossScaler(Probe):
         self._scale: float | None = None
 
     def attach(self) -> None:
-        self.at("scale", lambda owner, name: self.patches.wrap(owner, name, self._around_scale))
-        self.at("scaler-step", lambda owner, name: self.patches.wrap(owner, name, self._around_step))
+        self.for_each_function("scale", lambda owner, name: self.patches.wrap(owner, name, self._around_scale))
+        self.for_each_function("scaler-step", lambda owner, name: self.patches.wrap(owner, name, self._around_step))
 
     def _around_scale(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale(scaler: object, outputs: object) -> object:
             scaled = original(scaler, outputs)
             if self.on and not torch.compiler.is_compiling():
-                unseen(self.guard.call, self._note_loss, scaler, outputs, scaled)
+                call_outside_compiler(self.guard.call, self._note_loss, scaler, outputs, scaled)
             return scaled
 
-        return hide(scale)
+        return hide_from_compiler(scale)
 
     def _around_step(self, original: Callable[..., object]) -> Callable[..., object]:
         def step(scaler: object, optimizer: "Optimizer", *args: object, **kwargs: object) -> Any:
             if not self.on or torch.compiler.is_compiling():
                 return original(scaler, optimizer, *args, **kwargs)
-            update = unseen(self.guard.call, self._step_begins, scaler, optimizer)
+            update = call_outside_compiler(self.guard.call, self._step_begins, scaler, optimizer)
             result = original(scaler, optimizer, *args, **kwargs)
             if update is not None:
-                unseen(self.guard.call, self._step_ends, update)
+                call_outside_compiler(self.guard.call, self._step_ends, update)
             return result
 
-        return hide(step)
+        return hide_from_compiler(step)
 
     def _step_begins(self, scaler: Any, optimizer: "Optimizer") -> "ScaledUpdate | None":
         if not scaler.is_enabled():
@@ -133,7 +133,7 @@ class LossScaler(Probe):
         """The scale that the running step's gradients carry; None before the first scaled step."""
         return self._scale
 
-    def unscaled(self, loss: Tensor) -> Tensor:
+    def find_unscaled_loss(self, loss: Tensor) -> Tensor:
         """The loss as the program computed it, if ``loss`` is the scaled one."""
         if self._unscaled is not None and self._unscaled[0] == id(loss):
             return self._unscaled[1]

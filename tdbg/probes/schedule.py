@@ -23,13 +23,13 @@ from tdbg.core.observations.schedule import (
     SchedulerBuilt,
     SchedulerIdle,
     SchedulerStepped,
-    first_rate,
+    format_first_rate,
 )
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame
-from tdbg.runtime.torch_hooks import targets
+from tdbg.runtime.torch_hooks import iter_targets
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -154,9 +154,9 @@ class Schedule(Probe):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._reset()
+        self._reset_state()
 
-    def _reset(self) -> None:
+    def _reset_state(self) -> None:
         self._courses: weakref.WeakKeyDictionary[LRScheduler, _Course] = weakref.WeakKeyDictionary()
         self._unannounced: list[tuple[weakref.ref[LRScheduler], _Course]] = []
         self._numbers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -176,22 +176,22 @@ class Schedule(Probe):
         self._free: dict[str, tuple[int, int]] = {}  # part -> lines told in any case, and the step of the last one
 
     def attach(self) -> None:
-        self._bound = self.monitor.settings.threshold("LR.high")
-        if not any(targets("scheduler-stepped")):
+        self._bound = self.monitor.settings.get_threshold("LR.high")
+        if not any(iter_targets("scheduler-stepped")):
             self.unavailable("in this torch the steps of schedulers are not seen; the rates are")
-        self.patch_at("scheduler-stepped", after=self._computed)
+        self.patch_at("scheduler-stepped", after=self._handle_computed_rates)
         self.patch_at("plateau-made", after=self._plateau_built)
         self.patch_at("plateau-stepped", before=self._plateau_begins, after=self._plateau_ended)
 
     def forked(self) -> None:
-        self._reset()
+        self._reset_state()
 
-    def _say(self, flag: str, seen: Observed, step: int | None = None) -> None:
+    def _emit_under_flag(self, flag: str, seen: Observed, step: int | None = None) -> None:
         """Under its own flag, or the other one where that alone is on."""
         on = self.flags
         self.emit(seen, flag=flag if flag in on or not on else on[0], step=step)
 
-    def _worth(self, part: str, step: int) -> bool:
+    def _should_report(self, part: str, step: int) -> bool:
         """True if something notable may be told unasked: a rate that swings in every step must not fill the log."""
         count, last = self._free.get(part, (0, 0))
         if count >= FREE_LINES and step - last < RARE_STEPS:
@@ -201,7 +201,9 @@ class Schedule(Probe):
 
     # schedulers
 
-    def _computed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+    def _handle_computed_rates(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         """A scheduler has computed its rates, and is about to set them."""
         scheduler, error = args[0].o, args[1] if len(args) > 1 else None
         if error is not None:
@@ -209,8 +211,8 @@ class Schedule(Probe):
         first = _is_first(scheduler)
         course = self._course_of(scheduler, whole=first)
         if course is not None and not first:
-            self._settle()
-            self._advance(scheduler, course)
+            self._report_pending_step()
+            self._advance_course(scheduler, course)
 
     def _course_of(self, scheduler: "LRScheduler", *, whole: bool) -> _Course | None:
         known = self._courses.get(scheduler)
@@ -224,7 +226,7 @@ class Schedule(Probe):
             planned=length,
             whole=whole,
             own_step=not str(type(scheduler).step.__module__).startswith("torch."),
-            at=self._updates(optimizer),
+            at=self._count_updates(optimizer),
             epoch=float(scheduler.last_epoch),
         )
         if whole:
@@ -233,15 +235,15 @@ class Schedule(Probe):
             self._unannounced.append((weakref.ref(scheduler), course))
         return course
 
-    def _updates(self, optimizer: "Optimizer") -> int:
+    def _count_updates(self, optimizer: "Optimizer") -> int:
         """Updates so far: steps of the main optimizer, skipped ones too; of any other one all updates."""
         return int(self.monitor.step if self.monitor.is_main(optimizer) else self.monitor.updates)
 
-    def _advance(self, scheduler: "LRScheduler", course: _Course) -> None:
-        now, optimizer = self._updates(scheduler.optimizer), scheduler.optimizer
+    def _advance_course(self, scheduler: "LRScheduler", course: _Course) -> None:
+        now, optimizer = self._count_updates(scheduler.optimizer), scheduler.optimizer
         absolute = not course.epoch < scheduler.last_epoch  # step(epoch) sets a rate, whatever came before
         course.epoch = float(scheduler.last_epoch)
-        before, gap = _rates(optimizer), now - course.at
+        before, gap = _read_rates(optimizer), now - course.at
         if gap or not course.advances:
             course.close_interval(gap)
         course.crowd += 1
@@ -271,21 +273,21 @@ class Schedule(Probe):
             advanced=1,
             updates=course.at,
             why=why,
-            before=_short(before),
+            before=_shorten_rates(before),
             planned=course.known_length,
             whole=course.whole,
         )
-        self._say("SCHEDULING", first, self._now)
+        self._emit_under_flag("SCHEDULING", first, self._now)
 
-    def _settle(self) -> None:
+    def _report_pending_step(self) -> None:
         """The rates that the last step of a scheduler set can be read now: tell it, if it is worth it."""
         pending, self._pending = self._pending, None
         optimizer = pending.optimizer() if pending is not None else None
         if pending is None or optimizer is None or pending.step == self._last[0]:
             return
-        course, rates = pending.course, _rates(optimizer)
-        why, direction = self._why(pending, rates)
-        if not (why and self._worth("STEP", pending.step)) and not self.should_sample():
+        course, rates = pending.course, _read_rates(optimizer)
+        why, direction = self._explain_step(pending, rates)
+        if not (why and self._should_report("STEP", pending.step)) and not self.should_sample():
             return
         self._last = pending.step, direction
         stepped = SchedulerStepped(
@@ -294,16 +296,16 @@ class Schedule(Probe):
             advanced=course.advances,
             updates=course.at,
             why=why,
-            before=_short(pending.before),
-            rates=_short(rates),
+            before=_shorten_rates(pending.before),
+            rates=_shorten_rates(rates),
             planned=course.known_length,
             per_update=course.crowd if course.crowd > 1 else None,
         )
-        self._say("SCHEDULING", stepped, pending.step)
+        self._emit_under_flag("SCHEDULING", stepped, pending.step)
 
-    def _why(self, pending: _Pending, rates: list[float]) -> tuple[str, int]:
+    def _explain_step(self, pending: _Pending, rates: list[float]) -> tuple[str, int]:
         """What makes this step of a scheduler worth a line in any case, and the direction of the rate."""
-        old, new = _moved(pending.before, rates)
+        old, new = _find_changed_rate(pending.before, rates)
         direction = (new > old) - (new < old)
         if old > 0 and new > 0 and not 1 / JUMP < new / old < JUMP:
             return "jump", direction
@@ -322,7 +324,7 @@ class Schedule(Probe):
         elif course.advances == 2 and course.early and gap > 0 and course.lost and "order" not in self._said:
             self._said.add("order")
             reversed_order = OrderReversed(scheduler=course.name, skipped_rate=short(course.lost), updates=course.at)
-            self._say("LR", reversed_order)
+            self._emit_under_flag("LR", reversed_order)
 
     def _judge_plan(self, scheduler: object, course: _Course, before: list[float]) -> None:
         """A schedule that is over long before the training: its unit is not the one it is stepped in."""
@@ -358,10 +360,10 @@ class Schedule(Probe):
             updates=course.at,
             per_update=max(course.size, 1),
             batches=self._batches,
-            rates=_short(before),
+            rates=_shorten_rates(before),
             highest=self._highest,
         )
-        self._say("SCHEDULING", over)
+        self._emit_under_flag("SCHEDULING", over)
 
     def _judge_target(self, optimizer: "Optimizer", course: _Course, before: list[float]) -> None:
         """A scheduler that steers an optimizer which another one over the same parameters has replaced."""
@@ -370,13 +372,13 @@ class Schedule(Probe):
             return
         ours, theirs = optimizer.param_groups, main.param_groups
         same = ours and theirs and ours[0]["params"] and ours[0]["params"][0] is theirs[0]["params"][0]
-        if not same or ours is theirs or ours[0] is theirs[0] or before == _rates(main):
+        if not same or ours is theirs or ours[0] is theirs[0] or before == _read_rates(main):
             return
         self._elsewhere += 1
         if self._elsewhere >= IN_A_ROW:
             self._said.add("idle")
             idle = SchedulerIdle(kind="elsewhere", scheduler=course.name, updates=self.monitor.step)
-            self._say("SCHEDULING", idle)
+            self._emit_under_flag("SCHEDULING", idle)
 
     # ReduceLROnPlateau
 
@@ -384,37 +386,37 @@ class Schedule(Probe):
         self._course_of(args[0], whole=True)
 
     def _plateau_begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
-        self._settle()
-        self._plateau_before = _rates(args[0].optimizer)
+        self._report_pending_step()
+        self._plateau_before = _read_rates(args[0].optimizer)
 
     def _plateau_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         scheduler = args[0]
         course = self._course_of(scheduler, whole=False)
         if course is None:
             return
-        gap, course.at = self._updates(scheduler.optimizer) - course.at, self._updates(scheduler.optimizer)
+        gap, course.at = self._count_updates(scheduler.optimizer) - course.at, self._count_updates(scheduler.optimizer)
         course.advances += 1
-        rates, before = _rates(scheduler.optimizer), self._plateau_before
+        rates, before = _read_rates(scheduler.optimizer), self._plateau_before
         notable = course.advances == 1 or rates != before or gap >= RARE_STEPS
-        if not (notable and self._worth("PLATEAU", self._now)) and not self.should_sample():
+        if not (notable and self._should_report("PLATEAU", self._now)) and not self.should_sample():
             return
-        metric = _metric(args[1] if len(args) > 1 else kwargs.get("metrics"))
+        metric = _read_metric(args[1] if len(args) > 1 else kwargs.get("metrics"))
         judged = PlateauJudged(
             scheduler=course.name,
             which=course.which,
             advanced=course.advances,
             updates=course.at,
-            rates=_short(rates),
-            before=_short(before),
+            rates=_shorten_rates(rates),
+            before=_shorten_rates(before),
             reduced=rates != before,
             metric=number(metric),
-            best=number(_metric(scheduler.best)),
+            best=number(_read_metric(scheduler.best)),
             patience=scheduler.patience,
             bad_epochs=scheduler.num_bad_epochs,
             cooldown=scheduler.cooldown_counter,
             mode=scheduler.mode,
         )
-        self._say("SCHEDULING", judged, self._now)
+        self._emit_under_flag("SCHEDULING", judged, self._now)
 
     # updates and records
 
@@ -423,13 +425,13 @@ class Schedule(Probe):
             self._main = weakref.ref(optimizer)
         self._updated.add(optimizer)
         if self._pending is not None:
-            self._settle()
+            self._report_pending_step()
         if self._unannounced:
-            self._announce(optimizer)
+            self._announce_schedule(optimizer)
         if self._courses and "idle" not in self._said:
             self._judge_idle(optimizer)
 
-    def _announce(self, optimizer: "Optimizer") -> None:
+    def _announce_schedule(self, optimizer: "Optimizer") -> None:
         """The first update of an optimizer that schedulers were built for: tell of the first one left."""
         for entry in self._unannounced:
             scheduler, course = entry[0](), entry[1]
@@ -440,7 +442,9 @@ class Schedule(Probe):
                 continue
             self._unannounced.remove(entry)
             course.epochs_then = self.monitor.epoch
-            given = {name: _given(getattr(scheduler, name)) for name in PARAMETERS if hasattr(scheduler, name)}
+            given = {
+                name: _simplify_argument(getattr(scheduler, name)) for name in PARAMETERS if hasattr(scheduler, name)
+            }
             given = {name.lstrip("_"): value for name, value in given.items() if value is not None}
             built = SchedulerBuilt(
                 scheduler=course.name,
@@ -449,10 +453,10 @@ class Schedule(Probe):
                 parameters=given,
                 planned=course.planned,
                 own_step=course.own_step,
-                rates=_short(_rates(optimizer)),
+                rates=_shorten_rates(_read_rates(optimizer)),
                 step_line=_find_step_line(*course.built_by, course.name) if course.built_by else None,
             )
-            self._say("SCHEDULING", built)
+            self._emit_under_flag("SCHEDULING", built)
             return  # one a step
 
     def _judge_idle(self, optimizer: "Optimizer") -> None:
@@ -470,9 +474,9 @@ class Schedule(Probe):
             scheduler=mine[0].name,
             epochs=epoch - since,
             updates=self.monitor.step,
-            rate=first_rate(_short(_rates(optimizer))),
+            rate=format_first_rate(_shorten_rates(_read_rates(optimizer))),
         )
-        self._say("SCHEDULING", idle)
+        self._emit_under_flag("SCHEDULING", idle)
 
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         self._batches = record.batches
@@ -492,14 +496,14 @@ class Schedule(Probe):
         if self._high < IN_A_ROW:
             return
         self._said.add("high")
-        high = RateAboveBound(rates=_short(record.lr), optimizer=type(optimizer).__name__, above=self._bound)
-        self._say("LR", high, record.step)
+        high = RateAboveBound(rates=_shorten_rates(record.lr), optimizer=type(optimizer).__name__, above=self._bound)
+        self._emit_under_flag("LR", high, record.step)
 
     def _rate_changed(self, record: Step, before: list[float], optimizer: "Optimizer") -> None:
         rates = self._rates
         if not before:
             self._first_step = record.step
-        old, new = _moved(before, rates)
+        old, new = _find_changed_rate(before, rates)
         self._changed = self._changed or bool(before)
         rose, ended = new > old, False
         if self._warming and before:
@@ -507,21 +511,21 @@ class Schedule(Probe):
             self._warming = rose
             ended = not rose and self._rises >= WARM_RISES
         jumped = old > 0 and new > 0 and not 1 / JUMP < new / old < JUMP
-        notable = not before or ((ended or jumped) and self._worth("RATE", record.step))
+        notable = not before or ((ended or jumped) and self._should_report("RATE", record.step))
         twice = len(self.flags) < 2 and any(course.advances for course in self._courses.values())  # STEP tells it
         if not notable and (twice or not self.should_sample()):
             return
         warm = self._warming and self._rises >= WARM_RISES
         phase = "warm-up" if warm else "rising" if rose else "falling" if new < old else "constant"
         changed = RateChanged(
-            rates=_short(rates),
+            rates=_shorten_rates(rates),
             optimizer=type(optimizer).__name__,
             phase=phase,
-            before=_short(before) if before else None,
+            before=_shorten_rates(before) if before else None,
             warm_up_steps=record.step if ended else None,
             first_step=self._first_step,
         )
-        self._say("LR", changed, record.step)
+        self._emit_under_flag("LR", changed, record.step)
 
 
 def _could_have_stepped(course: _Course) -> bool:
@@ -543,7 +547,7 @@ def _is_adam(optimizer: "Optimizer") -> bool:
     return any(word in base for base in family for word in ADAMS) and not any(word in name for word in NO_ADAMS)
 
 
-def _rates(optimizer: "Optimizer") -> list[float]:
+def _read_rates(optimizer: "Optimizer") -> list[float]:
     """The learning rates of the groups; those that are device tensors are left out."""
     found = []
     for group in optimizer.param_groups[:MAX_GROUPS]:
@@ -553,29 +557,29 @@ def _rates(optimizer: "Optimizer") -> list[float]:
     return found
 
 
-def _short(rates: list[float]) -> list[Any]:
+def _shorten_rates(rates: list[float]) -> list[Any]:
     return [short(rate) for rate in rates[:MAX_GROUPS]]
 
 
-def _moved(before: list[float], rates: list[float]) -> tuple[float, float]:
+def _find_changed_rate(before: list[float], rates: list[float]) -> tuple[float, float]:
     """The rate of the first group that changed, before and after; of the first group where none did."""
     pairs = list(zip(before, rates, strict=False)) or [(0.0, rates[0] if rates else 0.0)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
-def _given(value: object) -> Any:
+def _simplify_argument(value: object) -> Any:
     """What a scheduler was given, as bounded data; None for what is none."""
     if isinstance(value, dict):
         value = sorted(value)  # a Counter of milestones
     if isinstance(value, list | tuple):
-        items = [_given(item) for item in value[:MAX_GROUPS]]
+        items = [_simplify_argument(item) for item in value[:MAX_GROUPS]]
         return items if len(value) <= MAX_GROUPS else [*items, f"and {len(value) - MAX_GROUPS} more"]
     if isinstance(value, float):
         return short(value)
     return value if isinstance(value, bool | int | str) else None
 
 
-def _metric(value: object) -> float | None:
+def _read_metric(value: object) -> float | None:
     """A metric, where reading it waits for nothing."""
     if isinstance(value, Tensor):
         return float(value) if tensors.on_host(value) and value.numel() == 1 else None

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from tdbg.core.events import Step
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
-from tdbg.runtime.sampling import SAMPLE, samples, spread_of
-from tdbg.runtime.tensors import checkable, local_elements
+from tdbg.runtime.sampling import SAMPLE, spread_of, stack_samples
+from tdbg.runtime.tensors import is_checkable, local_elements
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -68,11 +68,11 @@ class TensorStats(Probe):
         if not self.monitor.is_main(optimizer) or not self.should_sample():
             return
         with self.work():
-            parameters = [p for group in optimizer.param_groups for p in group["params"] if checkable(p)]
+            parameters = [p for group in optimizer.param_groups for p in group["params"] if is_checkable(p)]
             if parameters:
-                self._look(parameters)
+                self._sample_tensors(parameters)
 
-    def _look(self, parameters: list[Tensor]) -> None:
+    def _sample_tensors(self, parameters: list[Tensor]) -> None:
         turns = -(-len(parameters) // IN_TURN)
         which = list(range(self._looks % turns, len(parameters), turns))
         self._looks += 1
@@ -83,7 +83,7 @@ class TensorStats(Probe):
             ("gradient", [(i, parameters[i].grad) for i in which]),
         ):
             for indices, data in _by_device(found):
-                columns += _columns(part, indices, data, exact=exact)
+                columns += _compute_columns(part, indices, data, exact=exact)
         if not columns:
             return
         device = columns[0].values.device
@@ -94,27 +94,27 @@ class TensorStats(Probe):
         else:
             self.monitor.read_late(joined, read)
 
-    def names(self, parameters: list[Tensor]) -> dict[str, Any]:
+    def collect_new_names(self, parameters: list[Tensor]) -> dict[str, Any]:
         """The parameters' names, where they are not those of the last look."""
         key = tuple(map(id, parameters))
         if key == self._key:
             return {}
         self._key = key
-        gradients = self.monitor.probe("gradient-norms")
+        gradients = self.monitor.find_probe("gradient-norms")
         self._names = [gradients.name_of(p) for p in parameters] if gradients is not None else []
         return {"names": self._names} if self._names else {}
 
-    def history(self) -> list[dict[str, object]]:
+    def collect_history(self) -> list[dict[str, object]]:
         """The last looks, each with the names of the parameters it was at."""
         names = dict(enumerate(self._names))
         return [{**look, "names": [names.get(index, str(index)) for index in look["which"]]} for look in self._history]
 
-    def keep(self, step: int, values: dict[str, Any]) -> None:
+    def record_stats(self, step: int, values: dict[str, Any]) -> None:
         """Tell of one look, and keep it."""
         self._history.append({"step": step, **{name: value for name, value in values.items() if name != "names"}})
         known = [value for value in values.get("weight_rms", ()) if value is not None]
         worst = max(known, key=lambda value: value if isinstance(value, float) else math.inf, default=0.0)
-        text = f"{counted(len(known), 'weight')}, rms at most {worst}"
+        text = f"{format_count(len(known), 'weight')}, rms at most {worst}"
         self.observe(text, step=step, **values)
 
     def history_cleared(self) -> None:
@@ -144,14 +144,14 @@ class _Read:
         self.columns = [(column.name, column.which) for column in columns]
 
     def __call__(self, values: list[float], record: Step | None) -> None:
-        kept = {**self.probe.names(self.parameters), "which": self.which}
+        kept = {**self.probe.collect_new_names(self.parameters), "which": self.which}
         start = 0
         for name, which in self.columns:
             found = dict(zip(which, values[start : start + len(which)], strict=True))
             before = kept.get(name, [None] * len(self.which))
             kept[name] = [short(found[i]) if i in found else old for i, old in zip(self.which, before, strict=True)]
             start += len(which)
-        self.probe.keep(self.step, kept)
+        self.probe.record_stats(self.step, kept)
 
 
 def _by_device(found: Iterable[tuple[int, Tensor | None]]) -> list[tuple[list[int], list[Tensor]]]:
@@ -166,21 +166,21 @@ def _by_device(found: Iterable[tuple[int, Tensor | None]]) -> list[tuple[list[in
     return list(groups.values())
 
 
-def _columns(part: str, which: Sequence[int], found: list[Tensor], *, exact: bool) -> list[Column]:
+def _compute_columns(part: str, which: Sequence[int], found: list[Tensor], *, exact: bool) -> list[Column]:
     """The figures of tensors on one device. exact: rms, smallest and largest of all elements, not of a sample."""
-    rows_NS = samples(found)
+    rows_NS = stack_samples(found)
     mean_N, norm_N = rows_NS.mean(1), torch.linalg.vector_norm(rows_NS, dim=1)
     columns = {"rms": norm_N / SAMPLE**0.5, "mean": mean_N, "std": spread_of(norm_N, mean_N)}
     if exact:
-        norms = tensors.norms(found).unbind()
+        norms = tensors.compute_norms(found).unbind()
         columns["rms"] = torch.stack([norm / tensor.numel() ** 0.5 for norm, tensor in zip(norms, found, strict=True)])
-        columns["min"], columns["max"] = _ends(found)
+        columns["min"], columns["max"] = _compute_min_max(found)
     else:
         columns["min"], columns["max"] = rows_NS.amin(1), rows_NS.amax(1)
     return [Column(f"{part}_{name}", which, values) for name, values in columns.items()]
 
 
-def _ends(found: list[Tensor]) -> tuple[Tensor, Tensor]:
+def _compute_min_max(found: list[Tensor]) -> tuple[Tensor, Tensor]:
     pairs = [torch.aminmax(tensor.real if tensor.is_complex() else tensor) for tensor in found]
     low = torch.stack([pair.min.to(torch.float32) for pair in pairs])
     return low, torch.stack([pair.max.to(torch.float32) for pair in pairs])

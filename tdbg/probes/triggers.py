@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tdbg.core.conditions import Action, Condition, glimpse, pairs
+from tdbg.core.conditions import Action, Condition, make_partial_step, parse_pairs
 from tdbg.core.events import Step, Trigger, as_float
 from tdbg.core.window import Window
 from tdbg.probes import PROBES, Probe
@@ -35,35 +35,38 @@ class LossSpike:
         self.window = Window()
         self.silent = False
 
-    def true(self, record: Step) -> bool:
+    def is_met(self, record: Step) -> bool:
         """See one record. Cost: 1 us, 20 us where the loss has doubled."""
         loss = as_float(record.loss)
         if loss is None:
             return False
         self.silent = self.silent or bool(record.other_losses)
-        return self.see(loss / max(record.micro, 1))  # a sum grows with its summands
+        return self.observe_loss(loss / max(record.micro, 1))  # a sum grows with its summands
 
-    def see(self, loss: float) -> bool:
+    def observe_loss(self, loss: float) -> bool:
         """See the loss of one call."""
         if self.silent or not math.isfinite(loss):
             return False
         self.silent = loss <= 0.0
-        far = self.far(loss)
+        far = self.is_outlier(loss)
         self.window.push(loss)
         return far
 
-    def bound(self) -> float:
+    def compute_bound(self) -> float:
         """A loss up to this one does not stand out from those seen."""
         if self.silent or len(self.window) < WARM_RECORDS:
             return math.inf
         return max(RATIO * self.window.median, self.window.highest)
 
-    def far(self, loss: float) -> bool:
+    def is_outlier(self, loss: float) -> bool:
         """True if one call's loss stands out from those seen."""
         window, base = self.window, self.window.median
-        if loss <= self.bound():
+        if loss <= self.compute_bound():
             return False
-        return loss > base + MADS * window.mad() and math.log(loss / base) > LOG_SIGMAS * window.log_sigma()
+        return (
+            loss > base + MADS * window.compute_mad()
+            and math.log(loss / base) > LOG_SIGMAS * window.compute_log_sigma()
+        )
 
 
 class SkipStreak:
@@ -72,7 +75,7 @@ class SkipStreak:
     def __init__(self) -> None:
         self.streak = 0
 
-    def true(self, record: Step) -> bool:
+    def is_met(self, record: Step) -> bool:
         """See one record."""
         self.streak = max(self.streak + 1, record.skipped_in_a_row) if record.skipped else 0
         return self.streak >= (SKIPS if record.step > START_STEPS + SKIPS else START_SKIPS)
@@ -91,13 +94,13 @@ class _Fuse:
     armed: bool = True
     cool_at: int = 0
 
-    def ready(self, step: int) -> bool:
+    def is_ready(self, step: int) -> bool:
         return self.armed and step >= self.cool_at
 
     def goes_off(self, true: bool, step: int) -> bool:
         if not true:
             self.armed = True
-        if not (true and self.ready(step)):
+        if not (true and self.is_ready(step)):
             return False
         self.armed, self.cool_at = False, step + COOL_STEPS
         return True
@@ -127,9 +130,9 @@ class Triggers(Probe):
         super().__init__(monitor)
         self._users: list[tuple[Condition, Action, _Fuse]] = []
         self._dumps = 0
-        self._reset()
+        self._reset_state()
 
-    def _reset(self) -> None:
+    def _reset_state(self) -> None:
         self._spike, self._skips = LossSpike(), SkipStreak()
         self._fuses = {"non-finite": _Fuse(), "loss spike": _Fuse(), "skip streak": _Fuse()}
         self._dumped: tuple[int, str, str] = (0, "", "")  # step, dump, batch
@@ -141,8 +144,8 @@ class Triggers(Probe):
             if settings.when:
                 self.monitor.note("triggers-off", "--when: conditions are not evaluated while --measure-overhead runs")
             return
-        self._users = [(condition, action, _Fuse()) for condition, action in pairs(settings.when, settings.then)]
-        self.monitor.suspects = self.suspects
+        self._users = [(condition, action, _Fuse()) for condition, action in parse_pairs(settings.when, settings.then)]
+        self.monitor.suspects = self.should_trigger
 
     def detach(self) -> None:
         self.monitor.suspects = None
@@ -150,34 +153,34 @@ class Triggers(Probe):
 
     def loss_bound(self) -> float:
         """A loss up to this one makes no trigger go off."""
-        return -math.inf if self._users else self._spike.bound()
+        return -math.inf if self._users else self._spike.compute_bound()
 
-    def suspects(self, loss: float) -> bool:
+    def should_trigger(self, loss: float) -> bool:
         """True if a trigger will go off at the running step, of which no record was planned, for its loss alone."""
         step = self.monitor.step + 1
-        if self._fuses["loss spike"].ready(step) and self._spike.far(loss):
+        if self._fuses["loss spike"].is_ready(step) and self._spike.is_outlier(loss):
             return True
-        self._spike.see(loss)
-        ready = [condition for condition, _, fuse in self._users if fuse.ready(step)]
+        self._spike.observe_loss(loss)
+        ready = [condition for condition, _, fuse in self._users if fuse.is_ready(step)]
         if not ready:
             return False
-        record = glimpse(step, loss)
-        return any(condition.known(record, self.monitor.metrics) for condition in ready)
+        record = make_partial_step(step, loss)
+        return any(condition.would_be_met(record, self.monitor.metrics) for condition in ready)
 
     def record_written(self, record: Step) -> None:
         if not self.on:
             return
         own = (
             ("non-finite", not_finite(record)),
-            ("loss spike", self._spike.true(record)),
-            ("skip streak", self._skips.true(record)),
+            ("loss spike", self._spike.is_met(record)),
+            ("skip streak", self._skips.is_met(record)),
         )
         for name, true in own:
             if self._fuses[name].goes_off(true, record.step):
                 self._own_goes_off(name, record)
         for condition, action, fuse in self._users:
-            if fuse.goes_off(condition.true(record, self.monitor.metrics), record.step):
-                values = condition.values(record, self.monitor.metrics)
+            if fuse.goes_off(condition.is_met(record, self.monitor.metrics), record.step):
+                values = condition.collect_values(record, self.monitor.metrics)
                 self._goes_off(record, condition.text, values, action)
 
     def _own_goes_off(self, name: str, record: Step) -> None:
@@ -194,18 +197,18 @@ class Triggers(Probe):
         begun = time.perf_counter()
         event = Trigger(step=record.step, condition=condition, values=values, stop=action.stop)
         done = []
-        if action.dump and self._dump(record, event):
+        if action.dump and self._write_dump(record, event):
             done.append("dump")
-        if action.switches:
-            done.append(self._switch(action))
+        if action.has_switches:
+            done.append(self._switch_level(action))
         event.action = ", ".join([*done, *(["stop"] if action.stop else [])])
         self.monitor.emit(event)
-        self.monitor.line(f"[{self.name}]", f"{condition} at step {record.step}: {event.action or 'noted'}", "W")
+        self.monitor.log_line(f"[{self.name}]", f"{condition} at step {record.step}: {event.action or 'noted'}", "W")
         seconds = time.perf_counter() - begun
         self.monitor.budget.report_s += seconds
-        self.monitor.budget.excuse(seconds)
+        self.monitor.budget.exclude(seconds)
 
-    def _switch(self, action: Action) -> str:
+    def _switch_level(self, action: Action) -> str:
         self.monitor.level_overrides.queue(action.level, dict(action.flags), "trigger", action.for_steps)
         words = [f"level={action.level}"] if action.level else []
         words += [f"flag={name}" if value is True else f"flag={name}={value}" for name, value in action.flags.items()]
@@ -213,27 +216,27 @@ class Triggers(Probe):
 
     # the dump
 
-    def _dump(self, record: Step, event: Trigger) -> bool:
+    def _write_dump(self, record: Step, event: Trigger) -> bool:
         """Keep what led to this step; of several triggers in a step the first does."""
         if self._dumped[0] != record.step:
             if self._dumps >= MAX_DUMPS:
                 return False
             self._dumps += 1
-            kept = self.monitor.keep(f"trigger_step{record.step:08d}.json", self._story(event))
+            kept = self.monitor.keep(f"trigger_step{record.step:08d}.json", self._build_dump(event))
             self._dumped = record.step, kept, self._save_batch(record)
         _, event.dump, event.batch = self._dumped
         return True
 
-    def _story(self, event: Trigger) -> dict[str, object]:
-        stats = self.monitor.probe("tensor-stats")
+    def _build_dump(self, event: Trigger) -> dict[str, object]:
+        stats = self.monitor.find_probe("tensor-stats")
         return {
             "step": event.step,
             "rank": self.monitor.rank,
             "condition": event.condition,
             "values": event.values,
             "level": self.monitor.settings.level,
-            "records": self.monitor.recorder.rows(),
-            "tensors": stats.history() if stats is not None else [],
+            "records": self.monitor.recorder.list_rows(),
+            "tensors": stats.collect_history() if stats is not None else [],
         }
 
     def _save_batch(self, record: Step) -> str:
@@ -243,7 +246,7 @@ class Triggers(Probe):
             return ""
         late = record.step != monitor.step  # an accelerator's values come a step later: the batch is the one before
         calls = monitor.calls.late if late else monitor.calls
-        loader = None if late else monitor.probe("loader-wait")
+        loader = None if late else monitor.find_probe("loader-wait")
         parts: dict[str, Any] = {"inputs": [(call.args, call.kwargs) for call in calls]} if calls else {}
         if loader is not None and loader.batch is not None:
             parts["batch"] = loader.batch
@@ -252,10 +255,10 @@ class Triggers(Probe):
     def history_cleared(self) -> None:
         self._spike = LossSpike()
         for condition, _, _ in self._users:
-            condition.forget()
+            condition.reset_medians()
 
     def forked(self) -> None:
         self._dumps = 0
-        self._reset()
+        self._reset_state()
         for condition, _, _ in self._users:
-            condition.forget()
+            condition.reset_medians()

@@ -18,8 +18,8 @@ class EveryUpdate(Probe):
     def attach(self) -> None:
         hooks = self.monitor.hooks
         self._update_ears = [
-            (hooks.before_each, self._ear(self.before_update)),
-            (hooks.after_each, self._ear(self.after_update)),
+            (hooks.before_each, self._build_listener(self.before_update)),
+            (hooks.after_each, self._build_listener(self.after_update)),
         ]
         for listeners, tell in self._update_ears:
             listeners.append(tell)
@@ -35,9 +35,9 @@ class EveryUpdate(Probe):
     def after_update(self, optimizer: Optimizer) -> None:
         """An optimizer has updated."""
 
-    def _ear(self, method: Callable[[Optimizer], None]) -> Callable[[Any], None]:
-        def tell(optimizer: Optimizer) -> None:
+    def _build_listener(self, method: Callable[[Optimizer], None]) -> Callable[[Any], None]:
+        def notify_method(optimizer: Optimizer) -> None:
             if self.on and not self.monitor.rerunning:
                 self.guard.call(self._run_timed, method, optimizer)
 
-        return tell
+        return notify_method

@@ -104,29 +104,40 @@ class WandbMetrics(Probe):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._reset()
+        self._reset_state()
 
-    def _reset(self) -> None:
+    def _reset_state(self) -> None:
         self._runs: dict[str, _Run] = {}
         self._said: set[str] = set()
 
     # attaching
 
     def attach(self) -> None:
-        self.when_imported("wandb", self._arrived)
+        self.when_imported("wandb", self._patch_wandb)
 
-    def _arrived(self, wandb: object) -> None:
+    def _patch_wandb(self, wandb: object) -> None:
         """The program has imported wandb."""
         run = getattr(wandb, "Run", None)
         if run is None:  # a folder of that name, in a program whose environment has no wandb
             return
-        self.patch(run, "_log" if hasattr(run, "_log") else "log", before=self._logs, raised=self._failure("log"))
-        self.patch(run, "_on_finish", before=self._finishes, after=self._finished, raised=self._failure("finish"))
+        self.patch(
+            run,
+            "_log" if hasattr(run, "_log") else "log",
+            before=self._handle_log_call,
+            raised=self._build_failure_hook("log"),
+        )
+        self.patch(
+            run,
+            "_on_finish",
+            before=self._handle_finish_begin,
+            after=self._handle_finish_end,
+            raised=self._build_failure_hook("finish"),
+        )
         for name, after in (("init", self._init_ended), ("login", self._login_ended)):
-            self.patch(wandb, name, after=after, raised=self._failure(name))
+            self.patch(wandb, name, after=after, raised=self._build_failure_hook(name))
         terminal = sys.modules.get("wandb.errors.term")
         if terminal is not None:
-            self.patch(terminal, "_log", before=self._says)
+            self.patch(terminal, "_log", before=self._handle_printed_line)
 
     def detach(self) -> None:
         for run in self._runs.values():
@@ -134,15 +145,17 @@ class WandbMetrics(Probe):
         super().detach()
 
     def forked(self) -> None:
-        self._reset()
+        self._reset_state()
 
     # beginning and end
 
     def _init_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], run: object) -> None:
-        settings = _settings(run)
+        settings = _read_settings(run)
         mode = str(getattr(settings, "mode", "") or "online")
         project, start = str(getattr(settings, "project", "") or ""), _step_of(run)
-        started = WandbStarted(run=_id(run), mode=mode, project=project, seconds=round(seconds, 3), starting_step=start)
+        started = WandbStarted(
+            run=_read_run_id(run), mode=mode, project=project, seconds=round(seconds, 3), starting_step=start
+        )
         self.emit(started)
         if mode == "disabled":
             self.unavailable("wandb is disabled: it sends nothing")
@@ -150,22 +163,24 @@ class WandbMetrics(Probe):
     def _login_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         self.emit(WandbLogin(ok=bool(result)))
 
-    def _finishes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        run = self._runs.get(_id(args[0]))
+    def _handle_finish_begin(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        run = self._runs.get(_read_run_id(args[0]))
         if run is not None:
-            self._tell_line(_id(args[0]), run)
+            self._tell_line(_read_run_id(args[0]), run)
 
-    def _finished(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
-        name = _id(args[0])
+    def _handle_finish_end(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
+        name = _read_run_id(args[0])
         run = self._runs.pop(name, None) or _Run()
         if getattr(args[0], "_finish_timed_out", False):
-            self._fail("finish", "it timed out before all was done", seconds)
+            self._emit_call_failed("finish", "it timed out before all was done", seconds)
         keys = run.keys
         for key, known in keys.items():
             if (
                 known.bad == known.times >= CHARTLESS_TIMES
             ):  # at the end: many keys are NaN until they are first computed
-                self._chartless(name, key, "non-finite", known.last)
+                self._emit_chartless_key(name, key, "non-finite", known.last)
         often = max((key.times for key in keys.values()), default=0) > 1
         once = [key for key, known in keys.items() if known.times == 1] if often else []
         bad = {key: known.bad for key, known in keys.items() if known.bad}
@@ -183,38 +198,38 @@ class WandbMetrics(Probe):
 
     # log
 
-    def _logs(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _handle_log_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """``Run.log(data, step=None, commit=None)`` is about to run."""
         data, step = argument(args, kwargs, 1, "data"), argument(args, kwargs, 2, "step")
         if not isinstance(data, Mapping):
             return  # wandb will say so
-        name = _id(args[0])
-        run = self._run(name)
+        name = _read_run_id(args[0])
+        run = self._get_or_create_run(name)
         run.calls += 1
         current = _step_of(args[0])
-        if isinstance(step, int) and step < current and not _shared(args[0]):
-            self._drop(name, run, data, step, current)
+        if isinstance(step, int) and step < current and not _is_shared(args[0]):
+            self._record_dropped_call(name, run, data, step, current)
             return
-        line = self._line(name, run)
+        line = self._get_current_line(name, run)
         line.calls += 1
         line.uncommitted += argument(args, kwargs, 3, "commit") is False
         line.sent_as = step if isinstance(step, int) else line.sent_as
         for key, value in list(data.items())[:MAX_KEYS]:
-            self._take(name, run, line, str(key), value)
+            self._record_value(name, run, line, str(key), value)
 
-    def _run(self, name: str) -> _Run:
+    def _get_or_create_run(self, name: str) -> _Run:
         if name not in self._runs and len(self._runs) >= MAX_RUNS:
             self._runs.pop(next(iter(self._runs)))
         return self._runs.setdefault(name, _Run())
 
-    def _line(self, name: str, run: _Run) -> _Line:
+    def _get_current_line(self, name: str, run: _Run) -> _Line:
         """The line of the running step; that of the step before is told."""
         if run.line is None or run.line.step != self.monitor.step:
             self._tell_line(name, run)
             run.line = _Line(self.monitor.step)
         return run.line
 
-    def _take(self, name: str, run: _Run, line: _Line, key: str, value: Any) -> None:
+    def _record_value(self, name: str, run: _Run, line: _Line, key: str, value: Any) -> None:
         known = run.keys.get(key)
         if known is None:
             if len(run.keys) >= MAX_KEYS:
@@ -223,7 +238,7 @@ class WandbMetrics(Probe):
         known.times += 1
         line.keys.add(key)
         figure = number_of(value)
-        kind = "number" if figure is not None else _kind(value)
+        kind = "number" if figure is not None else _describe_kind(value)
         if not known.kind:
             line.new[key] = kind
         known.kind = kind
@@ -234,22 +249,24 @@ class WandbMetrics(Probe):
         if len(line.values) < MAX_NAMES or key in line.values:
             line.values[key] = value if type(value) is int else short(figure)
         if kind == "text":
-            self._judge(name, known, key, value)
+            self._judge_text_value(name, known, key, value)
 
-    def _judge(self, name: str, known: _Key, key: str, value: str) -> None:
+    def _judge_text_value(self, name: str, known: _Key, key: str, value: str) -> None:
         """Say once that a key's values are numbers written as text."""
-        counts = len(value) <= MAX_TEXT and _numeric(value)
+        counts = len(value) <= MAX_TEXT and _is_numeric(value)
         known.texts = known.texts + 1 if counts else 0
         known.varied = known.varied or known.last not in ("", value)
         known.last = value[:MAX_TEXT]
         if known.texts >= CHARTLESS_TIMES and known.varied and not known.told:
             known.told = True
-            self._chartless(name, key, "text", repr(known.last))
+            self._emit_chartless_key(name, key, "text", repr(known.last))
 
-    def _chartless(self, name: str, key: str, why: str, example: str) -> None:
+    def _emit_chartless_key(self, name: str, key: str, why: str, example: str) -> None:
         self.emit(ChartlessKey(run=name, key=key, why=why, example=example), step=self.monitor.step)
 
-    def _drop(self, name: str, run: _Run, data: Mapping[object, object], step: int, current: int) -> None:
+    def _record_dropped_call(
+        self, name: str, run: _Run, data: Mapping[object, object], step: int, current: int
+    ) -> None:
         """wandb throws away what is logged for a step that has passed; told at 1, 2, 4, 8, ... such calls."""
         run.dropped += 1
         if run.dropped & (run.dropped - 1):
@@ -287,7 +304,7 @@ class WandbMetrics(Probe):
 
     # what goes wrong
 
-    def _says(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _handle_printed_line(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """wandb prints a line, or would if it were not told to be silent."""
         level = argument(args, kwargs, 5, "level") or logging.INFO
         message = STYLE.sub("", str(argument(args, kwargs, 0, "string") or "")).strip()[:300]
@@ -298,13 +315,13 @@ class WandbMetrics(Probe):
         severity = "error" if level >= logging.ERROR else "warning"
         self.emit(WandbMessage(severity=severity, message=message))
 
-    def _failure(self, what: str) -> Any:
-        def raised(seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
-            self._fail(what, f"{type(error).__name__}: {error}"[:300], seconds)
+    def _build_failure_hook(self, what: str) -> Any:
+        def emit_failure(seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
+            self._emit_call_failed(what, f"{type(error).__name__}: {error}"[:300], seconds)
 
-        return raised
+        return emit_failure
 
-    def _fail(self, what: str, error: str, seconds: float) -> None:
+    def _emit_call_failed(self, what: str, error: str, seconds: float) -> None:
         self.emit(WandbCallFailed(what=what, error=error, seconds=round(seconds, 3)))
 
 
@@ -324,7 +341,7 @@ def number_of(value: Any) -> float | None:
         return None
 
 
-def _kind(value: object) -> str:
+def _describe_kind(value: object) -> str:
     """What a value is that is no number: text, tensor, dict, or the name of its class."""
     if isinstance(value, str):
         return "text"
@@ -333,7 +350,7 @@ def _kind(value: object) -> str:
     return type(value).__name__
 
 
-def _numeric(text: str) -> bool:
+def _is_numeric(text: str) -> bool:
     try:
         float(text)
     except ValueError:
@@ -341,11 +358,11 @@ def _numeric(text: str) -> bool:
     return True
 
 
-def _id(run: object) -> str:
-    return str(getattr(_settings(run), "run_id", "") or "")
+def _read_run_id(run: object) -> str:
+    return str(getattr(_read_settings(run), "run_id", "") or "")
 
 
-def _settings(run: object) -> object:
+def _read_settings(run: object) -> object:
     """What a run was made with. Its public properties would attach a forked process to the tracker first."""
     return getattr(run, "_settings", None)
 
@@ -357,6 +374,6 @@ def _step_of(run: object) -> int:
     return step if isinstance(step, int) else 0
 
 
-def _shared(run: object) -> bool:
+def _is_shared(run: object) -> bool:
     """True where several processes write one run: there wandb heeds no steps."""
-    return bool(getattr(_settings(run), "_shared", False))
+    return bool(getattr(_read_settings(run), "_shared", False))

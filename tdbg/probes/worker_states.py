@@ -69,9 +69,9 @@ class WorkerStates(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._pipe = WorkerPipe()
-        self._begin()
+        self._reset_state()
 
-    def _begin(self) -> None:
+    def _reset_state(self) -> None:
         self._loaders: weakref.WeakKeyDictionary[object, _Workers] = weakref.WeakKeyDictionary()
         self._number = 0  # of the loader whose workers were forked last; they inherit it
         self._states: States | None = None  # in a worker: before its first fetch
@@ -80,7 +80,7 @@ class WorkerStates(Probe):
 
     def attach(self) -> None:
         self.patch_at("workers-begin", before=self._workers_begin, after=self._workers_began)
-        self.patch_at("fetch", before=self._fetch_begins, after=self._fetched)
+        self.patch_at("fetch", before=self._fetch_begins, after=self._send_worker_states)
 
     def detach(self) -> None:
         self._pipe.close()
@@ -89,7 +89,7 @@ class WorkerStates(Probe):
     def forked(self) -> None:
         self._pipe.forked()
         number = self._number
-        self._begin()
+        self._reset_state()
         self._number = number
 
     def _workers_begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -112,7 +112,9 @@ class WorkerStates(Probe):
             self._has_fetched = True
             self._states = read_states(args[0].dataset)
 
-    def _fetched(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+    def _send_worker_states(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         before, self._states = self._states, None
         info = torch.utils.data.get_worker_info()
         if before is None or info is None:
@@ -158,19 +160,19 @@ class WorkerStates(Probe):
 
 def read_states(dataset: object) -> States:
     """A checksum of the state of each generator that a fetch may draw from. Nothing is drawn."""
-    found: States = {"random": _checksum(random.getstate()), "torch": _checksum(torch.get_rng_state())}
+    found: States = {"random": _compute_checksum(random.getstate()), "torch": _compute_checksum(torch.get_rng_state())}
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        found["numpy.random"] = _checksum(numpy_random.get_state())
-    for path, generator in _generators(dataset):
+        found["numpy.random"] = _compute_checksum(numpy_random.get_state())
+    for path, generator in _iter_generators(dataset):
         with guarded("a generator of another package may refuse"):
-            found[path] = _checksum(_state_of(generator))
+            found[path] = _compute_checksum(_state_of(generator))
         if len(found) >= MAX_SOURCES:
             break
     return found
 
 
-def _generators(dataset: object) -> Iterator[tuple[str, Any]]:
+def _iter_generators(dataset: object) -> Iterator[tuple[str, Any]]:
     """Generators that a dataset and its transforms hold, by path."""
     waiting: list[tuple[str, object, int]] = [("dataset", dataset, 0)]
     seen: set[int] = set()
@@ -182,10 +184,10 @@ def _generators(dataset: object) -> Iterator[tuple[str, Any]]:
         if is_generator(item):
             yield path, item
         elif depth < MAX_DEPTH:
-            waiting += [(f"{path}{name}", value, depth + 1) for name, value in _parts(item)]
+            waiting += [(f"{path}{name}", value, depth + 1) for name, value in _iter_parts(item)]
 
 
-def _parts(item: object) -> Iterator[tuple[str, object]]:
+def _iter_parts(item: object) -> Iterator[tuple[str, object]]:
     """What may hold a generator inside an object: attributes that are objects, and items of short lists."""
     if isinstance(item, list | tuple):
         pairs = [(f"[{index}]", value) for index, value in enumerate(item[:MAX_SOURCES])]
@@ -213,13 +215,13 @@ def _state_of(generator: Any) -> object:
     return generator.get_state()
 
 
-def _checksum(state: object) -> int:
+def _compute_checksum(state: object) -> int:
     """A checksum of a state: tuples, dicts, numbers, arrays, tensors."""
     if isinstance(state, torch.Tensor):
         return zlib.crc32(bytes(state.tolist()))
     if isinstance(state, dict):
-        return zlib.crc32(repr([(name, _checksum(value)) for name, value in state.items()]).encode())
+        return zlib.crc32(repr([(name, _compute_checksum(value)) for name, value in state.items()]).encode())
     if isinstance(state, tuple) and len(state) < MAX_OBJECTS:
-        return zlib.crc32(repr([_checksum(value) for value in state]).encode())
+        return zlib.crc32(repr([_compute_checksum(value) for value in state]).encode())
     as_bytes = getattr(state, "tobytes", None)
     return zlib.crc32(as_bytes() if as_bytes is not None else repr(state).encode())

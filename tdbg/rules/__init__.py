@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 
 from tdbg.core.deprecation import renamed_method
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Step
 from tdbg.core.observations import Observed
 from tdbg.core.registry import Registry
@@ -68,7 +68,7 @@ class Rule(RuleBase[Signals]):
             given.append(new)
             return [new]
         first = given[0]
-        if _place(new) < _place(first):
+        if _get_order_key(new) < _get_order_key(first):
             old = Finding(**first.as_dict())
             overwrite_finding(first, new)
             new = old
@@ -105,12 +105,12 @@ class PerProcessRule(Rule, ABC, Generic[S]):
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         """Hand what the rule follows to `evaluate`."""
-        if not self.follows(event):
+        if not self.should_evaluate(event):
             return ()
         new = self.evaluate(process, self._states[process.label], event)
         return self.report_once(self._given, new) if new is not None else ()
 
-    def follows(self, event: Event) -> bool:
+    def should_evaluate(self, event: Event) -> bool:
         """True for an event that `evaluate` is to be called with."""
         return isinstance(event, Step) and event.phase == "train"
 
@@ -136,7 +136,7 @@ class ObservingRule(PerProcessRule[S]):
             return self.report_once(self._given, add_grade(new, seen)) if new is not None else ()
         return ()
 
-    def follows(self, event: Event) -> bool:
+    def should_evaluate(self, event: Event) -> bool:
         """True for an observation of the probe."""
         return isinstance(event, Observation) and event.probe == self.probe
 
@@ -144,7 +144,7 @@ class ObservingRule(PerProcessRule[S]):
 def read_observations(event: Event, kinds: Iterable[type[Observed]]) -> Iterator[Observed]:
     """What an event says, if it is one of these observations."""
     for kind in kinds:
-        seen = kind.of(event)
+        seen = kind.from_event(event)
         if seen is not None:
             yield seen
 
@@ -157,7 +157,7 @@ def overwrite_finding(given: Finding, new: Finding) -> None:
 
 def add_grade(finding: Finding, seen: Observed) -> Finding:
     """The finding, as sure as the observation behind it unless its rule says otherwise."""
-    finding.grade = finding.grade or seen.EVIDENCE.word
+    finding.grade = finding.grade or seen.EVIDENCE.grade_word
     return finding
 
 
@@ -168,14 +168,14 @@ def _describe_other(first: Finding, new: Finding) -> str:
     return f"on rank {new.rank}" if new.rank != first.rank else "in another process of that rank"
 
 
-def _place(finding: Finding) -> tuple[int, int]:
+def _get_order_key(finding: Finding) -> tuple[int, int]:
     return finding.first_step or 0, finding.rank or 0
 
 
 RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.rules", group="tdbg.rules")
 
 
-def at_least(severity: str, floor: str) -> bool:
+def is_at_least(severity: str, floor: str) -> bool:
     """True if ``severity`` is ``floor`` or worse; ``never`` is reached by nothing."""
     return floor in SEVERITIES and SEVERITIES.index(severity) >= SEVERITIES.index(floor)
 
@@ -183,7 +183,7 @@ def at_least(severity: str, floor: str) -> bool:
 def matches_words(finding: Finding, words: Iterable[str]) -> bool:
     """True if one of ``words`` asks for this finding: its code, the beginning of it, or a severity it reaches."""
     return any(
-        finding.code.startswith(word.upper()) if word.upper().startswith("TD-") else at_least(finding.severity, word)
+        finding.code.startswith(word.upper()) if word.upper().startswith("TD-") else is_at_least(finding.severity, word)
         for word in words
     )
 
@@ -195,5 +195,5 @@ def check_words(words: Sequence[str]) -> None:
         if word in SEVERITIES or (len(word) > 3 and any(code.startswith(word.upper()) for code in codes)):
             continue
         listed = f"name a code such as {codes[0]}, or: {', '.join(SEVERITIES)}"
-        hint = suggest(word, codes, "") or suggest(word, SEVERITIES, listed)
+        hint = suggest_name(word, codes, "") or suggest_name(word, SEVERITIES, listed)
         raise TdbgError(f"no finding has the code or severity {word!r}", hint)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from tdbg.core.events import SEVERITIES, Finding
-from tdbg.core.files import read_tables
+from tdbg.core.files import iter_json_lines
 from tdbg.core.rundir import FINDINGS, RunDir
 from tdbg.rules.text import TRACEBACK
 
@@ -44,10 +44,10 @@ def _add_correction(finding: Finding, reported: str) -> None:
 
 def _read_live_findings(run: RunDir) -> Iterator[Finding]:
     with contextlib.suppress(OSError):
-        yield from map(_finding_of, islice(read_tables(run.path / FINDINGS), MAX_FINDINGS))
+        yield from map(_build_finding, islice(iter_json_lines(run.path / FINDINGS), MAX_FINDINGS))
 
 
-def _finding_of(row: Mapping[str, object]) -> Finding:
+def _build_finding(row: Mapping[str, object]) -> Finding:
     """A line of the file; what does not fit a field is left empty."""
     code, severity, title, phase, module = (str(row.get(name) or "") for name in TEXTS)
     step, rank = (value if isinstance(value := row.get(name), int) else None for name in ("first_step", "rank"))

@@ -6,10 +6,10 @@ from typing import NamedTuple
 from tdbg.core.events import SEVERITIES, Finding
 from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import AnyRule, Link, Weight, following_codes, following_links, sort_causes_first
-from tdbg.rules import at_least
+from tdbg.rules import is_at_least
 from tdbg.rules._rule_cards import RuleCard, list_rule_cards
 
-GRADES = tuple(kind.word for kind in Evidence)  # the surest first
+GRADES = tuple(kind.grade_word for kind in Evidence)  # the surest first
 
 
 class OrderedFindings(NamedTuple):
@@ -36,16 +36,16 @@ def order_findings(findings: Sequence[Finding], others: Iterable[AnyRule] = ()) 
     reached = {place: _find_reached(place, direct) for place in direct}
     codes = following_codes(rules)
 
-    def sort(follows: Callable[[int, int], bool]) -> list[int]:
+    def sort_places(follows: Callable[[int, int], bool]) -> list[int]:
         places = range(len(findings))
-        weights = [_weigh(finding) for finding in findings]
+        weights = [_compute_weight(finding) for finding in findings]
         return sort_causes_first(places, lambda at: findings[at].code, weights.__getitem__, codes, follows=follows)
 
     def may_pass(cause: int, place: int) -> bool:
         return findings[place].severity != SEVERITIES[-1] or findings[cause].severity == SEVERITIES[-1]
 
-    listed = sort(lambda cause, place: place in reached.get(cause, ()) and may_pass(cause, place))
-    by_cause = sort(lambda cause, place: place in reached.get(cause, ()))
+    listed = sort_places(lambda cause, place: place in reached.get(cause, ()) and may_pass(cause, place))
+    by_cause = sort_places(lambda cause, place: place in reached.get(cause, ()))
     causes = {
         place: next((cause for cause in by_cause[:at] if place in direct.get(cause, ())), None)
         for at, place in enumerate(by_cause)
@@ -63,7 +63,7 @@ def _link_findings(findings: Sequence[Finding], rules: Sequence[AnyRule | RuleCa
     found: dict[int, set[int]] = {}
     for at, cause in enumerate(findings):
         after = links.get(cause.code)
-        if after and at_least(cause.severity, usual.get(cause.code, cause.severity)):
+        if after and is_at_least(cause.severity, usual.get(cause.code, cause.severity)):
             found[at] = {
                 place
                 for place, finding in enumerate(findings)
@@ -91,14 +91,14 @@ def meets_condition(link: Link, cause: Finding, finding: Finding) -> bool:
             return False
     if any(not _differ(getattr(cause, name), getattr(finding, name)) for name in link.other):
         return False
-    return all(_agree(name, getattr(cause, name), getattr(finding, name)) for name in link.same)
+    return all(_is_compatible(name, getattr(cause, name), getattr(finding, name)) for name in link.same)
 
 
 def _differ(cause: object, finding: object) -> bool:
     return cause not in (None, "") and finding not in (None, "") and cause != finding
 
 
-def _agree(name: str, cause: object, finding: object) -> bool:
+def _is_compatible(name: str, cause: object, finding: object) -> bool:
     if cause in (None, "") or finding in (None, "") or cause == finding:
         return True
     if name != "module":
@@ -106,8 +106,8 @@ def _agree(name: str, cause: object, finding: object) -> bool:
     return f"{finding}.".startswith(f"{cause}.") or f"{cause}.".startswith(f"{finding}.")
 
 
-def _weigh(finding: Finding) -> Weight:
+def _compute_weight(finding: Finding) -> Weight:
     step = finding.first_step if finding.first_step is not None else float("inf")
     rank = finding.rank if finding.rank is not None else 1 << 30
-    grade = GRADES.index(finding.grade) if finding.grade in GRADES else GRADES.index(Evidence.LOCAL.word)
+    grade = GRADES.index(finding.grade) if finding.grade in GRADES else GRADES.index(Evidence.LOCAL.grade_word)
     return -SEVERITIES.index(finding.severity), step, grade, finding.code, rank

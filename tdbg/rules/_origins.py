@@ -37,7 +37,7 @@ class Sighting(NamedTuple):
         return EVIDENCE[self.grade]
 
     @property
-    def certain(self) -> bool:
+    def is_certain(self) -> bool:
         """True if no other rank can know better."""
         return self.event.origin == "here" and self.event.how != "record"
 
@@ -47,11 +47,11 @@ def find_origin(seen: Sequence[Sighting], world: int) -> Sighting:
     lasting = [one for one in seen if not one.recovered] or list(seen)
     first = min(one.event.step for one in lasting)
     near = [one for one in lasting if one.event.step <= first + 1]
-    best = min(near, key=lambda one: (one.grade, one.event.step, one.process.key))
-    return best if best.grade <= OWN else _written_on_one_rank(near, lasting, world) or best
+    best = min(near, key=lambda one: (one.grade, one.event.step, one.process.sort_key))
+    return best if best.grade <= OWN else _find_writing_rank(near, lasting, world) or best
 
 
-def _written_on_one_rank(near: Iterable[Sighting], seen: Sequence[Sighting], world: int) -> Sighting | None:
+def _find_writing_rank(near: Iterable[Sighting], seen: Sequence[Sighting], world: int) -> Sighting | None:
     """The one rank with bad weights, or reduced gradients, of a step in which the own gradients of all ranks were finite.
 
     What reached it through the reduction would have reached the others in the same step.

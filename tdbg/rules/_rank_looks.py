@@ -5,7 +5,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from tdbg.core.events import Event, Start
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules.view import launch_of
+from tdbg.rules.view import get_launch_number
 
 MAX_WAITING = 256  # steps of one group that wait for a rank
 
@@ -27,12 +27,12 @@ class RankLooks(Generic[Seen]):
         self._launches: dict[str, int] = {}
         self._waiting: dict[GroupKey, dict[int, dict[int, Seen]]] = {}
 
-    def note_start(self, process: ProcessDir, event: Event) -> None:
+    def record_launch(self, process: ProcessDir, event: Event) -> None:
         """Remember which launch a process belongs to."""
         if isinstance(event, Start):
-            self._launches[process.label] = launch_of(process, event)
+            self._launches[process.label] = get_launch_number(process, event)
 
-    def add(
+    def collect_rank(
         self, process: ProcessDir, ranks: list[int], module: int, step: int, seen: Seen
     ) -> Iterator[tuple[GroupKey, int, dict[int, Seen]]]:
         """Take in a look; gives it with those of all other ranks of its group, if it is the last."""

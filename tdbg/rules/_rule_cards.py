@@ -45,12 +45,12 @@ class RuleCard:
 
     def load(self) -> Rule:
         """An instance of the rule."""
-        found = {rule.code: rule for rule in RULES.some([self.module])}
+        found = {rule.code: rule for rule in RULES.load_from_files([self.module])}
         if self.code not in found:
             raise RULES.broken[f"{RULES.package}.{self.module}"]
         return found[self.code]()
 
-    def listens_to(self) -> Iterable[type[Event] | str]:
+    def iter_event_keys(self) -> Iterable[type[Event] | str]:
         """The events, and of observations the probes, whose arrival needs the rule."""
         for name in self.event_types:
             if name == Observation.TYPE and self.probes:
@@ -99,20 +99,20 @@ def list_rule_cards() -> list[RuleCard]:
     """The card of every rule, in the order of the rules; those of other packages come last."""
     if RULES.is_loaded:
         return [LoadedCard(rule) for rule in RULES]
-    others = [LoadedCard(rule) for rule in RULES.strangers()]
+    others = [LoadedCard(rule) for rule in RULES.list_third_party()]
     own = _read_cards()
     if own and not {card.code for card in own} & {card.code for card in others}:
         return [*own, *others]
     loaded = [LoadedCard(rule) for rule in RULES]
     if not others and not RULES.broken:
-        _keep_cards(loaded)
+        _save_cards(loaded)
     return list(loaded)
 
 
 @functools.cache
 def _read_cards() -> tuple[RuleCard, ...]:
     """The cards beside the byte code; none if a file has changed since, or if they cannot be read."""
-    path = _cards_path()
+    path = _get_cards_path()
     try:
         kept = json.loads(run_files.read_bytes(path)) if path else {}
         return tuple(RuleCard(**row) for row in kept["cards"]) if kept["sources"] == _stamp_sources() else ()
@@ -120,16 +120,16 @@ def _read_cards() -> tuple[RuleCard, ...]:
         return ()
 
 
-def _keep_cards(cards: Iterable[LoadedCard]) -> None:
-    path = _cards_path()
+def _save_cards(cards: Iterable[LoadedCard]) -> None:
+    path = _get_cards_path()
     if path is None or sys.dont_write_bytecode:
         return
     with contextlib.suppress(OSError):  # as with byte code: where nothing may be written, the next start is as slow
         kept = {"sources": _stamp_sources(), "cards": [describe_rule(card.rule) for card in cards]}
-        run_files.write_whole(path, json.dumps(kept).encode())
+        run_files.write_atomically(path, json.dumps(kept).encode())
 
 
-def _cards_path() -> Path | None:
+def _get_cards_path() -> Path | None:
     """Beside the byte code of this file; None where there is none."""
     return Path(__spec__.cached).with_name(CARDS_FILE) if __spec__ is not None and __spec__.cached else None
 

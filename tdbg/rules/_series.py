@@ -24,7 +24,7 @@ class Surge:
         self.streak = 0
         self.base = self.peak = 0.0
 
-    def add(self, value: float) -> bool:
+    def add_value(self, value: float) -> bool:
         """Add a value; True from the value that makes it a surge to the last one of it."""
         if not self._is_far(value):
             self.streak = 0
@@ -40,6 +40,6 @@ class Surge:
         base = self.base if self.streak else self.window.median
         if len(self.window) < self.warm or base <= 0 or value <= self.ratio * base:
             return False
-        if value <= base + self.mads * self.window.mad():
+        if value <= base + self.mads * self.window.compute_mad():
             return False
-        return math.log(value / base) > self.sigmas * self.window.log_sigma()
+        return math.log(value / base) > self.sigmas * self.window.compute_log_sigma()

@@ -13,7 +13,7 @@ class Streaks:
         self.looks: dict[str, int] = {}
         self.since: dict[str, int] = {}  # the step of the first of them
 
-    def add(self, look: ModuleLook, found: Iterable[str]) -> None:
+    def add_sample(self, look: ModuleLook, found: Iterable[str]) -> None:
         """One look: ``found`` are the modules in that state."""
         turn = look.turn or 0
         self.names[turn] = look.modules if look.modules is not None else self.names.get(turn, [])

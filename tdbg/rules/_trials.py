@@ -18,7 +18,7 @@ class TrialRule(KindsRule, ABC):
 
     def evaluate(self, process: ProcessDir, seen: Any) -> Iterable[tuple[str, Finding]]:
         """Make one finding of the first such trial of a process."""
-        fault = self.find_fault(seen) if seen.tried else None
+        fault = self.find_fault(seen) if seen.was_tried else None
         if fault is None or not self.is_news(process, self.code):
             return ()
         title = f"{fault.pop('title')}, {process.display_name}"

@@ -2,9 +2,9 @@
 
 from tdbg.core.events import Finding, Step
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 STREAK = 5
 START_STEPS = 20  # in which the scaler may come down from its first scale
@@ -57,9 +57,9 @@ class SkipStreak(PerProcessRule[_State]):
         if state.said:
             return None
         if state.streak >= (STREAK if event.step > START_STEPS + STREAK else START_STREAK):
-            what = f"{counted(state.streak, 'update')} in a row from step {state.since} on"
+            what = f"{format_count(state.streak, 'update')} in a row from step {state.since} on"
         elif state.steps >= RECENT_MIN and state.recent.bit_count() > SHARE * min(state.steps, RECENT):
-            what = f"{state.recent.bit_count()} of the last {counted(min(state.steps, RECENT), 'update')}"
+            what = f"{state.recent.bit_count()} of the last {format_count(min(state.steps, RECENT), 'update')}"
         else:
             return None
         state.said = True
@@ -67,11 +67,13 @@ class SkipStreak(PerProcessRule[_State]):
 
     def _make_skip_finding(self, process: ProcessDir, state: _State, event: Step, what: str) -> Finding:
         return self.make_finding(
-            f"GradScaler skipped {what}, {process.display_name}, scale now {figure(event.scale)}",
+            f"GradScaler skipped {what}, {process.display_name}, scale now {format_figure(event.scale)}",
             first_step=state.since if state.streak else event.step,
             rank=process.rank,
             phase="optimizer",
-            evidence=[f"scale {figure(state.scale_then)} before the last skips, {figure(event.scale)} now"],
+            evidence=[
+                f"scale {format_figure(state.scale_then)} before the last skips, {format_figure(event.scale)} now"
+            ],
             cause="gradients overflow at every scale tried: a real NaN or Inf, or activations beyond half precision",
             try_next="see TD-N001 of this run; try bfloat16, or float32 for the module it names",
         )

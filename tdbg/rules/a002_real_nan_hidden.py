@@ -4,9 +4,9 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.amp import SkipExplained, UpdateSkipped
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import figure, loss_scale
+from tdbg.rules.text import format_figure, format_loss_scale
 
 
 @RULES.add
@@ -45,14 +45,14 @@ class RealNanHidden(ObservingRule[Reported]):
         of_loss = seen.real == "loss"
         streak, rows = (seen.streak, seen.bad or []) if isinstance(seen, UpdateSkipped) else (0, [])
         if of_loss:
-            what = f"but the loss itself is {figure(seen.loss)}"
+            what = f"but the loss itself is {format_figure(seen.loss)}"
         else:
-            what = f"the {counted(streak, 'update')} up to it as well: NaN gradients at every scale"
+            what = f"the {format_count(streak, 'update')} up to it as well: NaN gradients at every scale"
         evidence = [
-            f"not finite: {row['name']}, {counted(row['count'], 'element')} ({row['kind']})" for row in rows[:4]
+            f"not finite: {row['name']}, {format_count(row['count'], 'element')} ({row['kind']})" for row in rows[:4]
         ]
         return self.make_finding(
-            f"GradScaler skipped step {seen.step} at scale {loss_scale(seen.scale)}, {what}, {process.display_name}",
+            f"GradScaler skipped step {seen.step} at scale {format_loss_scale(seen.scale)}, {what}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="loss" if of_loss else "gradient",

@@ -3,9 +3,9 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.amp import PrecisionLoss
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import figure, loss_scale
+from tdbg.rules.text import format_figure, format_loss_scale
 
 LOOKS = 6
 
@@ -48,7 +48,7 @@ class GradientsUnderflow(ObservingRule[Reported]):
             return None
         state.said = True
         scaler = seen.scaler
-        at = f"at loss scale {loss_scale(seen.scale)}" if scaler else "no GradScaler"
+        at = f"at loss scale {format_loss_scale(seen.scale)}" if scaler else "no GradScaler"
         return self.make_finding(
             f"fp16 loses the gradient: {_format_percent(seen.zero_share)} of its elements are zero,"
             f" {_format_percent(seen.faint_share)} below the normal range, {at}, {process.display_name}",
@@ -56,8 +56,8 @@ class GradientsUnderflow(ObservingRule[Reported]):
             rank=process.rank,
             phase="gradient",
             evidence=[
-                f"{counted(seen.lost_looks, 'look')} in a row, up to step {seen.step}; the largest of"
-                f" {counted(seen.elements, 'sampled element')} is {figure(seen.largest)}"
+                f"{format_count(seen.lost_looks, 'look')} in a row, up to step {seen.step}; the largest of"
+                f" {format_count(seen.elements, 'sampled element')} is {format_figure(seen.largest)}"
             ],
             cause="the loss scale is too low for these gradients" if scaler else "fp16 without a loss scale",
             try_next="raise init_scale and find out why the scale fell, or use bfloat16"

@@ -6,7 +6,7 @@ from tdbg.core.events import Event, Finding, Injection, Observation
 from tdbg.core.flags import FLAGS, covers
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.rules import RULES, Rule
 from tdbg.rules.view import View
 
@@ -52,7 +52,7 @@ class FlagUntaken(Rule):
 
     def finish(self, view: View) -> Iterable[Finding]:
         settings = view.settings
-        if settings.inject == "none" or not view.over or not (view.processes or view.run.hellos()):
+        if settings.inject == "none" or not view.over or not (view.processes or view.run.read_hellos()):
             return ()
         alone = {flag.name for flag in FLAGS if flag.works_alone}
         on = [name for name, value in settings.flags.items() if value is not False]
@@ -64,7 +64,7 @@ class FlagUntaken(Rule):
             return ()
         return (
             self.make_finding(
-                f"the program never read {joined(untaken, 6)} and ran without {'it' if len(untaken) == 1 else 'them'}",
+                f"the program never read {join_limited(untaken, 6)} and ran without {'it' if len(untaken) == 1 else 'them'}",
                 cause="the program's config has no such key, or the program ended before it was read"
                 + ("; or its losses are called only inside torch.compile" if any(map(_is_loss, untaken)) else ""),
                 try_next='`tdbg.flag("NAME")` reads a flag in any program; the functions of tdbg.probes.loss read those under LOSS.',

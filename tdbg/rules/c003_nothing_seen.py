@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.core.observations.capture import CaptureDone
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule
-from tdbg.rules.silence import silence
+from tdbg.rules.silence import explain_silence
 from tdbg.rules.view import ProcessView, View
 
 
@@ -37,7 +37,7 @@ class NothingSeen(Rule):
         seen = any(_was_seen(found) for found in view.processes.values())
         if seen or not view.over or view.settings.level == "off" or _never_started(view):
             return ()
-        found = silence(view.run)
+        found = explain_silence(view.run)
         if found is not None:
             return (self.make_finding(found[0], try_next=found[1]),)
         if any(found.crash or found.swallowed for found in view.processes.values()):
@@ -51,8 +51,8 @@ class NothingSeen(Rule):
                     missed + profiled, severity="info", try_next="correct --step-optimizer, or leave it out"
                 ),
             )
-        hellos = len(view.run.hellos())
-        who = counted(hellos, "torch process") if hellos else "no torch process"
+        hellos = len(view.run.read_hellos())
+        who = format_count(hellos, "torch process") if hellos else "no torch process"
         return (
             self.make_finding(
                 f"{who} reported, and no optimizer step was seen",

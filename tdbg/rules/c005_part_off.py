@@ -6,8 +6,8 @@ from tdbg.core.events import Event, Finding, ProbeOff, Step
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
-from tdbg.rules.silence import ERRORS_LOG, boot_error
-from tdbg.rules.text import clip
+from tdbg.rules.silence import ERRORS_LOG, read_boot_error
+from tdbg.rules.text import clip_text
 from tdbg.rules.view import View
 
 MAX_TOLD = 20
@@ -55,7 +55,7 @@ class PartOff(Rule):
         kind = event.probe.partition(" ")[0]
         return (
             self.make_finding(
-                f"tdbg's {event.probe} switched itself off on {process.display_name}: {clip(event.error, 120)}",
+                f"tdbg's {event.probe} switched itself off on {process.display_name}: {clip_text(event.error, 120)}",
                 first_step=self._steps.get(process.label),
                 rank=process.rank,
                 evidence=event.lines[-4:],
@@ -65,7 +65,7 @@ class PartOff(Rule):
         )
 
     def finish(self, view: View) -> Iterable[Finding]:
-        first = boot_error(view.run)
+        first = read_boot_error(view.run)
         if not first:
             return ()
         return (self.make_finding(f"tdbg could not start in a process: {first}", evidence=[ERRORS_LOG]),)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tdbg.core.events import Cost, Event, Finding, Note
-from tdbg.core.rundir import ProcessDir, unwritten
-from tdbg.core.tables import counted
+from tdbg.core.rundir import ProcessDir, list_unwritten_processes
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule
 from tdbg.rules.view import View
 
@@ -55,11 +55,11 @@ class DiskNote(Rule):
 
     def finish(self, view: View) -> Iterable[Finding]:
         yield from self._find_unseen(view)
-        lost = [found for found in view.steppers() if found.cost is not None and found.cost.dropped]
+        lost = [found for found in view.list_active_processes() if found.cost is not None and found.cost.dropped]
         total = sum(found.cost.dropped for found in lost if found.cost is not None)
         if lost:
             yield self.make_finding(
-                f"{counted(total, 'event')} could not be written ({lost[0].who}{' and others' if len(lost) > 1 else ''})",
+                f"{format_count(total, 'event')} could not be written ({lost[0].display_name}{' and others' if len(lost) > 1 else ''})",
                 rank=lost[0].rank,
                 cause="the disk or the disk budget was full",
                 try_next="free space, or give more with --disk-budget",
@@ -69,18 +69,18 @@ class DiskNote(Rule):
         """What the verdict cannot know of."""
         if not view.over:
             return
-        ranks = [found for found in view.ranks() if found.end is None]
+        ranks = [found for found in view.list_ranks() if found.end is None]
         removed = not view.run.path.is_dir()
         if not removed:
-            told = unwritten(view.run)
+            told = list_unwritten_processes(view.run)
             full = view.exit_code == 0 and not view.info.get("end") and _is_full(view.run.path)  # nor could we
             ranks = [one for one in ranks if full or (one.start and (one.start.host, one.start.pid) in told)]
         if not ranks:
             return
         first = min(ranks, key=lambda found: (found.step, found.rank or 0))
-        others = f" (and of {counted(len(ranks) - 1, 'other rank')})" if len(ranks) > 1 else ""
+        others = f" (and of {format_count(len(ranks) - 1, 'other rank')})" if len(ranks) > 1 else ""
         yield self.make_finding(
-            f"nothing was seen of {first.who} after step {first.step}{others}:"
+            f"nothing was seen of {first.display_name} after step {first.step}{others}:"
             f" {'the run directory was removed' if removed else 'its events could not be written'}",
             first_step=first.step,
             rank=first.rank,

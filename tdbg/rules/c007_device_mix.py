@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.device import AcceleratorIdle, MixedDevices, MixedDtypes
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -45,14 +45,14 @@ class DeviceMix(KindsRule):
         of = "on" if isinstance(seen, MixedDevices) else "in"
         is_or_are = "is" if count == 1 else "are"
         finding = self.make_finding(
-            f"{joined(names, 3) if count <= len(names) else counted(count, 'tensor')} {is_or_are} {of}"
+            f"{join_limited(names, 3) if count <= len(names) else format_count(count, 'tensor')} {is_or_are} {of}"
             f" {seen.odd_kind}, the other parameters {of} {seen.common_kind}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",
             module=names[0].rpartition(".")[0] if names else "",
             evidence=[
-                f"{counted(count, 'tensor')}: {joined(names, 8)}",
+                f"{format_count(count, 'tensor')}: {join_limited(names, 8)}",
                 *([seen.effect] if seen.effect else []),
             ],
             cause="an array keeps its own dtype, or a tensor is created after the model was moved",
@@ -61,7 +61,7 @@ class DeviceMix(KindsRule):
         return [(seen.what, finding)]
 
     def _make_idle_finding(self, process: ProcessDir, seen: AcceleratorIdle) -> Finding:
-        there = counted(seen.accelerators, "accelerator")
+        there = format_count(seen.accelerators, "accelerator")
         return self.make_finding(
             f"{there} can be used, and the model trains on the CPU, {process.display_name}",
             severity="info",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.model_build import StuckAtZero, UngradedParameters
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -43,15 +43,15 @@ class UnusedParameters(KindsRule):
         return [("stuck", self._make_stuck_finding(process, seen))]
 
     def _make_unused_finding(self, process: ProcessDir, seen: UngradedParameters) -> Finding:
-        names, count, updates = seen.unused, seen.count, seen.updates
+        names, count, updates = seen.unused, seen.parameter_count, seen.updates
         return self.make_finding(
-            f"{counted(count, 'trainable parameter')} had no gradient in {counted(updates, 'update')}:"
-            f" {joined(names, 3, count)}, {process.display_name}",
+            f"{format_count(count, 'trainable parameter')} had no gradient in {format_count(updates, 'update')}:"
+            f" {join_limited(names, 3, count)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",
             module=names[0].rpartition(".")[0] if names else "",
-            evidence=[f"the optimizer holds them: {joined(names, 8)}"],
+            evidence=[f"the optimizer holds them: {join_limited(names, 8)}"],
             cause="the module is built and never called, or its output does not reach the loss",
             try_next="call it, remove it or freeze it; raise MODEL_BUILD.unused_steps if it is used seldom",
         )
@@ -60,14 +60,14 @@ class UnusedParameters(KindsRule):
         names = seen.stuck
         is_or_are = "is" if len(names) == 1 else "are"
         return self.make_finding(
-            f"{joined(names, 3)} {is_or_are} stuck at zero, {process.display_name}",
+            f"{join_limited(names, 3)} {is_or_are} stuck at zero, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",
             module=names[0].rpartition(".")[0] if names else "",
             evidence=[
                 f"all elements zero since they were built, and a gradient of zero after"
-                f" {counted(seen.updates, 'update')}: {joined(names, 8)}"
+                f" {format_count(seen.updates, 'update')}: {join_limited(names, 8)}"
             ],
             cause="two layers in a row that start at zero: neither passes a gradient to the other",
             try_next="start one of the two with random values",

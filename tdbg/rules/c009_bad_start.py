@@ -6,10 +6,10 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.model_build import InitialWeights, ShapeMismatch
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
-from tdbg.rules.text import clip, figure
+from tdbg.rules.text import clip_text, format_figure
 
 
 @RULES.add
@@ -56,13 +56,13 @@ class BadStart(KindsRule):
         names = seen.not_finite
         verb = "holds" if len(names) == 1 else "hold"
         return self.make_finding(
-            f"{joined(names, 3)} {verb} NaN or Inf before the first update, {process.display_name}",
+            f"{join_limited(names, 3)} {verb} NaN or Inf before the first update, {process.display_name}",
             severity="error",
             first_step=seen.step,
             rank=process.rank,
             phase="build",
             module=names[0].rpartition(".")[0],
-            evidence=[f"not finite: {joined(names, 8)}"],
+            evidence=[f"not finite: {join_limited(names, 8)}"],
             cause="torch.empty without initialisation, or a bad checkpoint",
             try_next="initialise it, or check the checkpoint that was loaded",
         )
@@ -71,19 +71,19 @@ class BadStart(KindsRule):
         names, ratios = seen.too_large, seen.ratios
         verb = "starts" if len(names) == 1 else "start"
         return self.make_finding(
-            f"{joined(names, 3)} {verb} at {figure(ratios[0] if ratios else None)}x He's standard deviation,"
+            f"{join_limited(names, 3)} {verb} at {format_figure(ratios[0] if ratios else None)}x He's standard deviation,"
             f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="build",
             module=names[0].rpartition(".")[0],
-            evidence=[f"{name}: {figure(ratio)}x" for name, ratio in zip(names, ratios, strict=False)],
+            evidence=[f"{name}: {format_figure(ratio)}x" for name, ratio in zip(names, ratios, strict=False)],
             cause="torch.randn or normal_(0, 1) is used where the scale must follow the fan-in",
             try_next="use nn.init.kaiming_normal_, or the layer's own reset_parameters",
         )
 
     def _make_shape_finding(self, process: ProcessDir, seen: ShapeMismatch) -> Finding:
-        shown = ", ".join(f"{name} {shape}" for name, shape in list(seen.shapes.items())[:4])
+        shown = ", ".join(f"{name} {shape}" for name, shape in list(seen.named_shapes.items())[:4])
         name = f"{seen.module or 'the root'} ({seen.module_class})"
         when = "in its first step" if seen.first else f"at step {seen.step}"
         return self.make_finding(
@@ -94,7 +94,7 @@ class BadStart(KindsRule):
             phase="forward",
             module=seen.module,
             evidence=[
-                clip(seen.error, 200),
+                clip_text(seen.error, 200),
                 *([f"called at {seen.line}"] if seen.line else []),
             ],
             cause="the layer before it, or the data, has another size than it was built for",

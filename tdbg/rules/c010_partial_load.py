@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.checkpoint import PartlyLoaded
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -42,9 +42,9 @@ class PartialLoad(KindsRule):
         nothing = seen.placed <= seen.given // 10
         prefix = seen.prefix or seen.lacks
         carry = "carry" if seen.prefix else "lack"
-        title = f"{seen.module}: {seen.placed} of {counted(seen.keys, 'key')} loaded"
+        title = f"{seen.module}: {seen.placed} of {format_count(seen.keys, 'key')} loaded"
         if prefix:
-            title += f", {seen.prefixed} of {counted(seen.given, 'given key')} {carry} the prefix {prefix}"
+            title += f", {seen.prefixed} of {format_count(seen.given, 'given key')} {carry} the prefix {prefix}"
         found = self.make_finding(
             f"{title}, {process.display_name}",
             severity="error" if nothing else self.severity,
@@ -53,8 +53,8 @@ class PartialLoad(KindsRule):
             phase="load",
             module=seen.module,
             evidence=[
-                f"missing, {seen.missing_count}: {joined(seen.missing, 4)}",
-                f"unexpected, {seen.unexpected_count}: {joined(seen.unexpected, 4)}",
+                f"missing, {seen.missing_count}: {join_limited(seen.missing, 4)}",
+                f"unexpected, {seen.unexpected_count}: {join_limited(seen.unexpected, 4)}",
                 "the missing parameters still have their initial values at the first update or evaluation",
             ],
             cause=f"the keys {carry} the prefix {prefix}" if prefix else "the keys are those of another model",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.validation import EvaluationPass
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -40,7 +40,7 @@ class EvaluationInTrainMode(KindsRule):
         if "train_mode" not in seen.faults or not self.is_news(process, "train_mode"):
             return ()
         layers = (seen.dropouts, "dropout layer"), (seen.norms, "batch norm layer")
-        active = [counted(count, noun) for count, noun in layers if count]
+        active = [format_count(count, noun) for count, noun in layers if count]
         found = self.make_finding(
             f"evaluation runs in train mode: pass {seen.number} after step {seen.step}, {seen.root},"
             f" {' and '.join(active)} active, {process.display_name}",
@@ -49,7 +49,7 @@ class EvaluationInTrainMode(KindsRule):
             rank=process.rank,
             phase="eval",
             evidence=[
-                f"all {counted(seen.seen, 'call')} that were looked at, of {seen.calls}: {seen.root} in train"
+                f"all {format_count(seen.seen, 'call')} that were looked at, of {seen.calls}: {seen.root} in train"
                 f" mode, gradients {seen.gradients}"
             ],
             cause="model.eval() was not called",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.training_loop import LoopFault
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -49,7 +49,7 @@ class GradientsNotReset(KindsRule):
             rank=process.rank,
             phase="train",
             evidence=[
-                f"{counted(seen.streak, 'update')} in a row, to step {seen.step}: the gradients of the update before"
+                f"{format_count(seen.streak, 'update')} in a row, to step {seen.step}: the gradients of the update before"
                 " were still in place, untouched, when backward added the next ones"
             ],
             cause="no call of zero_grad() reaches these parameters",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.training_loop import LoopFault
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -63,11 +63,11 @@ class GradientsThrownAway(KindsRule):
 
     def _describe_fault(self, seen: LoopFault) -> tuple[str, str]:
         """Title and evidence."""
-        lasting = f"{counted(seen.streak, 'update')} in a row"
+        lasting = f"{format_count(seen.streak, 'update')} in a row"
         if seen.kind == "emptied":
             return f"gradients are cleared before {seen.optimizer} can use them", lasting
         if seen.kind == "thrown":
             part = f"{seen.thrown} of {seen.window}"
             return f"{part} backward calls of each update are thrown away", lasting
-        part = f"the last {counted(seen.dropped or 0, 'backward call')} of {seen.backwards}"
-        return f"{part} in an epoch went into no update", f"{counted(seen.streak, 'epoch')} in a row"
+        part = f"the last {format_count(seen.dropped or 0, 'backward call')} of {seen.backwards}"
+        return f"{part} in an epoch went into no update", f"{format_count(seen.streak, 'epoch')} in a row"

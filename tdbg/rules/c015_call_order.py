@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.training_loop import LoopFault
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -60,7 +60,7 @@ class CallOrder(KindsRule):
             first_step=since,
             rank=process.rank,
             phase="train",
-            evidence=[f"{counted(seen.streak, 'update')} in a row, to step {seen.step}"],
+            evidence=[f"{format_count(seen.streak, 'update')} in a row, to step {seen.step}"],
             cause=cause,
             try_next=try_next,
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Event, Finding, Observation
 from tdbg.core.observations.wandb_metrics import WandbDroppedCall, WandbFinished
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule
 
 KEYS_SHOWN = 4
@@ -43,7 +43,7 @@ class WandbDropped(Rule):
         self._keys: dict[str, list[str]] = {}
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        call, finished = WandbDroppedCall.of(event), WandbFinished.of(event)
+        call, finished = WandbDroppedCall.from_event(event), WandbFinished.from_event(event)
         if call is not None and process.label not in self._of:
             self._keys[process.label] = list(call.keys)
             new = self._of[process.label] = self._make_dropped_finding(process, call)
@@ -55,13 +55,13 @@ class WandbDropped(Rule):
         return ()
 
     def _make_dropped_finding(self, process: ProcessDir, call: WandbDroppedCall) -> Finding:
-        keys = joined(call.keys, KEYS_SHOWN)
+        keys = join_limited(call.keys, KEYS_SHOWN)
         return self.make_finding(
             f"wandb dropped {keys or 'a call'}: logged for step {call.wandb_step} when the run was at step"
             f" {call.current_step}, after training step {call.step}, {process.display_name}",
             first_step=call.step,
             rank=process.rank,
-            evidence=[f"{counted(call.dropped, 'call')} dropped, the first with {keys}"],
+            evidence=[f"{format_count(call.dropped, 'call')} dropped, the first with {keys}"],
             cause="wandb accepts steps in rising order only; these calls count in another unit, or start again after a resume",
             try_next="use one step counter for all calls, or run.define_metric for a second axis",
         )
@@ -70,6 +70,6 @@ class WandbDropped(Rule):
         """Bring the number of calls up to date."""
         finding, seen = self._of[process.label], self._keys[process.label]
         seen += [key for key in keys if key not in seen]
-        line = f"{counted(dropped, 'call')} dropped, with {joined(seen, KEYS_SHOWN)}"
+        line = f"{format_count(dropped, 'call')} dropped, with {join_limited(seen, KEYS_SHOWN)}"
         if finding.rank == process.rank and finding.evidence:
             finding.evidence[0] = line

@@ -45,7 +45,7 @@ class WandbNoChart(Rule):
         self._keys: set[str] = set()
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        seen = ChartlessKey.of(event)
+        seen = ChartlessKey.from_event(event)
         if seen is None or seen.key in self._keys:
             return ()  # another rank or run sends the same
         self._keys.add(seen.key)

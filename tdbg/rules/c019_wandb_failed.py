@@ -7,7 +7,7 @@ from tdbg.core.events import Event, Finding, Observation
 from tdbg.core.observations.wandb_metrics import WandbCallFailed, WandbMessage
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import MAX_EVIDENCE, RULES, Rule
-from tdbg.rules.text import clip
+from tdbg.rules.text import clip_text
 
 # Of what wandb prints as an error only this is about the run's data: it also prints the program's own errors.
 OF_DATA = re.compile(r"sync|upload|network|connect|finishing run", re.IGNORECASE)
@@ -45,7 +45,7 @@ class WandbFailed(Rule):
         self._said: set[str] = set()
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        seen = WandbCallFailed.of(event) or WandbMessage.of(event)
+        seen = WandbCallFailed.from_event(event) or WandbMessage.from_event(event)
         said = _describe_failure(seen)
         if seen is None or not said or said in self._said:
             return ()
@@ -55,7 +55,7 @@ class WandbFailed(Rule):
                 self._given[0].evidence.append(f"{said}, at step {seen.step}")
             return ()
         new = self.make_finding(
-            f"{clip(said, 150)}, at step {seen.step}, {process.display_name}",
+            f"{clip_text(said, 150)}, at step {seen.step}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             evidence=[said] if len(said) > 150 else [],

@@ -6,11 +6,11 @@ from tdbg.core.capture import ASKED_FOR
 from tdbg.core.config import Settings
 from tdbg.core.events import Finding
 from tdbg.core.observations.capture import CaptureDone, CaptureFailed, CaptureOver, LayersChosen, LayersMissing
-from tdbg.core.rundir import ProcessDir, copies_of
-from tdbg.core.tables import counted, joined
+from tdbg.core.rundir import ProcessDir, read_upload_reports
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
-from tdbg.rules.silence import silence
+from tdbg.rules.silence import explain_silence
 from tdbg.rules.view import View
 
 Captured = LayersChosen | LayersMissing | CaptureOver | CaptureDone
@@ -47,17 +47,17 @@ class CaptureIncomplete(KindsRule):
     def finish(self, view: View) -> Iterable[Finding]:
         """Nothing captured at all; and what could not be copied elsewhere."""
         yield from self._find_nothing_captured(view)
-        yield from self._not_copied(view)
+        yield from self._find_failed_copies(view)
 
     def _find_nothing_captured(self, view: View) -> Iterable[Finding]:
         settings = view.settings
         if not settings.capture or settings.capture_on or settings.level == "off" or self._has_begun:
             return ()
-        if not view.over or view.exit_code != 0 or silence(view.run) is not None:
+        if not view.over or view.exit_code != 0 or explain_silence(view.run) is not None:
             return ()  # said already: it failed, or nobody reported
-        chosen = [name for name, value in _chosen_limits(settings) if value]
+        chosen = [name for name, value in _list_limits(settings) if value]
         if chosen:
-            why = f"no pass of a model in what {joined(chosen, 4)} choose"
+            why = f"no pass of a model in what {join_limited(chosen, 4)} choose"
             cause, advice = "", "choose other steps, epochs or phases"
         else:
             why = "no call of a model was seen"
@@ -113,7 +113,7 @@ class CaptureIncomplete(KindsRule):
         )
 
     def _evaluate_totals(self, process: ProcessDir, seen: CaptureDone) -> Iterable[tuple[str, Finding]]:
-        kept = [f"{counted(seen.datapoints, 'pass')} written, {seen.bytes / 1e6:.1f} MB"]
+        kept = [f"{format_count(seen.datapoints, 'pass')} written, {seen.bytes / 1e6:.1f} MB"]
         if seen.not_executed:
             yield "idle", self._make_idle_finding(process, seen.not_executed, kept)
         if seen.skipped:
@@ -124,7 +124,7 @@ class CaptureIncomplete(KindsRule):
 
     def _make_idle_finding(self, process: ProcessDir, layers: list[str], kept: list[str]) -> Finding:
         return self.make_finding(
-            f"{joined(layers, 4)} not executed in any captured pass, {process.display_name}",
+            f"{join_limited(layers, 4)} not executed in any captured pass, {process.display_name}",
             severity="warning",
             rank=process.rank,
             phase="capture",
@@ -143,7 +143,7 @@ class CaptureIncomplete(KindsRule):
             rank=process.rank,
             phase="capture",
             evidence=[*kept, *(f"{path}: {why}" for path, why in skipped.items())],
-            cause=f"tensors could not be stored {counted(skips, 'time')}",
+            cause=f"tensors could not be stored {format_count(skips, 'time')}",
             try_next="choose other layers, or capture other kinds of tensors",
         )
 
@@ -160,23 +160,23 @@ class CaptureIncomplete(KindsRule):
             try_next=advice,
         )
 
-    def _not_copied(self, view: View) -> Iterable[Finding]:
+    def _find_failed_copies(self, view: View) -> Iterable[Finding]:
         """One for each host whose last try to copy what it captured failed."""
-        for copied in copies_of(view.run):
+        for copied in read_upload_reports(view.run):
             if copied.get("error"):
                 yield self.make_finding(
                     f"some captured pages are not on {copied.get('url')}: {copied['error']}",
                     severity="warning",
                     phase="capture",
                     evidence=[
-                        f"host {copied.get('host')}: {counted(copied.get('files', 0), 'file')} copied, "
-                        f"{counted(copied.get('failures', 0), 'failure')}"
+                        f"host {copied.get('host')}: {format_count(copied.get('files', 0), 'file')} copied, "
+                        f"{format_count(copied.get('failures', 0), 'failure')}"
                     ],
                     try_next=f"`tdbg inspect-pages upload {view.run.path} {copied.get('url')}` copies the rest; the run directory holds all pages",
                 )
 
 
-def _chosen_limits(settings: Settings) -> Iterable[tuple[str, object]]:
+def _list_limits(settings: Settings) -> Iterable[tuple[str, object]]:
     yield "--capture-phase", settings.capture_phase
     yield "--capture-steps", settings.capture_steps
     yield "--capture-every", settings.capture_every > 1

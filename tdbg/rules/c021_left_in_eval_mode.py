@@ -3,7 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.validation import EvalModeUpdates
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule, Reported
 
 
@@ -41,7 +41,7 @@ class LeftInEvalMode(ObservingRule[Reported]):
             return None
         state.said = True
         layers = (seen.dropouts, "dropout layer"), (seen.norms, "batch norm layer")
-        off = [counted(count, noun) for count, noun in layers if count]
+        off = [format_count(count, noun) for count, noun in layers if count]
         return self.make_finding(
             f"training goes on in eval mode since step {seen.since}, after evaluation: {seen.root},"
             f" {' and '.join(off)} off, {process.display_name}",
@@ -50,7 +50,7 @@ class LeftInEvalMode(ObservingRule[Reported]):
             phase="train",
             evidence=[
                 f"{seen.root} was updated in train mode, evaluated in eval mode after step {seen.evaluated}, and"
-                f" updated {counted(seen.updates, 'time')} in eval mode from step {seen.since} on"
+                f" updated {format_count(seen.updates, 'time')} in eval mode from step {seen.since} on"
             ],
             cause="model.train() was not called after evaluation",
             try_next="call model.train() after each evaluation pass",

@@ -6,7 +6,7 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import EvaluatedTwice
 from tdbg.core.observations.validation import EvaluationPass
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -46,9 +46,9 @@ class DropoutInEvaluation(KindsRule):
     def evaluate(self, process: ProcessDir, seen: EvaluationPass | EvaluatedTwice) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, EvaluatedTwice):
             where = f"preflight, {seen.root} in eval mode, {process.display_name}"
-            if seen.tried and not seen.repeats and self.is_news(process, "each time"):
-                return [("each time", self._make_unrepeated(seen, where, process.rank))]
-            if not seen.tried or not seen.drew:
+            if seen.was_tried and not seen.repeats and self.is_news(process, "each time"):
+                return [("each time", self._make_unrepeated_finding(seen, where, process.rank))]
+            if not seen.was_tried or not seen.drew:
                 return ()
             evidence = "the same batch gives another output in eval mode with other random numbers"
         elif (seen.drew or 0) < LEAST_CALLS:
@@ -56,7 +56,7 @@ class DropoutInEvaluation(KindsRule):
         else:
             where = f"pass {seen.number} after step {seen.step}, {seen.root} in eval mode, {process.display_name}"
             evidence = (
-                f"{seen.drew} of {counted(seen.compared or 0, 'call')} left the random generators in another state"
+                f"{seen.drew} of {format_count(seen.compared or 0, 'call')} left the random generators in another state"
             )
         kind = "dropout" if seen.drawn_by else "other"
         if not self.is_news(process, kind) or (kind == "other" and (process.label, "dropout") in self._reported):
@@ -86,7 +86,7 @@ class DropoutInEvaluation(KindsRule):
         )
         return [(kind, found)]
 
-    def _make_unrepeated(self, seen: EvaluatedTwice, where: str, rank: int | None) -> Finding:
+    def _make_unrepeated_finding(self, seen: EvaluatedTwice, where: str, rank: int | None) -> Finding:
         return self.make_finding(
             f"evaluation differs each time, with the same random numbers too: {where}",
             severity="info",

@@ -67,12 +67,12 @@ class ActivationMisplaced(KindsRule):
 
     def evaluate(self, process: ProcessDir, seen: LossGraph) -> Iterable[tuple[str, Finding]]:
         return [
-            (fault["kind"], self._describe(process, seen, fault))
+            (fault["kind"], self._make_misplaced_finding(process, seen, fault))
             for fault in seen.faults
             if fault["kind"] in TITLES and self.is_news(process, fault["kind"])
         ]
 
-    def _describe(self, process: ProcessDir, seen: LossGraph, fault: GraphFault) -> Finding:
+    def _make_misplaced_finding(self, process: ProcessDir, seen: LossGraph, fault: GraphFault) -> Finding:
         words = {"given": fault["given"].lower(), "loss": LOSSES.get(fault["loss"], fault["loss"])}
         words["given"] = {"logsoftmax": "log_softmax"}.get(words["given"], words["given"])
         shape = f"({', '.join(map(str, fault['shape']))})"

@@ -7,7 +7,7 @@ from tdbg.core.observations import Observed
 from tdbg.core.observations.model_build import IdleStatistics
 from tdbg.core.observations.validation import IdleAverage
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -49,10 +49,10 @@ class AverageIdle(KindsRule):
 
     def _describe_statistics(self, process: ProcessDir, seen: IdleStatistics) -> Finding:
         still = seen.momentum == 0
-        why = "momentum 0" if still else f"after {counted(seen.batches, 'batch')}"
+        why = "momentum 0" if still else f"after {format_count(seen.batches, 'batch')}"
         return self.make_finding(
-            f"{counted(seen.layer_count, 'batch norm layer')} {'keeps' if seen.layer_count == 1 else 'keep'} a running"
-            f" mean of 0: {joined(seen.layers, 3)} ({why}), {process.display_name}",
+            f"{format_count(seen.layer_count, 'batch norm layer')} {'keeps' if seen.layer_count == 1 else 'keep'} a running"
+            f" mean of 0: {join_limited(seen.layers, 3)} ({why}), {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",

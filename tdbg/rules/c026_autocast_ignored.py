@@ -3,7 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.forward import AutocastIgnored
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, ObservingRule, Reported
 
 
@@ -41,11 +41,11 @@ class AutocastWithoutEffect(ObservingRule[Reported]):
         elsewhere = seen.layer_device != seen.device
         return self.make_finding(
             f"autocast to {seen.dtype} on {seen.device} does not apply: all"
-            f" {counted(seen.layer_count, 'linear and convolution layer')} put out float32, {process.display_name}",
+            f" {format_count(seen.layer_count, 'linear and convolution layer')} put out float32, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="forward",
-            evidence=[f"looked at: {joined(seen.layers, 8, seen.layer_count)}, on {seen.layer_device}"],
+            evidence=[f"looked at: {join_limited(seen.layers, 8, seen.layer_count)}, on {seen.layer_device}"],
             cause=f"autocast is on for {seen.device}, and the layers run on {seen.layer_device}"
             if elsewhere
             else "an inner autocast(enabled=False) around the layers, or another thread runs them",

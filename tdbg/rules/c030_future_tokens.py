@@ -3,7 +3,7 @@
 from typing import Any
 
 from tdbg.core.observations.preflight import LastTokenChanged
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._trials import TrialRule, describe_layer
 
@@ -41,7 +41,7 @@ class FutureTokens(TrialRule):
         at = describe_layer(seen)
         return {
             "title": f"the model sees future tokens: changing the last token of {seen.input} changes the outputs at"
-            f" {seen.leaking} of {counted(seen.positions, 'earlier position')}{at}",
+            f" {seen.leaking} of {format_count(seen.positions, 'earlier position')}{at}",
             "module": seen.module or "",
             "evidence": [
                 f"{seen.root} in eval mode: their largest change is {seen.ratio:g} of that at the last position",

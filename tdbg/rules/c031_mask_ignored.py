@@ -3,7 +3,7 @@
 from typing import Any
 
 from tdbg.core.observations.preflight import PaddingChanged
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._trials import TrialRule
 
@@ -40,7 +40,7 @@ class MaskIgnored(TrialRule):
     def find_fault(self, seen: PaddingChanged) -> dict[str, Any] | None:
         if not seen.leaks:
             return None
-        positions = counted(seen.padded, "padded position")
+        positions = format_count(seen.padded, "padded position")
         what = (
             f"changing {positions} of {seen.input} changes outputs at real positions, although {seen.mask} has an effect"
             if seen.mask_works

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tdbg.core.observations.preflight import InputsChanged
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.rules import RULES
 from tdbg.rules._trials import TrialRule
 
@@ -38,7 +38,7 @@ class InputIgnored(TrialRule):
     def find_fault(self, seen: InputsChanged) -> dict[str, Any] | None:
         if not seen.ignored:
             return None
-        names = joined(seen.ignored, 4)
+        names = join_limited(seen.ignored, 4)
         named = f"input {names} has" if len(seen.ignored) == 1 else f"inputs {names} have"
         everything = len(seen.ignored) == len(seen.inputs)
         return {

@@ -2,8 +2,8 @@
 
 from typing import TypedDict
 
-from tdbg.core.tables import counted
-from tdbg.rules.text import figure
+from tdbg.core.tables import format_count
+from tdbg.rules.text import format_figure
 
 LISTED_PCT = 0.05  # a part that costs less is not listed
 SHORT_RUN_S = 10.0
@@ -47,13 +47,13 @@ class BaselineRow(TypedDict):
     block: int
 
 
-def cost_text(cost: CostRow) -> str:
+def format_cost(cost: CostRow) -> str:
     """``cost of tdbg 0.40 % (budget 1 %)``, and what the budget does not hold; empty where nothing is known."""
     pct = cost.get("pct")
     if pct is None:
         return ""
     short = ", short run" if _is_short(cost) else ""
-    return f"cost of tdbg {pct:.2f} % (budget {cost['budget_pct']:g} %{short}){_inspection_text(cost)}{_unbudgeted_text(cost)}"
+    return f"cost of tdbg {pct:.2f} % (budget {cost['budget_pct']:g} %{short}){_format_inspection(cost)}{_format_unbudgeted(cost)}"
 
 
 def list_costs(cost: CostRow, costliest: str) -> list[str]:
@@ -63,7 +63,7 @@ def list_costs(cost: CostRow, costliest: str) -> list[str]:
     at = f", {costliest} {cost['worst']['pct']:.2f} %" if len(cost["ranks"]) > 1 else ""
     return [
         f"cost of tdbg: {cost['pct']:.2f} % of the wall time (budget {cost['budget_pct']:g} %){at}"
-        f"{_inspection_text(cost)}, start-up {cost['startup_ms']:.0f} ms{_unbudgeted_text(cost)}{_short_run_text(cost)}{_unhooked_text(cost)}"
+        f"{_format_inspection(cost)}, start-up {cost['startup_ms']:.0f} ms{_format_unbudgeted(cost)}{_explain_short_run(cost)}{_format_unhooked(cost)}"
     ]
 
 
@@ -72,15 +72,15 @@ def list_baseline(baseline: BaselineRow | None) -> list[str]:
     if not baseline:
         return []
     if baseline["low"] is None:
-        return [f"baseline: {counted(baseline['pairs'], 'pair')} of blocks are too few to tell; 6 are needed"]
+        return [f"baseline: {format_count(baseline['pairs'], 'pair')} of blocks are too few to tell; 6 are needed"]
     return [
         f"baseline: x{baseline['ratio']:.4f} with tdbg on"
-        f" (95 %: {figure(baseline['low'])} to {figure(baseline['high'])})"
+        f" (95 %: {format_figure(baseline['low'])} to {format_figure(baseline['high'])})"
         f" over {baseline['pairs']} pairs of {baseline['block']} steps"
     ]
 
 
-def _unbudgeted_text(cost: CostRow) -> str:
+def _format_unbudgeted(cost: CostRow) -> str:
     """What was asked for and the budget does not hold, where it is worth a word."""
     parts = (
         ("checks of each rank's gradients", cost["checks_pct"]),
@@ -91,13 +91,13 @@ def _unbudgeted_text(cost: CostRow) -> str:
     return "".join(f", {what} {pct:.2f} %" for what, pct in parts if pct >= LISTED_PCT)
 
 
-def _inspection_text(cost: CostRow) -> str:
+def _format_inspection(cost: CostRow) -> str:
     """What the opening inspection used of its allowance, where there is one."""
     allowance_s, used_s = cost.get("allowance_ms", 0.0) / 1000, cost.get("inspection_ms", 0.0) / 1000
     return f", opening inspection {used_s:.2f} s of {allowance_s:g} s" if allowance_s else ""
 
 
-def _unhooked_text(cost: CostRow) -> str:
+def _format_unhooked(cost: CostRow) -> str:
     """How long the hooks of modules were away, which is what short calls need to stay cheap."""
     share = cost.get("away_pct", 0.0)
     return (
@@ -105,7 +105,7 @@ def _unhooked_text(cost: CostRow) -> str:
     )
 
 
-def _short_run_text(cost: CostRow) -> str:
+def _explain_short_run(cost: CostRow) -> str:
     """Why a run that was over in a moment cost more than its budget."""
     if not _is_short(cost):
         return ""

@@ -4,9 +4,9 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.dataloader import BadValues
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import kind_name
+from tdbg.rules.text import format_kind
 
 
 @RULES.add
@@ -42,16 +42,16 @@ class BadBatch(ObservingRule[set[str]]):
             return None
         indices, rows = list(map(str, seen.indices)), list(map(str, seen.rows))
         one = "dataset index" if len(indices) == 1 else "dataset indices"
-        which = f" ({one} {joined(indices, 4)})" if indices else ""
+        which = f" ({one} {join_limited(indices, 4)})" if indices else ""
         return self.make_finding(
-            f"{kind_name(seen.kind)} in tensor {seen.tensor} of batch {seen.batch}"
+            f"{format_kind(seen.kind)} in tensor {seen.tensor} of batch {seen.batch}"
             f"{which}, and the loss is not finite, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.dataset}: {counted(seen.count, 'element')} not finite",
-                *([f"positions in the batch: {joined(rows, 8)}"] if rows else []),
+                f"{seen.dataset}: {format_count(seen.count, 'element')} not finite",
+                *([f"positions in the batch: {join_limited(rows, 8)}"] if rows else []),
             ],
             cause="the samples hold NaN or Inf, or a transform produces them",
             try_next="check these samples; --flag AUGMENTATION shows whether a transform produced the value",

@@ -3,9 +3,9 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.dataloader import ConstantInput
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 
 @RULES.add
@@ -40,9 +40,9 @@ class ConstantBatches(ObservingRule[set[str]]):
     def evaluate(self, process: ProcessDir, state: set[str], seen: ConstantInput) -> Finding | None:
         what = "holds one sample over and over"
         if seen.constant:
-            what = f"is {figure(seen.value)} all over"
+            what = f"is {format_figure(seen.constant_value)} all over"
         return self.make_finding(
-            f"input {seen.tensor} {what} in {seen.count} of {counted(seen.looked, 'batch')} looked at, {process.display_name}",
+            f"input {seen.tensor} {what} in {seen.count} of {format_count(seen.looked, 'batch')} looked at, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",

@@ -3,7 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.dataloader import RepeatedBatch
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
 
 
@@ -41,16 +41,16 @@ class RepeatedBatches(ObservingRule[set[str]]):
         cause = "the dataset ignores its index, or the sampler gives indices twice"
         try_next = "compare the indices in the BATCH lines of the debug log with what the dataset returns for them"
         if shared:
-            cause = f"each of {counted(workers, 'worker')} reads the whole stream"
+            cause = f"each of {format_count(workers, 'worker')} reads the whole stream"
             try_next = "give each worker its part: torch.utils.data.get_worker_info() in __iter__"
         return self.make_finding(
             f"batch {seen.batch} holds what batch {seen.first} held: {seen.repeats} of"
-            f" {counted(seen.compared, 'batch')} compared are repeats in one pass, {process.display_name}",
+            f" {format_count(seen.compared, 'batch')} compared are repeats in one pass, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.dataset} with {counted(workers, 'worker')}",
+                f"{seen.dataset} with {format_count(workers, 'worker')}",
                 *([f"dataset indices of the repeated one: {seen.indices}"] if seen.indices else []),
             ],
             cause=cause,

@@ -7,9 +7,9 @@ from tdbg.core.events import Event, Finding, Observation, Traceback
 from tdbg.core.observations.dataloader import LabelsOutside
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import clip
+from tdbg.rules.text import clip_text
 
 # What cross-entropy and gather say on the host, and what is left of it on an accelerator.
 ERROR = re.compile(r"out of bounds|device-side assert|n_classes|class values must be", re.IGNORECASE)
@@ -53,7 +53,7 @@ class LabelRange(Rule):
         self._given: list[Finding] = []
 
     def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
-        labels = LabelsOutside.of(event)
+        labels = LabelsOutside.from_event(event)
         if labels is not None:
             self._seen[process.label] = _Seen(process, labels)
             return []
@@ -66,14 +66,14 @@ class LabelRange(Rule):
         rows, indices = list(map(str, seen.rows)), list(map(str, seen.indices))
         return self.make_finding(
             f"labels from {seen.label_low} to {seen.label_high}, but the model has"
-            f" {counted(seen.width, 'class')}, {process.display_name} at step {seen.step}",
+            f" {format_count(seen.width, 'class')}, {process.display_name} at step {seen.step}",
             first_step=seen.step,
             rank=process.rank,
             phase="loss",
             evidence=[
-                f"{seen.dataset}: tensor {seen.label}, positions in the batch {joined(rows, 8)}",
-                *([f"dataset indices {joined(indices, 8)}"] if indices else []),
-                clip(f"{failure.exception}: {failure.message}", 160),
+                f"{seen.dataset}: tensor {seen.label}, positions in the batch {join_limited(rows, 8)}",
+                *([f"dataset indices {join_limited(indices, 8)}"] if indices else []),
+                clip_text(f"{failure.exception}: {failure.message}", 160),
             ],
             cause="labels start at 1, the data has more classes than the model, or a placeholder marks missing labels",
             try_next="map labels to 0 ... classes - 1, or widen the last layer; cross_entropy ignores -100",

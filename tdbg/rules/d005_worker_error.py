@@ -4,9 +4,9 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.dataloader import LoaderFailed
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import clip
+from tdbg.rules.text import clip_text
 
 HINTS = (
     ("bus error", "shared memory is full", "enlarge /dev/shm, or use fewer workers or smaller batches"),
@@ -50,13 +50,13 @@ class WorkerError(ObservingRule[set[str]]):
         who = f"worker {seen.worker}" if seen.worker is not None else "the data loader"
         hint = next((hint for hint in HINTS if hint[0] in error.lower()), None)
         return self.make_finding(
-            f"{who} failed at batch {seen.batch}: {clip(error, 120)}"
+            f"{who} failed at batch {seen.batch}: {clip_text(error, 120)}"
             f"{f' ({where})' if where else ''}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.dataset} with {counted(seen.workers, 'worker')}",
+                f"{seen.dataset} with {format_count(seen.workers, 'worker')}",
                 *([f"dataset indices in that batch: {seen.indices}"] if seen.indices else []),
             ],
             cause=hint[1] if hint else "the dataset, a transform or the collate function cannot handle a sample",

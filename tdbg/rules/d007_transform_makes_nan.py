@@ -5,7 +5,7 @@ from tdbg.core.observations.augmentation import TransformMadeNan
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 
 @RULES.add
@@ -36,14 +36,14 @@ class TransformMakesNan(ObservingRule[set[str]]):
     kept = set
 
     def evaluate(self, process: ProcessDir, state: set[str], seen: TransformMadeNan) -> Finding | None:
-        span = f"{figure(seen.low_in)} to {figure(seen.high_in)}"
+        span = f"{format_figure(seen.low_in)} to {format_figure(seen.high_in)}"
         return self.make_finding(
             f"transform {seen.step_name} turned a finite image into NaN or Inf, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.pipeline}, step {seen.place}: finite values before, in {seen.count} of the measured samples",
+                f"{seen.pipeline}, step {seen.pipeline_position}: finite values before, in {seen.count} of the measured samples",
                 f"range before, over the samples that stayed finite: {span}",
             ],
             cause="a division by a deviation or maximum of zero, or a logarithm or root of zero or less",

@@ -3,9 +3,9 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.augmentation import RangeMistaken
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 CAUSES = {
     "normalised-twice": ("the dataset and the model's own preprocessing both normalise", "take one of them out"),
@@ -47,15 +47,15 @@ class ValueRange(ObservingRule[set[str]]):
             "not-scaled": "takes values of 0 to 255 as if they were 0 to 1",
         }.get(seen.problem, "gives values that were scaled down twice")
         cause, try_next = CAUSES.get(seen.problem, CAUSES["scaled-twice"])
-        low_in, high_in, low, high = map(figure, (seen.low_in, seen.high_in, seen.low_out, seen.high_out))
+        low_in, high_in, low, high = map(format_figure, (seen.low_in, seen.high_in, seen.low_out, seen.high_out))
         return self.make_finding(
             f"transform {seen.step_name} {what}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.pipeline}, step {seen.place}: {low_in} to {high_in} becomes"
-                f" {low} to {high}, over {counted(seen.count, 'sample')}",
+                f"{seen.pipeline}, step {seen.pipeline_position}: {low_in} to {high_in} becomes"
+                f" {low} to {high}, over {format_count(seen.count, 'sample')}",
             ],
             cause=cause,
             try_next=try_next,

@@ -3,7 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.augmentation import TransformIdle
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
 
 
@@ -36,11 +36,11 @@ class IdleTransform(ObservingRule[set[str]]):
 
     def evaluate(self, process: ProcessDir, state: set[str], seen: TransformIdle) -> Finding | None:
         return self.make_finding(
-            f"transform {seen.step_name} changed none of {counted(seen.count, 'measured sample')}, {process.display_name}",
+            f"transform {seen.step_name} changed none of {format_count(seen.count, 'measured sample')}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
-            evidence=[f"{seen.pipeline}, step {seen.place}"],
+            evidence=[f"{seen.pipeline}, step {seen.pipeline_position}"],
             cause="a parameter disables it, or the image is under a key that it does not read",
             try_next="call it by hand on one image and compare",
         )

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from tdbg.core.events import Finding, as_float
 from tdbg.core.observations.data_splits import InputRanges, InputRow
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 FACTOR = 8.0
 LEAST_LOOKS = 2  # batches of training
@@ -64,7 +64,7 @@ class InputsScaledOtherwise(ObservingRule[_State]):
             return None
         for evaluated in state.evaluation.values():
             for row in evaluated.loaded:
-                trained = list(_rows_beside(state, row))
+                trained = list(_iter_training_rows(state, row))
                 if trained and all(_is_scaled_otherwise(evaluated, row, other, theirs) for other, theirs in trained):
                     state.said = True
                     return self._make_range_finding(process, evaluated, row, *trained[0])
@@ -74,21 +74,21 @@ class InputsScaledOtherwise(ObservingRule[_State]):
         self, process: ProcessDir, evaluated: InputRanges, row: InputRow, trained: InputRanges, theirs: InputRow
     ) -> Finding:
         return self.make_finding(
-            f"input {row['name']} is scaled differently in evaluation: {_words(row)}, in training {_words(theirs)},"
+            f"input {row['name']} is scaled differently in evaluation: {_format_range(row)}, in training {_format_range(theirs)},"
             f" {process.display_name}",
             first_step=evaluated.step,
             rank=process.rank,
             phase="eval",
             evidence=[
-                f"{evaluated.dataset} in evaluation, {counted(row['looks'], 'batch')}: {_span(row)}",
-                f"{trained.dataset} in training, {counted(theirs['looks'], 'batch')}: {_span(theirs)}",
+                f"{evaluated.dataset} in evaluation, {format_count(row['looks'], 'batch')}: {_format_spread(row)}",
+                f"{trained.dataset} in training, {format_count(theirs['looks'], 'batch')}: {_format_spread(theirs)}",
             ],
             cause="only one of the two datasets is normalised",
             try_next="print the range of a batch of both loaders, and give both the same transform",
         )
 
 
-def _rows_beside(state: _State, row: InputRow) -> Iterator[tuple[InputRanges, InputRow]]:
+def _iter_training_rows(state: _State, row: InputRow) -> Iterator[tuple[InputRanges, InputRow]]:
     """The same input of each loader that trains."""
     for trained in state.training.values():
         for other in trained.loaded:
@@ -102,17 +102,17 @@ def _is_scaled_otherwise(evaluated: InputRanges, row: InputRow, trained: InputRa
     theirs = {one["name"]: one for one in trained.given}.get(other["name"])
     if given is None or theirs is None:
         return False
-    difference = _compare(_numbers(row), _numbers(other))
-    return bool(difference) and difference == _compare(_numbers(given), _numbers(theirs))
+    difference = _compare_ranges(_read_finite_values(row), _read_finite_values(other))
+    return bool(difference) and difference == _compare_ranges(_read_finite_values(given), _read_finite_values(theirs))
 
 
-def _numbers(row: InputRow) -> Row:
+def _read_finite_values(row: InputRow) -> Row:
     """The figures that are finite; of others nothing is known."""
     found = {name: as_float(row[name]) for name in ("low", "high", "least_mean", "most_mean", "least_std", "most_std")}
     return {name: value for name, value in found.items() if value is not None and abs(value) < float("inf")}
 
 
-def _compare(one: Row, other: Row) -> str:
+def _compare_ranges(one: Row, other: Row) -> str:
     """wider, narrower or apart: how the first differs; empty if it does not, or nothing can be said."""
     if len(one) < 6 or len(other) < 6 or not (one["least_std"] > 0 and other["least_std"] > 0):
         return ""
@@ -127,12 +127,12 @@ def _compare(one: Row, other: Row) -> str:
     return "apart" if are_disjoint and distance >= FACTOR * max(one["most_std"], other["most_std"]) else ""
 
 
-def _words(row: InputRow) -> str:
-    return f"{figure(row['low'])} to {figure(row['high'])} (deviation {figure(row['most_std'])})"
+def _format_range(row: InputRow) -> str:
+    return f"{format_figure(row['low'])} to {format_figure(row['high'])} (deviation {format_figure(row['most_std'])})"
 
 
-def _span(row: InputRow) -> str:
+def _format_spread(row: InputRow) -> str:
     return (
-        f"mean {figure(row['least_mean'])} to {figure(row['most_mean'])}, deviation {figure(row['least_std'])} to"
-        f" {figure(row['most_std'])} of a batch"
+        f"mean {format_figure(row['least_mean'])} to {format_figure(row['most_mean'])}, deviation {format_figure(row['least_std'])} to"
+        f" {format_figure(row['most_std'])} of a batch"
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from tdbg.core.events import Finding
 from tdbg.core.observations.data_splits import SharedSamples
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
 
 SHARE = 0.5
@@ -70,7 +70,7 @@ class EvaluationOnTrainingData(ObservingRule[_State]):
             rank=process.rank,
             phase="eval",
             evidence=[
-                f"{counted(seen.trained_samples, 'different sample')} of {seen.trained} were seen in training"
+                f"{format_count(seen.trained_samples, 'different sample')} of {seen.trained} were seen in training"
                 + (f", of {seen.trained_length}: about {share:.0%} are training data" if seen.trained_length else ""),
                 *(["both loaders read the same dataset object"] if seen.is_same else []),
             ],
@@ -85,8 +85,8 @@ def _estimate_share(seen: SharedSamples) -> tuple[float, str]:
     """The part of the evaluated samples that is training data, and what it rests on."""
     if seen.indices and seen.indices >= LEAST_SAMPLES:
         shared = seen.shared_indices or 0
-        return shared / seen.indices, f"{shared} of {counted(seen.indices, 'index')}"
+        return shared / seen.indices, f"{shared} of {format_count(seen.indices, 'index')}"
     if seen.samples < LEAST_SAMPLES or seen.shared < LEAST_SHARED:
         return 0.0, ""
     coverage = min(max(seen.trained_samples, 1) / seen.trained_length, 1.0) if seen.trained_length else 1.0
-    return min(seen.shared / (seen.samples * coverage), 1.0), f"{seen.shared} of {counted(seen.samples, 'sample')}"
+    return min(seen.shared / (seen.samples * coverage), 1.0), f"{seen.shared} of {format_count(seen.samples, 'sample')}"

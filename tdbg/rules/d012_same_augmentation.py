@@ -3,7 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.worker_states import SameRandomState
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, ObservingRule
 
 GLOBAL = ("random", "numpy.random", "torch")  # torch seeds these for each worker before worker_init_fn is called
@@ -46,13 +46,13 @@ class SameAugmentation(ObservingRule[set[str]]):
             )
             try_next = "leave the seeds that torch gives each worker, or add get_worker_info().id to the seed"
         return self.make_finding(
-            f"workers {joined(seen.workers, 8)} of {seen.dataset} draw the same random numbers from {seen.source},"
+            f"workers {join_limited(seen.workers, 8)} of {seen.dataset} draw the same random numbers from {seen.source},"
             f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{len(seen.workers)} of {counted(seen.reported, 'worker')} had the same random state before and after their first fetch"
+                f"{len(seen.workers)} of {format_count(seen.reported, 'worker')} had the same random state before and after their first fetch"
             ],
             cause=cause,
             try_next=try_next,

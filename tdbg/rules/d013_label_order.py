@@ -3,7 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.data_splits import LabelOrder
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
 
 
@@ -40,13 +40,13 @@ class SortedByLabel(ObservingRule[set[str]]):
     def evaluate(self, process: ProcessDir, state: set[str], seen: LabelOrder) -> Finding | None:
         how = "sorted" if seen.is_sorted else "one class in each batch"
         return self.make_finding(
-            f"training takes the samples in the order of their labels: {counted(seen.batches, 'batch')} in a row,"
-            f" {counted(seen.classes, 'class')}, {how}, {process.display_name}",
+            f"training takes the samples in the order of their labels: {format_count(seen.batches, 'batch')} in a row,"
+            f" {format_count(seen.classes, 'class')}, {how}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.dataset}, labels {seen.label}: {seen.samples} in {counted(seen.batches, 'batch')}, {seen.single} of them"
+                f"{seen.dataset}, labels {seen.label}: {seen.samples} in {format_count(seen.batches, 'batch')}, {seen.single} of them"
                 " with one class only"
             ],
             cause="the data is stored by class, and the loader does not shuffle",

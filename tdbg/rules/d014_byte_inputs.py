@@ -6,7 +6,7 @@ from tdbg.core.events import Finding, as_float
 from tdbg.core.observations.data_splits import InputRanges, InputRow
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 LEAST_HIGH, MOST_HIGH = 200.0, 255.0
 LEAST_STD = 20.0  # of a batch
@@ -51,8 +51,8 @@ class ByteInputs(ObservingRule[_State]):
             return None
         state.said, row = True, rows[0]
         return self.make_finding(
-            f"input {row['name']} is not scaled: values from {figure(row['low'])} to {figure(row['high'])}, standard"
-            f" deviation {figure(row['most_std'])}, {process.display_name}",
+            f"input {row['name']} is not scaled: values from {format_figure(row['low'])} to {format_figure(row['high'])}, standard"
+            f" deviation {format_figure(row['most_std'])}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="data",

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from tdbg.core.events import Finding
 from tdbg.core.observations import Evidence
-from tdbg.core.tables import counted
-from tdbg.rules.text import TRACEBACK, clip
+from tdbg.core.tables import format_count
+from tdbg.rules.text import TRACEBACK, clip_text
 
 BLOCK_LINES = 6
 UNSURE = (Evidence.AFTER_REDUCTION, Evidence.FROM_WEIGHTS, Evidence.STATISTICAL)
@@ -54,18 +54,18 @@ def _place_in_story(place: int, findings: Sequence[Finding], causes: Sequence[in
     What follows can be seen a step earlier than its cause: an exception carries the last step done, and another rank
     may be behind.
     """
-    step, depth = _first_step(findings[place]), 0
+    step, depth = _get_first_step(findings[place]), 0
     for _ in causes:
         cause = causes[place] if place < len(causes) else None
         if cause is None:
             break
         if cause < len(causes) and causes[cause] is not None:  # not the one that the story begins with
-            step = max(step, _first_step(findings[cause]))
+            step = max(step, _get_first_step(findings[cause]))
         place, depth = cause, depth + 1
     return step, depth
 
 
-def _first_step(finding: Finding) -> float:
+def _get_first_step(finding: Finding) -> float:
     return float("inf") if finding.first_step is None else finding.first_step
 
 
@@ -80,31 +80,31 @@ def list_stories(stories: Sequence[Story], room: int) -> list[str]:
     for story in shown:
         followers = story.followers[:spare]
         spare -= len(followers)
-        lines += [f"  {title_line(story.first)}", *(f"    {follower_line(finding)}" for finding in followers)]
+        lines += [f"  {format_title(story.first)}", *(f"    {format_follower(finding)}" for finding in followers)]
     left = count - len(lines)
-    return [*lines, f"  ... and {counted(left, 'more finding')}"] if left else lines
+    return [*lines, f"  ... and {format_count(left, 'more finding')}"] if left else lines
 
 
-def title_line(finding: Finding) -> str:
+def format_title(finding: Finding) -> str:
     """``TD-N001 critical: first NaN at step 3, rank 1, ...``."""
-    return clip(f"{finding.code} {finding.severity}: {finding.title}", 200)
+    return clip_text(f"{finding.code} {finding.severity}: {finding.title}", 200)
 
 
-def follower_line(finding: Finding) -> str:
+def format_follower(finding: Finding) -> str:
     """``followed by: TD-N002 critical: loss is NaN or Inf since step 4``."""
-    return f"followed by: {title_line(finding)}"
+    return f"followed by: {format_title(finding)}"
 
 
 def list_grades(finding: Finding) -> list[str]:
     """How the evidence knows what it says, where that leaves a doubt."""
-    return [f"  evidence is {kind.value}" for kind in UNSURE if kind.word == finding.grade]
+    return [f"  evidence is {kind.value}" for kind in UNSURE if kind.grade_word == finding.grade]
 
 
-def block(finding: Finding, limit: int = BLOCK_LINES) -> list[str]:
+def format_finding(finding: Finding, limit: int = BLOCK_LINES) -> list[str]:
     """A finding with its evidence, its cause and what to try, at most ``limit`` lines."""
     tail = list_advice(finding)
     room = max(limit - 1 - len(tail), 0)
-    return [title_line(finding), *list_evidence(finding, room), *tail][:limit]
+    return [format_title(finding), *list_evidence(finding, room), *tail][:limit]
 
 
 def list_advice(finding: Finding) -> list[str]:
@@ -118,4 +118,4 @@ def list_evidence(finding: Finding, room: int) -> list[str]:
     shown = finding.evidence[:room]
     if len(shown) < len(finding.evidence) and TRACEBACK in shown:
         shown = shown[: shown.index(TRACEBACK)]
-    return [clip(f"  {line}", 200) for line in shown]
+    return [clip_text(f"  {line}", 200) for line in shown]

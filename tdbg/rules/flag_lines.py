@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from tdbg.core.events import Injection
-from tdbg.rules.text import clip
+from tdbg.rules.text import clip_text
 
 MAX_INJECTIONS = 200
 RESULTS = {
@@ -32,12 +32,12 @@ class Injections:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], Injection] = {}
 
-    def add(self, event: Injection) -> None:
+    def add_injection(self, event: Injection) -> None:
         """Keep it, if it is new."""
         if len(self._found) < MAX_INJECTIONS:
             self._found.setdefault((event.flag, event.status, event.where), event)
 
-    def rows(self) -> list[InjectionRow]:
+    def list_rows(self) -> list[InjectionRow]:
         """Each as plain data, in the order of their flags."""
         events = sorted(self._found.values(), key=lambda event: (event.flag, event.t))
         return [
@@ -48,11 +48,11 @@ class Injections:
         ]
 
 
-def flag_lines(rows: Sequence[InjectionRow]) -> list[str]:
+def format_flags(rows: Sequence[InjectionRow]) -> list[str]:
     """``MEMORY: set argparse --debug_memory_usage: False became True``."""
-    return [clip(f"{row['flag']}: {_result_text(row)}", 200) for row in rows]
+    return [clip_text(f"{row['flag']}: {_format_result(row)}", 200) for row in rows]
 
 
-def _result_text(row: InjectionRow) -> str:
+def _format_result(row: InjectionRow) -> str:
     known = RESULTS.get(row["status"])
     return f"{row['status']} {row['where']}" if known is None else known.format(**row)

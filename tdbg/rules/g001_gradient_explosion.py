@@ -4,11 +4,11 @@ from tdbg.core.events import Finding, Step
 from tdbg.core.observations import Evidence
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
-from tdbg.rules.text import figure
-from tdbg.rules.view import finite
+from tdbg.rules.text import format_figure
+from tdbg.rules.view import to_finite
 
 RATIO = 10.0
 FLOOR = 10.0
@@ -59,13 +59,13 @@ class GradientExplosion(PerProcessRule[_State]):
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if event.skipped:
             return None
-        norm, loss = finite(event.grad_norm), finite(event.loss)
+        norm, loss = to_finite(event.grad_norm), to_finite(event.loss)
         better = loss is not None and len(state.losses) > 0 and loss < state.losses.median
         if loss is not None:
             state.losses.push(loss)
         if norm is None or norm <= 0 or state.said:
             return None
-        surged = state.surge.add(norm)
+        surged = state.surge.add_value(norm)
         if state.surge.streak == 1:
             state.since = event.step
         counts = state.surge.streak > 0 and norm > FLOOR and not better
@@ -78,16 +78,16 @@ class GradientExplosion(PerProcessRule[_State]):
     def _make_explosion_finding(self, process: ProcessDir, state: _State) -> Finding:
         surge = state.surge
         return self.make_finding(
-            f"gradient norm rose from {figure(surge.base)} to {figure(surge.peak)} at step {state.since},"
+            f"gradient norm rose from {format_figure(surge.base)} to {format_figure(surge.peak)} at step {state.since},"
             f" {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="gradient",
             evidence=[
-                f"median of the steps before: {figure(surge.base)}; {counted(surge.streak, 'step')} in a row above"
+                f"median of the steps before: {format_figure(surge.base)}; {format_count(surge.streak, 'step')} in a row above"
                 f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.0f}x, while the loss got no better",
             ],
             cause="a learning rate too high, a bad batch, or a layer without normalisation",
             try_next="use clip_grad_norm_ or a longer warm-up; grad_norms in the step records shows which parameter it is",
-            grade=Evidence.STATISTICAL.word,
+            grade=Evidence.STATISTICAL.grade_word,
         )

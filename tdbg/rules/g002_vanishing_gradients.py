@@ -3,9 +3,9 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.gradient_report import GradientNorms
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 LEAST = 2  # one weight matrix alone may have its reasons: a gate, a scale
 
@@ -39,21 +39,21 @@ class VanishingGradients(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: GradientNorms) -> Finding | None:
-        lasting = seen.lasts("vanishing")
+        lasting = seen.get_lasting_row("vanishing")
         if state.said or not lasting or lasting["count"] < LEAST:
             return None
         state.said = True
         names = lasting["names"]
         return self.make_finding(
-            f"gradients vanish in {counted(lasting['count'], 'parameter')} ({figure(lasting.get('norm'))} at {names[0]},"
-            f" {figure(seen.largest)} at {seen.largest_name}), {process.display_name}",
+            f"gradients vanish in {format_count(lasting['count'], 'parameter')} ({format_figure(lasting.get('norm'))} at {names[0]},"
+            f" {format_figure(seen.largest)} at {seen.largest_name}), {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",
             module=names[0].rpartition(".")[0],
             evidence=[
-                f"{counted(lasting['looks'], 'look')} in a row, from step {lasting['since']} to {seen.step}:"
-                f" {joined(names, 4)}",
+                f"{format_count(lasting['looks'], 'look')} in a row, from step {lasting['since']} to {seen.step}:"
+                f" {join_limited(names, 4)}",
             ],
             cause="saturating activations, or too many layers without a skip connection",
             try_next="use residual connections, normalisation, another activation or initialisation; --flag BACKWARD shows where",

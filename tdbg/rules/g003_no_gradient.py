@@ -9,7 +9,7 @@ from tdbg.core.observations.model_build import UngradedParameters
 from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule
 
 KINDS = {
@@ -72,15 +72,15 @@ class NoGradient(Rule):
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if not isinstance(event, Observation):
             return ()
-        unused = UngradedParameters.of(event)
+        unused = UngradedParameters.from_event(event)
         if unused is not None:
-            self._unused[process.label] = set(unused.unused), unused.count
-        seen = GradientNorms.of(event) or UpdateSizes.of(event)
+            self._unused[process.label] = set(unused.unused), unused.parameter_count
+        seen = GradientNorms.from_event(event) or UpdateSizes.from_event(event)
         if seen is None:
             return ()
         found: list[Finding] = []
         for kind in KINDS:
-            lasting = seen.lasts(kind)
+            lasting = seen.get_lasting_row(kind)
             if kind == "none" and lasting and self._is_reported(process, lasting):
                 continue
             if lasting and (process.label, kind) not in self._said:
@@ -99,13 +99,13 @@ class NoGradient(Rule):
         if other:
             cause, try_next = ELSEWHERE[0].format(other=other), ELSEWHERE[1]
         return self.make_finding(
-            f"{counted(lasting['count'], 'parameter')} {what} in {counted(lasting['looks'], 'look')}:"
-            f" {joined(names, 3)}, {process.display_name}",
+            f"{format_count(lasting['count'], 'parameter')} {what} in {format_count(lasting['looks'], 'look')}:"
+            f" {join_limited(names, 3)}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",
             module=names[0].rpartition(".")[0],
-            evidence=[f"from step {lasting['since']} to {step}: {joined(names, 8)}"],
+            evidence=[f"from step {lasting['since']} to {step}: {join_limited(names, 8)}"],
             cause=cause,
             try_next=try_next,
         )

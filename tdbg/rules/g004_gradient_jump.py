@@ -4,9 +4,9 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.gradient_report import GradientNorms
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 
 @RULES.add
@@ -38,21 +38,21 @@ class GradientJump(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: GradientNorms) -> Finding | None:
-        lasting = seen.lasts("jumped")
+        lasting = seen.get_lasting_row("jumped")
         if state.said or not lasting:
             return None
         state.said = True
         names = lasting["names"]
         return self.make_finding(
-            f"the gradient of {joined(names, 2)} rose to {figure(lasting.get('norm'))} by itself at step"
+            f"the gradient of {join_limited(names, 2)} rose to {format_figure(lasting.get('norm'))} by itself at step"
             f" {lasting['since']}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",
             module=names[0].rpartition(".")[0],
             evidence=[
-                f"{counted(lasting['looks'], 'look')} in a row far above its own median, up to step {seen.step};"
-                f" the total norm is {figure(seen.total)}"
+                f"{format_count(lasting['looks'], 'look')} in a row far above its own median, up to step {seen.step};"
+                f" the total norm is {format_figure(seen.total)}"
             ],
             cause="the layer diverges: it has no normalisation, or an unbounded scale",
             try_next="use a smaller learning rate for it, clip by group, or normalise its input",

@@ -5,8 +5,8 @@ from tdbg.core.observations.backward import ModuleGradients
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules._streaks import Streaks
-from tdbg.rules.text import figure, named_modules
-from tdbg.rules.view import finite
+from tdbg.rules.text import format_figure, format_modules
+from tdbg.rules.view import to_finite
 
 LOOKS = 5
 CUT = "something between them multiplies by 0 (a mask, a zero weight or scale, dead units), or it underflows on the way"
@@ -54,7 +54,7 @@ class GradientFlow(ObservingRule[_State]):
         if state.said:
             return None
         unreached = seen.unreached or []
-        state.unreached.add(seen, unreached)
+        state.unreached.add_sample(seen, unreached)
         lasting = state.unreached.find_lasting(LOOKS, unreached)
         state.vanished = state.vanished + 1 if seen.vanishes else 0
         if state.vanished == 1:
@@ -69,7 +69,7 @@ class GradientFlow(ObservingRule[_State]):
 
     def _make_unreached_finding(self, process: ProcessDir, seen: ModuleGradients, names: list[str]) -> Finding:
         return self.make_finding(
-            f"no gradient reaches {named_modules(names, 3)}, {process.display_name}",
+            f"no gradient reaches {format_modules(names, 3)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="backward",
@@ -80,10 +80,10 @@ class GradientFlow(ObservingRule[_State]):
         )
 
     def _make_vanishing_finding(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding:
-        first, last = finite(seen.first), finite(seen.last)
+        first, last = to_finite(seen.first), to_finite(seen.last)
         return self.make_finding(
-            f"the gradient falls from {figure(last)} at {named_modules([seen.last_module])} to {figure(first)} at"
-            f" {named_modules([seen.first_module])}, {process.display_name}",
+            f"the gradient falls from {format_figure(last)} at {format_modules([seen.last_module])} to {format_figure(first)} at"
+            f" {format_modules([seen.first_module])}, {process.display_name}",
             first_step=state.since,
             rank=process.rank,
             phase="backward",

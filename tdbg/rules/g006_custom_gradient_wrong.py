@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import CustomGradients
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -40,7 +40,7 @@ class CustomGradientWrong(KindsRule):
     observes = (CustomGradients,)
 
     def evaluate(self, process: ProcessDir, seen: CustomGradients) -> Iterable[tuple[str, Finding]]:
-        if not seen.tried or not seen.wrong or not self.is_news(process, "wrong"):
+        if not seen.was_tried or not seen.wrong or not self.is_news(process, "wrong"):
             return ()
         others = seen.wrong[1:]
         found = self.make_finding(
@@ -52,7 +52,7 @@ class CustomGradientWrong(KindsRule):
             evidence=[
                 "in float64, in one random direction, at the inputs of its first call",
                 *([f"its backward: {seen.defined_at}"] if seen.defined_at else []),
-                *([f"wrong as well: {joined(others, 4)}"] if others else []),
+                *([f"wrong as well: {join_limited(others, 4)}"] if others else []),
             ],
             cause="a factor or a term is missing, gradients are in the wrong order, or the given gradient is ignored",
             try_next=f"torch.autograd.gradcheck({seen.wrong[0]}.apply, inputs) with float64 inputs",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.preflight import BatchOverfitted
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -39,12 +39,12 @@ class BatchNotOverfitted(KindsRule):
     observes = (BatchOverfitted,)
 
     def evaluate(self, process: ProcessDir, seen: BatchOverfitted) -> Iterable[tuple[str, Finding]]:
-        if not seen.tried or seen.fell or seen.falls or not self.is_news(process, "stays"):
+        if not seen.was_tried or seen.fell or seen.falls or not self.is_news(process, "stays"):
             return ()
         what = (
             f"no parameter receives a gradient of {seen.loss}"
             if seen.cut
-            else f"{seen.loss} falls only from {seen.first:.3g} to {seen.last:.3g} in {counted(seen.updates, 'update')}"
+            else f"{seen.loss} falls only from {seen.first:.3g} to {seen.last:.3g} in {format_count(seen.updates, 'update')}"
         )
         rates = "" if seen.cut else f", Adam at 1e-2, 1e-3 and 1e-4; the best was {seen.rate:g}"
         found = self.make_finding(

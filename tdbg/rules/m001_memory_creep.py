@@ -4,9 +4,9 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 MAX_KINDS = 4
 
@@ -46,14 +46,14 @@ class MemoryCreep(ObservingRule[None]):
             return None
         graphs = seen.piled_up
         return self.make_finding(
-            f"{seen.kind} memory grew {seen.grown_mb:,.0f} MB in {counted(seen.steps, 'step')}"
-            f" ({figure(seen.mb_per_step)} MB a step) since step {seen.from_step}, {process.display_name}",
+            f"{seen.kind} memory grew {seen.grown_mb:,.0f} MB in {format_count(seen.steps, 'step')}"
+            f" ({format_figure(seen.mb_per_step)} MB a step) since step {seen.from_step}, {process.display_name}",
             severity="warning" if graphs or seen.kind == "device" else "info",
             first_step=seen.from_step,
             rank=process.rank,
             phase="train",
             evidence=[
-                f"{figure(seen.grown_pct)} % more than at step {seen.from_step}, and it goes on at step {seen.step}",
+                f"{format_figure(seen.grown_pct)} % more than at step {seen.from_step}, and it goes on at step {seen.step}",
                 *self._describe_piles(seen),
                 *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
             ],
@@ -69,7 +69,7 @@ class MemoryCreep(ObservingRule[None]):
         lines = []
         if growth.piled_up:
             lines.append(
-                f"{counted(growth.graphs, 'more tensor')} with a graph in {counted(growth.graph_steps, 'step')}"
+                f"{format_count(growth.graphs, 'more tensor')} with a graph in {format_count(growth.graph_steps, 'step')}"
             )
         lines += growth.growing[:MAX_KINDS]
         return [*lines, f"held by {growth.holder}"] if growth.holder else lines

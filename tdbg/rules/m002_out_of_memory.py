@@ -5,7 +5,7 @@ from tdbg.core.observations.memory import AllocationFailed
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 MAX_KINDS = 5
 
@@ -38,7 +38,9 @@ class OutOfMemory(ObservingRule[None]):
 
     def evaluate(self, process: ProcessDir, state: None, seen: AllocationFailed) -> Finding | None:
         asked = f": {seen.tried_mb:,.0f} MB were asked for" if seen.tried_mb else ""
-        held = [f"{name} {figure(mb)} MB" for name, mb in seen.held().items() if mb and name != "buffers"]
+        held = [
+            f"{name} {format_figure(mb)} MB" for name, mb in seen.collect_held_mb().items() if mb and name != "buffers"
+        ]
         in_use = {
             "host": seen.host_mb,
             "host peak": seen.host_peak_mb,
@@ -46,7 +48,7 @@ class OutOfMemory(ObservingRule[None]):
             "device reserved": seen.device_reserved_mb,
             "device peak": seen.device_peak_mb,
         }
-        use = [f"{name} {figure(mb)} MB" for name, mb in in_use.items() if mb is not None]
+        use = [f"{name} {format_figure(mb)} MB" for name, mb in in_use.items() if mb is not None]
         return self.make_finding(
             f"out of {seen.kind} memory at step {seen.step}, {process.display_name}{asked}",
             first_step=seen.step,

@@ -5,7 +5,7 @@ from tdbg.core.observations.memory import MachineMemory
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 
 @RULES.add
@@ -36,11 +36,11 @@ class MemoryFull(ObservingRule[None]):
 
     def evaluate(self, process: ProcessDir, state: None, seen: MachineMemory) -> Finding | None:
         return self.make_finding(
-            f"{figure(seen.used_pct)} % of the {seen.whose}'s {seen.limit_mb:,.0f} MB are in use, {process.display_name}",
+            f"{format_figure(seen.used_pct)} % of the {seen.whose}'s {seen.limit_mb:,.0f} MB are in use, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="train",
-            evidence=[f"at step {seen.step} this process has {figure(seen.host_mb)} MB of it"],
+            evidence=[f"at step {seen.step} this process has {format_figure(seen.host_mb)} MB of it"],
             cause="loader workers, copies of the data, or a memory leak",
             try_next="use fewer workers or a smaller prefetch; check the memory of each process",
         )

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.redaction import redact_argv, redact_text
-from tdbg.core.tables import counted, safe
+from tdbg.core.tables import format_count, safe
 from tdbg.rules.cost_lines import list_baseline, list_costs
-from tdbg.rules.finding_lines import Story, block, follower_line
-from tdbg.rules.text import clip, ranges
+from tdbg.rules.finding_lines import Story, format_finding, format_follower
+from tdbg.rules.text import clip_text, format_ranks
 from tdbg.rules.verdict import Verdict
 
 MAX_ROWS = 50
@@ -26,24 +26,31 @@ OBEYED = re.compile(r"[^A-Za-z0-9 \-,;.=]|(?<=www)\.")  # by Markdown, HTML or t
 
 def write_markdown(verdict: Verdict, info: Mapping[str, Any], notes: Sequence[str] = ()) -> list[str]:
     """The report in lines. info: what run.json holds, as far as it can be read; notes: those of people."""
-    lines = [f"### tdbg report of {code_span(Path(verdict.run).name)}", "", code_span(verdict.headline())]
-    lines += _section("Findings", _write_table(verdict))
-    stories = verdict.stories()
+    lines = [
+        f"### tdbg report of {format_code_span(Path(verdict.run).name)}",
+        "",
+        format_code_span(verdict.format_headline()),
+    ]
+    lines += _format_section("Findings", _write_table(verdict))
+    stories = verdict.get_stories()
     shown = [line for story in stories[:MAX_STORIES] for line in [*_describe_story(story), ""]][:-1]
     if len(stories) > MAX_STORIES:
-        shown += ["", f"... and {counted(len(stories) - MAX_STORIES, 'more finding')}"]
-    lines += _section("Evidence", fence(shown))
-    lines += _section("Preflight" if verdict.is_preflight else "Watched", fence(verdict.coverage_lines()))
-    lines += _section("Environment", fence(_describe_environment(verdict, info)))
-    lines += _section(
-        "Cost of tdbg", fence([*list_costs(verdict.cost, verdict.costliest), *list_baseline(verdict.baseline)])
+        shown += ["", f"... and {format_count(len(stories) - MAX_STORIES, 'more finding')}"]
+    lines += _format_section("Evidence", format_code_block(shown))
+    lines += _format_section(
+        "Preflight" if verdict.is_preflight else "Watched", format_code_block(verdict.format_coverage())
     )
-    return lines + _section(
-        "Notes", fence([note.strip() for note in notes] + [f"trouble: {text}" for text in verdict.trouble])
+    lines += _format_section("Environment", format_code_block(_describe_environment(verdict, info)))
+    lines += _format_section(
+        "Cost of tdbg",
+        format_code_block([*list_costs(verdict.cost, verdict.costliest), *list_baseline(verdict.baseline)]),
+    )
+    return lines + _format_section(
+        "Notes", format_code_block([note.strip() for note in notes] + [f"trouble: {text}" for text in verdict.trouble])
     )
 
 
-def _section(title: str, lines: Sequence[str]) -> list[str]:
+def _format_section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", f"#### {title}", "", *lines] if lines else []
 
 
@@ -54,12 +61,12 @@ def _write_table(verdict: Verdict) -> list[str]:
     rows: list[Sequence[str]] = [COLUMNS, ["---"] * len(COLUMNS)]
     for finding, cause in list(zip(findings, verdict.list_causes(), strict=True))[:MAX_ROWS]:
         step, rank = ("" if number is None else str(number) for number in (finding.first_step, finding.rank))
-        follows = code_span(cause.code, in_table=True) if cause is not None else ""
-        title = code_span(clip(finding.title, 300), in_table=True)
+        follows = format_code_span(cause.code, in_table=True) if cause is not None else ""
+        title = format_code_span(clip_text(finding.title, 300), in_table=True)
         rows.append(
             [
-                code_span(finding.code, in_table=True),
-                code_span(finding.severity, in_table=True),
+                format_code_span(finding.code, in_table=True),
+                format_code_span(finding.severity, in_table=True),
                 step,
                 rank,
                 title,
@@ -68,12 +75,17 @@ def _write_table(verdict: Verdict) -> list[str]:
         )
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return (
-        [*lines, "", f"and {counted(len(findings) - MAX_ROWS, 'more finding')}"] if len(findings) > MAX_ROWS else lines
+        [*lines, "", f"and {format_count(len(findings) - MAX_ROWS, 'more finding')}"]
+        if len(findings) > MAX_ROWS
+        else lines
     )
 
 
 def _describe_story(story: Story) -> list[str]:
-    return [*block(story.first, DETAIL_LINES), *(f"  {follower_line(finding)}" for finding in story.followers)]
+    return [
+        *format_finding(story.first, DETAIL_LINES),
+        *(f"  {format_follower(finding)}" for finding in story.followers),
+    ]
 
 
 def _describe_environment(verdict: Verdict, info: Mapping[str, Any]) -> list[str]:
@@ -105,25 +117,25 @@ def _describe_ranks(ranks: object) -> list[str]:
                 [str(device.get(name) or "") for name in ("type", "name", "cuda")] if isinstance(device, dict) else []
             )
             groups.setdefault(f"torch {row.get('torch')}, {' '.join(filter(None, words))}", []).append(int(rank))
-    return [f"{ranges(alike)}: {text}" for text, alike in groups.items()]
+    return [f"{format_ranks(alike)}: {text}" for text, alike in groups.items()]
 
 
-def code_span(text: str, *, in_table: bool = False) -> str:
+def format_code_span(text: str, *, in_table: bool = False) -> str:
     """The text as code within a line. A table splits its rows at each bar, in code too: there an entity stands for it."""
     text = safe(redact_text(" ".join(text.split()))) or "-"
     if in_table and ("|" in text or "\\" in text):
         return f"<code>{OBEYED.sub(lambda found: f'&#{ord(found[0])};', text)}</code>"
-    ticks = "`" * (_longest_run("`", text) + 1)
+    ticks = "`" * (_measure_longest_run("`", text) + 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{ticks}{pad}{text}{pad}{ticks}"
 
 
-def fence(lines: Iterable[str]) -> list[str]:
+def format_code_block(lines: Iterable[str]) -> list[str]:
     """Lines as a block of code; nothing where there are none."""
     shown = [safe(redact_text(line)) for text in lines for line in text.split("\n")]
-    ticks = "`" * max(max((_longest_run("`", line) for line in shown), default=0) + 1, 3)
+    ticks = "`" * max(max((_measure_longest_run("`", line) for line in shown), default=0) + 1, 3)
     return [f"{ticks}text", *shown, ticks] if shown else []
 
 
-def _longest_run(sign: str, text: str) -> int:
+def _measure_longest_run(sign: str, text: str) -> int:
     return max(map(len, re.findall(f"{re.escape(sign)}+", text)), default=0)

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from tdbg.core.events import MOMENT, Event, Finding, NonFinite, Start, Step
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
-from tdbg.core.window import middle
+from tdbg.core.tables import format_count, join_limited
+from tdbg.core.window import compute_median
 from tdbg.rules import RULES, Rule, overwrite_finding
 from tdbg.rules._origins import REDUCED, Sighting, find_origin
-from tdbg.rules.text import figure, kept_in, kind_name, ranges
-from tdbg.rules.view import View, finite, non_finite
+from tdbg.rules.text import format_figure, format_kind, format_ranks, get_kept_path
+from tdbg.rules.view import View, is_non_finite, to_finite
 
 # A value not known to come from here waits this many steps for the rank it came from. Ranks run in step, so
 # two are enough; where it certainly came from another rank, that rank's file may be slow to appear.
@@ -158,7 +158,7 @@ class FirstNonFinite(Rule):
 
     def _evaluate_step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
         state.step = event.step
-        before, state.scale = state.scale, finite(event.scale)
+        before, state.scale = state.scale, to_finite(event.scale)
         if state.waiting is not None and event.step >= state.waiting.step:
             # Where the budget left out the very record, a scale that fell tells of the skip.
             fell = before is not None and state.scale is not None and state.scale < before
@@ -167,7 +167,7 @@ class FirstNonFinite(Rule):
             if not skipped or "nan" in waited.kind:
                 return self._add_sighting(Sighting(process, waited, recovered=skipped))
         elif event.finite is False and not event.skipped and process.label not in self._seen:
-            return self._add_sighting(Sighting(process, _from_record(event)))
+            return self._add_sighting(Sighting(process, _build_from_record(event)))
         return self._report_origin() if self._held and self._has_waited(event.step) else ()
 
     def _has_waited(self, step: int) -> bool:
@@ -182,7 +182,7 @@ class FirstNonFinite(Rule):
         if self._given is not None:
             overwrite_finding(self._given, self._make_origin_finding())
             return ()
-        self._held = not (self._world == 1 and sighting.event.how != "record") and not self._find_best().certain
+        self._held = not (self._world == 1 and sighting.event.how != "record") and not self._find_best().is_certain
         return () if self._held else self._report_origin()
 
     def _report_origin(self) -> Iterable[Finding]:
@@ -199,7 +199,7 @@ class FirstNonFinite(Rule):
         best = self._find_best()
         event, name = best.event, best.process.display_name
         who = f"received by {name} from another rank" if best.grade == REDUCED else f"on {name}"
-        found = f"first {kind_name(event.kind)} {_describe_when(event)}{',' if best.grade == REDUCED else ''} {who}"
+        found = f"first {format_kind(event.kind)} {_describe_when(event)}{',' if best.grade == REDUCED else ''} {who}"
         return self.make_finding(
             f"{found}, {_describe_place(event)}",
             severity="info" if best.recovered else self.severity,
@@ -214,18 +214,21 @@ class FirstNonFinite(Rule):
                 *_describe_parameters(event),
             ],
             cause=_describe_cause(event),
-            try_next=_try_next(event),
-            grade=best.evidence.word,
+            try_next=_choose_advice(event),
+            grade=best.evidence.grade_word,
         )
 
     def _describe_others(self, best: Sighting) -> list[str]:
         others = [seen for seen in self._seen.values() if seen.process is not best.process]
         through = [seen.process.rank or 0 for seen in others if seen.event.origin == "other-rank"]
         later = [seen for seen in others if seen.event.origin != "other-rank" and seen.process.rank is not None]
-        lines = [f"{ranges(through)} received it in the gradient reduction (own gradients finite)"] if through else []
+        lines = (
+            [f"{format_ranks(through)} received it in the gradient reduction (own gradients finite)"] if through else []
+        )
         if later:
             lines.append(
-                "also seen on " + joined([f"rank {seen.process.rank} at step {seen.event.step}" for seen in later], 4)
+                "also seen on "
+                + join_limited([f"rank {seen.process.rank} at step {seen.event.step}" for seen in later], 4)
             )
         return lines
 
@@ -261,7 +264,7 @@ def _describe_cause(event: NonFinite) -> str:
     return _describe_divergence(event) or (BRACKETED if _is_bracketed(event) else CAUSES.get(event.phase, ""))
 
 
-def _try_next(event: NonFinite) -> str:
+def _choose_advice(event: NonFinite) -> str:
     if event.until:
         return UNWATCHED
     if _is_unread(event):
@@ -276,14 +279,14 @@ def _try_next(event: NonFinite) -> str:
     return WITH_BATCH.get(event.phase, "{}").format(advice) if event.batch else advice
 
 
-def _from_record(step: Step) -> NonFinite:
+def _build_from_record(step: Step) -> NonFinite:
     """What a step record alone can tell, for a run in which nothing located the value."""
-    bad_loss = non_finite(step.loss)
+    bad_loss = is_non_finite(step.loss)
     value = step.loss if bad_loss else step.grad_norm
     return NonFinite(
         step=step.step,
         phase="" if bad_loss else "gradient",
-        kind=str(value).lstrip("-") if non_finite(value) else "",
+        kind=str(value).lstrip("-") if is_non_finite(value) else "",
         tensor="loss" if bad_loss else "gradient norm",
         how="record",
         loss=step.loss,
@@ -292,14 +295,14 @@ def _from_record(step: Step) -> NonFinite:
 
 def _describe_divergence(event: NonFinite) -> str:
     """What to say of a forward pass or loss that overflowed at the end of a rise of the loss; empty if it is none."""
-    last = finite(event.last_good.get("loss")) if event.last_good else None
-    losses = [loss for row in event.ring or () if (loss := finite(row.get("loss"))) is not None]
+    last = to_finite(event.last_good.get("loss")) if event.last_good else None
+    losses = [loss for row in event.ring or () if (loss := to_finite(row.get("loss"))) is not None]
     if last is None or not losses or event.phase not in ("forward", "loss"):
         return ""
-    usual = middle(losses)
+    usual = compute_median(losses)
     if last < DIVERGED_LOSS or last < DIVERGED_RATIO * abs(usual):
         return ""
-    return f"the run had diverged: loss {figure(last)} at step {event.last_good.get('step')}, {figure(usual)} at the median"
+    return f"the run had diverged: loss {format_figure(last)} at step {event.last_good.get('step')}, {format_figure(usual)} at the median"
 
 
 def _describe_when(event: NonFinite) -> str:
@@ -331,7 +334,11 @@ def _describe_place(event: NonFinite) -> str:
 
 def _describe_evidence(seen: Sighting) -> list[str]:
     event = seen.event
-    size = f": {event.count:,} of {counted(event.numel, 'element')}" if event.count is not None and event.numel else ""
+    size = (
+        f": {event.count:,} of {format_count(event.numel, 'element')}"
+        if event.count is not None and event.numel
+        else ""
+    )
     kind = f", {event.dtype.removeprefix('torch.')} {event.shape}" if event.dtype else ""
     weights = f", weights {event.weights}" if event.weights in ("intact", "updated") else ""
     lines = [f"{event.tensor or event.phase or 'loss'}{size}{kind}; {HOW.get(event.how, event.how)}{weights}"]
@@ -342,20 +349,20 @@ def _describe_evidence(seen: Sighting) -> list[str]:
     parts = []
     if good:
         parts.append(
-            f"last good record: step {figure(good.get('step'))}, loss {figure(good.get('loss'))},"
-            f" grad norm {figure(good.get('grad_norm'))}, lr {figure(good.get('lr'))}"
+            f"last good record: step {format_figure(good.get('step'))}, loss {format_figure(good.get('loss'))},"
+            f" grad norm {format_figure(good.get('grad_norm'))}, lr {format_figure(good.get('lr'))}"
         )
     if event.batch:
-        parts.append(f"batch kept: {kept_in(seen.process.label, event.batch)}")
+        parts.append(f"batch kept: {get_kept_path(seen.process.label, event.batch)}")
     return [*lines, *(["; ".join(parts)] if parts else [])]
 
 
 def _describe_parameters(event: NonFinite) -> list[str]:
     lines = []
     if event.bad_param_count:
-        names = joined(event.bad_params, 3, event.bad_param_count)
+        names = join_limited(event.bad_params, 3, event.bad_param_count)
         what = "weights" if _are_weights(event) else "gradients"
-        lines.append(f"non-finite {what} in {counted(event.bad_param_count, 'parameter')}: {names}")
+        lines.append(f"non-finite {what} in {format_count(event.bad_param_count, 'parameter')}: {names}")
     if event.note:
         lines.append(f"note: {event.note}")
     return lines

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, NonFinite, Step
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
-from tdbg.rules.text import figure
-from tdbg.rules.view import View, non_finite
+from tdbg.rules.text import format_figure
+from tdbg.rules.view import View, is_non_finite
 
 DEAD_STEPS = 20
 DEAD_RECORDS = 3  # the budget may leave most steps without a record
@@ -54,16 +54,16 @@ class DeadRun(PerProcessRule[_Streak]):
         super().__init__()
         self._longest = _Streak()
 
-    def follows(self, event: Event) -> bool:
+    def should_evaluate(self, event: Event) -> bool:
         """True for a training step, and for the first bad value of training."""
-        return (isinstance(event, NonFinite) and not event.eval) or super().follows(event)
+        return (isinstance(event, NonFinite) and not event.eval) or super().should_evaluate(event)
 
     def evaluate(self, process: ProcessDir, state: _Streak, event: Step | NonFinite) -> Finding | None:
         if isinstance(event, NonFinite):
-            if non_finite(event.loss) and not state.first_bad and not state.records:
+            if is_non_finite(event.loss) and not state.first_bad and not state.records:
                 state.first_bad, state.kind = event.step, str(event.loss)
             return None
-        if not non_finite(event.loss):
+        if not is_non_finite(event.loss):
             # Records are written a step late: one of before the bad step says nothing against it.
             if event.loss is not None and event.step >= state.first_bad:
                 self._states.pop(process.label, None)
@@ -83,7 +83,7 @@ class DeadRun(PerProcessRule[_Streak]):
 
     def finish(self, view: View) -> Iterable[Finding]:
         if self._given:
-            spent = counted(self._longest.steps, "step")
+            spent = format_count(self._longest.steps, "step")
             self._given[0].evidence.insert(0, f"{spent} without a finite loss, from step {self._longest.since} on")
         return ()
 
@@ -96,7 +96,7 @@ class DeadRun(PerProcessRule[_Streak]):
             first_step=streak.since,
             rank=process.rank,
             phase="loss",
-            evidence=[f"loss at step {streak.since}: {figure(streak.kind)}"],
+            evidence=[f"loss at step {streak.since}: {format_figure(streak.kind)}"],
             cause=SKIPPED if skips else RUINED,
             try_next=f"stop; {again} (--stop-on TD-N002 stops by itself)",
         )

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from tdbg.core.events import Event, Finding, NonFinite, Start
 from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import kept_in, kind_name
-from tdbg.rules.view import View, launch_of
+from tdbg.rules.text import format_kind, get_kept_path
+from tdbg.rules.view import View, get_launch_number
 
 SAVED = "look at the saved batch: "
 BATCHES = "empty samples, fully masked rows, half precision"
@@ -61,7 +61,7 @@ class EvalNonFinite(Rule):
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
-            self._launches[process.label] = launch_of(process, event)
+            self._launches[process.label] = get_launch_number(process, event)
         if not isinstance(event, NonFinite):
             return ()
         ran_in = self._launches.get(process.label, process.attempt)
@@ -69,14 +69,14 @@ class EvalNonFinite(Rule):
             self._train_steps[ran_in] = min(self._train_steps.get(ran_in, event.step), event.step)
             return ()
         named = f"{event.module} ({event.module_class})" if event.module_class else event.module
-        size = f": {event.count:,} of {counted(event.numel, 'element')}" if event.count and event.numel else ""
+        size = f": {event.count:,} of {format_count(event.numel, 'element')}" if event.count and event.numel else ""
         what = f"weight {event.parameter}" if event.phase == "optimizer" else f"{event.phase} {event.tensor}"
         evidence = [f"{what}{size}, {event.dtype.removeprefix('torch.')} {event.shape}"]
-        evidence += [f"batch kept: {kept_in(process.label, event.batch)}"] if event.batch else []
+        evidence += [f"batch kept: {get_kept_path(process.label, event.batch)}"] if event.batch else []
         evidence += [f"note: {event.note}"] if event.note else []
         again = f" attempt {process.attempt}" if process.attempt else ""
         new = self.make_finding(
-            f"first {kind_name(event.kind)} in evaluation at step {event.step}, {process.display_name}{again}"
+            f"first {format_kind(event.kind)} in evaluation at step {event.step}, {process.display_name}{again}"
             + (f", {named}" if named else ""),
             severity=self._choose_severity(ran_in, event.step),
             first_step=event.step,
@@ -85,8 +85,8 @@ class EvalNonFinite(Rule):
             module=event.module,
             evidence=evidence,
             cause=CAUSES.get(event.phase, ""),
-            try_next=_try_next(event),
-            grade=Evidence.LOCAL.word,
+            try_next=_choose_advice(event),
+            grade=Evidence.LOCAL.grade_word,
         )
         return self.report_once(self._given[ran_in], new)
 
@@ -103,7 +103,7 @@ class EvalNonFinite(Rule):
         return "info" if ran_in in self._train_steps and self._train_steps[ran_in] <= step else self.severity
 
 
-def _try_next(event: NonFinite) -> str:
+def _choose_advice(event: NonFinite) -> str:
     if event.phase == "optimizer":
         return TRIES[event.phase]
     return (SAVED if event.batch else "look for ") + TRIES.get(event.phase, BATCHES)

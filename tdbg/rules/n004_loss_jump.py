@@ -8,8 +8,8 @@ from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
-from tdbg.rules.text import figure
-from tdbg.rules.view import finite
+from tdbg.rules.text import format_figure
+from tdbg.rules.view import to_finite
 
 RATIO = 2.0
 MADS = 10.0
@@ -66,7 +66,7 @@ class LossJump(PerProcessRule[_State]):
         return super().feed(process, event)
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
-        loss = finite(event.loss)
+        loss = to_finite(event.loss)
         if loss is None or state.silent:
             return None
         state.silent = loss <= 0 or bool(event.other_losses)
@@ -75,7 +75,7 @@ class LossJump(PerProcessRule[_State]):
         per_call = loss / max(event.micro, 1)
         before = state.per_call.median
         state.per_call.push(per_call)
-        surged = state.surge.add(loss)
+        surged = state.surge.add_value(loss)
         if state.surge.streak == 1:
             state.per_call_base = before
         more_calls = per_call <= RATIO * state.per_call_base  # a sum grows with its summands
@@ -89,16 +89,16 @@ class LossJump(PerProcessRule[_State]):
 
     def _make_jump_finding(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
         return self.make_finding(
-            f"the loss jumped from {figure(surge.base)} to {figure(surge.peak)} at step {since},"
+            f"the loss jumped from {format_figure(surge.base)} to {format_figure(surge.peak)} at step {since},"
             f" {process.display_name}, and stayed up",
             first_step=since,
             rank=process.rank,
             phase="loss",
             evidence=[
-                f"median of the steps before: {figure(surge.base)}; {LASTING_STEPS} steps in a row above"
+                f"median of the steps before: {format_figure(surge.base)}; {LASTING_STEPS} steps in a row above"
                 f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.1f}x",
             ],
             cause="the update was too large, or the data changed from that step on",
             try_next="see TD-S001 and TD-G001 of this run; check the batches from that step on",
-            grade=Evidence.STATISTICAL.word,
+            grade=Evidence.STATISTICAL.grade_word,
         )

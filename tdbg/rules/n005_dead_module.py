@@ -6,7 +6,7 @@ from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule, Reported
 from tdbg.rules._streaks import Streaks
-from tdbg.rules.text import named_modules
+from tdbg.rules.text import format_modules
 
 LOOKS = 5
 FIRST_STEPS = 3  # a module whose weights start at zero (LoRA, a residual's last layer) is past that by then
@@ -49,19 +49,19 @@ class DeadModule(ObservingRule[_State]):
         if seen.step <= FIRST_STEPS or seen.zero_share is None:
             return None
         dead = [path for path in seen.dead or () if path]  # what a whole model puts out may well be zero
-        state.dead.add(seen, dead)
+        state.dead.add_sample(seen, dead)
         lasting = state.dead.find_lasting(LOOKS, dead)
         if not lasting or state.said:
             return None
         state.said = True
         since = state.dead.since[lasting[0]]
         return self.make_finding(
-            f"the output of {named_modules(lasting[:1])} has been zero since step {since}, {process.display_name}",
+            f"the output of {format_modules(lasting[:1])} has been zero since step {since}, {process.display_name}",
             first_step=since,
             rank=process.rank,
             phase="forward",
             module=lasting[0],
-            evidence=[f"all zero in {LOOKS} looks in a row: {named_modules(lasting, 4)}"],
+            evidence=[f"all zero in {LOOKS} looks in a row: {format_modules(lasting, 4)}"],
             cause="dead units: a bias far below zero, an update that was too large, or an input of zeros",
             try_next="use a lower learning rate, LeakyReLU or GELU; see the TD-D findings if the input itself is zero",
         )

@@ -5,7 +5,7 @@ from collections import Counter
 from tdbg.core.events import Finding
 from tdbg.core.observations.device import StepPlaces
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, ObservingRule, Reported
 
 LOOKS = 3
@@ -60,8 +60,8 @@ class SyncsInStep(ObservingRule[_State]):
             evidence=[
                 f"{LOOKS} looks in a row, the last at step {seen.step}",
                 *[f"{line}: {found[line]} a step" for line in lasting[1:4]],
-                f"in total {counted(seen.syncs or 0, 'wait')} and {counted(seen.copies or 0, 'copy')} in that step",
-                *([f"input {joined(seen.inputs, 2)}"] if seen.inputs else []),
+                f"in total {format_count(seen.syncs or 0, 'wait')} and {format_count(seen.copies or 0, 'copy')} in that step",
+                *([f"input {join_limited(seen.inputs, 2)}"] if seen.inputs else []),
             ],
             cause="a loop reads single numbers from the accelerator",
             try_next="collect values on the device and read them once a step: torch.stack(values).tolist()",

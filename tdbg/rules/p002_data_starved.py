@@ -8,7 +8,7 @@ from tdbg.core.observations import Observed
 from tdbg.core.observations.augmentation import TransformSlow
 from tdbg.core.observations.dataloader import DataWait, SlowStart
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule, read_observations
 
 
@@ -64,28 +64,28 @@ class DataStarved(Rule):
 
     def _make_wait_finding(self, process: ProcessDir, seen: DataWait) -> Finding:
         return self.make_finding(
-            f"waiting for batches of {_loader_name(seen)} takes {seen.share:.0%} of the time between them"
-            f" (median {seen.median_ms:.3g} ms each){_of_the_run(seen)}, {process.display_name}",
+            f"waiting for batches of {_format_loader(seen)} takes {seen.share:.0%} of the time between them"
+            f" (median {seen.median_ms:.3g} ms each){_format_run_share(seen)}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
                 f"{seen.dataset}: waits of {seen.median_ms:.3g} ms median, {seen.p95_ms:.3g} ms p95,"
-                f" {seen.max_ms:.3g} ms at most, after {counted(seen.count, 'batch')}",
-                _set_up(seen),
+                f" {seen.max_ms:.3g} ms at most, after {format_count(seen.count, 'batch')}",
+                _format_loader_setup(seen),
             ],
             cause="batches are produced more slowly than they are used",
-            try_next=_workers_advice(seen),
+            try_next=_advise_workers(seen),
         )
 
     def _make_start_finding(self, process: ProcessDir, seen: SlowStart) -> Finding:
         return self.make_finding(
-            f"waiting for the first batch of a pass over {_loader_name(seen)} takes {seen.starting:.0%} of the"
+            f"waiting for the first batch of a pass over {_format_loader(seen)} takes {seen.starting:.0%} of the"
             f" run's time ({seen.first_s} s each), {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="input",
-            evidence=[f"{seen.dataset}: {counted(seen.count, 'pass')}", _set_up(seen)],
+            evidence=[f"{seen.dataset}: {format_count(seen.count, 'pass')}", _format_loader_setup(seen)],
             cause="workers are started again for every pass",
             try_next="set persistent_workers=True, or use longer passes",
         )
@@ -98,7 +98,7 @@ class DataStarved(Rule):
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{seen.pipeline}: {seen.slow_ms} ms a sample, over {counted(seen.samples, 'sample')}",
+                f"{seen.pipeline}: {seen.slow_ms} ms a sample, over {format_count(seen.samples, 'sample')}",
                 f"{seen.wait_share:.0%} of the time went into waiting for batches",
             ],
             cause="one transform is slower than all the rest",
@@ -106,25 +106,25 @@ class DataStarved(Rule):
         )
 
 
-def _loader_name(seen: DataWait | SlowStart) -> str:
+def _format_loader(seen: DataWait | SlowStart) -> str:
     return f"{seen.dataset} ({seen.use})" if seen.use else seen.dataset
 
 
-def _of_the_run(seen: DataWait) -> str:
+def _format_run_share(seen: DataWait) -> str:
     """Nothing in runs recorded before this was told."""
     return f", {seen.whole_share:.0%} of the run's time" if seen.whole_share is not None else ""
 
 
-def _set_up(seen: DataWait | SlowStart) -> str:
+def _format_loader_setup(seen: DataWait | SlowStart) -> str:
     more = {"prefetch": seen.prefetch, "persistent": seen.persistent, "batch_size": seen.batch_size}
     told = [f"{name} {value}" for name, value in more.items() if value is not None]
-    return ", ".join([counted(seen.workers or 0, "worker"), *told, counted(seen.cores, "core")])
+    return ", ".join([format_count(seen.workers or 0, "worker"), *told, format_count(seen.cores, "core")])
 
 
-def _workers_advice(seen: DataWait) -> str:
+def _advise_workers(seen: DataWait) -> str:
     workers, cores = seen.workers or 0, seen.cores
     if workers == 0:
         return f"num_workers={max(min(cores, 8), 1)}, persistent_workers=True"
     if workers < cores:
-        return f"num_workers up to the {counted(cores, 'core')}, then prefetch_factor=4"
+        return f"num_workers up to the {format_count(cores, 'core')}, then prefetch_factor=4"
     return "the workers use all cores: make a sample cheaper (smaller files, decode once, cache); prefetch_factor=4"

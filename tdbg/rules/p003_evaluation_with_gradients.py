@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.validation import EvaluationPass
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -38,12 +38,12 @@ class EvaluationWithGradients(KindsRule):
     def evaluate(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
         if "graphs" not in seen.faults or not self.is_news(process, "graphs"):
             return ()
-        evidence = [f"{seen.graphs} of {counted(seen.seen, 'call')} looked at put out a graph"]
+        evidence = [f"{seen.graphs} of {format_count(seen.seen, 'call')} looked at put out a graph"]
         grown_mb = seen.grown_mb or 0.0
         evidence += [f"memory grew by {grown_mb:g} MB in the pass"] if grown_mb > 0 else []
         found = self.make_finding(
             f"evaluation builds graphs nobody uses: pass {seen.number} after step {seen.step},"
-            f" {counted(seen.calls, 'call')}, {process.display_name}",
+            f" {format_count(seen.calls, 'call')}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="eval",

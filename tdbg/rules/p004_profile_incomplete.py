@@ -14,7 +14,7 @@ from tdbg.core.observations.profiler import (
     WindowYielded,
 )
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 from tdbg.rules.view import View
@@ -56,16 +56,16 @@ class ProfileIncomplete(KindsRule):
             self._open[process.label] = seen.text()
         elif isinstance(seen, ProfilingDone) and seen.missing:
             windows = seen.windows
-            had = [f"{counted(seen.steps, 'step')} in {counted(windows, 'trace')}"] if windows else []
+            had = [f"{format_count(seen.steps, 'step')} in {format_count(windows, 'trace')}"] if windows else []
             yield "missing", self._make_missing_finding(process, seen.missing, windows, had)
 
     def finish(self, view: View) -> Iterable[Finding]:
         """A process that was killed could not say itself what is missing."""
         new: list[Finding] = []
-        for found in view.ranks():
+        for found in view.list_ranks():
             label = found.process.label
             if label in self._open and view.is_gone(found):
-                why = f"{view.ending(found)} while {self._open[label]}"
+                why = f"{view.describe_ending(found)} while {self._open[label]}"
                 new += self.report_once(
                     self._given["missing"], self._make_missing_finding(found.process, why, self._traces[label], [])
                 )

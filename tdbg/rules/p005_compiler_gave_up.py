@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.compilation import CompilerGaveUp
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -44,7 +44,7 @@ class CompilerGaveUpRule(KindsRule):
         ):
             if not places or not self.is_news(process, kind):
                 continue
-            more = f" and {counted(len(places) - 1, 'further function')}" if len(places) > 1 else ""
+            more = f" and {format_count(len(places) - 1, 'further function')}" if len(places) > 1 else ""
             what = "reached its recompile limit for" if kind == "limit" else "could not compile"
             found = self.make_finding(
                 f"torch.compile {what} {places[0]}{more}, {process.display_name}",

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from tdbg.core.events import Finding
 from tdbg.core.observations.compilation import GraphBreaks
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -38,7 +38,7 @@ class GraphBreaksRule(KindsRule):
         if not self.is_news(process, "breaks"):
             return
         found = self.make_finding(
-            f"torch.compile breaks its graph in {counted(seen.breaks, 'place')} ({counted(seen.graphs, 'graph')}),"
+            f"torch.compile breaks its graph in {format_count(seen.breaks, 'place')} ({format_count(seen.graphs, 'graph')}),"
             f" {process.display_name}",
             first_step=seen.step,
             rank=process.rank,

@@ -6,7 +6,7 @@ from typing import TypedDict
 from tdbg.core.events import Observation
 from tdbg.core.observations.preflight import TRIALS, Refused, Trial
 from tdbg.rules import read_observations
-from tdbg.rules.text import clip
+from tdbg.rules.text import clip_text
 
 SHOWN_CHARS = 400
 
@@ -26,8 +26,8 @@ def list_trials(events: Iterable[Observation]) -> list[TrialRow]:
     return [
         TrialRow(
             trial=seen.TITLE,
-            tried=seen.tried,
-            outcome=seen.outcome() if seen.tried else "",
+            tried=seen.was_tried,
+            outcome=seen.describe_outcome() if seen.was_tried else "",
             reason=seen.reason or "",
             refused=isinstance(seen, Refused),
         )
@@ -37,23 +37,23 @@ def list_trials(events: Iterable[Observation]) -> list[TrialRow]:
     ]
 
 
-def trial_lines(rows: Sequence[TrialRow], *, failed: bool) -> list[str]:
+def format_trials(rows: Sequence[TrialRow], *, failed: bool) -> list[str]:
     """``preflight tried: one sample changed, ...`` and ``not tried: last token changed (no integer input)``.
 
     failed: the trials failed with an error of tdbg's.
     """
     if not rows:
-        return [untested_line(failed=failed)]
+        return [explain_untested(failed=failed)]
     refused = next((row["reason"] for row in rows if row["refused"]), "")
     if refused:
         return [f"preflight refused: {refused}"]
     tried = [f"{row['trial']} ({row['outcome']})" for row in rows if row["tried"]]
     left = [f"{row['trial']} ({row['reason']})" for row in rows if not row["tried"]]
-    lines = [clip(f"preflight tried: {'; '.join(tried) or 'nothing'}", SHOWN_CHARS)]
-    return [*lines, clip(f"not tried: {'; '.join(left)}", SHOWN_CHARS)] if left else lines
+    lines = [clip_text(f"preflight tried: {'; '.join(tried) or 'nothing'}", SHOWN_CHARS)]
+    return [*lines, clip_text(f"not tried: {'; '.join(left)}", SHOWN_CHARS)] if left else lines
 
 
-def untested_line(*, failed: bool) -> str:
+def explain_untested(*, failed: bool) -> str:
     """Why there is no trial."""
     if failed:
         return "the preflight failed: nothing was tried (TD-C005)"

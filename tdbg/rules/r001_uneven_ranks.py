@@ -7,7 +7,7 @@ from tdbg.core.events import Finding, Start
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import ranges
+from tdbg.rules.text import format_ranks
 from tdbg.rules.view import View
 
 GROWTH = 2  # of the distance between two records: the budget doubles it at a time
@@ -43,7 +43,7 @@ class UnevenRanks(Rule):
     needs = Needs(ranks=2)
 
     def finish(self, view: View) -> Iterable[Finding]:
-        ranks = [found for found in view.ranks() if found.start is not None and found.start.world_size > 1]
+        ranks = [found for found in view.list_ranks() if found.start is not None and found.start.world_size > 1]
         newest = max((found.launch for found in ranks), default=0)
         ranks = [found for found in ranks if found.launch == newest]  # a restart may use fewer ranks
         if not ranks or not view.over or not all(view.is_gone(found) for found in ranks):
@@ -55,7 +55,7 @@ class UnevenRanks(Rule):
         for found in ranks:
             # Beside a rank that could not say how far it came, the others' last records count and not their last steps.
             steps[found.step if not unsure else found.last.step if found.last else 0].append(found.rank or 0)
-        well = all(view.ending(found) == "ended" for found in ranks)
+        well = all(view.describe_ending(found) == "ended" for found in ranks)
         tolerated = 0 if well and not unsure else 1 + GROWTH * unsure
         uneven = max(steps) - min(steps) > tolerated
         # Without a failure a rank without steps may have another job (a parameter server): no matter of ours.
@@ -66,8 +66,8 @@ class UnevenRanks(Rule):
     def _make_uneven_finding(
         self, steps: dict[int, list[int]], missing: list[int], uneven: bool, *, recorded: bool
     ) -> Finding:
-        told = [f"{ranges(steps[step])} at {step}" for step in sorted(steps)[:4]]
-        absent = f"{ranges(missing)} never took a step" if missing else ""
+        told = [f"{format_ranks(steps[step])} at {step}" for step in sorted(steps)[:4]]
+        absent = f"{format_ranks(missing)} never took a step" if missing else ""
         what = "the last records of the ranks are from different steps" if recorded else self.title
         title = f"{what}: {', '.join(told)}" if uneven else absent
         laggard = missing[0] if missing else min(steps[min(steps)])

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from tdbg.core.events import ChildExit, Finding
 from tdbg.core.host import host_name
 from tdbg.core.rule_base import Link
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.rules import RULES, Rule
-from tdbg.rules.view import View, signal_name
+from tdbg.rules.view import View, get_signal_name
 
 SIGINT, SIGTERM, SIGHUP, SIGKILL, SIGABRT = 2, 15, 1, 9, 6
 AT_ONCE_S = 5.0  # exits so close together are noted in an order of chance
@@ -61,22 +61,24 @@ class RankExit(Rule):
     listens = (ChildExit,)
 
     def finish(self, view: View) -> Iterable[Finding]:
-        exits = sorted(_bad_exits(view), key=lambda found: (found.code in ASKED_TO_END, found.t, found.rank))
+        exits = sorted(_iter_bad_exits(view), key=lambda found: (found.code in ASKED_TO_END, found.t, found.rank))
         first = _find_first(exits)
         if first is None:
             return ()
         rest = [other for other in exits if other is not first]
-        how = f"was ended by {signal_name(-first.code)}" if first.code < 0 else f"exited with code {first.code}"
+        how = f"was ended by {get_signal_name(-first.code)}" if first.code < 0 else f"exited with code {first.code}"
         last = f", last recorded at step {first.step}" if first.unsaid else f" after step {first.step}"
         when = last if first.step else " before its first step"
-        others = [f"rank {other.rank} {signal_name(-other.code) if other.code < 0 else other.code}" for other in rest]
+        others = [
+            f"rank {other.rank} {get_signal_name(-other.code) if other.code < 0 else other.code}" for other in rest
+        ]
         return (
             self.make_finding(
                 f"rank {first.rank} {how}{when}",
                 severity="info" if first.code in ASKED_TO_END else self.severity,
                 first_step=first.step,
                 rank=first.rank,
-                evidence=[f"on {first.host}"] * bool(first.host) + [f"then: {joined(others, 6)}"] * bool(others),
+                evidence=[f"on {first.host}"] * bool(first.host) + [f"then: {join_limited(others, 6)}"] * bool(others),
                 cause=_find_cause(view, first.code),
                 try_next="read the end of that rank's output; `--tee` keeps it"
                 if first.code not in ASKED_TO_END
@@ -112,28 +114,28 @@ def _find_first(exits: list[_Exit]) -> _Exit | None:
     return next((found for found in at_once if found.code not in (-SIGABRT, *ASKED_TO_END)), exits[0])
 
 
-def _bad_exits(view: View) -> Iterable[_Exit]:
+def _iter_bad_exits(view: View) -> Iterable[_Exit]:
     """Every rank whose own exit is known and bad: ranks with steps, then those that never got that far."""
-    stepped = view.ranks()
+    stepped = view.list_ranks()
     known: set[tuple[str, int]] = set()
     for found in view.processes.values():
         if found.start is not None:
             known.add((found.start.host, found.start.pid))
     for found in stepped:
-        code = view.own_exit(found)
+        code = view.find_process_exit(found)
         if code:
             host, pid = (found.start.host, found.start.pid) if found.start else (host_name(), 0)
             t = view.child_exits.get((host, pid), (found.t, 0))[0]
             explained = found.crash is not None and (code > 0 or code == -SIGABRT)  # torch aborts now and then at exit
             yield _Exit(t, code, found.rank or 0, found.step, host, explained, unsaid=found.end is None)
-    yield from _never_stepped(view, {found.rank for found in stepped}, known)
+    yield from _iter_unstepped_exits(view, {found.rank for found in stepped}, known)
 
 
-def _never_stepped(view: View, stepped: set[int | None], known: set[tuple[str, int]]) -> Iterable[_Exit]:
+def _iter_unstepped_exits(view: View, stepped: set[int | None], known: set[tuple[str, int]]) -> Iterable[_Exit]:
     if not view.child_exits:
         return
     crashed = {found.process.path.name for found in view.processes.values() if found.crash is not None}
-    for hello in view.run.hellos():
+    for hello in view.run.read_hellos():
         who, rank = (str(hello.get("host", "")), hello.get("pid")), hello.get("rank")
         if not isinstance(rank, int) or not isinstance(who[1], int) or rank in stepped or who in known:
             continue

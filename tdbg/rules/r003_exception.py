@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Note, Traceback
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import TRACEBACK, clip
+from tdbg.rules.text import TRACEBACK, clip_text
 from tdbg.rules.view import ProcessView, View
 
 # How a program leaves on purpose is no failure.
@@ -112,17 +112,19 @@ class ExceptionRule(Rule):
             finding = self._crash[1]
             later = [text for t, text in sorted(self._crashed) if t != self._crash[0]]
             finding.evidence += [f"later: {text}" for text in later[:3]]
-            finding.evidence += [f"and {counted(len(later) - 3, 'further process')}"] if len(later) > 3 else []
+            finding.evidence += [f"and {format_count(len(later) - 3, 'further process')}"] if len(later) > 3 else []
         for kept in self._swallowed.values():
             self._conclude_swallowed(kept, view)
             if kept.count > 1:
-                times = f"{counted(kept.count, 'time')}" + (" or more" if self._capped else "")
+                times = f"{format_count(kept.count, 'time')}" + (" or more" if self._capped else "")
                 kept.finding.evidence.insert(0, f"{times}, last after step {kept.last_step}")
         return found
 
     def _evaluate_uncaught(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
         if len(self._crashed) < 1000:
-            self._crashed.append((event.t, clip(f"{_process_name(process, event)}: {_format_error(event, 140)}", 160)))
+            self._crashed.append(
+                (event.t, clip_text(f"{_format_process(process, event)}: {_format_error(event, 140)}", 160))
+            )
         if self._crash is None:
             logged = self._swallowed.pop((event.exception, event.where), None)
             finding = logged.finding if logged else Finding(code=self.code, severity=self.severity, title="")
@@ -162,10 +164,10 @@ class ExceptionRule(Rule):
         finding, event, process = kept.finding, kept.event, kept.process
         if event is None or process is None:
             return
-        found = view.process_of(process, event.pid)
+        found = view.find_process(process, event.pid)
         rank = process.rank if process.rank is not None else event.rank
         how = "ended a thread" if kept.threads else f"{event.how} and swallowed"
-        if found is not None and _went_on(found, kept):
+        if found is not None and _has_continued(found, kept):
             did = "ended a thread" if kept.threads else event.how
             self._fill_finding(finding, process, event, f"{did}, and the program went on")
         elif not view.over:
@@ -173,7 +175,7 @@ class ExceptionRule(Rule):
         elif kept.threads or view.has_stepped(rank):
             self._fill_finding(finding, process, event, f"{how}, and no step came after it")
         else:
-            code = view.own_exit(found) if found is not None else None
+            code = view.find_process_exit(found) if found is not None else None
             code = view.exit_code if code is None else code
             ended = f" (exit {code})" if code is not None and code >= 0 else ""
             self._fill_finding(
@@ -188,16 +190,19 @@ class ExceptionRule(Rule):
 
     def _fill_finding(self, finding: Finding, process: ProcessDir, event: Traceback, how: str) -> None:
         at = f" ({event.where})" if event.where else ""
-        finding.title = f"{_process_name(process, event)}: {_format_error(event)}, {how}, after step {event.step}{at}"
+        finding.title = f"{_format_process(process, event)}: {_format_error(event)}, {how}, after step {event.step}{at}"
         finding.severity = self.severity
         finding.first_step = event.step
         finding.rank = process.rank if process.rank is not None else event.rank
         lines = [_escape_line(line) for line in event.lines if set(line.strip()) - set("^~")]
-        finding.evidence = [*_own_lines(lines, event), *([TRACEBACK, *lines[-SHOWN_LINES:]] if len(lines) > 3 else [])]
+        finding.evidence = [
+            *_find_own_lines(lines, event),
+            *([TRACEBACK, *lines[-SHOWN_LINES:]] if len(lines) > 3 else []),
+        ]
         finding.try_next = "`tdbg report --all` shows the traceback"
 
 
-def _went_on(found: ProcessView, kept: _Swallowed) -> bool:
+def _has_continued(found: ProcessView, kept: _Swallowed) -> bool:
     """True if a step or an evaluation call came after the exception."""
     evaluated = found.last_eval.t if found.last_eval is not None else 0.0
     return found.step > kept.last_step or evaluated > kept.last_t
@@ -207,14 +212,14 @@ def _format_error(event: Traceback, width: int = 100) -> str:
     """Class and text of an exception, at most ``width`` characters of text; a comma may follow."""
     again = RAISED_AGAIN.match(event.message)
     if again is None or not event.lines:
-        text = clip(FULL_STOP.sub("", event.message), width)
+        text = clip_text(FULL_STOP.sub("", event.message), width)
         return f"{event.exception}: {text}" if text else event.exception
     lines = [line for line in event.lines if line.strip()]
     after = next((n for n in range(len(lines) - 1, 0, -1) if lines[n - 1].startswith("  ")), len(lines) - 1)
-    return f"{clip(FULL_STOP.sub('', ' '.join(lines[after:])), width)}, {again[1]}"
+    return f"{clip_text(FULL_STOP.sub('', ' '.join(lines[after:])), width)}, {again[1]}"
 
 
-def _own_lines(lines: list[str], event: Traceback) -> list[str]:
+def _find_own_lines(lines: list[str], event: Traceback) -> list[str]:
     """The frame of the program's own line, or the innermost one."""
     file, _, line = event.where.rpartition(":")
     frame = f'File "{file}", line {line},'
@@ -227,7 +232,7 @@ def _escape_line(line: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in line.rstrip().expandtabs(4))
 
 
-def _process_name(process: ProcessDir, event: Traceback) -> str:
+def _format_process(process: ProcessDir, event: Traceback) -> str:
     if process.is_rank:
         return process.display_name
     if process.rank is None and event.rank is not None:

@@ -6,7 +6,7 @@ from tdbg.core.events import Event, Finding, Observation, Plan
 from tdbg.core.observations.early_stopping import StoppingCheck
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Rule
 from tdbg.rules.view import ProcessView, View
 
@@ -42,28 +42,29 @@ class ShortRun(Rule):
         self._stopped: dict[str, int] = {}  # process -> the step at which an early stopper asked for the end
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        check = StoppingCheck.of(event)
+        check = StoppingCheck.from_event(event)
         if check is not None and check.stop:
             self._stopped[process.label] = check.step
         return ()
 
     def finish(self, view: View) -> Iterable[Finding]:
-        for found in view.ranks():
+        for found in view.list_ranks():
             if not found.swallowed and self._stopped.get(found.process.label, -1) >= found.step:
                 continue
             planned = found.plan.steps if found.plan is not None else None
-            if planned and 0 < found.step < planned and view.is_gone(found) and view.ending(found) == "ended":
+            if planned and 0 < found.step < planned and view.is_gone(found) and view.describe_ending(found) == "ended":
                 return (self._make_short_finding(found, planned),)
         return ()
 
     def _make_short_finding(self, found: ProcessView, planned: int) -> Finding:
         source = f" ({found.plan.source})" if found.plan is not None and found.plan.source else ""
         return self.make_finding(
-            f"rank {found.rank} took {found.step:,} of {counted(planned, 'planned step')}{source}",
+            f"rank {found.rank} took {found.step:,} of {format_count(planned, 'planned step')}{source}",
             severity=self.severity if found.swallowed else "info",
             first_step=found.step,
             rank=found.rank,
-            evidence=[f"{counted(found.swallowed, 'exception')} logged and swallowed before"] * bool(found.swallowed),
+            evidence=[f"{format_count(found.swallowed, 'exception')} logged and swallowed before"]
+            * bool(found.swallowed),
             cause="" if found.swallowed else "early stopping, a resumed run, or a loader shorter than planned",
             try_next="see TD-R003 of this run" if found.swallowed else "",
         )

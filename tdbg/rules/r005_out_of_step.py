@@ -8,10 +8,10 @@ from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import CallOrder, GroupOrder
 from tdbg.core.rule_base import Link, Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import ranges
-from tdbg.rules.view import View, launch_of
+from tdbg.rules.text import format_ranks
+from tdbg.rules.view import View, get_launch_number
 
 MAX_CHUNKS = 20_000  # of one group that are kept until every rank has reported
 MAX_TEXTS = 1_000
@@ -29,14 +29,14 @@ class _Chunk(NamedTuple):
     last_step: int
     ops: Ops | None
 
-    def calls(self) -> Iterator[str]:
+    def iter_calls(self) -> Iterator[str]:
         for text, times in self.ops or ():
             for _ in range(times):
                 yield text
 
-    def window(self, at: int) -> str:
+    def format_window(self, at: int) -> str:
         """The calls up to the one at this place."""
-        calls = list(self.calls())[: at + 1]
+        calls = list(self.iter_calls())[: at + 1]
         before = "..., " if len(calls) > SHOWN_BEFORE + 1 or self.first > 1 else ""
         return before + ", ".join(calls[-SHOWN_BEFORE - 1 :])
 
@@ -84,8 +84,8 @@ class OutOfStep(Rule):
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
-            self._launches[process.label] = launch_of(process, event)
-        seen = CallOrder.of(event)
+            self._launches[process.label] = get_launch_number(process, event)
+        seen = CallOrder.from_event(event)
         if seen is None or process.rank is None or not process.is_rank:
             return ()
         found: list[Finding] = []
@@ -132,7 +132,7 @@ class OutOfStep(Rule):
     def _make_order_finding(self, key: Key, chunks: dict[int, _Chunk], at: int | None) -> Finding:
         called: defaultdict[str, list[int]] = defaultdict(list)
         for rank, chunk in chunks.items():
-            calls = list(chunk.calls()) if at is not None else [chunk.crc]
+            calls = list(chunk.iter_calls()) if at is not None else [chunk.crc]
             if len(calls) > (at or 0):
                 called[calls[at or 0]].append(rank)
         usual = max(called, key=lambda call: (len(called[call]), -min(called[call])))
@@ -142,16 +142,16 @@ class OutOfStep(Rule):
         when = f"step {low}" if low == high else f"between steps {low} and {high}"
         group = "the world's group" if key[1].startswith("world") else f"group {key[1]}"
         if at is None:
-            what = f"{ranges(odd)} and {ranges(called[usual])} called different collectives"
+            what = f"{format_ranks(odd)} and {format_ranks(called[usual])} called different collectives"
             place = f"one of calls {chunk.first} to {chunk.last} on {group}"
             evidence = ["these calls are too many to be spelt out: only their checksums are on record"]
         else:
             other = next(call for call in called if odd[0] in called[call])
-            what = f"{ranges(called[other])} called {other} where {ranges(called[usual])} called {usual}"
+            what = f"{format_ranks(called[other])} called {other} where {format_ranks(called[usual])} called {usual}"
             place = f"call {chunk.first + at} on {group}"
-            evidence = [f"rank {rank}: {chunks[rank].window(at)}" for rank in sorted(chunks)][:4]
-            more = [f"{ranges(called[call])}: {call}" for call in called if call not in (usual, other)]
-            evidence += [joined(more, 4)] if more else []
+            evidence = [f"rank {rank}: {chunks[rank].format_window(at)}" for rank in sorted(chunks)][:4]
+            more = [f"{format_ranks(called[call])}: {call}" for call in called if call not in (usual, other)]
+            evidence += [join_limited(more, 4)] if more else []
         return self.make_finding(
             f"{what}: {place}, {when}",
             first_step=low,
@@ -168,7 +168,7 @@ def _find_divergence(chunks: list[_Chunk]) -> int | None:
     """The place of the first call that differs, of those the ranks both have; None if none is known to."""
     if any(chunk.ops is None for chunk in chunks):
         return None
-    columns = [list(chunk.calls()) for chunk in chunks]
+    columns = [list(chunk.iter_calls()) for chunk in chunks]
     for at in range(max(map(len, columns))):
         if len({column[at] for column in columns if at < len(column)}) > 1:
             return at

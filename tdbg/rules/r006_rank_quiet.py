@@ -10,10 +10,10 @@ from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.rules import RULES, Rule, overwrite_finding
-from tdbg.rules.text import kept_in, ranges
-from tdbg.rules.view import View, launch_of
+from tdbg.rules.text import format_ranks, get_kept_path
+from tdbg.rules.view import View, get_launch_number
 
 MAX_EPISODES = 64  # of one process
 MAX_COUNTS = 8  # groups whose calls a rank tells
@@ -52,36 +52,36 @@ class _Episode:
         return self.seen.group or "world"
 
     @property
-    def number(self) -> int | None:
+    def call_number(self) -> int | None:
         """The call on its group that it is in."""
         return self.seen.number
 
     @property
-    def doing(self) -> str:
+    def current_operation(self) -> str:
         if self.state in ("collective", "wait"):
             return self.seen.op
         named = {"init": "init_process_group", "backward": "backward", "device": "a collective on the device"}
         return named.get(self.state, self.seen.where)
 
-    def calls_on(self, group: str) -> int | None:
+    def count_calls(self, group: str) -> int | None:
         """How many calls on a group it has begun; None if that is not known."""
         counts = self.seen.counts
         if counts is None:
             return None
         return counts.get(group, 0 if len(counts) < MAX_COUNTS else None)
 
-    def meets(self, other: "_Episode") -> bool:
+    def is_concurrent_with(self, other: "_Episode") -> bool:
         """True if both were quiet at the same time, in the same launch, on different ranks."""
         if self.rank == other.rank or self.launch != other.launch:
             return False
         return self.known_until_t >= other.began_t and other.known_until_t >= self.began_t
 
-    def at(self) -> str:
+    def describe_place(self) -> str:
         """What the rank was doing, for people."""
         where = self.seen.where or "an unknown place"
         if self.state in ("collective", "wait"):
-            return f"in {self.doing} ({where})"
-        return f"in {self.doing} ({where})" if self.state in ("init", "backward") else f"at {where}"
+            return f"in {self.current_operation} ({where})"
+        return f"in {self.current_operation} ({where})" if self.state in ("init", "backward") else f"at {where}"
 
 
 class _Case(NamedTuple):
@@ -92,12 +92,12 @@ class _Case(NamedTuple):
     silent: Mapping[int, str] = MappingProxyType({})  # ranks that said nothing at all, and how they ended
 
     @property
-    def sure(self) -> bool:
+    def is_certain(self) -> bool:
         """True if someone is in no collective at all: the others only wait."""
         return any(episode.state == "elsewhere" for episode in self.missing)
 
     @property
-    def first(self) -> _Episode:
+    def first_wait(self) -> _Episode:
         return min(self.waiting, key=lambda episode: (episode.began_t, episode.rank))
 
     @property
@@ -105,7 +105,7 @@ class _Case(NamedTuple):
         return max(episode.lasted_s for episode in self.waiting)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return all(episode.over_t is not None for episode in self.waiting)
 
 
@@ -149,8 +149,8 @@ class RankQuiet(Rule):
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
-            self._launches[process.label] = launch_of(process, event)
-        quiet, resumed = QuietRank.of(event), RankResumed.of(event)
+            self._launches[process.label] = get_launch_number(process, event)
+        quiet, resumed = QuietRank.from_event(event), RankResumed.from_event(event)
         if process.rank is None or not process.is_rank or (quiet is None and resumed is None):
             return ()
         kept = self._episodes.setdefault(process.label, [])
@@ -174,7 +174,7 @@ class RankQuiet(Rule):
             for episode in self._episodes.get(found.process.label, ()):
                 if episode.over_t is None and found.last is not None and found.last.t > episode.told_t:
                     episode.over_t = found.last.t  # it has stepped since
-        endings = {found.rank or 0: f"step {found.step}, {view.ending(found)}" for found in view.ranks()}
+        endings = {found.rank or 0: f"step {found.step}, {view.describe_ending(found)}" for found in view.list_ranks()}
         return self._update_finding(endings, over=view.over)
 
     def _update_finding(self, endings: dict[int, str], *, over: bool) -> Iterable[Finding]:
@@ -183,7 +183,7 @@ class RankQuiet(Rule):
         cases = list(_find_cases(episodes, endings, over))
         if not cases:
             return ()
-        worst = max(cases, key=lambda case: (not case.over, case.sure, case.lasted_s, -case.first.rank))
+        worst = max(cases, key=lambda case: (not case.is_over, case.is_certain, case.lasted_s, -case.first_wait.rank))
         new = self._make_case_finding(worst, over)
         if self._finding is None:
             self._finding = new
@@ -192,41 +192,47 @@ class RankQuiet(Rule):
         return ()
 
     def _make_case_finding(self, case: _Case, over: bool) -> Finding:
-        first = case.first
+        first = case.first_wait
         waiters = {episode.rank for episode in case.waiting}
-        waiting = ranges(waiters)
+        waiting = format_ranks(waiters)
         missing = sorted({episode.rank for episode in case.missing} | set(case.silent))
-        severity = "info" if case.over else SEVERITIES[2 if over else 1]
-        since = f"at step {first.step}" if case.over else f"since step {first.step}"
-        verb = "waited" if case.over else "has waited" if len(waiters) == 1 else "have waited"
-        came = "came late" if case.over else "does not come" if len(missing) == 1 else "do not come"
-        title = f"{ranges(missing)} {came} to {first.doing}, where {waiting} {verb} for {case.lasted_s:.0f} s {since}"
+        severity = "info" if case.is_over else SEVERITIES[2 if over else 1]
+        since = f"at step {first.step}" if case.is_over else f"since step {first.step}"
+        verb = "waited" if case.is_over else "has waited" if len(waiters) == 1 else "have waited"
+        came = "came late" if case.is_over else "does not come" if len(missing) == 1 else "do not come"
+        title = f"{format_ranks(missing)} {came} to {first.current_operation}, where {waiting} {verb} for {case.lasted_s:.0f} s {since}"
         if case.missing:
-            title += f": {'it was' if case.over else 'it is'} {case.missing[0].at()}"
-        lines = [_describe_episode(episode) for episode in [*case.missing[:3], *sorted(case.waiting, key=_by_rank)[:4]]]
+            title += f": {'it was' if case.is_over else 'it is'} {case.missing[0].describe_place()}"
+        lines = [
+            _describe_episode(episode) for episode in [*case.missing[:3], *sorted(case.waiting, key=_get_rank)[:4]]
+        ]
         lines = [f"rank {rank}: {how}" for rank, how in list(case.silent.items())[:3]] + lines
-        files = [kept_in(episode.folder, file) for episode in [*case.missing[:3], first] for file in episode.seen.files]
+        files = [
+            get_kept_path(episode.folder, file)
+            for episode in [*case.missing[:3], first]
+            for file in episode.seen.written_files
+        ]
         return self.make_finding(
             title,
             severity=severity,
             first_step=first.step,
             rank=missing[0],
             phase="collective",
-            evidence=[*lines, *([f"stacks: {joined(files, 6)}"] if files else [])],
+            evidence=[*lines, *([f"stacks: {join_limited(files, 6)}"] if files else [])],
             cause="that rank is busy elsewhere, left the loop, or took another branch than the others",
             try_next=f"look at the stacks of rank {missing[0]}"
             + (f" ({files[0]})" if files and case.missing else " (it wrote none: attach a debugger)"),
         )
 
 
-def _by_rank(episode: _Episode) -> int:
+def _get_rank(episode: _Episode) -> int:
     return episode.rank
 
 
 def _describe_episode(episode: _Episode) -> str:
     ended = "went on" if episode.over_t is not None else "no end seen"
-    number = f", call {episode.number} on {episode.group}" if episode.number else ""
-    return f"rank {episode.rank}: {episode.at()}{number}, quiet for {episode.lasted_s:.1f} s, {ended}"
+    number = f", call {episode.call_number} on {episode.group}" if episode.call_number else ""
+    return f"rank {episode.rank}: {episode.describe_place()}{number}, quiet for {episode.lasted_s:.1f} s, {ended}"
 
 
 def _find_cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -> Iterator[_Case]:
@@ -234,10 +240,10 @@ def _find_cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -
     for wait in episodes:
         if wait.state not in WAITING:
             continue
-        others = [other for other in episodes if other.meets(wait) and _is_member(other.rank, wait)]
+        others = [other for other in episodes if other.is_concurrent_with(wait) and _is_member(other.rank, wait)]
         behind = [other for other in others if _is_behind(other, wait)]
         missing = [other for other in behind if other.state == "elsewhere"] or behind  # the rest only wait as well
-        together = [wait, *(other for other in others if _waits_along(other, wait))]
+        together = [wait, *(other for other in others if _is_waiting_along(other, wait))]
         if missing:
             yield _Case(together, missing)
             continue
@@ -256,29 +262,33 @@ def _is_behind(other: _Episode, wait: _Episode) -> bool:
         return False  # a rank that has come that far has its group already, or waits as well
     if wait.state == "backward":
         return other.state == "elsewhere" and other.step <= wait.step
-    begun = other.calls_on(wait.group)
+    begun = other.count_calls(wait.group)
     if wait.state == "device":
-        here = wait.calls_on(wait.group)
+        here = wait.count_calls(wait.group)
         return begun is not None and here is not None and begun < here
-    if begun is None or wait.number is None:
+    if begun is None or wait.call_number is None:
         return other.state == "elsewhere" and wait.state in SURE
-    if begun < wait.number:
+    if begun < wait.call_number:
         return True
     return (
-        begun == wait.number
+        begun == wait.call_number
         and other.group == wait.group
-        and other.number == wait.number
-        and _call_differently(other, wait)
+        and other.call_number == wait.call_number
+        and _is_different_call(other, wait)
     )
 
 
-def _call_differently(other: _Episode, wait: _Episode) -> bool:
+def _is_different_call(other: _Episode, wait: _Episode) -> bool:
     """Both in the same call by number, but in different functions: the higher rank is named."""
-    return other.doing != wait.doing and other.rank > wait.rank
+    return other.current_operation != wait.current_operation and other.rank > wait.rank
 
 
-def _waits_along(other: _Episode, wait: _Episode) -> bool:
-    return other.state == wait.state and other.doing == wait.doing and other.number == wait.number
+def _is_waiting_along(other: _Episode, wait: _Episode) -> bool:
+    return (
+        other.state == wait.state
+        and other.current_operation == wait.current_operation
+        and other.call_number == wait.call_number
+    )
 
 
 def _find_silent(wait: _Episode, others: list[_Episode], endings: dict[int, str]) -> dict[int, str]:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from tdbg.core.events import Finding, Start, Traceback
 from tdbg.core.rule_base import Needs
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import clip, ranges
-from tdbg.rules.view import ProcessView, View, signal_name
+from tdbg.rules.text import clip_text, format_ranks
+from tdbg.rules.view import ProcessView, View, get_signal_name
 
 CLOCK_S = 1.0  # by which the clocks of two hosts may differ
 WAITED_S = 30.0  # without a step, before a rank that was ended from outside counts as one that waited
@@ -57,36 +57,38 @@ class EarlyEnd(Rule):
     needs = Needs(ranks=2)
 
     def finish(self, view: View) -> Iterable[Finding]:
-        ranks = [found for found in view.ranks() if found.start is not None and found.start.world_size > 1]
+        ranks = [found for found in view.list_ranks() if found.start is not None and found.start.world_size > 1]
         newest = max((found.launch for found in ranks), default=0)
         ranks = [found for found in ranks if found.launch == newest]
-        left = sorted((found for found in ranks if _ended_well(view, found)), key=lambda found: _end_of(view, found))
+        left = sorted(
+            (found for found in ranks if _has_ended_well(view, found)), key=lambda found: _find_end_time(view, found)
+        )
         if not left:
             return ()
-        first, left_at = left[0], _end_of(view, left[0])
-        if any(_failed_by_itself(view, found, left_at) for found in ranks):
+        first, left_at = left[0], _find_end_time(view, left[0])
+        if any(_has_failed_by_itself(view, found, left_at) for found in ranks):
             return ()
         failed = [how for found in ranks if (how := _find_failure(view, found, left_at)) is not None]
-        ended = "with exit code 0" if view.own_exit(first) == 0 else "without an error"
+        ended = "with exit code 0" if view.find_process_exit(first) == 0 else "without an error"
         sure = [one for one in failed if one.lost_peer]
         if not failed:
             return ()
         since = min(one.found.crash.t for one in sure if one.found.crash is not None) if sure else float("inf")
         return (
             self._make_left_finding(
-                [found for found in left if _end_of(view, found) <= since + CLOCK_S], ended, sure or failed
+                [found for found in left if _find_end_time(view, found) <= since + CLOCK_S], ended, sure or failed
             ),
         )
 
     def _make_left_finding(self, left: list[ProcessView], ended: str, failed: list[_Failed]) -> Finding:
         first, sure = left[0], failed[0].lost_peer
-        who = ranges(sorted(one.found.rank or 0 for one in failed))
+        who = format_ranks(sorted(one.found.rank or 0 for one in failed))
         then = (
-            f"{who} then failed in a collective {_after_steps(failed)}"
+            f"{who} then failed in a collective {_format_last_steps(failed)}"
             if sure
-            else f"{who} took no step {_after_steps(failed)} in the {failed[0].waited_s:.0f} s until the end"
+            else f"{who} took no step {_format_last_steps(failed)} in the {failed[0].waited_s:.0f} s until the end"
         )
-        others = ranges(sorted(found.rank or 0 for found in left[1:])) if left[1:] else ""
+        others = format_ranks(sorted(found.rank or 0 for found in left[1:])) if left[1:] else ""
         return self.make_finding(
             f"rank {first.rank} ended {ended} after step {first.step}, and {then}",
             severity=self.severity if sure else "warning",
@@ -101,14 +103,14 @@ class EarlyEnd(Rule):
         )
 
 
-def _after_steps(failed: list[_Failed]) -> str:
+def _format_last_steps(failed: list[_Failed]) -> str:
     """After which step they failed: one for all, or each rank's own."""
     if len({one.found.step for one in failed}) == 1:
         return f"after step {failed[0].found.step}"
     return "(" + ", ".join(f"rank {one.found.rank} after step {one.found.step}" for one in failed[:4]) + ")"
 
 
-def _end_of(view: View, found: ProcessView) -> float:
+def _find_end_time(view: View, found: ProcessView) -> float:
     """When it ended, by its own word, its launcher's, or what it wrote last."""
     return found.end.t if found.end is not None else _find_exit(view, found)[0] or found.t
 
@@ -119,7 +121,7 @@ def _find_exit(view: View, found: ProcessView) -> tuple[float, int]:
     return view.child_exits.get((start.host, start.pid), (0.0, 0)) if start is not None else (0.0, 0)
 
 
-def _failed_by_itself(view: View, found: ProcessView, left_at: float) -> bool:
+def _has_failed_by_itself(view: View, found: ProcessView, left_at: float) -> bool:
     """True if a rank failed for a reason of its own before another left: that one was ended by its launcher, and well."""
     crash, (ended_at, code) = found.crash, _find_exit(view, found)
     if crash is not None:
@@ -134,22 +136,22 @@ def _is_of_collective(crash: Traceback) -> bool:
     return name == "RuntimeError" and OF_BACKENDS.search(crash.message) is not None
 
 
-def _ended_well(view: View, found: ProcessView) -> bool:
+def _has_ended_well(view: View, found: ProcessView) -> bool:
     if found.crash is not None or not found.step:
         return False
     if found.end is not None:
-        return view.ending(found) == "ended"
-    return view.own_exit(found) == 0  # os._find_exit: its launcher told of it
+        return view.describe_ending(found) == "ended"
+    return view.find_process_exit(found) == 0  # os._find_exit: its launcher told of it
 
 
 def _find_failure(view: View, found: ProcessView, left_at: float) -> _Failed | None:
     """How the rank failed after another had left; None where it did not, or for a reason of its own."""
-    crash, code = found.crash, view.own_exit(found)
+    crash, code = found.crash, view.find_process_exit(found)
     if crash is not None and crash.t >= left_at - CLOCK_S and _is_of_collective(crash):
-        return _Failed(found, clip(f"{crash.exception}: {crash.message}", 140), True, crash.t - left_at)
+        return _Failed(found, clip_text(f"{crash.exception}: {crash.message}", 140), True, crash.t - left_at)
     if code is None or code >= 0 or found.start is None:
         return None
     ended_at = _find_exit(view, found)[0]
     stepped_at = max(one.t for one in (found.last, found.last_eval, found.start) if one is not None)
     waited_s = ended_at - max(left_at, stepped_at)
-    return _Failed(found, signal_name(-code), False, waited_s) if waited_s >= WAITED_S else None
+    return _Failed(found, get_signal_name(-code), False, waited_s) if waited_s >= WAITED_S else None

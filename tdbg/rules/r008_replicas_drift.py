@@ -9,10 +9,10 @@ from tdbg.core.events import Event, Finding, Number, Observation, Start
 from tdbg.core.observations.rank_weights import WeightChecksums
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule
 from tdbg.rules._rank_looks import GroupKey, RankLooks
-from tdbg.rules.text import figure, ranges
+from tdbg.rules.text import format_figure, format_ranks
 from tdbg.rules.view import View
 
 EQUAL_LOOKS = 3  # without a wrapper: so many looks in a row that are equal and change make ranks replicas
@@ -81,15 +81,15 @@ class ReplicasDrift(Rule):
         self._given: list[Finding] = []
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        self._looks.note_start(process, event)
-        seen = WeightChecksums.of(event)
+        self._looks.record_launch(process, event)
+        seen = WeightChecksums.from_event(event)
         if seen is None:
             return ()
         place = process.label, seen.module
         names = self._names[place] = seen.names or self._names.get(place, [])
         look = dict(zip(names, zip(seen.checksums, seen.norms, strict=False), strict=False))
         found: list[Finding] = []
-        for key, step, looks in self._looks.add(process, seen.group, seen.module, seen.step, look):
+        for key, step, looks in self._looks.collect_rank(process, seen.group, seen.module, seen.step, look):
             replicas = self._replicas[key]
             replicas.wrapped = replicas.wrapped or seen.wrapped
             self._compare_looks(replicas, step, looks)
@@ -133,7 +133,7 @@ class ReplicasDrift(Rule):
         by_checksum: defaultdict[str, list[int]] = defaultdict(list)
         for rank in sorted(first.looks):
             by_checksum[first.looks[rank][name][0]].append(rank)
-        sides = [ranges(ranks) for ranks in by_checksum.values()]
+        sides = [format_ranks(ranks) for ranks in by_checksum.values()]
         plain = [one.rpartition(" [")[0] for one in first.names]
         differ = "differs" if len(plain) == 1 else "differ"
         total = len(first.looks[key.ranks[0]])
@@ -147,14 +147,16 @@ class ReplicasDrift(Rule):
         elif replicas.wrapped:
             cause = "a rank does what others do not, or gradients past the wrapper that averages them"
         return self.make_finding(
-            f"replicas drift apart: {joined(plain, SHOWN)} {differ} between {' and '.join(sides[:SHOWN])} {since}",
+            f"replicas drift apart: {join_limited(plain, SHOWN)} {differ} between {' and '.join(sides[:SHOWN])} {since}",
             first_step=first.step,
             phase="update",
             module=plain[0].rpartition(".")[0],
             evidence=[
-                f"{len(plain)} of {counted(total, 'parameter')} differ after step {first.step}, of 64 elements of each",
+                f"{len(plain)} of {format_count(total, 'parameter')} differ after step {first.step}, of 64 elements of each",
                 f"norm of {plain[0]}: "
-                + ", ".join(f"{figure(first.looks[rank][name][1])} on rank {rank}" for rank in sorted(first.looks)[:4]),
+                + ", ".join(
+                    f"{format_figure(first.looks[rank][name][1])} on rank {rank}" for rank in sorted(first.looks)[:4]
+                ),
             ],
             cause=cause,
             try_next="compare what the ranks do before that step: clipping, model.module(...), no_sync, loading a checkpoint late",

@@ -9,10 +9,10 @@ from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.observations.rank_batches import BatchChecksums
 from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule
 from tdbg.rules._rank_looks import GroupKey, RankLooks
-from tdbg.rules.text import ranges
+from tdbg.rules.text import format_ranks
 
 EQUAL_LOOKS = 3
 
@@ -26,13 +26,13 @@ class _Input:
     values: set[str] = field(default_factory=set)  # its checksums on one rank
     histories: dict[int, int] = field(default_factory=dict)  # rank -> a checksum of all its checksums so far
 
-    def add(self, found: dict[int, str]) -> None:
+    def add_checksums(self, found: dict[int, str]) -> None:
         """One more look: its checksum on each rank."""
         self.values.add(next(iter(found.values())))
         for rank, checksum in found.items():
             self.histories[rank] = zlib.crc32(checksum.encode(), self.histories.get(rank, 0))
 
-    def equal_ranks(self) -> set[frozenset[int]]:
+    def find_equal_ranks(self) -> set[frozenset[int]]:
         """Ranks that had the same in every look."""
         by_history: defaultdict[int, set[int]] = defaultdict(set)
         for rank, history in self.histories.items():
@@ -84,24 +84,24 @@ class SameBatches(Rule):
         self._given: list[Finding] = []
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        self._looks.note_start(process, event)
-        seen = BatchChecksums.of(event)
+        self._looks.record_launch(process, event)
+        seen = BatchChecksums.from_event(event)
         if seen is None or seen.is_split or not seen.wrapped:
             return ()
         batch = dict(zip(seen.names, seen.checksums, strict=False))
         found: list[Finding] = []
-        for key, step, looks in self._looks.add(process, seen.group, 0, seen.step, batch):
-            found += self._compare(key, step, looks)
+        for key, step, looks in self._looks.collect_rank(process, seen.group, 0, seen.step, batch):
+            found += self._compare_batches(key, step, looks)
         return found
 
-    def _compare(self, key: GroupKey, step: int, looks: dict[int, Batch]) -> Iterable[Finding]:
+    def _compare_batches(self, key: GroupKey, step: int, looks: dict[int, Batch]) -> Iterable[Finding]:
         ranks = self._ranks[key]
         ranks.first_step = ranks.first_step or step
         ranks.looks += 1
         for name in set.intersection(*map(set, looks.values())):
-            ranks.inputs.setdefault(name, _Input()).add({rank: batch[name] for rank, batch in looks.items()})
+            ranks.inputs.setdefault(name, _Input()).add_checksums({rank: batch[name] for rank, batch in looks.items()})
         varying = {name: one for name, one in sorted(ranks.inputs.items()) if len(one.values) >= EQUAL_LOOKS}
-        equal = {name: found for name, one in varying.items() if (found := one.equal_ranks())}
+        equal = {name: found for name, one in varying.items() if (found := one.find_equal_ranks())}
         if ranks.said or not equal or ranks.looks < EQUAL_LOOKS:
             return ()
         ranks.said = True
@@ -115,17 +115,17 @@ class SameBatches(Rule):
         what = (
             "train on the same data"
             if everywhere
-            else f"get the same {joined(list(equal), 3)}, but other inputs differ"
+            else f"get the same {join_limited(list(equal), 3)}, but other inputs differ"
         )
         return self.make_finding(
-            f"{ranges(found)} {what}: {ranks.looks} of {counted(ranks.looks, 'batch')} looked at were equal, from step"
+            f"{format_ranks(found)} {what}: {ranks.looks} of {format_count(ranks.looks, 'batch')} looked at were equal, from step"
             f" {ranks.first_step} on",
             severity=self.severity if everywhere else "info",
             first_step=ranks.first_step,
             rank=min(found),
             phase="input",
             evidence=[
-                f"input {name}: {counted(len(ranks.inputs[name].values), 'different value')}, each equal on these ranks"
+                f"input {name}: {format_count(len(ranks.inputs[name].values), 'different value')}, each equal on these ranks"
                 for name in list(equal)[:3]
             ],
             cause="a loader without a DistributedSampler, or the same seed for the order of all ranks",

@@ -11,8 +11,8 @@ from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.observations import OF_INSPECTION
 from tdbg.core.observations.preflight import Refused
 from tdbg.core.rule_base import Unarmed, evaluate_rules
-from tdbg.core.rundir import ProcessDir, RunDir, alerts_of, restart_count
-from tdbg.core.tables import counted, joined
+from tdbg.core.rundir import ProcessDir, RunDir, read_alert_reports, restart_count
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, Rule
 from tdbg.rules._live_findings import correct_live_findings
 from tdbg.rules._order import order_findings
@@ -22,9 +22,9 @@ from tdbg.rules.cost_lines import BaselineRow, CostRow, CostShare
 from tdbg.rules.preflight_lines import list_trials
 from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.recorded_lines import Recorded, describe_capture, has_profile, merge_profiles
-from tdbg.rules.text import clip, kept_in
+from tdbg.rules.text import clip_text, get_kept_path
 from tdbg.rules.verdict import REPORT_FILE, ExitRow, ObservationsRow, TriggerRow, Verdict
-from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
+from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, describe_exit, to_finite
 from tdbg.rules.watched import NotWatched, count_watched
 
 MAX_FINDINGS = 200
@@ -94,12 +94,12 @@ class RuleEngine:
 
         exit_code: of the command, where the caller knows it; minus the signal's number, or as run.json has it.
         """
-        self.view.close(exit_code)
-        rules = self._make_rules(card for card in self._cards if self._concludes(card))
+        self.view.read_outcome(exit_code)
+        rules = self._make_rules(card for card in self._cards if self._has_conclusion(card))
         self._add_findings(evaluate_rules([(rule, rule.finish) for rule in rules], self._switch_off, self.view))
         return self._draw_verdict()
 
-    def _concludes(self, card: RuleCard) -> bool:
+    def _has_conclusion(self, card: RuleCard) -> bool:
         """True if the rule's `finish` may have something to say."""
         known = bool(self.view.processes) or card.code in self._rules or not card.needs_process
         return card.has_finish and known and not self._is_held(card)
@@ -148,29 +148,29 @@ class RuleEngine:
             run=str(self.run.path),
             findings=order.findings,
             causes=order.causes,
-            ranks=[_rank_row(view, found) for found in view.ranks()],
-            others=[_rank_row(view, found) for found in view.beside()],
-            trainings=len(view.trainings()),
+            ranks=[_build_rank_row(view, found) for found in view.list_ranks()],
+            others=[_build_rank_row(view, found) for found in view.list_side_processes()],
+            trainings=len(view.list_trainings()),
             restarts=_describe_restarts(view),
-            exit=_exit_row(view),
+            exit=_build_exit_row(view),
             cost=_sum_costs(view),
             costliest=_name_costliest(view),
             baseline=_find_baseline(view),
             flags=dict(view.settings.flags),
-            injections=view.injections.rows(),
-            observations_by_flag=_observations_by_flag(view),
-            triggers=_trigger_rows(view),
+            injections=view.injections.list_rows(),
+            observations_by_flag=_count_observations_by_flag(view),
+            triggers=_build_trigger_rows(view),
             notes=[*_merge_notes(view), *corrections, *_describe_alerts(self.run), *_describe_sinks(self.run)],
             files=_list_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
             watched=count_watched(view, signals.level, len(checks), len(checks) - len(unarmed)),
             not_watched=_group_unarmed(unarmed),
-            capture_line=_capture_line(view),
-            profile_line=_profile_line(view),
+            capture_line=_format_capture_line(view),
+            profile_line=_format_profile_line(view),
             is_preflight=view.settings.preflight,
             trials=list_trials(event for found in view.processes.values() for event in found.trials),
-            has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.ranks()),
+            has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.list_ranks()),
         )
 
 
@@ -179,13 +179,13 @@ def _group_cards(cards: Sequence[RuleCard]) -> dict[type[Event] | str, list[Rule
     found: defaultdict[type[Event] | str, list[RuleCard]] = defaultdict(list)
     probes = {probe for card in cards for probe in card.probes}
     for card in cards:
-        keys = set(card.listens_to())
+        keys = set(card.iter_event_keys())
         for key in keys | (probes if Observation in keys else set()):
             found[key].append(card)
     return dict(found)
 
 
-def _rank_row(view: View, found: ProcessView) -> RankRow:
+def _build_rank_row(view: View, found: ProcessView) -> RankRow:
     last = found.last or found.last_eval
     loss, loss_step = (last.loss, last.step) if last else (None, None)
     if found.end is not None and found.end.loss is not None and found.end.loss_step >= (loss_step or 0):
@@ -195,7 +195,7 @@ def _rank_row(view: View, found: ProcessView) -> RankRow:
         "folder": found.process.label,
         "host": found.start.host if found.start else "",
         "pid": found.start.pid if found.start else None,
-        "attempts": len(view.attempts(found)),
+        "attempts": len(view.list_attempts(found)),
         "steps": found.step,
         "evals": found.evals,
         "evals_at_least": found.cost is not None and found.cost.away_ms > 0,  # calls without hooks are not counted
@@ -203,8 +203,8 @@ def _rank_row(view: View, found: ProcessView) -> RankRow:
         "planned": found.plan.steps if found.plan else None,
         "loss": loss,
         "loss_step": loss_step,
-        "ended": view.ending(found),
-        "code": view.own_exit(found),
+        "ended": view.describe_ending(found),
+        "code": view.find_process_exit(found),
         "last_t": found.t,
     }
 
@@ -212,10 +212,10 @@ def _rank_row(view: View, found: ProcessView) -> RankRow:
 def _describe_restarts(view: View) -> str:
     """``attempt 0 failed at step 4 (rank 1: RuntimeError); attempt 1 ended at step 8``; empty without a restart."""
     launches: defaultdict[int, list[ProcessView]] = defaultdict(list)
-    for found in view.ranks():
-        for one in view.attempts(found):
+    for found in view.list_ranks():
+        for one in view.list_attempts(found):
             launches[one.launch].append(one)
-    environs = (environ for hello in view.run.hellos() if isinstance(environ := hello.get("env"), dict))
+    environs = (environ for hello in view.run.read_hellos() if isinstance(environ := hello.get("env"), dict))
     newest = max(map(restart_count, environs), default=0)
     parts = [_describe_attempt(view, number, launches[number]) for number in sorted(launches)]
     if launches and newest > max(launches):
@@ -224,29 +224,29 @@ def _describe_restarts(view: View) -> str:
 
 
 def _describe_attempt(view: View, number: int, processes: Sequence[ProcessView]) -> str:
-    failed = [found for found in processes if view.ending(found) not in ("ended", "running")]
+    failed = [found for found in processes if view.describe_ending(found) not in ("ended", "running")]
     if not failed:
-        verb = "is" if any(view.ending(found) == "running" for found in processes) else "ended"
+        verb = "is" if any(view.describe_ending(found) == "running" for found in processes) else "ended"
         return f"attempt {number} {verb} at step {max(found.step for found in processes)}"
 
-    def order(found: ProcessView) -> tuple[bool, float]:  # whom the launcher ended, did not begin it
-        return view.ending(found) == "SIGTERM", found.crash.t if found.crash is not None else found.t
+    def sort_key(found: ProcessView) -> tuple[bool, float]:  # whom the launcher ended, did not begin it
+        return view.describe_ending(found) == "SIGTERM", found.crash.t if found.crash is not None else found.t
 
-    first = min(failed, key=order)
-    return f"attempt {number} failed at step {first.step} (rank {first.rank}: {view.ending(first)})"
+    first = min(failed, key=sort_key)
+    return f"attempt {number} failed at step {first.step} (rank {first.rank}: {view.describe_ending(first)})"
 
 
-def _exit_row(view: View) -> ExitRow:
+def _build_exit_row(view: View) -> ExitRow:
     code = view.exit_code
     if code is None:
         return {"code": None, "text": "cut off before its end" if view.over else "still running"}
-    return {"code": code, "text": exit_text(code)}
+    return {"code": code, "text": describe_exit(code)}
 
 
-def _cost_shares(view: View) -> list[tuple[ProcessView, CostShare]]:
+def _compute_cost_shares(view: View) -> list[tuple[ProcessView, CostShare]]:
     """What each process that stepped says of tdbg's own time."""
     shares: list[tuple[ProcessView, CostShare]] = []
-    for found in view.steppers():
+    for found in view.list_active_processes():
         if found.cost is not None and found.cost.wall_ms > 0:
             share = 100 * max(found.cost.own_ms - found.cost.inspection_ms, 0.0) / found.cost.wall_ms
             row = CostShare(rank=found.rank, own_ms=found.cost.own_ms, wall_ms=found.cost.wall_ms, pct=share)
@@ -256,29 +256,31 @@ def _cost_shares(view: View) -> list[tuple[ProcessView, CostShare]]:
 
 def _name_costliest(view: View) -> str:
     """The process with the largest share, named as its own line of the verdict does; empty if none says."""
-    shares = _cost_shares(view)
+    shares = _compute_cost_shares(view)
     if not shares:
         return ""
     found, _ = max(shares, key=lambda share: share[1]["pct"])
-    is_apart = bool(view.trainings()) or found.process.label in {one.process.label for one in view.beside()}
+    is_apart = bool(view.list_trainings()) or found.process.label in {
+        one.process.label for one in view.list_side_processes()
+    }
     if is_apart or not found.process.is_rank:
         return f"process {found.start.pid}" if found.start else f"process {found.process.label}"
-    return found.who
+    return found.display_name
 
 
 def _sum_costs(view: View) -> CostRow:
     """tdbg's own time in all processes; the share is of all their wall time together."""
-    rows = [row for _, row in _cost_shares(view)]
+    rows = [row for _, row in _compute_cost_shares(view)]
     if not rows:
         return {"pct": None, "ranks": []}
-    costs = [found.cost for found in view.steppers() if found.cost is not None]
+    costs = [found.cost for found in view.list_active_processes() if found.cost is not None]
     allowance_ms = max(cost.allowance_ms for cost in costs)
     inspection: CostRow = {}
     if allowance_ms:
         inspection = {"inspection_ms": max(cost.inspection_ms for cost in costs), "allowance_ms": allowance_ms}
     return inspection | {
         "pct": sum(row["pct"] * row["wall_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
-        "budget_pct": max(map(_budget_pct, costs)),
+        "budget_pct": max(map(_compute_budget_pct, costs)),
         "startup_ms": max(cost.startup_ms for cost in costs),
         "checks_pct": 100 * sum(cost.checks_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "capture_pct": 100 * sum(cost.capture_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
@@ -292,7 +294,7 @@ def _sum_costs(view: View) -> CostRow:
     }
 
 
-def _budget_pct(cost: Cost) -> float:
+def _compute_budget_pct(cost: Cost) -> float:
     """The budget; where level or flags changed it on the way, the mean over time."""
     if cost.wall_ms <= 0 or not cost.earned_ms:
         return cost.budget_pct
@@ -302,99 +304,99 @@ def _budget_pct(cost: Cost) -> float:
 
 def _find_baseline(view: View) -> BaselineRow | None:
     """The paired ratio of the first process that has one."""
-    for found in view.ranks():
+    for found in view.list_ranks():
         kept = found.baseline
-        if kept is not None and finite(kept.ratio) is not None:
+        if kept is not None and to_finite(kept.ratio) is not None:
             return {"ratio": kept.ratio, "low": kept.low, "high": kept.high, "pairs": kept.pairs, "block": kept.block}
     return None
 
 
-def _trigger_rows(view: View) -> list[TriggerRow]:
-    found = [(process, event) for process in view.steppers() for event in process.triggers]
+def _build_trigger_rows(view: View) -> list[TriggerRow]:
+    found = [(process, event) for process in view.list_active_processes() for event in process.triggers]
     return [
         TriggerRow(
             step=event.step,
             rank=process.rank,
-            who=process.who,
+            who=process.display_name,
             condition=event.condition,
             values=event.values,
             action=event.action,
             stop=event.stop,
-            dump=_kept_file(process, event.dump),
-            batch=_kept_file(process, event.batch),
+            dump=_locate_kept_file(process, event.dump),
+            batch=_locate_kept_file(process, event.batch),
         )
         for process, event in sorted(found, key=lambda item: item[1].step)[:MAX_TRIGGERS]
     ]
 
 
-def _kept_file(process: ProcessView, file: str) -> str:
-    return kept_in(process.process.label, file) if file else ""
+def _locate_kept_file(process: ProcessView, file: str) -> str:
+    return get_kept_path(process.process.label, file) if file else ""
 
 
-def _ordered_processes(view: View) -> list[ProcessView]:
+def _sort_processes(view: View) -> list[ProcessView]:
     """Processes that stepped: ranks first, in their order. Of processes that were one rank in turn the last speaks."""
-    ranks = {process.process.label for process in view.ranks()}
+    ranks = {process.process.label for process in view.list_ranks()}
 
-    def order(process: ProcessView) -> tuple[bool, float]:
+    def sort_key(process: ProcessView) -> tuple[bool, float]:
         return process.process.label not in ranks, float("inf") if process.rank is None else process.rank
 
-    return sorted(view.steppers(), key=order)
+    return sorted(view.list_active_processes(), key=sort_key)
 
 
-def _observations_by_flag(view: View) -> dict[str, ObservationsRow]:
+def _count_observations_by_flag(view: View) -> dict[str, ObservationsRow]:
     """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank (of all, for traces).
 
     A zero tells too.
     """
     found: dict[str, ObservationsRow] = {}
-    for process in _ordered_processes(view):
+    for process in _sort_processes(view):
         for name, told in process.observations_by_flag.items():
             first = ObservationsRow(count=0, last_step=told.last.step, last=told.last.text, rank=process.rank)
             found.setdefault(name, first)["count"] += told.count
     if PROFILER in found:
-        found[PROFILER]["last"] = merge_profiles(_last_profiles(view))
+        found[PROFILER]["last"] = merge_profiles(_find_last_profiles(view))
     wanted = view.settings.flags
     for flag in FLAGS:
         if flag.probe and flag.works_alone and wanted.get(flag.name) and flag.name not in found:
             found[flag.name] = ObservationsRow(count=0, last_step=None, last="")
     for row in found.values():
         row["text"] = (
-            f"{counted(row['count'], 'observation')}, the last at step {row['last_step']}: {clip(row['last'], 140)}"
+            f"{format_count(row['count'], 'observation')}, the last at step {row['last_step']}: {clip_text(row['last'], 140)}"
             if row["count"]
             else "saw nothing: the notes may say why"
         )
     return found
 
 
-def _last_profiles(view: View) -> list[Recorded]:
+def _find_last_profiles(view: View) -> list[Recorded]:
     """The last observation of the profiler of each rank; of every process, where no rank has one."""
-    ranks = {process.process.label for process in view.ranks()}
-    profilers = [process for process in view.steppers() if PROFILER in process.observations_by_flag]
+    ranks = {process.process.label for process in view.list_ranks()}
+    profilers = [process for process in view.list_active_processes() if PROFILER in process.observations_by_flag]
     chosen = [process for process in profilers if process.process.label in ranks] or profilers
-    return [(process.who, process.observations_by_flag[PROFILER].last) for process in chosen]
+    return [(process.display_name, process.observations_by_flag[PROFILER].last) for process in chosen]
 
 
-def _capture_line(view: View) -> str:
+def _format_capture_line(view: View) -> str:
     """What the first rank captured, and how to open it."""
-    stepped = _ordered_processes(view)
+    stepped = _sort_processes(view)
     others = [process for process in view.processes.values() if process not in stepped]  # of calls, with no optimizer
     told = [process for process in (*stepped, *others) if CAPTURE in process.observations_by_flag]
     captured = describe_capture(told[0].observations_by_flag[CAPTURE].last) if told else None
     if captured is None:
         return ""
     text, has_pages = captured
-    who = f"{told[0].who}: " if len(view.ranks()) > 1 else ""
-    return f"{who}{clip(text, 140)}: `tdbg inspect-pages {view.run.path}`" if has_pages else text
+    who = f"{told[0].display_name}: " if len(view.list_ranks()) > 1 else ""
+    return f"{who}{clip_text(text, 140)}: `tdbg inspect-pages {view.run.path}`" if has_pages else text
 
 
-def _profile_line(view: View) -> str:
+def _format_profile_line(view: View) -> str:
     """What was profiled, and how to look at it."""
-    recorded = _last_profiles(view)
+    recorded = _find_last_profiles(view)
     known = [known for _, event in recorded if (known := has_profile(event)) is not None]
     if not known:
         return ""
     more = f": `tdbg trace show {view.run.path}`" if any(known) else ""
-    return f"{clip(merge_profiles(recorded), 180)}{more}"
+    return f"{clip_text(merge_profiles(recorded), 180)}{more}"
 
 
 def _read_signals(view: View) -> Signals:
@@ -438,18 +440,18 @@ def _merge_notes(view: View) -> list[str]:
     said: dict[str, list[str]] = {}
     for found in view.processes.values():
         for text in found.notes.values():
-            said.setdefault(text, []).append(found.who)
-    return [f"{text} ({joined(who, 4)})" for text, who in said.items()]
+            said.setdefault(text, []).append(found.display_name)
+    return [f"{text} ({join_limited(who, 4)})" for text, who in said.items()]
 
 
 def _describe_alerts(run: RunDir) -> Iterator[str]:
     """What `--on-finding` and `--notify` could not send, in words."""
-    for agent in alerts_of(run):
+    for agent in read_alert_reports(run):
         options = agent.get("options")
         for option, tally in options.items() if isinstance(options, dict) else ():
             counts = [tally.get(name) if isinstance(tally, dict) else None for name in ("sent", "failed", "dropped")]
             sent, failed, dropped = (count if isinstance(count, int) else 0 for count in counts)
-            why = f": {clip(str(tally.get('error')), 200)}" if failed and tally.get("error") else ""
+            why = f": {clip_text(str(tally.get('error')), 200)}" if failed and tally.get("error") else ""
             if failed or dropped:
                 yield f"{option} on {agent.get('host')}: {failed + dropped} of {sent + failed + dropped} not sent{why}"
 
@@ -459,7 +461,7 @@ def _describe_sinks(run: RunDir) -> Iterator[str]:
     latest = {str(one.get("sink")): one for one in sink_files.list_outcomes(run.path)}
     for name, one in latest.items():
         texts = [str(one[key]) for key in ("where", "error") if one.get(key)]
-        yield f"--to {clip(name, 40)}: {clip('; '.join(texts), 400)}"
+        yield f"--to {clip_text(name, 40)}: {clip_text('; '.join(texts), 400)}"
 
 
 def _list_files(run: RunDir) -> list[str]:
@@ -486,7 +488,7 @@ def _list_files(run: RunDir) -> list[str]:
 def judge_run(run: RunDir, exit_code: int | None = None) -> Verdict:
     """The verdict from the files alone: the same rules over the same events, rank after rank."""
     engine = RuleEngine(run)
-    for process in run.processes():
+    for process in run.list_processes():
         for event in _read_events(process):
             engine.feed(process, event)
     return engine.finish(exit_code)
@@ -494,6 +496,6 @@ def judge_run(run: RunDir, exit_code: int | None = None) -> Verdict:
 
 def _read_events(process: ProcessDir) -> Iterable[Event]:
     try:
-        yield from process.events()
+        yield from process.iter_events()
     except OSError:  # the file vanished or may not be read: the other ranks still speak
         return

@@ -8,8 +8,8 @@ from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Window
-from tdbg.rules.text import figure
-from tdbg.rules.view import finite
+from tdbg.rules.text import format_figure
+from tdbg.rules.view import to_finite
 
 RATIO = 10.0
 OVER_HIGHEST = 2.0
@@ -86,7 +86,7 @@ class LearningRateSpike(PerProcessRule[_State]):
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if not event.lr or state.said:
             return None
-        rate = max((value for value in event.lr if finite(value) is not None), default=0.0)
+        rate = max((value for value in event.lr if to_finite(value) is not None), default=0.0)
         if state.spike is None and self._has_jumped(state, rate):
             state.spike = _begin_spike(state, event.step, rate)
         state.rates.push(rate)
@@ -121,12 +121,15 @@ class LearningRateSpike(PerProcessRule[_State]):
             [f"no record between steps {spike.last_step} and {spike.step}"] if spike.step > spike.last_step + 1 else []
         )
         return self.make_finding(
-            f"learning rate jumped {times:,.0f}x at step {spike.step} ({figure(spike.before)} to"
-            f" {figure(spike.after)}), {process.display_name}, and {spike.worst or 'loss or gradients became NaN'}",
+            f"learning rate jumped {times:,.0f}x at step {spike.step} ({format_figure(spike.before)} to"
+            f" {format_figure(spike.after)}), {process.display_name}, and {spike.worst or 'loss or gradients became NaN'}",
             first_step=spike.step,
             rank=process.rank,
             phase="optimizer",
-            evidence=[f"before it: median loss {figure(spike.loss)}, learning rate {figure(spike.before)}", *gap],
+            evidence=[
+                f"before it: median loss {format_figure(spike.loss)}, learning rate {format_figure(spike.before)}",
+                *gap,
+            ],
             cause="the update was too large for the weights at that point",
             try_next="find what set the rate: scheduler, resumed optimizer state, or a config override",
         )
@@ -141,16 +144,16 @@ def _begin_spike(state: _State, step: int, rate: float) -> _Spike:
         after=rate,
         last_step=state.step,
         loss=losses.median,
-        loss_limit=_noise_limit(losses, LOSS_RATIO),
-        norm_limit=_noise_limit(norms, GRAD_RATIO),
+        loss_limit=_compute_noise_limit(losses, LOSS_RATIO),
+        norm_limit=_compute_noise_limit(norms, GRAD_RATIO),
     )
 
 
-def _noise_limit(window: Window, ratio: float) -> float:
+def _compute_noise_limit(window: Window, ratio: float) -> float:
     """What a value must exceed to be no noise; nothing does, where too little is known or values may be negative."""
     if len(window) < WARM_STEPS or window.lowest <= 0:
         return math.inf
-    return window.median * max(ratio, math.exp(min(LOG_SIGMAS * window.log_sigma(), 100.0)))
+    return window.median * max(ratio, math.exp(min(LOG_SIGMAS * window.compute_log_sigma(), 100.0)))
 
 
 def _is_ruined(event: Step) -> bool:
@@ -158,7 +161,7 @@ def _is_ruined(event: Step) -> bool:
 
 
 def _remember_step(state: _State, event: Step) -> None:
-    loss, norm = finite(event.loss), finite(event.grad_norm)
+    loss, norm = to_finite(event.loss), to_finite(event.grad_norm)
     if loss is not None:
         state.losses.push(loss)
     if norm is not None:
@@ -167,11 +170,11 @@ def _remember_step(state: _State, event: Step) -> None:
 
 def _describe_reaction(spike: _Spike, event: Step) -> str:
     """How this step suffers from the jump, in words; empty if it does not."""
-    loss, norm = finite(event.loss), finite(event.grad_norm)
+    loss, norm = to_finite(event.loss), to_finite(event.grad_norm)
     if _is_ruined(event):
         return "loss or gradients became NaN or Inf"
     if loss is not None and loss > spike.loss_limit:
-        return f"the loss went from {figure(spike.loss)} to {figure(loss)}"
+        return f"the loss went from {format_figure(spike.loss)} to {format_figure(loss)}"
     if norm is not None and norm > spike.norm_limit:
-        return f"the gradient norm rose to {figure(norm)}"
+        return f"the gradient norm rose to {format_figure(norm)}"
     return ""

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding, Step
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, PerProcessRule
-from tdbg.rules.text import figure
-from tdbg.rules.view import View, finite
+from tdbg.rules.text import format_figure
+from tdbg.rules.view import View, to_finite
 
 ZERO_STEPS = 20
 # Recursive schedulers may end a hair below zero; that is rounding, not a negative rate.
@@ -48,14 +48,14 @@ class LearningRateZero(PerProcessRule[_State]):
     kept = _State
 
     def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
-        rates = [value for value in event.lr if finite(value) is not None]
+        rates = [value for value in event.lr if to_finite(value) is not None]
         if not event.lr or (state.said and not state.zeros):
             return None
         high, low = max(rates, default=1.0), min(rates, default=1.0)
         state.highest = max(state.highest, high)
         if low < -ROUNDING * max(state.highest, ROUNDING) and not state.said:
             return self._make_rate_finding(
-                process, state, f"the learning rate is negative: {figure(low)}", event.step, "error"
+                process, state, f"the learning rate is negative: {format_figure(low)}", event.step, "error"
             )
         if abs(high) > 0 or abs(low) > 0:
             state.zeros = 0
@@ -70,7 +70,7 @@ class LearningRateZero(PerProcessRule[_State]):
     def finish(self, view: View) -> Iterable[Finding]:
         longest = max((state.zeros for state in self._states.values() if state.said), default=0)
         if self._given and longest > ZERO_STEPS:
-            self._given[0].evidence.insert(0, f"{counted(longest, 'step')} with rate 0 up to the end")
+            self._given[0].evidence.insert(0, f"{format_count(longest, 'step')} with rate 0 up to the end")
         return ()
 
     def _make_rate_finding(self, process: ProcessDir, state: _State, text: str, step: int, severity: str) -> Finding:
@@ -81,7 +81,7 @@ class LearningRateZero(PerProcessRule[_State]):
             first_step=step,
             rank=process.rank,
             phase="optimizer",
-            evidence=[f"highest rate before: {figure(state.highest)}"],
+            evidence=[f"highest rate before: {format_figure(state.highest)}"],
             cause="the schedule ended before the training, or starts at zero and is stepped too rarely",
             try_next="compare the scheduler's number of steps with the real one",
         )

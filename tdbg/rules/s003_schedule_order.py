@@ -4,7 +4,7 @@ from tdbg.core.events import Finding
 from tdbg.core.observations.schedule import OrderReversed
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 
 @RULES.add
@@ -39,7 +39,7 @@ class ScheduleOrder(ObservingRule[Reported]):
             return None
         state.said = True
         return self.make_finding(
-            f"{seen.scheduler} steps before the optimizer: the rate {figure(seen.skipped_rate)}"
+            f"{seen.scheduler} steps before the optimizer: the rate {format_figure(seen.skipped_rate)}"
             f" was never used, {process.display_name}",
             first_step=1,
             rank=process.rank,

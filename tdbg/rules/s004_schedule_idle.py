@@ -14,9 +14,9 @@ from tdbg.core.observations.schedule import (
     SchedulerStepped,
 )
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, Reported, Rule, read_observations
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 from tdbg.rules.view import ProcessView, View
 
 LEAST_STEPS = 20
@@ -75,7 +75,7 @@ class ScheduleIdle(Rule):
             state.blind = True
         for seen in read_observations(event, (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged)):
             self._add_observation(state, seen)
-        idle = SchedulerIdle.of(event)
+        idle = SchedulerIdle.from_event(event)
         if idle is not None and not state.said:
             state.said = True
             return self.report_once(self._given, self._evaluate_idle(process, state, idle))
@@ -94,7 +94,7 @@ class ScheduleIdle(Rule):
 
     def _evaluate_idle(self, process: ProcessDir, state: _State, idle: SchedulerIdle) -> Finding:
         if idle.kind == "never":
-            what = f"{idle.scheduler} was built but has never stepped in {counted(idle.epochs or 0, 'epoch')}"
+            what = f"{idle.scheduler} was built but has never stepped in {format_count(idle.epochs or 0, 'epoch')}"
             return self._make_idle_finding(process, idle.step, what, idle.text(), state.step_lines.get(idle.scheduler))
         what = f"{idle.scheduler} steers an optimizer that does not update: the rate in use does not follow it"
         return self._make_idle_finding(process, idle.step, what, idle.text(), elsewhere=True)
@@ -105,13 +105,13 @@ class ScheduleIdle(Rule):
         for seen in view.processes.values():
             state = self._states.get(seen.process.label)
             idle = [which for which in state.built if which not in state.stepped] if state is not None else []
-            if state is None or state.said or state.blind or not idle or not _went_on(seen):
+            if state is None or state.said or state.blind or not idle or not _has_continued(seen):
                 continue
             name = state.built[idle[0]]
             if name in LATE_STARTERS:
                 continue
-            what = f"{name} was built but never stepped in {counted(seen.step, 'step')}"
-            detail = f"the learning rate was {figure(state.rates[idle[0]])} from beginning to end"
+            what = f"{name} was built but never stepped in {format_count(seen.step, 'step')}"
+            detail = f"the learning rate was {format_figure(state.rates[idle[0]])} from beginning to end"
             new = self._make_idle_finding(seen.process, 1, what, detail, state.step_lines.get(name))
             found += self.report_once(self._given, new)
         return found
@@ -150,7 +150,7 @@ class ScheduleIdle(Rule):
         )
 
 
-def _went_on(seen: ProcessView) -> bool:
+def _has_continued(seen: ProcessView) -> bool:
     """True for a process that ended in good order after enough steps and, where epochs are known, several of them."""
     if seen.end is None or seen.end.reason != "exit" or seen.step < LEAST_STEPS:
         return False

@@ -6,9 +6,9 @@ from typing import ClassVar
 from tdbg.core.events import Event, Finding, Observation, Plan
 from tdbg.core.observations.schedule import ScheduleOver, SchedulerStepped
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 from tdbg.rules.view import View
 
 LEAST_PLANNED = 20
@@ -83,15 +83,15 @@ class ScheduleMisfit(ObservingRule[_State]):
         return self._make_barely_finding(process, state, state.updates)
 
     def _make_over_finding(self, process: ProcessDir, seen: ScheduleOver) -> Finding:
-        length = f" of {counted(seen.planned, 'step')}" if seen.planned else ""
+        length = f" of {format_count(seen.planned, 'step')}" if seen.planned else ""
         crowded = seen.kind == "crowded"
         where = "" if crowded else " of the first epoch"
         return self.make_finding(
-            f"{seen.scheduler}{length} was over after {counted(seen.updates, 'update')}{where}, {process.display_name}",
+            f"{seen.scheduler}{length} was over after {format_count(seen.updates, 'update')}{where}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="optimizer",
-            evidence=[seen.text(), f"learning rate {figure(seen.rates)} by then"],
+            evidence=[seen.text(), f"learning rate {format_figure(seen.rates)} by then"],
             cause="it steps several times an update: at each micro-batch"
             if crowded
             else "its length counts epochs, and it steps after each batch",
@@ -113,13 +113,13 @@ class ScheduleMisfit(ObservingRule[_State]):
 
     def _make_barely_finding(self, process: ProcessDir, state: _State, steps: int) -> Finding:
         return self.make_finding(
-            f"{state.scheduler} of {counted(state.planned, 'step')} had barely begun after {counted(steps, 'update')},"
+            f"{state.scheduler} of {format_count(state.planned, 'step')} had barely begun after {format_count(steps, 'update')},"
             f" {process.display_name}",
             first_step=1,
             rank=process.rank,
             phase="optimizer",
             evidence=[
-                f"{counted(state.advanced, 'step')} of it up to update {state.updates}: its length is that of the run"
+                f"{format_count(state.advanced, 'step')} of it up to update {state.updates}: its length is that of the run"
             ],
             cause="its length counts updates, and it steps once an epoch",
             try_next="step it after each update, or give its length in epochs",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from tdbg.core.events import Finding
 from tdbg.core.observations.optimizer import ParameterCoverage
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 
@@ -66,7 +66,7 @@ class LeftOut(KindsRule):
             if not self.is_news(process, kind):
                 continue
             found = self.make_finding(
-                f"{where}: {joined(names, 3, count)}, {process.display_name}",
+                f"{where}: {join_limited(names, 3, count)}, {process.display_name}",
                 first_step=seen.step,
                 rank=process.rank,
                 phase="optimizer",
@@ -88,13 +88,15 @@ class LeftOut(KindsRule):
 def _list_faults(seen: ParameterCoverage) -> Iterator[tuple[str, str, list[str], int]]:
     """Kind, what is wrong, names and how many there are."""
     if seen.forgotten:
-        where = f"{seen.left_out_count} of {counted(seen.trainable, 'trainable parameter')} are in no parameter group"
+        where = (
+            f"{seen.left_out_count} of {format_count(seen.trainable, 'trainable parameter')} are in no parameter group"
+        )
         yield "forgotten", where, seen.left_out or [], seen.left_out_count
     if seen.unregistered:
         count = seen.unregistered_count or 0
         verb = "is" if count == 1 else "are"
-        where = f"{counted(count, 'parameter')} in {joined(seen.containers or [], 2)} {verb} in no parameter group"
+        where = f"{format_count(count, 'parameter')} in {join_limited(seen.containers or [], 2)} {verb} in no parameter group"
         yield "unregistered", where, seen.unregistered, count
     if seen.twice:
         count = seen.twice_count or 0
-        yield "twice", f"{counted(count, 'parameter')} updated by two optimizers", seen.twice, count
+        yield "twice", f"{format_count(count, 'parameter')} updated by two optimizers", seen.twice, count

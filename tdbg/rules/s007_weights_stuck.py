@@ -3,9 +3,9 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 HALF = ("bfloat16", "float16")
 
@@ -42,20 +42,22 @@ class WeightsStuck(ObservingRule[Reported]):
     kept = Reported
 
     def evaluate(self, process: ProcessDir, state: Reported, seen: UpdateSizes) -> Finding | None:
-        lasting = seen.lasts("stuck")
+        lasting = seen.get_lasting_row("stuck")
         if state.said or not lasting:
             return None
         state.said = True
         names, dtype = lasting["names"], lasting.get("dtype", "")
         half = dtype in HALF
         return self.make_finding(
-            f"{counted(lasting['count'], 'sampled parameter')} unchanged since step {lasting['since']}"
-            f" ({dtype}, lr {figure(lasting.get('lr'))}): {joined(names, 3)}, {process.display_name}",
+            f"{format_count(lasting['count'], 'sampled parameter')} unchanged since step {lasting['since']}"
+            f" ({dtype}, lr {format_figure(lasting.get('lr'))}): {join_limited(names, 3)}, {process.display_name}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="optimizer",
             module=names[0].rpartition(".")[0],
-            evidence=[f"in {counted(lasting['looks'], 'look')} up to step {seen.step}, with a gradient: {seen.text()}"],
+            evidence=[
+                f"in {format_count(lasting['looks'], 'look')} up to step {seen.step}, with a gradient: {seen.text()}"
+            ],
             cause=f"the updates are smaller than {dtype} can add to these weights"
             if half
             else "the optimizer's step does not reach these weights, or its rate is far too small",

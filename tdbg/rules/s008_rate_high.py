@@ -5,7 +5,7 @@ from tdbg.core.observations.schedule import RateAboveBound
 from tdbg.core.rule_base import Link
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule, Reported
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 
 @RULES.add
@@ -41,12 +41,12 @@ class RateHigh(ObservingRule[Reported]):
             return None
         state.said = True
         return self.make_finding(
-            f"learning rate {figure(float(seen.highest))} with {seen.optimizer} at step"
+            f"learning rate {format_figure(float(seen.highest_rate))} with {seen.optimizer} at step"
             f" {seen.step}, {process.display_name}",
             first_step=seen.step,
             rank=process.rank,
             phase="optimizer",
-            evidence=[f"above {figure(seen.above)} in 3 recorded steps; {seen.text()}"],
+            evidence=[f"above {format_figure(seen.above)} in 3 recorded steps; {seen.text()}"],
             cause="a rate written without its exponent, intended for SGD, or scaled twice",
             try_next="use a rate from 1e-5 to 1e-2, as is usual",
         )

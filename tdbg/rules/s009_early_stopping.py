@@ -7,7 +7,7 @@ from tdbg.core.observations.early_stopping import StoppingCheck
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import format_figure
 
 CAUSES = {
     "ignores": (
@@ -72,7 +72,7 @@ class EarlyStoppingAstray(KindsRule):
 
     def _format_title(self, seen: StoppingCheck) -> str:
         metric = seen.metric or "its metric"
-        span = f"from {figure(seen.first)} to {figure(seen.value)}"
+        span = f"from {format_figure(seen.first)} to {format_figure(seen.value)}"
         if seen.fault == "nan":
             return f"early stopping does not count {metric} = NaN and goes on"
         if seen.fault == "follows":

@@ -7,9 +7,9 @@ from typing import ClassVar
 from tdbg.core.events import Event, Finding, Observation, Step
 from tdbg.core.observations.optimizer import Group, ParameterGroups
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.view import finite
+from tdbg.rules.view import to_finite
 
 ZERO_STEPS = 40
 
@@ -74,7 +74,7 @@ class GroupRateZero(ObservingRule[_State]):
         }
 
     def _follow_rates(self, process: ProcessDir, state: _State, step: Step) -> Finding | None:
-        rates = [finite(rate) for rate in step.lr]
+        rates = [to_finite(rate) for rate in step.lr]
         state.suspects = {i: group for i, group in state.suspects.items() if i < len(rates) and rates[i] == 0}
         state.first_step = state.first_step or step.step
         if state.said or not state.suspects or not any(rates):  # TD-S002 speaks where nothing learns
@@ -84,7 +84,7 @@ class GroupRateZero(ObservingRule[_State]):
         state.said = True
         index, group = next(iter(state.suspects.items()))
         names = [str(name) for name in group.get("names", ())]
-        held = f"{joined(names, 3)}" if names else counted(int(group["trainable"]), "parameter")
+        held = f"{join_limited(names, 3)}" if names else format_count(int(group["trainable"]), "parameter")
         return self.make_finding(
             f"group {index} of {group['optimizer']} has had a learning rate of 0 since step {state.first_step}: {held},"
             f" {process.display_name}",
@@ -93,7 +93,7 @@ class GroupRateZero(ObservingRule[_State]):
             phase="optimizer",
             module=names[0].rpartition(".")[0] if names else "",
             evidence=[
-                f"{counted(int(group['trainable']), 'trainable parameter')} in it, rates of all groups:"
+                f"{format_count(int(group['trainable']), 'trainable parameter')} in it, rates of all groups:"
                 f" {', '.join(f'{rate:g}' for rate in rates if rate is not None)}"
             ],
             cause="the rate of the group, or a multiplier of it, is 0 in the configuration",

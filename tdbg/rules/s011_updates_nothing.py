@@ -3,7 +3,7 @@
 from tdbg.core.events import Finding
 from tdbg.core.observations.optimizer import EmptyUpdates, ParameterCoverage
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules import RULES, ObservingRule, Reported
 
 
@@ -45,16 +45,18 @@ class UpdatesNothing(ObservingRule[Reported]):
         if state.said:
             return None
         state.said = True
-        what, cause, try_next = _explain(seen)
-        names = f": {joined(seen.names, 3)}" if seen.names else ""
-        used = f"{counted(seen.graded, 'parameter')} of {seen.root}" if seen.graded else f"parameters of {seen.root}"
+        what, cause, try_next = _explain_updates(seen)
+        names = f": {join_limited(seen.names, 3)}" if seen.names else ""
+        used = (
+            f"{format_count(seen.graded, 'parameter')} of {seen.root}" if seen.graded else f"parameters of {seen.root}"
+        )
         return self.make_finding(
             f"{seen.optimizer} has updated nothing since step {seen.since}: {what}, {process.display_name}",
             first_step=seen.since,
             rank=process.rank,
             phase="optimizer",
             evidence=[
-                f"no gradient in any of its {counted(seen.held, 'parameter')} in {counted(seen.updates, 'update')} in a row",
+                f"no gradient in any of its {format_count(seen.held, 'parameter')} in {format_count(seen.updates, 'update')} in a row",
                 f"{used} have gradients that no optimizer uses{names}",
             ],
             cause=cause,
@@ -62,22 +64,22 @@ class UpdatesNothing(ObservingRule[Reported]):
         )
 
 
-def _explain(seen: EmptyUpdates) -> tuple[str, str, str]:
+def _explain_updates(seen: EmptyUpdates) -> tuple[str, str, str]:
     """What it holds instead, the cause, and what to try."""
     if seen.frozen == seen.held:
         return (
-            f"all {counted(seen.held, 'parameter')} that it holds are frozen",
+            f"all {format_count(seen.held, 'parameter')} that it holds are frozen",
             "the optimizer was given what requires_grad_(False) has frozen, and not what is to be trained",
             "give the optimizer the parameters with requires_grad, once all layers are in place",
         )
     if seen.strangers == seen.held:
         return (
-            f"its {counted(seen.held, 'parameter')} are not those of the {seen.root} that runs",
+            f"its {format_count(seen.held, 'parameter')} are not those of the {seen.root} that runs",
             "the optimizer was built on another instance of the model, or before its parameters were replaced",
             "build the optimizer from the model that is called: after copy.deepcopy, from_pretrained or wrapping",
         )
     return (
-        f"of {counted(seen.held, 'parameter')} {seen.frozen} are frozen, {seen.strangers} not in the {seen.root} that"
+        f"of {format_count(seen.held, 'parameter')} {seen.frozen} are frozen, {seen.strangers} not in the {seen.root} that"
         " runs",
         "a layer was replaced after the optimizer was built, and the rest is frozen",
         "build the optimizer after the layer is replaced",

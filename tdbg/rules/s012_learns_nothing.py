@@ -11,10 +11,10 @@ from tdbg.core.observations import Observed
 from tdbg.core.observations.backward import LossGraph
 from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.rules import RULES, ObservingRule, read_observations
-from tdbg.rules.text import figure
-from tdbg.rules.view import finite
+from tdbg.rules.text import format_figure
+from tdbg.rules.view import to_finite
 
 PATIENT_STEPS = 150  # since the rate rose last, until the loss is judged
 CERTAIN_STEPS = 1000  # from here on it is a warning
@@ -86,10 +86,10 @@ class LearnsNothing(ObservingRule[_State]):
         found = None
         if isinstance(event, Step) and event.phase == "train" and not event.skipped:
             self._follow_loss(state, event)
-            found = self._judge(process, state, event.step)
+            found = self._judge_loss(process, state, event.step)
         elif isinstance(event, End) and state.found is None and len(event.recent_losses) >= LEAST_LOSSES:
             state.losses = deque(event.recent_losses, maxlen=MOST_LOSSES)
-            found = self._judge(process, state, event.step)
+            found = self._judge_loss(process, state, event.step)
         return self.report_once(self._given, found) if found is not None else ()
 
     def evaluate(self, process: ProcessDir, state: _State, seen: Observed) -> None:
@@ -103,12 +103,12 @@ class LearnsNothing(ObservingRule[_State]):
             state.is_known = True
 
     def _follow_loss(self, state: _State, step: Step) -> None:
-        loss, norm = finite(step.loss), finite(step.grad_norm)
+        loss, norm = to_finite(step.loss), to_finite(step.grad_norm)
         if loss is None:
             return
         if len(state.first) < FIRST_LOSSES:
             state.first.append(loss)
-        rate = max((found for found in map(finite, step.lr) if found is not None), default=0.0)
+        rate = max((found for found in map(to_finite, step.lr) if found is not None), default=0.0)
         if rate > RISE * state.rate or not state.since:
             state.rate, state.since, state.rates = rate, step.step, 0
             state.losses.clear()
@@ -118,13 +118,13 @@ class LearnsNothing(ObservingRule[_State]):
         if norm is not None and step.scale is None:
             state.norms.append(norm)
 
-    def _judge(self, process: ProcessDir, state: _State, step: int) -> Finding | None:
+    def _judge_loss(self, process: ProcessDir, state: _State, step: int) -> Finding | None:
         steps = step - state.since + 1
         if steps < PATIENT_STEPS or state.rates < LEAST_RATES or len(state.losses) < LEAST_LOSSES:
             return None
         is_certain = steps >= CERTAIN_STEPS and state.epoch != 0
         if state.found is None and self._is_flat(state):
-            state.found = self._describe(process, state, step, self.severity if is_certain else "info")
+            state.found = self._make_flat_finding(process, state, step, self.severity if is_certain else "info")
             return state.found
         if state.found is not None and is_certain and self._given[0].severity == "info" and self._is_flat(state):
             self._given[0].severity = self.severity
@@ -133,60 +133,60 @@ class LearnsNothing(ObservingRule[_State]):
     def _is_flat(self, state: _State) -> bool:
         """No better than guessing, and not falling."""
         losses = list(state.losses)
-        guessing, first, mean = math.log(state.classes or 1), _mean(state.first), _mean(losses)
+        guessing, first, mean = math.log(state.classes or 1), _compute_mean(state.first), _compute_mean(losses)
         is_guessing = abs(mean - guessing) <= WITHIN * guessing
         is_first = mean > guessing and abs(mean - first) <= WITHIN * first
         half = len(losses) // 2
         early, late = losses[:half], losses[half:]
-        error = math.sqrt(_variance(early) / len(early) + _variance(late) / len(late))
-        return (is_guessing or is_first) and _mean(early) - _mean(late) <= SIGMAS * error
+        error = math.sqrt(_compute_variance(early) / len(early) + _compute_variance(late) / len(late))
+        return (is_guessing or is_first) and _compute_mean(early) - _compute_mean(late) <= SIGMAS * error
 
-    def _describe(self, process: ProcessDir, state: _State, step: int, severity: str) -> Finding:
-        classes, mean = state.classes or 1, _mean(state.losses)
+    def _make_flat_finding(self, process: ProcessDir, state: _State, step: int, severity: str) -> Finding:
+        classes, mean = state.classes or 1, _compute_mean(state.losses)
         guessing = math.log(classes)
         what = "that of guessing" if abs(mean - guessing) <= WITHIN * guessing else "no better than at first"
         evidence = [
-            f"mean of the last {counted(len(state.losses), 'loss')}: {figure(mean)}; of the first {len(state.first)}: {figure(_mean(state.first))}",
-            f"learning rate {figure(state.rate)}",
+            f"mean of the last {format_count(len(state.losses), 'loss')}: {format_figure(mean)}; of the first {len(state.first)}: {format_figure(_compute_mean(state.first))}",
+            f"learning rate {format_figure(state.rate)}",
         ]
         if state.norms:
-            evidence.append(f"gradient norm {figure(_median(state.norms))} (median)")
+            evidence.append(f"gradient norm {format_figure(_compute_median(state.norms))} (median)")
         if state.ratio is not None:
-            evidence.append(f"update to weight {figure(state.ratio)} (median of the sampled weights)")
+            evidence.append(f"update to weight {format_figure(state.ratio)} (median of the sampled weights)")
         return self.make_finding(
-            f"the loss is {what} after {counted(step, 'step')}: {figure(mean)}, ln({counted(classes, 'class')}) = {figure(guessing)},"
+            f"the loss is {what} after {format_count(step, 'step')}: {format_figure(mean)}, ln({format_count(classes, 'class')}) = {format_figure(guessing)},"
             f" {process.display_name}",
             severity=severity,
             first_step=step,
             rank=process.rank,
             phase="loss",
             evidence=evidence,
-            cause=_suspect(state),
+            cause=_find_suspect(state),
             try_next="overfit one batch of 8 samples; print the inputs and labels that the loss receives",
             grade="statistical",
         )
 
 
 # `statistics` takes longer to import than most rules take to load.
-def _mean(values: Collection[float]) -> float:
+def _compute_mean(values: Collection[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _variance(values: Collection[float]) -> float:
-    mean = _mean(values)
+def _compute_variance(values: Collection[float]) -> float:
+    mean = _compute_mean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def _median(values: Collection[float]) -> float:
+def _compute_median(values: Collection[float]) -> float:
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _suspect(state: _State) -> str:
+def _find_suspect(state: _State) -> str:
     """The first of what is suspicious in the record, in the order in which one would look."""
     if state.rate < 1e-7:
-        return f"the learning rate is tiny: {figure(state.rate)}"
-    if state.norms and _median(state.norms) < 1e-6:
+        return f"the learning rate is tiny: {format_figure(state.rate)}"
+    if state.norms and _compute_median(state.norms) < 1e-6:
         return "gradients are close to zero: the loss hardly depends on the weights"
     if state.ratio is not None and state.ratio < 1e-6:
         return "updates are far smaller than the weights: a rate that is too small, or a format that is too coarse"

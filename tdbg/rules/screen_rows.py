@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from tdbg.core.escapes import escape_controls
-from tdbg.core.tables import counted, width
+from tdbg.core.tables import format_count, measure_width
 from tdbg.core.terminal import DEFAULT_COLUMNS, DEFAULT_ROWS, HANG
-from tdbg.rules.finding_lines import Story, follower_line, list_advice, list_evidence, title_line
+from tdbg.rules.finding_lines import Story, format_follower, format_title, list_advice, list_evidence
 
 ROWS, COLUMNS = DEFAULT_ROWS, DEFAULT_COLUMNS
 
@@ -18,11 +18,11 @@ def count_rows(lines: Iterable[str], columns: int = COLUMNS) -> int:
 def _count_line_rows(line: str, columns: int) -> int:
     words = line.lstrip(" ")
     room = columns - (len(line) - len(words))
-    if width(words) <= room:
+    if measure_width(words) <= room:
         return 1
     rows, used = 1, 0
     for word in words.split(" "):
-        long = width(word)
+        long = measure_width(word)
         if used and used + 1 + long > room:
             rows, used, room = rows + 1, 0, columns - (len(line) - len(words)) - HANG
         elif used:
@@ -45,14 +45,14 @@ def fit_stories(stories: Sequence[Story], rows: int, columns: int = COLUMNS) -> 
     """Stories in at most ``rows`` rows: titles before consequences, and details of the first before those of others."""
     kept = _fit_titles(stories, rows, columns)
     left = sum(1 + len(story.followers) for story in stories) - sum(1 + len(story.followers) for story in kept)
-    closing = [f"... and {counted(left, 'more finding')}"] if left else []
-    rows -= count_rows([*map(title_line, (story.first for story in kept)), *closing], columns)
-    rows -= count_rows([f"  {follower_line(finding)}" for story in kept for finding in story.followers], columns)
+    closing = [f"... and {format_count(left, 'more finding')}"] if left else []
+    rows -= count_rows([*map(format_title, (story.first for story in kept)), *closing], columns)
+    rows -= count_rows([f"  {format_follower(finding)}" for story in kept for finding in story.followers], columns)
     lines: list[str] = []
     for story in kept:
         details = _fit_details(story, rows, columns)
         rows -= count_rows(details, columns)
-        lines += [title_line(story.first), *details, *(f"  {follower_line(one)}" for one in story.followers)]
+        lines += [format_title(story.first), *details, *(f"  {format_follower(one)}" for one in story.followers)]
     return [*lines, *closing]
 
 
@@ -61,7 +61,7 @@ def _fit_titles(stories: Sequence[Story], rows: int, columns: int) -> list[Story
     count = sum(1 + len(story.followers) for story in stories)
     kept: list[Story] = []
     for story in stories:
-        needed = count_rows([title_line(story.first)], columns)
+        needed = count_rows([format_title(story.first)], columns)
         closing = len(kept) + 1 < count
         if kept and needed + closing > rows:
             break
@@ -69,7 +69,7 @@ def _fit_titles(stories: Sequence[Story], rows: int, columns: int) -> list[Story
         kept.append(Story(story.first, []))
     for story, whole in zip(kept, stories, strict=False):
         for finding in whole.followers:
-            needed = count_rows([f"  {follower_line(finding)}"], columns)
+            needed = count_rows([f"  {format_follower(finding)}"], columns)
             if needed + 1 > rows:
                 return kept
             rows -= needed

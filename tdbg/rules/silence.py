@@ -2,24 +2,24 @@
 
 from tdbg.core.files import open_regular
 from tdbg.core.rundir import RunDir
-from tdbg.rules.text import clip
+from tdbg.rules.text import clip_text
 
 ERRORS_LOG = "boot/errors.log"
 IMPORTING = "boot/importing"  # a process has begun to import torch
 SHOWN_CHARS = 140
 
 
-def silence(run: RunDir, *, over: bool = True) -> tuple[str, str] | None:
+def explain_silence(run: RunDir, *, over: bool = True) -> tuple[str, str] | None:
     """What is wrong and what to do, if no process has reported; None if one has, or a removed folder cannot tell.
 
     over: the command has ended; while it runs, what has not happened may still do.
     """
     if not run.path.is_dir():
         return None
-    if run.hellos() or run.processes():
+    if run.read_hellos() or run.list_processes():
         return None
     if (run.path / ERRORS_LOG).exists():
-        why = boot_error(run)
+        why = read_boot_error(run)
         return "no process reported: tdbg could not start in it" + (
             f": {why}" if why else ""
         ), f"see {ERRORS_LOG} in the run directory"
@@ -29,12 +29,12 @@ def silence(run: RunDir, *, over: bool = True) -> tuple[str, str] | None:
             f" {'ended while it imported torch' if over else 'is importing torch'}",
             "see the end of its output; `python -X importtime -c 'import torch'` shows where an import takes its time",
         )
-    if run.woke() and not over:
+    if run.has_woken() and not over:
         return (
             "no process has reported yet: Python runs, and has not begun to import torch",
             "is it the command that trains? (a child with an empty environment is not seen)",
         )
-    if run.woke():
+    if run.has_woken():
         return (
             "no process reported: Python ran, but none of it imported torch",
             "is it the command that trains? (a child with an empty environment is not seen)",
@@ -50,10 +50,10 @@ def silence(run: RunDir, *, over: bool = True) -> tuple[str, str] | None:
     )
 
 
-def boot_error(run: RunDir) -> str:
+def read_boot_error(run: RunDir) -> str:
     """The first thing that went wrong while tdbg woke up in a process, in one line; empty if nothing did."""
     try:
         with open_regular(run.path / ERRORS_LOG) as file:
-            return clip(file.readline(2000).decode("utf-8", "replace").strip(), SHOWN_CHARS)
+            return clip_text(file.readline(2000).decode("utf-8", "replace").strip(), SHOWN_CHARS)
     except OSError:
         return ""

@@ -10,16 +10,16 @@ from typing import TypedDict
 from tdbg.core.events import SEVERITIES, Finding, Number
 from tdbg.core.flags import Value
 from tdbg.core.rundir import RUNS, RunDir, write_json
-from tdbg.core.tables import counted, joined
-from tdbg.rules import at_least
-from tdbg.rules.cost_lines import BaselineRow, CostRow, cost_text, list_baseline, list_costs
-from tdbg.rules.finding_lines import Story, block, group_stories, list_grades, list_stories, title_line
-from tdbg.rules.flag_lines import InjectionRow, flag_lines
-from tdbg.rules.preflight_lines import TrialRow, trial_lines, untested_line
-from tdbg.rules.rank_lines import RankRow, ended_as_planned, list_processes, list_progress, loss_text
+from tdbg.core.tables import format_count, join_limited
+from tdbg.rules import is_at_least
+from tdbg.rules.cost_lines import BaselineRow, CostRow, format_cost, list_baseline, list_costs
+from tdbg.rules.finding_lines import Story, format_finding, format_title, group_stories, list_grades, list_stories
+from tdbg.rules.flag_lines import InjectionRow, format_flags
+from tdbg.rules.preflight_lines import TrialRow, explain_untested, format_trials
+from tdbg.rules.rank_lines import RankRow, format_loss, has_ended_as_planned, list_processes, list_progress
 from tdbg.rules.screen_rows import COLUMNS, ROWS, count_rows, cut_rows, fit_stories
-from tdbg.rules.text import clip, figure
-from tdbg.rules.watched import NotWatched, WatchedRow, not_watched_line, watched_line
+from tdbg.rules.text import clip_text, format_figure
+from tdbg.rules.watched import NotWatched, WatchedRow, format_not_watched, format_watched
 
 REPORT_FILE = "report.json"
 VERSION = 1
@@ -73,7 +73,7 @@ class Origin(TypedDict):
 
 @dataclass(slots=True, kw_only=True, repr=False, eq=False)
 class Verdict:
-    """What is known of a run. `lines` is its short form; `page` and `as_dict` hold everything."""
+    """What is known of a run. `format_summary` is its short form; `format_page` and `as_dict` hold everything."""
 
     run: str
     findings: list[Finding] = field(default_factory=list)  # in the order of `order_findings`
@@ -103,7 +103,7 @@ class Verdict:
     trials: list[TrialRow] = field(default_factory=list)
     has_unseen_losses: bool = False  # a rank made its gradients without a backward pass
 
-    def stories(self) -> list[Story]:
+    def get_stories(self) -> list[Story]:
         """The findings by what they follow from: each cause with its consequences, the earliest first."""
         return group_stories(self.findings, self.causes)
 
@@ -115,9 +115,9 @@ class Verdict:
     def _describe_silence(self) -> str:
         """No finding must mean that nothing was wrong, never that nothing was looked at."""
         if self.is_preflight and not self.trials:
-            return untested_line(failed=self._preflight_failed())
+            return explain_untested(failed=self._has_preflight_failed())
         if self.is_preflight:
-            return "preflight refused" if self.preflight_refused else "no problem found in the preflight"
+            return "preflight refused" if self.is_preflight_refused else "no problem found in the preflight"
         if self.level == "off":
             return "level off: nothing was looked at"
         if not any(row["steps"] or row["evals"] for row in (*self.ranks, *self.others)):
@@ -126,7 +126,7 @@ class Verdict:
         return f"no problem found in what was watched{unseen}"
 
     @property
-    def preflight_refused(self) -> bool:
+    def is_preflight_refused(self) -> bool:
         """True if nothing could be tried, as a forward pass needs other ranks."""
         return any(row["refused"] for row in self.trials)
 
@@ -135,52 +135,56 @@ class Verdict:
         """The severity of the worst finding, if there is one; it need not be the first: see `order_findings`."""
         return max((finding.severity for finding in self.findings), key=SEVERITIES.index, default=None)
 
-    def fails(self, floor: str) -> bool:
+    def should_fail(self, floor: str) -> bool:
         """True if a finding is at least as severe as ``floor`` (what `--fail-on` asks)."""
-        return any(at_least(finding.severity, floor) for finding in self.findings)
+        return any(is_at_least(finding.severity, floor) for finding in self.findings)
 
-    def headline(self) -> str:
+    def format_headline(self) -> str:
         """The whole run in one line."""
         counts = Counter(finding.severity for finding in self.findings)
         split = ", ".join(
-            _count_text(counts[severity], severity) for severity in reversed(SEVERITIES) if counts[severity]
+            _format_severity_count(counts[severity], severity) for severity in reversed(SEVERITIES) if counts[severity]
         )
-        found = f"{counted(len(self.findings), 'finding')} ({split})" if self.findings else self._describe_silence()
+        found = (
+            f"{format_count(len(self.findings), 'finding')} ({split})" if self.findings else self._describe_silence()
+        )
         parts = [f"verdict: {found}"]
         if self.ranks:
             steps = max(row["steps"] or row["evals"] for row in self.ranks)
             unit = "evaluation call" if steps and not any(row["steps"] for row in self.ranks) else "step"
-            who = f"{counted(self.trainings, 'training process')} without a process group" if self.trainings else ""
+            who = (
+                f"{format_count(self.trainings, 'training process')} without a process group" if self.trainings else ""
+            )
             steps = max(steps, *(row["steps"] for row in self.others)) if who else steps
             least = unit != "step" and any(row["evals_at_least"] for row in self.ranks)
-            done = f"{'at least ' if least else ''}{counted(steps, unit)}"
-            loss = loss_text(self.ranks[0]) if len(self.ranks) == 1 and not who else ""
-            parts.append(f"{who or counted(len(self.ranks), 'rank')}, {done}{loss}")
-        if exception := self._exception_at_start():
-            parts.append(clip(exception.title, 240))
+            done = f"{'at least ' if least else ''}{format_count(steps, unit)}"
+            loss = format_loss(self.ranks[0]) if len(self.ranks) == 1 and not who else ""
+            parts.append(f"{who or format_count(len(self.ranks), 'rank')}, {done}{loss}")
+        if exception := self._find_start_exception():
+            parts.append(clip_text(exception.title, 240))
         if self.exit.get("text"):
             parts.append(self.exit["text"])
-        return "; ".join(filter(None, [*parts, cost_text(self.cost)]))
+        return "; ".join(filter(None, [*parts, format_cost(self.cost)]))
 
-    def _exception_at_start(self) -> Finding | None:
+    def _find_start_exception(self) -> Finding | None:
         """The exception that kept all ranks from their first step: then the one line has to say it."""
         if not self.findings or any(row["steps"] or row["evals"] for row in self.ranks):
             return None
-        story = self.stories()[0]
+        story = self.get_stories()[0]
         return next((finding for finding in (story.first, *story.followers) if finding.code == "TD-R003"), None)
 
-    def lines(self, limit: int = VERDICT_LINES) -> list[str]:
+    def format_summary(self, limit: int = VERDICT_LINES) -> list[str]:
         """The short form for the end of a run: at most ``limit`` lines and one screen; three lines of a healthy run."""
         columns = COLUMNS - PREFIX_COLUMNS
-        rows = ROWS - count_rows(self._trouble_lines()[:1], columns)  # the supervisor adds it
+        rows = ROWS - count_rows(self._format_trouble()[:1], columns)  # the supervisor adds it
         if not self.findings:
-            return cut_rows(self._healthy_lines()[:limit], rows, columns)
-        more = f"more: `{self._report_command()}`, `tdbg explain {self.stories()[0].first.code}`"
-        tried = trial_lines(self.trials, failed=self._preflight_failed()) if self.is_preflight else ()
-        tail = [more, *self._rank_lines(), *tried, *self._extra_lines()]
+            return cut_rows(self._format_healthy_run()[:limit], rows, columns)
+        more = f"more: `{self._build_report_command()}`, `tdbg explain {self.get_stories()[0].first.code}`"
+        tried = format_trials(self.trials, failed=self._has_preflight_failed()) if self.is_preflight else ()
+        tail = [more, *self._format_rank_lines(), *tried, *self._format_extras()]
         room = min(max(limit - 1 - len(tail), 1), SHOWN_FINDINGS)
         while True:
-            lines = [self.headline(), *list_stories(self.stories(), room), *tail]
+            lines = [self.format_headline(), *list_stories(self.get_stories(), room), *tail]
             room -= 1
             if not room or count_rows(lines, columns) <= rows:
                 break
@@ -190,53 +194,56 @@ class Verdict:
             lines.append(more)
         return lines
 
-    def screen(self, notes: Sequence[str] = ()) -> list[str]:
+    def format_screen(self, notes: Sequence[str] = ()) -> list[str]:
         """The form of `tdbg report`: one screen of 24 rows, whose last line says how much more there is.
 
         notes: what people left with the run; the last ones are shown.
         """
-        added = [*self._trouble_lines()[:1], *(clip(f"note: {text.strip()}", 150) for text in notes[-SHOWN_NOTES:])]
+        added = [
+            *self._format_trouble()[:1],
+            *(clip_text(f"note: {text.strip()}", 150) for text in notes[-SHOWN_NOTES:]),
+        ]
         if not self.findings:
-            return cut_rows([*self._healthy_lines(), *added], ROWS)
-        ends = [self.headline(), self._more_text(999)]
-        tail = [*self._rank_lines(), *self._extra_lines(), *added, *self.coverage_lines()]
+            return cut_rows([*self._format_healthy_run(), *added], ROWS)
+        ends = [self.format_headline(), self._format_more_hint(999)]
+        tail = [*self._format_rank_lines(), *self._format_extras(), *added, *self.format_coverage()]
         tail = cut_rows(tail, ROWS - STORY_ROWS - count_rows(ends))
         rows = ROWS - count_rows([*ends, *tail])
-        lines = [self.headline(), *fit_stories(self.stories(), rows), *tail]
-        left = sum(map(bool, self.page())) - len(lines)
-        return [*lines, self._more_text(max(left, 0))]
+        lines = [self.format_headline(), *fit_stories(self.get_stories(), rows), *tail]
+        left = sum(map(bool, self.format_page())) - len(lines)
+        return [*lines, self._format_more_hint(max(left, 0))]
 
-    def page(self) -> list[str]:
+    def format_page(self) -> list[str]:
         """The long form for `tdbg report --all`."""
-        lines = [self.headline(), *self.coverage_lines()]
-        for story in self.stories():
-            lines += self._whole_lines(story.first)
+        lines = [self.format_headline(), *self.format_coverage()]
+        for story in self.get_stories():
+            lines += self._format_whole_finding(story.first)
             for finding in story.followers:
-                lines += self._whole_lines(finding)
+                lines += self._format_whole_finding(finding)
         observed = [f"{flag}: {row['text']}" for flag, row in self.observations_by_flag.items()]
         for heading, rows in (
-            ("triggers", [_trigger_line(row) for row in self.triggers]),
-            ("flags", flag_lines(self.injections)),
+            ("triggers", [_format_trigger(row) for row in self.triggers]),
+            ("flags", format_flags(self.injections)),
             ("observations by flag", observed),
-            ("not watched", [_unwatched_line(row) for row in self.not_watched]),
-            ("ranks", self._rank_lines(limit=1000)),
+            ("not watched", [_format_unwatched(row) for row in self.not_watched]),
+            ("ranks", self._format_rank_lines(limit=1000)),
             ("notes", self.notes),
             ("files", self.files),
         ):
             if rows:
                 lines += ["", f"{heading}:", *(f"  {row}" for row in rows)]
         lines += ["", *list_costs(self.cost, self.costliest), *list_baseline(self.baseline)]
-        return [*lines, *self._trouble_lines()]
+        return [*lines, *self._format_trouble()]
 
     def as_dict(self) -> dict[str, object]:
         """Plain data: the content of report.json and of `tdbg report --json`."""
         return {
             "version": VERSION,
             "run": self.run,
-            "headline": self.headline(),
+            "headline": self.format_headline(),
             "worst_severity": self.worst_severity,
             "findings": [
-                {**finding.as_dict(), "follows_from": self._origin(place)}
+                {**finding.as_dict(), "follows_from": self._find_origin(place)}
                 for place, finding in enumerate(self.findings)
             ],
             "ranks": self.ranks,
@@ -256,66 +263,66 @@ class Verdict:
             "trouble": self.trouble,
         }
 
-    def write(self, run: RunDir) -> None:
+    def write_report(self, run: RunDir) -> None:
         """Leave report.json in the run directory (the supervisor's last act)."""
         write_json(run.path / REPORT_FILE, self.as_dict())
 
-    def _origin(self, place: int) -> Origin | None:
+    def _find_origin(self, place: int) -> Origin | None:
         """What the finding at this place follows from, if anything."""
         at = self.causes[place] if place < len(self.causes) else None
         return None if at is None else {"finding": at, "code": self.findings[at].code}
 
-    def _whole_lines(self, finding: Finding) -> list[str]:
+    def _format_whole_finding(self, finding: Finding) -> list[str]:
         """All that is known of a finding, and what it follows from."""
-        origin = self._origin(next(place for place, one in enumerate(self.findings) if one is finding))
-        follows = [f"  follows from: {title_line(self.findings[origin['finding']])}"] if origin else []
-        return ["", *block(finding, limit=40), *list_grades(finding), *follows]
+        origin = self._find_origin(next(place for place, one in enumerate(self.findings) if one is finding))
+        follows = [f"  follows from: {format_title(self.findings[origin['finding']])}"] if origin else []
+        return ["", *format_finding(finding, limit=40), *list_grades(finding), *follows]
 
-    def _healthy_lines(self) -> list[str]:
+    def _format_healthy_run(self) -> list[str]:
         """What was watched and what was not; of ranks only what the headline does not say."""
-        *first, last = self.coverage_lines()
-        ranks = [] if self._ended_well() else self._rank_lines()
+        *first, last = self.format_coverage()
+        ranks = [] if self._has_ended_well() else self._format_rank_lines()
         return [
-            self.headline(),
+            self.format_headline(),
             *first,
-            f"{last}; more: `{self._report_command()} --all`",
+            f"{last}; more: `{self._build_report_command()} --all`",
             *ranks,
-            *self._extra_lines(),
+            *self._format_extras(),
         ]
 
-    def _ended_well(self) -> bool:
-        return not self.trainings and not self.others and not self.restarts and ended_as_planned(self.ranks)
+    def _has_ended_well(self) -> bool:
+        return not self.trainings and not self.others and not self.restarts and has_ended_as_planned(self.ranks)
 
-    def coverage_lines(self) -> list[str]:
+    def format_coverage(self) -> list[str]:
         """What was watched and what was not; of a preflight what was tried."""
         if self.is_preflight:
-            return trial_lines(self.trials, failed=self._preflight_failed())
-        return [watched_line(self.watched, self.level), not_watched_line(self.level, self.not_watched)]
+            return format_trials(self.trials, failed=self._has_preflight_failed())
+        return [format_watched(self.watched, self.level), format_not_watched(self.level, self.not_watched)]
 
-    def _preflight_failed(self) -> bool:
+    def _has_preflight_failed(self) -> bool:
         """True if the trials failed, or an update was made without them."""
         return any(finding.code == "TD-C005" for finding in self.findings) or any(row["steps"] for row in self.ranks)
 
-    def _extra_lines(self) -> list[str]:
+    def _format_extras(self) -> list[str]:
         """What an option asked for."""
         made = filter(None, (self.capture_line, self.profile_line))
-        return [*self._trigger_lines(), *made, *list_baseline(self.baseline)]
+        return [*self._format_first_trigger(), *made, *list_baseline(self.baseline)]
 
-    def _trouble_lines(self) -> list[str]:
+    def _format_trouble(self) -> list[str]:
         return [f"trouble: {text}" for text in self.trouble]
 
-    def _more_text(self, count: int) -> str:
-        lines = f"{counted(count, 'more line')}" if count else "all of it"
-        return f"{lines}: `{self._report_command()} --all`; what a code means: `tdbg explain {self.stories()[0].first.code}`"
+    def _format_more_hint(self, count: int) -> str:
+        lines = f"{format_count(count, 'more line')}" if count else "all of it"
+        return f"{lines}: `{self._build_report_command()} --all`; what a code means: `tdbg explain {self.get_stories()[0].first.code}`"
 
-    def _report_command(self) -> str:
+    def _build_report_command(self) -> str:
         """``tdbg report 20261121-031500-train``: what to type in this folder."""
         path = Path(self.run)
         if path.absolute().parent == Path(RUNS).absolute() and not Path(path.name).exists():
             return f"tdbg report {shlex.quote(path.name)}"
         return f"tdbg report {shlex.quote(self.run)}"
 
-    def _rank_lines(self, limit: int = SHOWN_ENDINGS) -> list[str]:
+    def _format_rank_lines(self, limit: int = SHOWN_ENDINGS) -> list[str]:
         """A line for ranks that ended alike; processes beside them have their own."""
         apart = [*self.ranks, *self.others] if self.trainings else self.others
         shown = [*list_progress([] if self.trainings else self.ranks), *list_processes(apart)]
@@ -323,31 +330,36 @@ class Verdict:
         if len(shown) > limit:
             left = sum(count for _, count in shown[limit - 1 :])
             what = "further process" if apart else "further rank"
-            shown[limit - 1 :] = [(f"{counted(left, what)}: see `{self._report_command()} --all`", left)]
-        return [*(text for text, _ in shown), *([f"restarts: {clip(self.restarts, 300)}"] if self.restarts else [])]
+            shown[limit - 1 :] = [(f"{format_count(left, what)}: see `{self._build_report_command()} --all`", left)]
+        return [
+            *(text for text, _ in shown),
+            *([f"restarts: {clip_text(self.restarts, 300)}"] if self.restarts else []),
+        ]
 
-    def _trigger_lines(self) -> list[str]:
+    def _format_first_trigger(self) -> list[str]:
         """One line for the short form: the first trigger no finding speaks of anyway."""
         shown = [row for row in self.triggers if row["condition"] != JUMPED]
         if not shown:
             return []
-        more = f" and {len(shown) - 1} more: see `{self._report_command()} --all`" if len(shown) > 1 else ""
-        return [f"trigger: {_trigger_line(shown[0])}{more}"]
+        more = f" and {len(shown) - 1} more: see `{self._build_report_command()} --all`" if len(shown) > 1 else ""
+        return [f"trigger: {_format_trigger(shown[0])}{more}"]
 
 
-def _count_text(count: int, severity: str) -> str:
+def _format_severity_count(count: int, severity: str) -> str:
     """``2 errors``, but ``2 critical`` and ``2 info``."""
-    return counted(count, severity) if severity in ("error", "warning") else f"{count} {severity}"
+    return format_count(count, severity) if severity in ("error", "warning") else f"{count} {severity}"
 
 
-def _trigger_line(row: TriggerRow) -> str:
+def _format_trigger(row: TriggerRow) -> str:
     """``loss spike at step 40, rank 0 (loss 12): dump, level=advanced for 20; rank0000/trigger_step00000040.json``."""
-    values = ", ".join(f"{name} {figure(value)}" for name, value in row["values"].items() if value is not None)
+    values = ", ".join(f"{name} {format_figure(value)}" for name, value in row["values"].items() if value is not None)
     said = f" ({values})" if values else ""
     files = "".join(f"; {file}" for file in (row["dump"], row["batch"]) if file)
-    return clip(f"{row['condition']} at step {row['step']}, {row['who']}{said}: {row['action'] or 'noted'}{files}", 300)
+    return clip_text(
+        f"{row['condition']} at step {row['step']}, {row['who']}{said}: {row['action'] or 'noted'}{files}", 300
+    )
 
 
-def _unwatched_line(row: NotWatched) -> str:
+def _format_unwatched(row: NotWatched) -> str:
     """``TD-D001, TD-D002: needs --flag DATALOADER or --level advanced``."""
-    return clip(f"{joined(row['codes'], 8)}: {row['reason']}", 200)
+    return clip_text(f"{join_limited(row['codes'], 8)}: {row['reason']}", 200)

@@ -30,7 +30,7 @@ from tdbg.core.events import (
 from tdbg.core.host import host_name
 from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved
 from tdbg.core.observations.preflight import Refused
-from tdbg.core.rundir import ProcessDir, RunDir, lives, restart_count
+from tdbg.core.rundir import ProcessDir, RunDir, is_process_alive, restart_count
 from tdbg.rules.flag_lines import Injections
 
 CHECKPOINTS = (CheckpointSaved.PART, CheckpointRead.PART)
@@ -42,19 +42,19 @@ MAX_EXITS = 10_000
 SILENT_S = 60.0
 
 
-def finite(value: Number | None) -> float | None:
+def to_finite(value: Number | None) -> float | None:
     """The number, or None where there is none, it is NaN or Inf, or the field holds something else."""
     if type(value) is float or type(value) is int:
         return value if math.isfinite(value) else None
     return None
 
 
-def non_finite(value: Number | None) -> bool:
+def is_non_finite(value: Number | None) -> bool:
     """True for what an event writes instead of NaN and Inf."""
     return value in ("nan", "inf", "-inf")
 
 
-def signal_name(number: int) -> str:
+def get_signal_name(number: int) -> str:
     """``SIGKILL`` for 9; a number no signal has stays a number."""
     try:
         return signal.Signals(number).name
@@ -62,12 +62,12 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def exit_text(code: int) -> str:
+def describe_exit(code: int) -> str:
     """An exit status in words: ``exit 7``, or the signal's name where it is negative."""
-    return signal_name(-code) if code < 0 else f"exit {code}"
+    return get_signal_name(-code) if code < 0 else f"exit {code}"
 
 
-def launch_of(process: ProcessDir, start: Start | None) -> int:
+def get_launch_number(process: ProcessDir, start: Start | None) -> int:
     """Which launch of the job a process belongs to: ranks of one launch ran together.
 
     The number of its folder alone does not say it: a rank that ended before its first step has none of that launch.
@@ -128,10 +128,10 @@ class ProcessView:
     @property
     def launch(self) -> int:
         """Which launch of the job it belongs to."""
-        return launch_of(self.process, self.start)
+        return get_launch_number(self.process, self.start)
 
     @property
-    def who(self) -> str:
+    def display_name(self) -> str:
         """How the process is named to people: ``rank 3``, ``rank 3 attempt 1``, ``process vm-77``, or its folder."""
         if self.rank is None:
             return self.process.display_name
@@ -240,17 +240,17 @@ class View:
             found = self.processes[process.label] = ProcessView(process)
         found.add_event(event)
         if isinstance(event, Injection):
-            self.injections.add(event)
+            self.injections.add_injection(event)
         if isinstance(event, ChildExit) and len(self.child_exits) < MAX_EXITS:
             self.child_exits.setdefault((event.host, event.pid), (event.t, event.code))
 
-    def close(self, exit_code: int | None) -> None:
+    def read_outcome(self, exit_code: int | None) -> None:
         """Read how the run ended; ``exit_code`` is the supervisor's word, run.json's counts without it."""
         self.info = read_info(self.run)
         kept = self.info.get("exit")
         code, number = (kept.get("code"), kept.get("signal")) if isinstance(kept, dict) else (kept, None)
         self.exit_code = exit_code if exit_code is not None else (code if isinstance(code, int) else None)
-        killed_by = _signal_number(number)
+        killed_by = _parse_signal_number(number)
         if killed_by:
             self.exit_code = -killed_by
         self.over = self.exit_code is not None or bool(self.info.get("end")) or not self._is_supervised()
@@ -260,7 +260,7 @@ class View:
         supervisor = self.info.get("supervisor")
         if not isinstance(supervisor, dict):
             return False
-        alive = lives(supervisor.get("pid"), supervisor.get("host"), supervisor.get("started"))
+        alive = is_process_alive(supervisor.get("pid"), supervisor.get("host"), supervisor.get("started"))
         if alive is not None:
             return alive
         return time.time() - max((found.t for found in self.processes.values()), default=0.0) < SILENT_S
@@ -273,16 +273,16 @@ class View:
         except (TypeError, AttributeError):
             return Settings()
 
-    def ranks(self) -> list[ProcessView]:
+    def list_ranks(self) -> list[ProcessView]:
         """The latest attempt of every rank, in rank order; a process that trained before one that only evaluated."""
         latest: dict[int, ProcessView] = {}
         for found in self.processes.values():
             rank = found.rank
-            if rank is not None and (rank not in latest or _stands_before(found, latest[rank])):
+            if rank is not None and (rank not in latest or _is_preferred(found, latest[rank])):
                 latest[rank] = found
         return [latest[rank] for rank in sorted(latest) if latest[rank].process.is_rank or latest[rank].step]
 
-    def attempts(self, found: ProcessView) -> list[ProcessView]:
+    def list_attempts(self, found: ProcessView) -> list[ProcessView]:
         """The processes that this one is a restart of, and itself, in order.
 
         A restart comes after an attempt that trained or failed, and ended badly, unless the launcher counts restarts. What
@@ -304,18 +304,18 @@ class View:
                 line.insert(0, one)
         return line
 
-    def beside(self) -> list[ProcessView]:
+    def list_side_processes(self) -> list[ProcessView]:
         """What stepped or evaluated beside the ranks, and is no earlier attempt of one, in the order of their beginning."""
-        ranks = self.ranks()
-        told = {one.process.label for found in ranks for one in self.attempts(found)}
-        rest = [found for found in self.steppers() if found.process.label not in told]
+        ranks = self.list_ranks()
+        told = {one.process.label for found in ranks for one in self.list_attempts(found)}
+        rest = [found for found in self.list_active_processes() if found.process.label not in told]
         return sorted(rest, key=lambda found: found.start.t if found.start is not None else found.t)
 
-    def trainings(self) -> list[ProcessView]:
+    def list_trainings(self) -> list[ProcessView]:
         """Processes that trained without a process group, each on its own, if there are several of one rank."""
         lone = [
             found
-            for found in [*self.ranks(), *self.beside()]
+            for found in [*self.list_ranks(), *self.list_side_processes()]
             if found.step and (found.start is None or found.start.world_size <= 1)
         ]
         return lone if len({found.rank for found in lone}) < len(lone) else []
@@ -326,13 +326,13 @@ class View:
         return found.start is not None and restart_count(found.start.env) > 0
 
     def _ended_badly(self, found: ProcessView) -> bool:
-        return self.ending(found) not in ("ended", "running")
+        return self.describe_ending(found) not in ("ended", "running")
 
-    def steppers(self) -> list[ProcessView]:
+    def list_active_processes(self) -> list[ProcessView]:
         """Every process that took a step or evaluated, ranks and those kept apart."""
         return [found for found in self.processes.values() if found.records or found.step or found.evals]
 
-    def process_of(self, process: ProcessDir, pid: int) -> ProcessView | None:
+    def find_process(self, process: ProcessDir, pid: int) -> ProcessView | None:
         """The process that wrote there, as the rank that it became later, if it did."""
         host = process.path.name.rpartition("-")[0]
         for found in self.processes.values():
@@ -348,7 +348,7 @@ class View:
         """True if a process of this rank took an optimizer step; with None, if any process did."""
         return any(found.step for found in self.processes.values() if rank is None or found.rank == rank)
 
-    def own_exit(self, found: ProcessView) -> int | None:
+    def find_process_exit(self, found: ProcessView) -> int | None:
         """The process's own exit code (minus the signal), if it is known: its parent said so, or it was the command.
 
         What a shell script ends with may be the code of another of its commands: that is not told as the process's.
@@ -357,14 +357,14 @@ class View:
             reported = self.child_exits.get((found.start.host, found.start.pid))
             if reported is not None:
                 return reported[1]
-        command = self._command()
+        command = self._get_command()
         if command is None:  # an older run, whose command's process was not noted
             return self.exit_code if self._is_only_training(found) else None
         if _is_process(found, *command):
             return None if self._was_replaced(found) else self.exit_code
-        return self._signal_through_shell(found) if self._is_only_training(found) else None
+        return self._infer_shell_signal(found) if self._is_only_training(found) else None
 
-    def _command(self) -> tuple[str, int] | None:
+    def _get_command(self) -> tuple[str, int] | None:
         """Host and pid of the command's own process, as far as run.json says."""
         child = self.info.get("child")
         if not isinstance(child, dict) or not isinstance(child.get("pid"), int):
@@ -379,7 +379,7 @@ class View:
             for one in self.processes.values()
         )
 
-    def _signal_through_shell(self, found: ProcessView) -> int | None:
+    def _infer_shell_signal(self, found: ProcessView) -> int | None:
         """Minus the signal, where a shell ended with 128+N and the process it ran was cut off; else nothing is known."""
         number = (self.exit_code or 0) - 128
         was_cut_off = found.end is None and found.crash is None
@@ -390,24 +390,24 @@ class View:
         same = [one for one in self.processes.values() if one.rank == found.rank and one is not found]
         last = not any(one.process.is_rank and one.process.attempt > found.process.attempt for one in same)
         alone = not any(one.step and not one.process.is_rank for one in same)
-        return found.process.is_rank and last and alone and len(self.ranks()) == 1
+        return found.process.is_rank and last and alone and len(self.list_ranks()) == 1
 
     def is_gone(self, found: ProcessView) -> bool:
         """True if the process is known to have ended, in whatever way."""
-        if found.end is not None or found.crash is not None or self.own_exit(found) is not None:
+        if found.end is not None or found.crash is not None or self.find_process_exit(found) is not None:
             return True
         here = found.start is None or found.start.host in ("", host_name())
         return self.over and (here or time.time() - found.t > SILENT_S)
 
-    def ending(self, found: ProcessView) -> str:
+    def describe_ending(self, found: ProcessView) -> str:
         """How the process ended, in two or three words."""
-        code = self.own_exit(found)
+        code = self.find_process_exit(found)
         if code is not None and code < 0:
-            return signal_name(-code)
+            return get_signal_name(-code)
         if found.crash is not None:
             return found.crash.exception or "exception"
         if code:
-            return exit_text(code)
+            return describe_exit(code)
         if found.end is not None:
             return {"exit": "ended", "exception": "exception"}.get(found.end.reason, found.end.reason)
         if code == 0:
@@ -421,16 +421,16 @@ def _is_process(found: ProcessView, host: str, pid: int) -> bool:
     return found.start is not None and (found.start.host, found.start.pid) == (host, pid)
 
 
-def _stands_before(found: ProcessView, other: ProcessView) -> bool:
+def _is_preferred(found: ProcessView, other: ProcessView) -> bool:
     """True if of two processes of one rank this is the one to tell of: it trained, it is the rank, it came later."""
 
-    def order(one: ProcessView) -> tuple[bool, bool, int]:
+    def sort_key(one: ProcessView) -> tuple[bool, bool, int]:
         return bool(one.step), one.process.is_rank, one.process.attempt
 
-    return order(found) > order(other)
+    return sort_key(found) > sort_key(other)
 
 
-def _signal_number(value: object) -> int:
+def _parse_signal_number(value: object) -> int:
     if isinstance(value, int):
         return abs(value)
     return int(signal.Signals[value]) if isinstance(value, str) and value in signal.Signals.__members__ else 0
@@ -439,6 +439,6 @@ def _signal_number(value: object) -> int:
 def read_info(run: RunDir) -> dict[str, Any]:
     """What run.json holds; nothing, where it is missing or half written."""
     try:
-        return run.info()
+        return run.read_info()
     except TdbgError:
         return {}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 from tdbg.core.flags import LEVELS
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.rules.view import ProcessView, View
 
 SHOWN_SUBJECTS = 3  # of a level, in the line
@@ -59,28 +59,28 @@ class NotWatched(TypedDict):
 
 def count_watched(view: View, level: str, rules: int, rules_armed: int) -> WatchedRow:
     """What is on record of the ranks, and how many rules had what they need."""
-    ranks = view.ranks()
+    ranks = view.list_ranks()
 
-    def least(count: Callable[[ProcessView], float]) -> int:
+    def find_least(count: Callable[[ProcessView], float]) -> int:
         return int(min(map(count, ranks), default=0))
 
     return {
         "level": level,
         "ranks": len(ranks),
         "steps": max((found.step for found in ranks), default=0),
-        "steps_recorded": least(lambda found: found.steps_recorded),
-        "gradient_reads": least(lambda found: max(found.gradient_reads, found.cost.sampled if found.cost else 0)),
-        "eval_passes": least(lambda found: found.eval_passes),
-        "eval_calls": least(lambda found: found.evals),
-        "batches": least(lambda found: found.batches),
+        "steps_recorded": find_least(lambda found: found.steps_recorded),
+        "gradient_reads": find_least(lambda found: max(found.gradient_reads, found.cost.sampled if found.cost else 0)),
+        "eval_passes": find_least(lambda found: found.eval_passes),
+        "eval_calls": find_least(lambda found: found.evals),
+        "batches": find_least(lambda found: found.batches),
         "checkpoints": sum(found.checkpoints for found in ranks),
-        "hooked_pct": min(map(_hooked_pct, ranks), default=100.0),
+        "hooked_pct": min(map(_compute_hooked_pct, ranks), default=100.0),
         "rules": rules,
         "rules_armed": rules_armed,
     }
 
 
-def _hooked_pct(found: ProcessView) -> float:
+def _compute_hooked_pct(found: ProcessView) -> float:
     """The share of its time in which its modules had hooks."""
     cost = found.cost
     if cost is None or cost.wall_ms <= 0:
@@ -88,38 +88,38 @@ def _hooked_pct(found: ProcessView) -> float:
     return round(100 * (1 - min(max(cost.away_ms / cost.wall_ms, 0.0), 1.0)), 1)
 
 
-def watched_line(row: WatchedRow | None, level: str) -> str:
+def format_watched(row: WatchedRow | None, level: str) -> str:
     """``watched (--level basic): 512 of 512 steps on record, gradients read in 60, 8 evaluation passes; ...``."""
     if row is None or level == "off":
         return f"watched: nothing{f' (--level {level})' if level else ''}"
     parts = []
     least = "at least " if row["steps_recorded"] < row["steps"] else ""  # what has no record is not counted
     if row["steps"]:
-        parts.append(f"{row['steps_recorded']:,} of {counted(row['steps'], 'step')} on record")
-        parts.append(f"gradients read in {counted(row['gradient_reads'], 'step')}")
+        parts.append(f"{row['steps_recorded']:,} of {format_count(row['steps'], 'step')} on record")
+        parts.append(f"gradients read in {format_count(row['gradient_reads'], 'step')}")
     if row["eval_passes"] and row["steps"]:
-        parts.append(f"{least}{counted(row['eval_passes'], 'evaluation pass')}")
+        parts.append(f"{least}{format_count(row['eval_passes'], 'evaluation pass')}")
     elif row["eval_calls"]:
-        parts.append(counted(row["eval_calls"], "evaluation call"))
+        parts.append(format_count(row["eval_calls"], "evaluation call"))
     elif row["steps"]:
         parts.append("no evaluation on record")
     if row["batches"]:
         parts.append(f"{least}{row['batches']:,} {'batch' if row['batches'] == 1 else 'batches'}")
     if row["checkpoints"]:
-        parts.append(counted(row["checkpoints"], "checkpoint"))
+        parts.append(format_count(row["checkpoints"], "checkpoint"))
     seen = ", ".join(parts) or "no step and no evaluation"
-    seen += f", on each of {counted(row['ranks'], 'rank')}" if row["ranks"] > 1 and parts else ""
+    seen += f", on each of {format_count(row['ranks'], 'rank')}" if row["ranks"] > 1 and parts else ""
     hooked = (
         f"; hooks on modules for {row['hooked_pct']:.0f} % of the time (short calls)"
         if round(row["hooked_pct"]) < 99
         else ""
     )
     higher = f", at times {row['level']}" if row["level"] != level else ""
-    armed = f"; {row['rules_armed']} of {counted(row['rules'], 'check')} active" if row["rules"] else ""
+    armed = f"; {row['rules_armed']} of {format_count(row['rules'], 'check')} active" if row["rules"] else ""
     return f"watched (--level {level}{higher}): {seen}{hooked}{armed}"
 
 
-def not_watched_line(level: str, rows: Sequence[NotWatched]) -> str:
+def format_not_watched(level: str, rows: Sequence[NotWatched]) -> str:
     """``not watched: schedules, checkpoints and 8 more (--level advanced); arguments of loss functions (-f LOSS)``."""
     if level == "off":
         return "not watched: everything (--level basic)"
@@ -127,7 +127,7 @@ def not_watched_line(level: str, rows: Sequence[NotWatched]) -> str:
     for higher in LEVELS:
         subjects = _count_subjects([row for row in rows if row["level"] == higher])
         if subjects:
-            parts.append(f"{joined(subjects, SHOWN_SUBJECTS)} (--level {higher})")
+            parts.append(f"{join_limited(subjects, SHOWN_SUBJECTS)} (--level {higher})")
     named = {row["flag"] for row in rows if row["flag"] and not row["level"]} - ON_REQUEST
     for row in rows:
         if row["flag"] in named and not any(row["flag"].startswith(f"{flag}.") for flag in named):

@@ -31,7 +31,7 @@ class Attention:
         self._rate = 0.0  # the learning rate of the step before
         self._jump_seen = 0  # no jump is told before this step
 
-    def draw(self) -> None:
+    def escalate(self) -> None:
         """Something is going on."""
         self._steps = FOCUS_STEPS
 
@@ -48,16 +48,16 @@ class Attention:
     def rate_jumped(self, optimizer: Optimizer, step: int) -> bool:
         """True if the learning rate jumped: worth a record of this step and of each that follows."""
         rate = optimizer.param_groups[0].get("lr")
-        if not isinstance(rate, float) or self.expects(rate):
+        if not isinstance(rate, float) or self.is_expected_rate(rate):
             return False
         self._rate = rate
         if step < self._jump_seen:
             return False
-        self.draw()
+        self.escalate()
         self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
         return True
 
-    def expects(self, rate: object) -> bool:
+    def is_expected_rate(self, rate: object) -> bool:
         """True if a learning rate is no jump from the one before; the next is then compared with it."""
         if not isinstance(rate, float):
             return True
@@ -88,7 +88,7 @@ class Alarm:
     def bad_loss(self, value: float) -> None:
         """The loss is not finite and backward has not run: the weights are as they were in forward."""
         self._ask_for_causes(self._state.step + 1)
-        self._report("report_loss", value)
+        self._dispatch_report("report_loss", value)
         if self._stops:
             raise StopBeforeUpdate
 
@@ -96,7 +96,7 @@ class Alarm:
         """Gradients are not finite and the optimizer has not used them."""
         if not self._state.bad_seen:
             self._dispatcher.dispatch("gradients_bad")
-        self._report("report_gradients", bad)
+        self._dispatch_report("report_gradients", bad)
         if self._stops:
             raise StopBeforeUpdate
 
@@ -104,7 +104,7 @@ class Alarm:
         """Gradients of this rank alone are not finite; no other rank had a part in them, no optimizer has used them."""
         if not self._state.bad_seen:
             self._dispatcher.dispatch("gradients_bad")
-        self._report("report_local", bad)
+        self._dispatch_report("report_local", bad)
         if self._stops:
             raise StopBeforeUpdate
 
@@ -112,7 +112,7 @@ class Alarm:
         """Values read one step late are not finite; the weights have been updated since."""
         if not names:
             self._ask_for_causes(record.step if record is not None else self._state.step)
-        self._report("report_late", names, record)
+        self._dispatch_report("report_late", names, record)
 
     def _ask_for_causes(self, step: int) -> None:
         """Have probes say what made a loss bad, before the first-bad report tells of its consequences."""
@@ -122,16 +122,16 @@ class Alarm:
         self._dispatcher.dispatch("loss_bad", step)
         seconds = time.perf_counter() - begun
         self._budget.report_s += seconds
-        self._budget.excuse(seconds)
+        self._budget.exclude(seconds)
 
-    def _report(self, how: str, *args: object) -> None:
+    def _dispatch_report(self, how: str, *args: object) -> None:
         if not self._state.bad_seen:
-            self._attention.draw()
-        probe = self._dispatcher.probe("first-bad")
+            self._attention.escalate()
+        probe = self._dispatcher.find_probe("first-bad")
         if probe is None or self._state.rerunning:
             return
         begun = time.perf_counter()
         probe.guard.call(getattr(probe, how), *args)
         seconds = time.perf_counter() - begun
         self._budget.report_s += seconds
-        self._budget.excuse(seconds)
+        self._budget.exclude(seconds)

@@ -30,11 +30,11 @@ class Alternation:
         self.monitor = monitor
         self.block = block
         self.random = random.Random(0)  # a generator of its own: the program's is not touched
-        self.restart()
-        self._guard = Guard("baseline", lambda part, error: self.monitor.failed(part, error))
+        self.reset_blocks()
+        self._guard = Guard("baseline", lambda part, error: self.monitor.handle_failure(part, error))
         hook_all("after-update", self._after_step)
 
-    def restart(self) -> None:
+    def reset_blocks(self) -> None:
         """Begin anew (a forked child)."""
         self.seen = 0
         self.ratios: list[float] = []
@@ -44,9 +44,9 @@ class Alternation:
         self._left = 0
 
     def _after_step(self, optimizer: "Optimizer", args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        self._guard.call(self._step, optimizer)
+        self._guard.call(self._count_step, optimizer)
 
-    def _step(self, optimizer: "Optimizer") -> None:
+    def _count_step(self, optimizer: "Optimizer") -> None:
         if not self.monitor.is_main(optimizer):
             return
         self.seen += 1
@@ -70,11 +70,11 @@ class Alternation:
         if not self._order:
             self._order = [True, False]
             self.random.shuffle(self._order)
-        self.monitor.switch(self._order[-1])
+        self.monitor.set_active(self._order[-1])
         self._left = self.block
         self._begun = time.perf_counter()
 
-    def result(self) -> Baseline:
+    def build_result(self) -> Baseline:
         """The median of on/off and its 95 % interval; None where there are too few pairs."""
         ratios = sorted(self.ratios)
         found = Baseline(block=self.block, pairs=len(ratios))

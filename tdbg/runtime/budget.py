@@ -102,7 +102,7 @@ class Budget:
         self._banked_s = self.earned_by_share_s(now)
         self._since, self.share = now, share_pct / 100.0
 
-    def forgive(self, now: float) -> None:
+    def forgive_debt(self, now: float) -> None:
         """Let what was overspent so far not hold back what was asked for now, and pay its first looks.
 
         All of it stays in the cost that is told.
@@ -111,15 +111,15 @@ class Budget:
         self._banked_s += max(spent - self.earned_s(now), 0.0) + REQUEST_S
         self._extras_step_s = 0.0  # nor does what other looks cost before space out those that are asked for
 
-    def rest(self, seconds: float) -> None:
+    def exclude_idle_time(self, seconds: float) -> None:
         """Time in which tdbg was off: it earns nothing."""
         self.start += seconds
         self._since += seconds
         if self._allowed_since is not None:
             self._allowed_since += seconds
 
-    def spend(self, part: str, seconds: float, *, asked: bool = False) -> None:
-        """Book time that a hook has used, less what was excused meanwhile. asked: as `ask`, all of it."""
+    def charge(self, part: str, seconds: float, *, asked: bool = False) -> None:
+        """Book time that a hook has used, less what was excused meanwhile. asked: as `charge_to_user`, all of it."""
         threads = self._threads
         used = max(seconds - threads.excused_s, 0.0) + self._entry_s.get(part, 0.0)
         threads.excused_s = 0.0
@@ -136,8 +136,8 @@ class Budget:
         threads.excused_s = 0.0
         self.checked_s += used
 
-    def book(self, part: str, seconds: float) -> None:
-        """The same as `spend`, for paths of a few microseconds in which nothing is excused."""
+    def charge_fast(self, part: str, seconds: float) -> None:
+        """The same as `charge`, for paths of a few microseconds in which nothing is excused."""
         used = seconds + self._entry_s.get(part, 0.0)
         self.own_s += used
         self.by_part[part] += used
@@ -148,13 +148,13 @@ class Budget:
         self.own_s += used
         self.by_part[part] += used
 
-    def ask(self, seconds: float) -> None:
+    def charge_to_user(self, seconds: float) -> None:
         """Leave out time that goes into what the user asked for by name, whatever it costs: told apart, as it would
         use up what pays for watching the run."""
         self.asked_s += seconds
-        self.excuse(seconds)
+        self.exclude(seconds)
 
-    def excuse(self, seconds: float) -> None:
+    def exclude(self, seconds: float) -> None:
         """Leave out time inside the hook that is running now.
 
         Opening files happens once, however long the run, and the report of a bad step is what the rest
@@ -162,8 +162,8 @@ class Budget:
         """
         self._threads.excused_s += seconds
 
-    def learn(self, kind: str, seconds: float, *, extra: bool = False) -> None:
-        """Remember what one piece of work of this kind cost (it is booked by `spend` as well)."""
+    def record_cost(self, kind: str, seconds: float, *, extra: bool = False) -> None:
+        """Remember what one piece of work of this kind cost (it is booked by `charge` as well)."""
         before = self._likely_s.get(kind)
         self._likely_s[kind] = seconds if before is None else before + SMOOTHING * (seconds - before)
         self._spent_s[kind] += seconds
@@ -206,7 +206,7 @@ class Budget:
         likely = self.likely_s(kind)
         return self.own_s + likely <= earned and self._spent_s[EXTRAS] + likely <= EXTRAS_SHARE * earned
 
-    def stride(self, kind: str, step_s: float) -> int:
+    def compute_stride(self, kind: str, step_s: float) -> int:
         """Every how many steps this work fits into the share, rounded up to a power of two.
 
         Ranks with different speeds then sample on common steps, so that none holds up the others at a

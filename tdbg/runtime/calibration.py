@@ -18,7 +18,7 @@ from torch.nn.modules import module as module_registry
 
 from tdbg.core.guard import Guard
 from tdbg.runtime.budget import Budget
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.root_modules import CallHook
 
 # Hooks of torch's for the calls of all modules: those of the program would run on tdbg's module too.
@@ -64,24 +64,24 @@ def measure_overhead() -> Overhead:
     """The overhead on this machine, measured once; a usual one where the program's own hooks would run meanwhile."""
     if any(getattr(module_registry, name, None) for name in CALL_HOOKS):
         return USUAL
-    return Guard("calibration").call(_measure) or USUAL
+    return Guard("calibration").call(_measure_once) or USUAL
 
 
 @cache
-def _measure() -> Overhead:
+def _measure_once() -> Overhead:
     """Takes about 5 ms."""
     budget, guard = Budget(0.0, 0.0), Guard("calibration")
 
-    def book(*args: object) -> None:
+    def charge_empty_call(*args: object) -> None:
         begun = time.perf_counter()
-        budget.spend(PART, time.perf_counter() - begun)
+        budget.charge(PART, time.perf_counter() - begun)
 
-    def enter() -> None:
-        unseen(guard.call, book)
+    def enter_hook() -> None:
+        call_outside_compiler(guard.call, charge_empty_call)
 
     idle, hooked = _Idle(), _Idle()
     hook = CallHook(guard)
-    hook.target = book
+    hook.target = charge_empty_call
     # Into the tables themselves: torch counts the hooks that are registered.
     hooked._forward_pre_hooks[0] = hook
     hooked._forward_pre_hooks_with_kwargs[0] = True
@@ -105,7 +105,7 @@ def _measure() -> Overhead:
 
     return Overhead(
         REAL_CALL * extra_s(lambda: idle(None), lambda: hooked(None)),
-        AFTER_BACKWARD * extra_s(lambda: None, hide(enter)),
+        AFTER_BACKWARD * extra_s(lambda: None, hide_from_compiler(enter_hook)),
     )
 
 

@@ -34,10 +34,10 @@ class ChangeWatch:
         self._reported: dict[str, int] = {}
         self._checks = 0
 
-    def check(self) -> str:
+    def find_change(self) -> str:
         """The kind of the first change since the last check; empty if there is none, or too many were reported."""
         self._checks += 1
-        facts = self._read()
+        facts = self._read_facts()
         changed = [kind for kind, fact in facts.items() if kind in self._facts and self._facts[kind] != fact]
         self._facts |= facts
         if not changed:
@@ -46,7 +46,7 @@ class ChangeWatch:
         self._reported[kind] = self._reported.get(kind, 0) + 1
         return kind if self._reported[kind] <= MAX_OF_KIND else ""
 
-    def _read(self) -> dict[str, Hashable]:
+    def _read_facts(self) -> dict[str, Hashable]:
         roots = list(self._roots())
         facts: dict[str, Hashable] = {"wrapper": tuple(map(id, roots)), "compiled": self._compiled()}
         if facts["wrapper"] != self._facts.get("wrapper"):  # what is known is of other modules

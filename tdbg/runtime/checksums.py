@@ -18,7 +18,7 @@ ODD = 0x9E3779B1  # sums of odd multiples differ wherever one element does
 
 
 @lru_cache(maxsize=8)
-def _multipliers(device: torch.device) -> Tensor:
+def _build_multipliers(device: torch.device) -> Tensor:
     """An odd number for each place of a sample."""
     places = torch.arange(MAX_ELEMENTS, dtype=torch.int64, device="cpu")
     return ((places * 2 + 1) * ODD | 1).to(device)
@@ -29,7 +29,7 @@ def checksum_pieces(samples: Sequence[Tensor]) -> Tensor:
     device = samples[0].device
     sizes = [sample.numel() for sample in samples]
     values = torch.cat([sample.detach().reshape(-1).float() for sample in samples]).nan_to_num() + 0.0  # -0.0 is 0.0
-    places = torch.cat([_multipliers(device)[:size] for size in sizes])
+    places = torch.cat([_build_multipliers(device)[:size] for size in sizes])
     sums = _sum_rows(values.view(torch.int32).to(torch.int64) * places, sizes)
     return torch.cat([sums & (PIECE - 1), (sums >> 24) & (PIECE - 1)]).float()
 
@@ -62,6 +62,6 @@ def read_values(monitor: "Monitor", values: Tensor, then: Callable[[list[float]]
 def checksum_rows(rows_NE: Tensor) -> list[int]:
     """A checksum of each row of numbers on the host; equal rows have equal ones, in whatever batch they come."""
     values_NE = rows_NE.detach().to(torch.float32).nan_to_num() + 0.0  # -0.0 is 0.0
-    places_E = _multipliers(values_NE.device)[: values_NE.shape[1]]
+    places_E = _build_multipliers(values_NE.device)[: values_NE.shape[1]]
     found: list[int] = (values_NE.contiguous().view(torch.int32).to(torch.int64) * places_E).sum(dim=1).tolist()
     return found

@@ -10,14 +10,14 @@ Tests pin the counts; where torch has no such functions the guard remains.
 from collections.abc import Callable
 from typing import TypeVar
 
-from tdbg.core.frames import is_own
+from tdbg.core.frames import is_own_code
 from tdbg.runtime.torch_compat import set_eval_frame, skip_code
 
 Hidden = TypeVar("Hidden")  # a function: any callable, of any kind
 Result = TypeVar("Result")
 
 
-def hide(function: Hidden) -> Hidden:
+def hide_from_compiler(function: Hidden) -> Hidden:
     """Mark a function of ours so that the compiler never makes a frame of it (a decorator).
 
     Also what it wraps, if that is ours: the code of the program and of its packages is compiled as ever.
@@ -25,13 +25,13 @@ def hide(function: Hidden) -> Hidden:
     if skip_code is not None:
         for one in (function, getattr(function, "__wrapped__", None)):
             code = getattr(one, "__code__", None)
-            if code is not None and is_own(code):
+            if code is not None and is_own_code(code):
                 skip_code(code)
     return function
 
 
-@hide
-def unseen(function: Callable[..., Result], *args: object) -> Result:
+@hide_from_compiler
+def call_outside_compiler(function: Callable[..., Result], *args: object) -> Result:
     """Call ``function`` while the compiler does not watch for frames."""
     if set_eval_frame is None:
         return function(*args)

@@ -25,13 +25,13 @@ class CostReports:
         self._emit = emit
         self._told_at = 0.0
 
-    def tell(self, now: float) -> None:
+    def report_if_due(self, now: float) -> None:
         """Tell of it, if the last time is long enough ago. Cost: a comparison."""
         if now - self._told_at >= COST_EVERY_S:
             self._told_at = now
-            self._emit(self.cost())
+            self._emit(self.build_cost())
 
-    def cost(self) -> Cost:
+    def build_cost(self) -> Cost:
         """tdbg's own cost so far."""
         state, settings, budget = self._state, self._settings, self._budget
         now = time.perf_counter() if state.active else state.off_at

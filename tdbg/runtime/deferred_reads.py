@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.events import Step
-from tdbg.runtime.tensors import local
+from tdbg.runtime.tensors import to_local_part
 
 Then = Callable[[list[float], Step | None], None]
 
@@ -29,15 +29,15 @@ class LateReads:
         """True if something was asked for in this step."""
         return bool(self._asked)
 
-    def add(self, values: Tensor, then: Then, *, first: bool = False) -> None:
+    def request_read(self, values: Tensor, then: Then, *, first: bool = False) -> None:
         """Have ``values`` (1-D, any device) read with the next copy; the first is told before the others."""
         self._asked.insert(0 if first else len(self._asked), (values, then))
 
-    def start(self) -> None:
+    def start_copy(self) -> None:
         """Start the one copy of everything asked for in this step."""
         asked, self._asked = self._asked, []  # whatever happens, they are not asked for again
         device = asked[0][0].device
-        parts = [local(values).to(device=device, dtype=torch.float32, non_blocking=True) for values, _ in asked]
+        parts = [to_local_part(values).to(device=device, dtype=torch.float32, non_blocking=True) for values, _ in asked]
         joined = torch.cat(parts)
         self._flying = [(part.numel(), then) for part, (_, then) in zip(parts, asked, strict=True)]
         if device.type == "cuda":
@@ -48,7 +48,7 @@ class LateReads:
         else:  # mps and others: the copy waits for the device, which has finished this step by then
             self._host, self._arrived = joined, None
 
-    def finish(self, record: Step | None) -> None:
+    def deliver_values(self, record: Step | None) -> None:
         """Hand the values of the previous step to those who asked."""
         if self._host is None:
             return

@@ -17,13 +17,13 @@ class Catalog(Protocol):
     def broken(self) -> Mapping[str, BaseException]:
         """Files that could not be imported."""
 
-    def select(self, level: str, flags: dict[str, Any]) -> list[type[Any]]:
+    def select_probes(self, level: str, flags: dict[str, Any]) -> list[type[Any]]:
         """The classes that a level has, and those that flags wake."""
 
-    def load(self, name: str) -> list[type[Any]]:
+    def load_probes(self, name: str) -> list[type[Any]]:
         """The classes in the file of this name."""
 
-    def opening(self) -> list[type[Any]]:
+    def load_inspection_probes(self) -> list[type[Any]]:
         """The classes that the opening inspection adds."""
 
 
@@ -49,7 +49,7 @@ class ProbeDispatcher:
         self._say_failed = failed
         self._told_broken: set[str] = set()
         self._failed_probes: set[type[Listener]] = set()  # a change of level does not bring them back
-        self.subscribe()
+        self.rebuild_subscribers()
 
     def activate(self, wanted: list[type[Listener]]) -> None:
         """Have exactly these probes at work, in this order: those that stay keep what they know."""
@@ -59,18 +59,18 @@ class ProbeDispatcher:
             self._say_failed(name, broken[name])
         here = {type(probe) for probe in self.probes}
         for probe in [probe for probe in self.probes if type(probe) not in wanted]:
-            self._drop(probe)
-        new = self._made(cls for cls in wanted if cls not in here and cls not in self._failed_probes)
+            self._detach_probe(probe)
+        new = self._create_probes(cls for cls in wanted if cls not in here and cls not in self._failed_probes)
         order = {cls: place for place, cls in enumerate(wanted)}
         self.probes = sorted([*self.probes, *new], key=lambda probe: order[type(probe)])
-        self.subscribe()
+        self.rebuild_subscribers()
         for probe in self.probes:
             probe.read_flags()
         for probe in new:
             probe.guard.call(probe.attach)
         self.dispatch("changed")
 
-    def _made(self, classes: Iterable[type[Listener]]) -> list[Listener]:
+    def _create_probes(self, classes: Iterable[type[Listener]]) -> list[Listener]:
         made = []
         for cls in classes:
             probe = Guard(cls.name, self._say_failed).call(self._make, cls)
@@ -80,19 +80,19 @@ class ProbeDispatcher:
                 self._failed_probes.add(cls)
         return made
 
-    def _drop(self, probe: Listener) -> None:
+    def _detach_probe(self, probe: Listener) -> None:
         self.probes = [other for other in self.probes if other is not probe]
-        self.subscribe()
+        self.rebuild_subscribers()
         Guard(probe.name, self._say_failed).call(probe.detach)
 
-    def failed(self, probe: Listener | str, error: BaseException) -> None:
+    def handle_failure(self, probe: Listener | str, error: BaseException) -> None:
         """Switch a probe off for good and record why; of another part of tdbg, given by name, only the latter."""
         self._say_failed(probe if isinstance(probe, str) else probe.name, error)
         if isinstance(probe, Listener):
             self._failed_probes.add(type(probe))
-            self._drop(probe)
+            self._detach_probe(probe)
 
-    def subscribe(self) -> None:
+    def rebuild_subscribers(self) -> None:
         """Rebuild the table of subscribers, after every change of the probes and of quiet.
 
         The table is changed as a whole: a thread of the program's that takes batches looks into it meanwhile.
@@ -111,7 +111,7 @@ class ProbeDispatcher:
                 ]
         self.subscribers = subscribers
 
-    def probe(self, name: str) -> Any:
+    def find_probe(self, name: str) -> Any:
         """A running probe; None if it is not running."""
         return next((probe for probe in self.probes if probe.name == name), None)
 

@@ -93,14 +93,14 @@ class DutyCycle:
         if planned or self._state.step < ALWAYS_STEPS:
             return
         if now < self._steps_until and self._may_leave(now):  # evaluation interrupted a stretch
-            self._leave(now, self._steps_until, for_calls=False)
+            self._begin_stretch(now, self._steps_until, for_calls=False)
             return
         if self._idle_steps < IDLE_STEPS:
             return
         if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
             keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
             self._may_keep = keeping_s <= KEEPING_SHARE * self._step_s
-            self._leave(now, self._stretch_end(now), for_calls=False)
+            self._begin_stretch(now, self._stretch_end(now), for_calls=False)
 
     def steps_to_skip(self, now: float) -> int:
         """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
@@ -111,20 +111,20 @@ class DutyCycle:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""
         self._calls = 0
         if self.for_calls:
-            self._interrupt(self._clock())
+            self._interrupt_stretch(self._clock())
 
     def evaluation_begins(self, now: float) -> None:
         """A call without gradients, in a stretch of steps that keeps their calls."""
-        self._interrupt(now)
+        self._interrupt_stretch(now)
 
-    def _interrupt(self, now: float) -> None:
+    def _interrupt_stretch(self, now: float) -> None:
         """Put the hooks back for steps between calls, or calls between steps; the stretch goes on after the first."""
         steps_until, calls_until, step_s = self._steps_until, self._calls_until, self._step_s
         if self.for_calls:
             calls_until = self.until
         else:
             steps_until = self.until
-        self._end(now, steps_until, calls_until)
+        self._end_stretch(now, steps_until, calls_until)
         self._step_s = step_s
 
     def call_glanced(self, now: float) -> None:
@@ -135,7 +135,7 @@ class DutyCycle:
         if not self._state.step and self._state.eval_calls < EVALUATION_CALLS:
             return
         if now < self._calls_until and self._may_leave(now):  # steps interrupted a stretch
-            self._leave(now, self._calls_until, for_calls=True)
+            self._begin_stretch(now, self._calls_until, for_calls=True)
             return
         self._calls += 1
         if self._calls == 1:
@@ -149,7 +149,7 @@ class DutyCycle:
                 for probe, _ in self._dispatcher.subscribers[point]
             }
             if seen <= SEEN_CALLS and self._is_too_dear(share) and self._may_leave(now):
-                self._leave(now, self._stretch_end(now), for_calls=True)
+                self._begin_stretch(now, self._stretch_end(now), for_calls=True)
 
     def batch_taken(self, now: float) -> None:
         """The program's loader handed out a batch."""
@@ -158,9 +158,9 @@ class DutyCycle:
 
     def come_back(self, now: float) -> None:
         """Put the hooks back."""
-        self._end(now)
+        self._end_stretch(now)
 
-    def _end(self, now: float, steps_until: float = 0.0, calls_until: float = 0.0) -> None:
+    def _end_stretch(self, now: float, steps_until: float = 0.0, calls_until: float = 0.0) -> None:
         """Put the hooks back. steps_until, calls_until: the ends of stretches that are to go on afterwards."""
         if not self.is_away or not self._changing.acquire(timeout=PATIENCE_S):
             return  # a signal handler came in between
@@ -173,7 +173,7 @@ class DutyCycle:
             self._step_s = math.inf
             self._step_at, self._step_own_s = now, self._budget.own_s
             self._roots.keep_only(None, None)
-            self._roots.pause(False)
+            self._roots.pause_hooks(False)
         finally:
             self._changing.release()
 
@@ -185,10 +185,12 @@ class DutyCycle:
     def _wake_up(self) -> None:
         """Have a thread put the hooks back when the stretch is over: one, however often steps interrupt it."""
         if self._waker is None or not self._waker.is_alive():
-            self._waker = threading.Thread(target=self._guard.call, args=[self._sleep], name="tdbg-duty", daemon=True)
+            self._waker = threading.Thread(
+                target=self._guard.call, args=[self._wait_for_stretch_end], name="tdbg-duty", daemon=True
+            )
             self._waker.start()
 
-    def _sleep(self) -> None:
+    def _wait_for_stretch_end(self) -> None:
         """Until no stretch for calls is left, not even one that steps have interrupted."""
         while True:
             with self._changing:
@@ -226,7 +228,7 @@ class DutyCycle:
         debt_s = self._budget.own_s - self._budget.earned_s(now)
         return now + min(max(debt_s / max(self._budget.share, 1e-9), SHORTEST_S), LONGEST_S)
 
-    def _leave(self, now: float, until: float, *, for_calls: bool) -> None:
+    def _begin_stretch(self, now: float, until: float, *, for_calls: bool) -> None:
         if not self._changing.acquire(timeout=PATIENCE_S):
             return
         try:
@@ -236,7 +238,7 @@ class DutyCycle:
                 self.keeps_calls = True
                 self._roots.keep_only(self.keep_call, self.skip_call)
             else:
-                self._roots.pause(True)
+                self._roots.pause_hooks(True)
             if for_calls:  # nothing else of what brings the hooks back need ever come
                 self._wake_up()
         finally:

@@ -51,7 +51,7 @@ class EventBuffer:
                 self.is_rank = True  # a claim that failed is not tried again
             seconds = time.perf_counter() - begun
             self._budget.start_up_s += seconds
-            self._budget.excuse(seconds)
+            self._budget.exclude(seconds)
 
     def when_rank(self, say: Callable[[], None]) -> None:
         """Say it now if this process is a rank, else as soon as it is one."""
@@ -63,11 +63,11 @@ class EventBuffer:
                     return
         say()
 
-    def line(self, level: str, step: int, mark: str, text: str) -> None:
+    def log_line(self, level: str, step: int, mark: str, text: str) -> None:
         """A line in the rank's log."""
         self.when_rank(lambda: self._log(level, step, mark, text))
 
-    def observe(
+    def emit_observation(
         self,
         probe: Listener | type[Listener],
         flag: str,

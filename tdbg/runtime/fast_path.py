@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.runtime.alarm import Attention
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss
@@ -78,7 +78,7 @@ class FastPath:
         self._until = 0.0
         self.thread = 0
 
-    def begin(self, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
+    def reset_state(self, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
         """Start anew, in a process in which nothing was seen yet."""
         self._attention = attention
         self._kept = kept
@@ -89,7 +89,7 @@ class FastPath:
         self._skipped = 0
         self.steps_left = 0
 
-    def enter(self, steps: int, optimizer: Optimizer, loss_bound: float, until: float) -> None:
+    def start_skipping(self, steps: int, optimizer: Optimizer, loss_bound: float, until: float) -> None:
         """Skip this many steps of the main optimizer. loss_bound: no trigger fires for a loss up to it. until: a time."""
         if not self._guard.on:
             return
@@ -101,7 +101,7 @@ class FastPath:
         self.steps_left = steps
 
     @unseen_by_subclasses
-    def leave(self) -> None:
+    def stop_skipping(self) -> None:
         """Take the whole path from here on, with the calls and losses of the running step at hand."""
         self.steps_left = 0
         losses, self._losses = self._losses, []
@@ -113,11 +113,11 @@ class FastPath:
         for held, args, kwargs in calls:
             module = held()
             if module is not None and not is_criterion(module, args, kwargs or {}):
-                self._kept.used()
-                self._kept.glance(module, args, kwargs, random_state=False)
+                self._kept.mark_used()
+                self._kept.add_unwatched_call(module, args, kwargs, random_state=False)
 
     def _give_up(self, part: str, error: BaseException) -> None:
-        """Report what `leave` raised, and skip nothing any longer."""
+        """Report what `stop_skipping` raised, and skip nothing any longer."""
         self.steps_left, self._losses, self._calls = 0, [], []
         self._failed(part, error)
 
@@ -136,13 +136,13 @@ class FastPath:
         """True if a root module was called in the running step, which may still be skipped."""
         return bool(self._calls)
 
-    @hide
+    @hide_from_compiler
     def skip_call(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
         """Before a call of a root module: hold its arguments until the update, to re-run it if the loss is bad."""
         if self.steps_left <= 0 or self._state.rerunning or get_ident() != self.thread:
             return False
         if len(self._calls) >= KEPT_CALLS or not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-            self.leave()  # how autocast stands is known now, and no longer at the loss
+            self.stop_skipping()  # how autocast stands is known now, and no longer at the loss
             return False
         self._calls.append((weakref.ref(module), args, kwargs))
         return True
@@ -171,13 +171,13 @@ class FastPath:
                     if is_usual:
                         self._losses.append(loss)
                         return original(tensors, *args, **kwargs)
-                    unseen(self._guard.call, self.leave)
+                    call_outside_compiler(self._guard.call, self.stop_skipping)
                 return whole_path(tensors, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
                 raise
 
-        return hide(backward)
+        return hide_from_compiler(backward)
 
     def around_clip(
         self,
@@ -209,16 +209,18 @@ class FastPath:
                         raise
                     is_usual = False
                 if not is_usual:
-                    unseen(self._guard.call, self.leave)  # the report of bad gradients runs the step's calls again
+                    call_outside_compiler(
+                        self._guard.call, self.stop_skipping
+                    )  # the report of bad gradients runs the step's calls again
                     glance(parameters if type(parameters) is list else [parameters], total)
                 return total
             except BaseException as error:
                 drop_own_frames(error)
                 raise
 
-        return hide(clip_grad_norm_)
+        return hide_from_compiler(clip_grad_norm_)
 
-    @hide
+    @hide_from_compiler
     def hook_before_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook before each step of any optimizer."""
         if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
@@ -228,10 +230,10 @@ class FastPath:
                 return
             if id(state.in_update) == self._main_id:
                 return  # inside the step of one that wraps it
-            unseen(self._guard.call, self.leave)
+            call_outside_compiler(self._guard.call, self.stop_skipping)
         self._before_update(optimizer)
 
-    @hide
+    @hide_from_compiler
     def hook_after_update(self, optimizer: Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The hook after each step of any optimizer."""
         if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
@@ -240,11 +242,11 @@ class FastPath:
                 if id(state.in_update) == self._main_id:
                     state.updates += 1
                     return
-                unseen(self._guard.call, self.leave)
+                call_outside_compiler(self._guard.call, self.stop_skipping)
             else:
                 try:
                     rate = optimizer.param_groups[0].get("lr")
-                    usual = rate is self._rate or self._attention.expects(rate)
+                    usual = rate is self._rate or self._attention.is_expected_rate(rate)
                     usual = usual and (self.steps_left % CLOCK_STEPS > 0 or time.perf_counter() < self._until)
                 except BaseException as error:  # groups that the program has made into something else
                     if belongs_to_program(error):
@@ -265,5 +267,5 @@ class FastPath:
                     if self._calls:
                         self._calls.clear()
                     return
-                unseen(self._guard.call, self.leave)
+                call_outside_compiler(self._guard.call, self.stop_skipping)
         self._after_update(optimizer)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch.optim import Optimizer
 
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.monitor import Monitor
-from tdbg.runtime.torch_hooks import hook_all, targets
+from tdbg.runtime.torch_hooks import hook_all, iter_targets
 
 
 def end_first_update(monitor: Monitor, end: Callable[[], None]) -> None:
@@ -19,26 +19,26 @@ def end_first_update(monitor: Monitor, end: Callable[[], None]) -> None:
 
     def end_here() -> None:
         try:
-            probe = monitor.probe("preflight")
+            probe = monitor.find_probe("preflight")
             if probe is not None:
                 probe.guard.call(probe.carry_out)  # it ends the process
             monitor.become_rank_now()
         finally:
             end()
 
-    def after(optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def hook_after_update(optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         if not monitor.optimizers.is_rehearsal(optimizer):
-            unseen(end_here)
+            call_outside_compiler(end_here)
 
-    def before(optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def hook_before_update(optimizer: Optimizer, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         if not any(map(callable, (*args, *kwargs.values()))):  # one with a closure ends in its backward pass, or after
-            after(optimizer, args, kwargs)
+            hook_after_update(optimizer, args, kwargs)
 
-    for table, hook in (("before-update", before), ("after-update", after)):
+    for table, hook in (("before-update", hook_before_update), ("after-update", hook_after_update)):
         # A compiled update is not left alone: the compiler has to break its graph here, and call the hook.
         hook._torchdynamo_disable = True  # type: ignore[attr-defined]
-        hook_all(table, hide(hook))
-    for owner, name in targets("compile"):
+        hook_all(table, hide_from_compiler(hook))
+    for owner, name in iter_targets("compile"):
         setattr(owner, name, _leave_updates(getattr(owner, name)))
 
 
@@ -51,4 +51,4 @@ def _leave_updates(original: Callable[..., object]) -> Callable[..., object]:
             return model
         return original(model, *args, **kwargs)
 
-    return hide(compile)
+    return hide_from_compiler(compile)

@@ -43,14 +43,14 @@ class KeptCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def keep(self, call: Call) -> None:
+    def add_call(self, call: Call) -> None:
         """Hold on to a call, but not to memory the program has let go of."""
         self.unused += 1
         if self.unused > MAX_UNUSED_CALLS or call.holds_memory():
             self._calls.clear()
         self._calls.append(call)
 
-    def glance(
+    def add_unwatched_call(
         self,
         module: nn.Module,
         args: tuple[object, ...],
@@ -62,16 +62,16 @@ class KeptCalls:
         self.unused += 1
         if self.unused > MAX_UNUSED_CALLS:
             self._calls.clear()
-        self._calls.append(Call.light(module, args, kwargs or {}, random_state=random_state))
+        self._calls.append(Call.capture_lightweight(module, args, kwargs or {}, random_state=random_state))
 
     def glance_ended(self, module: nn.Module, output: object) -> None:
         """Of a call that nobody watches the outputs tell forward from loss, and their gradients repeat its backward."""
         if self._calls and torch.is_grad_enabled():
             call = self._calls[-1]
             if call.module() is module and not call.outputs and not call.output_grads:
-                call.watch(output, on_device=False)
+                call.watch_outputs(output, on_device=False)
 
-    def used(self) -> None:
+    def mark_used(self) -> None:
         """A backward follows the calls so far."""
         self.unused = 0
 
@@ -80,13 +80,13 @@ class KeptCalls:
         self._calls.clear()
         self.unused = 0
 
-    def retire(self, *, pending: bool) -> None:
+    def retire_calls(self, *, pending: bool) -> None:
         """The step has ended; if values of it are pending, small calls stay until those have arrived."""
         self.late = [call for call in self._calls if call.is_small()] if pending else []
         self._calls.clear()
 
     @contextlib.contextmanager
-    def only(self, calls: Iterable[Call]) -> Iterator[None]:
+    def restrict_to(self, calls: Iterable[Call]) -> Iterator[None]:
         """As if these were the calls of the step."""
         before, self._calls = self._calls, deque(calls, maxlen=KEPT_CALLS)
         try:
@@ -122,7 +122,7 @@ class Evaluations:
         self._emit = emit
         self._due = due
 
-    def begins(self) -> None:
+    def on_call_start(self) -> None:
         """A call begins, watched or not."""
         state = self._state
         if state.eval_calls or _is_loader_worker():
@@ -132,7 +132,7 @@ class Evaluations:
         else:
             self._first()
 
-    def watched(self, call: Call, seconds: float) -> None:
+    def record_watched_call(self, call: Call, seconds: float) -> None:
         """A call that was watched has returned: its record, if that can be afforded."""
         state = self._state
         state.eval_calls += 1
@@ -155,14 +155,14 @@ class Evaluations:
                 samples=call.samples,
             )
         )
-        self._costs.tell(begun)
-        self._budget.learn("record", time.perf_counter() - begun)
+        self._costs.report_if_due(begun)
+        self._budget.record_cost("record", time.perf_counter() - begun)
 
-    def unwatched(self, now: float) -> None:
+    def count_unwatched_call(self, now: float) -> None:
         """A call that is only counted begins."""
         self._state.eval_calls += 1
         if self._event_buffer.is_rank:
-            self._costs.tell(now)
+            self._costs.report_if_due(now)
 
 
 class RootCalls:
@@ -201,7 +201,7 @@ class RootCalls:
         self._asked = False  # the call that runs is watched for a probe alone, which asked for it
         self._spent_s = 0.0  # on calls, before the step that is watched
 
-    def begins(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def on_call_start(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A root is called: the hook before it."""
         state = self._state
         if state.rerunning or not state.active or is_tracing() or is_capturing():
@@ -214,19 +214,19 @@ class RootCalls:
             if not self._threads.calls and is_criterion(module, args, kwargs or {}):
                 return  # called beside the model, and no root
             if self._may_watch(module, begun):
-                call = Call.of(module, args, kwargs or {})
+                call = Call.capture_call(module, args, kwargs or {})
                 if call is not None:
                     self._dispatcher.dispatch("call_begins", module, call)
                     if call.graded:
-                        self._modules.begin(module)
+                        self._modules.begin_pass(module)
                     self._threads.calls.append((call, time.perf_counter()))
                     self._threads.raised = False
             elif torch.is_grad_enabled() and not self._threads.calls:
-                self._kept.glance(module, args, kwargs)
+                self._kept.add_unwatched_call(module, args, kwargs)
         finally:
-            self._budget.spend("call_begins", time.perf_counter() - begun, asked=self._asked)
+            self._budget.charge("call_begins", time.perf_counter() - begun, asked=self._asked)
 
-    def kept(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def keep_call(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A root is called in a stretch in which calls are only kept: the hook before it."""
         state = self._state
         if state.rerunning or not state.active or is_tracing() or is_capturing():
@@ -234,11 +234,11 @@ class RootCalls:
         begun = time.perf_counter()
         if not torch.is_grad_enabled():  # an evaluation pass begins, of which nothing is to be missed
             self._duty.evaluation_begins(begun)
-            self.begins(module, args, kwargs)
+            self.on_call_start(module, args, kwargs)
             return
         if not is_criterion(module, args, kwargs or {}):
-            self._kept.glance(module, args, kwargs, random_state=False)
-        self._budget.book("call_begins", time.perf_counter() - begun)
+            self._kept.add_unwatched_call(module, args, kwargs, random_state=False)
+        self._budget.charge_fast("call_begins", time.perf_counter() - begun)
 
     def _may_watch(self, module: nn.Module, now: float) -> bool:
         """True if this call of a root is to be watched: an outer one, and affordable."""
@@ -257,10 +257,10 @@ class RootCalls:
                 self._asked = self._asked or not affordable  # by an earlier call of this step
                 self._plan.watch, self._plan.deaf = True, 0
             return self._plan.watch
-        self._evaluations.begins()
+        self._evaluations.on_call_start()
         self._asked = asked and not affordable
         if not asked and not affordable:
-            self._evaluations.unwatched(now)
+            self._evaluations.count_unwatched_call(now)
             self._duty.call_glanced(now)
         return asked or affordable
 
@@ -270,7 +270,7 @@ class RootCalls:
         state = self._state
         return not state.quiet and (state.eval_calls < ALWAYS_STEPS or self._budget.allows(("eval",), now))
 
-    def ended(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
+    def on_call_end(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         """A root has returned: the hook after it."""
         begun = time.perf_counter()
         try:
@@ -281,20 +281,20 @@ class RootCalls:
                 return
             call, at = running.pop()
             if call.graded:
-                self._modules.end()
+                self._modules.end_pass()
                 self._recorder.samples += call.samples or 0
                 self._recorder.forward_s += begun - at
-                call.watch(output, on_device=self._on_device)
-                self._kept.keep(call)
+                call.watch_outputs(output, on_device=self._on_device)
+                self._kept.add_call(call)
             self._dispatcher.dispatch("call_ended", module, call, output)
             if not call.graded:
-                self._evaluations.watched(call, begun - at)
-                self._budget.learn("eval", 2 * (time.perf_counter() - begun))  # its beginning costs about as much
+                self._evaluations.record_watched_call(call, begun - at)
+                self._budget.record_cost("eval", 2 * (time.perf_counter() - begun))  # its beginning costs about as much
         finally:
-            self._budget.spend("call_ended", time.perf_counter() - begun, asked=self._asked)
+            self._budget.charge("call_ended", time.perf_counter() - begun, asked=self._asked)
             self._asked = self._asked and torch.is_grad_enabled()
 
-    def raised(self, module: nn.Module) -> None:
+    def on_call_raised(self, module: nn.Module) -> None:
         """A root has raised: what was kept of its call must not stay in memory, where a smaller batch may be tried next."""
         running = self._threads.calls
         if self._state.rerunning or not running or running[-1][0].module() is not module:
@@ -318,11 +318,11 @@ class RootCalls:
         """The running step is watched although it was not to be: what its calls cost counts from now on."""
         self._spent_s = self._spent_on_calls_s()
 
-    def forget(self) -> None:
+    def end_step(self) -> None:
         """The step has ended: learn what watching its calls has cost."""
         if self._plan.watch:
             spent_s = self._spent_on_calls_s()
-            self._budget.learn("watch", spent_s - self._spent_s)
+            self._budget.record_cost("watch", spent_s - self._spent_s)
             self._spent_s = spent_s
         self._asked = False
         self.drop_running()

@@ -37,12 +37,12 @@ class IdentityKeys(MutableMapping[K, V]):
         self._held: dict[_IdentityRef[K], V] = {}
         held = weakref.ref(self)
 
-        def forget(reference: _IdentityRef[K]) -> None:
+        def discard_dead_key(reference: _IdentityRef[K]) -> None:
             keeper = held()
             if keeper is not None:
                 keeper._held.pop(reference, None)
 
-        self._forget = forget
+        self._forget = discard_dead_key
 
     def __getitem__(self, key: K) -> V:
         return self._held[_IdentityRef(key)]

@@ -53,13 +53,13 @@ class Inspection:
         """True for a probe that the inspection added and that stays now that it is over."""
         return probe in self._staying and not self.is_open
 
-    def begin(self, allowance_s: float) -> None:
+    def begin_inspection(self, allowance_s: float) -> None:
         """The process is about to take its first steps. allowance_s: 0 for no inspection."""
         if allowance_s > 0.0:
-            self.resume(allowance_s)
+            self.open_inspection(allowance_s)
             self._activate(self._load())
 
-    def resume(self, allowance_s: float) -> None:
+    def open_inspection(self, allowance_s: float) -> None:
         """In a forked child, which has its own first steps and the probes already."""
         self._budget.allowance_s = allowance_s
         self._until, self.is_open = OPENING_STEPS, True
@@ -84,7 +84,7 @@ class Inspection:
             self._budget.open_allowance(now, SPENDING_RATE, credit_s)
         steps = self._state.step or self._state.eval_calls
         if steps >= self._until or self._budget.is_allowance_spent(now):
-            self.end(now)
+            self.end_inspection(now)
 
     def evaluation_begins(self) -> None:
         """The first call without gradients of a process that has trained: its pass is looked at as the first steps were."""
@@ -110,7 +110,7 @@ class Inspection:
         self._until, self.is_open = self._state.step + AGAIN_STEPS, True
         self._activate(self._load())
 
-    def end(self, now: float) -> None:
+    def end_inspection(self, now: float) -> None:
         """From now on the level's budget holds, and of the added probes those stay whose presence it pays for."""
         self.is_open = False
         self._budget.close_allowance(now)

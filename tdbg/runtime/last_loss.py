@@ -29,7 +29,7 @@ class LastLoss:
         self.done: list[Tensor | float] = []
         self.recent: deque[list[Tensor | float]] = deque(maxlen=MAX_RECENT)  # of steps whose losses are numbers
 
-    def add(self, loss: object) -> None:
+    def add_loss(self, loss: object) -> None:
         """A loss is sent backward."""
         if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex() or tensors.has_no_data(loss):
             return
@@ -54,7 +54,7 @@ class LastLoss:
             if type(self.done[0]) is float:
                 self.recent.append(self.done)
 
-    def drop(self) -> None:
+    def discard_running(self) -> None:
         """What was sent backward served another optimizer."""
         self.running = []
 
@@ -63,7 +63,7 @@ class LastLoss:
         rows = [[part for part in parts if isinstance(part, float)] for parts in self.recent]
         return [math.fsum(row) for row in rows if all(map(math.isfinite, row))]
 
-    def read(self) -> float | None:
+    def read_loss(self) -> float | None:
         """The loss of the last step done, as its record would have it; None where it is not known, or not to be had."""
         if not self.done or not _may_read(self.done):
             return None

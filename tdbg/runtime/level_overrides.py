@@ -33,12 +33,12 @@ class ControlledRun(Protocol):
     emit: "Callable[[Event], None]"
     note: "Callable[[str, str], None]"
 
-    def switch(self, on: bool) -> None: ...
+    def set_active(self, on: bool) -> None: ...
     def grant_request(self, first_step: int) -> None: ...
-    def use(self, probes: "Iterable[type[Listener]]") -> None: ...
+    def activate_probes(self, probes: "Iterable[type[Listener]]") -> None: ...
     def clear_history(self) -> None: ...
-    def profile(self, begin: int, steps: int, why: str) -> None: ...
-    def line(self, mark: str, text: str, level: str = "D", step: int | None = None) -> None: ...
+    def request_profile(self, begin: int, steps: int, why: str) -> None: ...
+    def log_line(self, mark: str, text: str, level: str = "D", step: int | None = None) -> None: ...
     def when_rank(self, say: "Callable[[], None]") -> None: ...
 
 
@@ -92,34 +92,34 @@ class LevelOverrides:
         """The step that comes next; where nothing but evaluation is done, the call."""
         return (self.monitor.step or self.monitor.eval_calls) + 1
 
-    def due(self) -> None:
+    def apply_due_changes(self) -> None:
         """A step has ended: do what is due before the next. Cost: a clock read, and a stat twice a second."""
         now = time.monotonic()
         if now - self._polled_at >= POLL_EVERY_S:
             self._polled_at = now
-            self._poll()
+            self._poll_requests()
         if self._above or self._pending or self._soon:
             timed, begun = self.monitor.active, self.monitor.budget.start_up_s
-            self._act()
+            self._apply_pending()
             if timed:  # waking probes up is booked as start-up; whoever is being timed leaves it out
-                self.monitor.budget.excuse(self.monitor.budget.start_up_s - begun)
+                self.monitor.budget.exclude(self.monitor.budget.start_up_s - begun)
 
-    def _act(self) -> None:
+    def _apply_pending(self) -> None:
         coming = self._coming
         if any(change.until <= coming for change in self._above):
             self._above = [change for change in self._above if change.until > coming]
-            self._apply("end")
+            self._apply_changes("end")
         for request in [request for request in self._pending if request.at_step <= coming]:
             self._pending.remove(request)
-            self._take(request)
+            self._accept_request(request)
         soon, self._soon = self._soon, []
         for level, flags, why, for_steps in soon:
-            self.make(level, flags, why, for_steps)
+            self.change_now(level, flags, why, for_steps)
 
     def _note_ignored(self, error: BaseException) -> None:
         self.monitor.note("control", f"control.json was ignored: {error}"[:300])
 
-    def _poll(self) -> None:
+    def _poll_requests(self) -> None:
         found: list[Request] = []
         with guarded("a broken control file changes nothing", self._note_ignored):
             found = self.monitor.requests()
@@ -131,7 +131,7 @@ class LevelOverrides:
                 elif not request.for_steps:  # what was to hold for good holds for the restarted rank too
                     self._pending.append(replace(request, at_step=0, clear_history=False, profile_for=0))
 
-    def _take(self, request: Request) -> None:
+    def _accept_request(self, request: Request) -> None:
         if request.clear_history:
             self.monitor.clear_history()
         late = 0 < request.at_step < self._coming
@@ -139,30 +139,30 @@ class LevelOverrides:
         if request.capture_for:
             self.monitor.capture_until = max(self.monitor.capture_until, begin + request.capture_for)
             if not request.level and not request.flags:
-                self._tell("capture", request.number, late)
+                self._report_switch("capture", request.number, late)
                 return
         if request.profile_for:
-            self.monitor.profile(max(begin, self._coming), request.profile_for, request.why or "control")
+            self.monitor.request_profile(max(begin, self._coming), request.profile_for, request.why or "control")
             if not request.level and not request.flags:
-                self._tell("profile", request.number, late)
+                self._report_switch("profile", request.number, late)
                 return
         until = begin + request.for_steps if request.for_steps else 0
         if until and until <= self._coming:
-            self._tell("control", request.number, late)
+            self._report_switch("control", request.number, late)
         else:
-            self._change(request.level, request.flags, until)
-            self._apply("control", request.number, late)
+            self._register_change(request.level, request.flags, until)
+            self._apply_changes("control", request.number, late)
 
-    def make(self, level: str, flags: dict[str, Value], why: str, for_steps: int = 0) -> None:
+    def change_now(self, level: str, flags: dict[str, Value], why: str, for_steps: int = 0) -> None:
         """Change level (empty: as it is) and flags now, from within the rank."""
-        self._change(level, flags, self._coming + for_steps if for_steps else 0)
-        self._apply(why)
+        self._register_change(level, flags, self._coming + for_steps if for_steps else 0)
+        self._apply_changes(why)
 
     def queue(self, level: str, flags: dict[str, Value], why: str, for_steps: int = 0) -> None:
         """The same once the step that is ending has ended: for those who are told of it while probes are called."""
         self._soon.append((level, flags, why, for_steps))
 
-    def _change(self, level: str, flags: dict[str, Value], until: int) -> None:
+    def _register_change(self, level: str, flags: dict[str, Value], until: int) -> None:
         settings = self.monitor.settings
         if not self._above:
             self._base = settings.level, dict(settings.flags)
@@ -175,23 +175,23 @@ class LevelOverrides:
             change.flags = {name: value for name, value in change.flags.items() if name not in flags}
         self._above = [change for change in self._above if change.level or change.flags]
 
-    def _apply(self, why: str, asked: int = 0, late: bool = False) -> None:
+    def _apply_changes(self, why: str, asked: int = 0, late: bool = False) -> None:
         monitor, settings, begun = self.monitor, self.monitor.settings, time.perf_counter()
-        self._set()
+        self._update_settings()
         if settings.level == "off":
-            monitor.switch(False)
+            monitor.set_active(False)
         else:
-            monitor.switch(True)
+            monitor.set_active(True)
             monitor.budget.change_share(settings.budget_pct, time.perf_counter())
             if asked:  # somebody waits for what these flags see
                 monitor.grant_request(self._coming)
             level, flags = settings.level, dict(settings.flags)
-            import_off_main_thread(lambda: monitor.catalog.select(level, flags))
-            monitor.use(monitor.catalog.select(level, flags))
+            import_off_main_thread(lambda: monitor.catalog.select_probes(level, flags))
+            monitor.activate_probes(monitor.catalog.select_probes(level, flags))
         monitor.budget.start_up_s += time.perf_counter() - begun
-        self._tell(why, asked, late)
+        self._report_switch(why, asked, late)
 
-    def _set(self) -> None:
+    def _update_settings(self) -> None:
         """Make the settings what they are to be now."""
         settings = self.monitor.settings
         settings.level, flags = self._base
@@ -201,18 +201,18 @@ class LevelOverrides:
             settings.level = change.level or settings.level
             settings.flags.update(change.flags)
 
-    def _tell(self, why: str, asked: int, late: bool) -> None:
+    def _report_switch(self, why: str, asked: int, late: bool) -> None:
         settings = self.monitor.settings
         on = {name: value for name, value in settings.flags.items() if value is not False}
         event = Switch(t=time.time(), step=self._coming - 1, level=settings.level, flags=on, why=why)
         event.asked, event.late = asked, late
         self.monitor.when_rank(lambda: self.monitor.emit(event))
         names = f", flags {', '.join(on)}" if on else ""
-        self.monitor.line("[control]", f"level {settings.level}{names} after step {event.step} ({why})", "I")
+        self.monitor.log_line("[control]", f"level {settings.level}{names} after step {event.step} ({why})", "I")
 
     def forked(self) -> None:
         """In a forked child, whose steps begin anew: only what holds for good is left."""
         self._pending, self._soon = [], []
         if self._above:
             self._above = []
-            self._set()
+            self._update_settings()

@@ -24,7 +24,7 @@ class Listener:
     """
 
     name = ""
-    muted: frozenset[str] = frozenset()  # points it is not called at for the time being: `Monitor.ignore`
+    muted: frozenset[str] = frozenset()  # points it is not called at for the time being: `Monitor.mute_points`
     pause_while_profiling: ClassVar[bool] = True  # one that does not pause is called after all others
     ignores: frozenset[str] = muted  # the old names of the two, which other packages may set
     # Seconds a step that its hooks cost without any look; one of the opening inspection stays where these can be paid.

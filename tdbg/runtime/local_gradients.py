@@ -21,7 +21,7 @@ from tdbg.core.guard import Guard
 from tdbg.runtime import tensors
 from tdbg.runtime.alarm import Alarm
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
-from tdbg.runtime.compiler import hide
+from tdbg.runtime.compiler import hide_from_compiler
 from tdbg.runtime.dispatcher import ProbeDispatcher
 from tdbg.runtime.optimizers import Optimizers
 from tdbg.runtime.own_hooks import HookHandle, add_accumulation_hook, add_gradient_hook
@@ -29,7 +29,7 @@ from tdbg.runtime.rerun_alone import count_ranks
 from tdbg.runtime.root_modules import Names
 from tdbg.runtime.root_search import RootSearch
 from tdbg.runtime.state import State
-from tdbg.runtime.tensors import Bad, is_sharded, local, look
+from tdbg.runtime.tensors import Bad, find_bad_values, is_sharded, to_local_part
 from tdbg.runtime.torch_compat import after_backward, compiles_backward
 
 # These reduce gradients in place as they arrive, in ways nobody here can see.
@@ -76,7 +76,7 @@ class LocalGradients:
         self._search = search
         self._alarm = alarm
         self._strict = strict
-        self._guard = Guard("local-gradients", dispatcher.failed)
+        self._guard = Guard("local-gradients", dispatcher.handle_failure)
         self.finite_at = 0  # the last step after whose backward all of this rank's own gradients were finite
         self._parameters: list[weakref.ref[Tensor]] = []  # the program may let its model go
         self._key: tuple[object, ...] = ()
@@ -99,36 +99,36 @@ class LocalGradients:
 
     # around a backward
 
-    def begin(self, losses: object) -> HookHandle | None:
-        """Backward is about to run: have its gradients looked at. Returns what `end` takes, None for no look."""
+    def begin_backward(self, losses: object) -> HookHandle | None:
+        """Backward is about to run: have its gradients looked at. Returns what `end_backward` takes, None for no look."""
         begun = time.perf_counter()
-        handle = self._guard.call(self._begin, losses, begun)
+        handle = self._guard.call(self._start_watch, losses, begun)
         self._budget.spend_on_checks("local_gradients", time.perf_counter() - begun)
         return handle
 
-    def _begin(self, losses: object, begun: float) -> HookHandle | None:
+    def _start_watch(self, losses: object, begun: float) -> HookHandle | None:
         if not self._is_due(begun):
             return None
         root = _first_graded(losses)
         if root is None:
             return None
-        self._prepare()
+        self._select_parameters()
         self._own, self._seen, self._read_s, self._running = [], 0, 0.0, True
         self._last_arrived = None
         return add_gradient_hook(root, self._backward_begun)
 
-    def end(self, handle: HookHandle, returned: bool) -> None:
+    def end_backward(self, handle: HookHandle, returned: bool) -> None:
         """Backward is over; the update has not begun, so the weights are those of the forward pass."""
         begun = time.perf_counter()
         self._running = False
         handle.remove()
-        self._guard.call(self._end, returned)
+        self._guard.call(self._finish_watch, returned)
         seconds = self._read_s + time.perf_counter() - begun
         if self._read_s > 0.0:
             self._usual_s = min(self._read_s, self._usual_s * CREEP or self._read_s)
         self._budget.spend_on_checks("local_gradients", seconds)
 
-    def _end(self, returned: bool) -> None:
+    def _finish_watch(self, returned: bool) -> None:
         if self._own:
             own, self._own = self._own, []
             if returned:
@@ -152,7 +152,7 @@ class LocalGradients:
 
     # what is looked at
 
-    def _prepare(self) -> None:
+    def _select_parameters(self) -> None:
         """The parameters whose gradients count, anew when an optimizer comes or changes its groups."""
         key = tuple(
             (id(optimizer), *((len(held := group["params"]), *map(id, held[:1])) for group in optimizer.param_groups))
@@ -171,7 +171,7 @@ class LocalGradients:
         room = min([FIRST_BUCKET_BYTES, *(getattr(root, "bucket_bytes_cap", 0) for root in viewing)])
         self._one_bucket = sum(p.nbytes for p in looked_at) <= room
         if self._views and self.ranks > 1:
-            self._each = [add_accumulation_hook(p, self._accumulated) for p in looked_at if p.requires_grad]
+            self._each = [add_accumulation_hook(p, self._on_gradient_accumulated) for p in looked_at if p.requires_grad]
 
     def detach(self) -> None:
         """Take the hooks on single parameters away."""
@@ -183,28 +183,28 @@ class LocalGradients:
     def __len__(self) -> int:
         return len(self._each)
 
-    @hide
+    @hide_from_compiler
     def _backward_begun(self, grad: Tensor) -> None:
         """The first gradient of a backward pass is there: ours is the first of its final callbacks."""
         if self._running:
             self._guard.call(after_backward, self._backward_done)
 
-    @hide
+    @hide_from_compiler
     def _backward_done(self) -> None:
         """All gradients of this rank are there, and DDP has not copied the reduced ones back."""
         if self._running and not self._views:
             self._guard.call(self._look_timed, self._read_all, None)
 
-    @hide
-    def _accumulated(self, parameter: Tensor) -> None:
+    @hide_from_compiler
+    def _on_gradient_accumulated(self, parameter: Tensor) -> None:
         """One gradient is there, and no reducer has had it."""
         if not self._running:
             return
         if self._one_bucket:
             self._last_arrived = weakref.ref(parameter)
-        self._guard.call(self._look_timed, self._read, [parameter])
+        self._guard.call(self._look_timed, self._read_gradients, [parameter])
 
-    @hide
+    @hide_from_compiler
     def _last_accumulated(self, parameter: Tensor) -> None:
         """The last gradient of the only bucket is there: its reduction comes next."""
         if self._running:
@@ -232,42 +232,42 @@ class LocalGradients:
             self._each = [add_accumulation_hook(last, self._last_accumulated)]
 
     def _read_all(self, _: None) -> None:
-        self._read([p for ref in self._parameters if (p := ref()) is not None])
+        self._read_gradients([p for ref in self._parameters if (p := ref()) is not None])
 
     def _read_group(self, group: object) -> None:
         found = list(_unsharded_gradients(group))
         self._look_at([grad for _, grad in found], [parameter for parameter, _ in found])
 
-    def _read(self, parameters: list[Tensor]) -> None:
+    def _read_gradients(self, parameters: list[Tensor]) -> None:
         graded = [(grad, p) for p in parameters if (grad := p.grad) is not None]
         self._look_at([grad for grad, _ in graded], [p for _, p in graded])
 
     def _look_at(self, grads: list[Tensor], parameters: list[Tensor]) -> None:
         if not grads:
             return
-        values = [local(grad) for grad in grads]
+        values = [to_local_part(grad) for grad in grads]
         if not all(map(tensors.on_host, values)):
             return
         self._seen += len(values)
         if math.isfinite(_sum_of(values)):
             return
         for grad, parameter in zip(grads, parameters, strict=True):
-            bad = look(grad)
+            bad = find_bad_values(grad)
             if bad is not None:
                 self._own.append(_Own(self._name_of(parameter), bad))
 
     def _in_order(self, own: list[_Own]) -> list[tuple[str, Bad]]:
         """In the order of the model's parameters, whatever order they were reduced in."""
-        order = {name: place for place, name in enumerate(self._known().parameters.values())}
+        order = {name: place for place, name in enumerate(self._resolve_names().parameters.values())}
         return [(one.name, one.bad) for one in sorted(own, key=lambda one: order.get(one.name, len(order)))]
 
-    def _known(self) -> Names:
-        gradients = self._dispatcher.probe("gradient-norms")
+    def _resolve_names(self) -> Names:
+        gradients = self._dispatcher.find_probe("gradient-norms")
         return gradients.names if gradients is not None else Names(self._search.trained_roots())
 
     def _name_of(self, parameter: Tensor) -> str:
         shape = "x".join(map(str, parameter.shape)) or "scalar"
-        return self._known().parameters.get(id(parameter), f"parameter[{shape}]")
+        return self._resolve_names().parameters.get(id(parameter), f"parameter[{shape}]")
 
 
 def _unsharded_gradients(group: object) -> Iterator[tuple[Any, Tensor]]:
@@ -284,7 +284,7 @@ def _sum_of(values: list[Tensor]) -> float:
     """A number that is not finite if any element is not (and now and then, by overflow, if all are)."""
     if len(values) == 1:
         return float(values[0].sum())
-    return float(tensors.norms(values).sum())
+    return float(tensors.compute_norms(values).sum())
 
 
 def _first_graded(losses: Any) -> Tensor | None:

@@ -58,7 +58,7 @@ class LossWatch:
         self._evaluated = False  # a closure has computed its loss once
         self._begun_at = 0.0
 
-    def glance(self, losses: Any) -> bool:
+    def check_loss_cheaply(self, losses: Any) -> bool:
         """Between samples only one thing is done: a host loss is checked. True if there is no more to do.
 
         That is never left out, but while a profiler records: a rank that sees its own loss turn bad knows the step,
@@ -67,35 +67,35 @@ class LossWatch:
         state = self._state
         if self._duty.is_away:
             if not self._duty.for_calls:
-                return self.check(losses)
+                return self.check_loss_finite(losses)
             self._duty.training_continues()
         self._keep_last(losses)
         if state.quiet:
             return True
         begun = time.perf_counter()
-        self._kept.used()
+        self._kept.mark_used()
         fine = True
         try:
             single = isinstance(losses, Tensor) and losses.numel() == 1 and not tensors.has_no_data(losses)
             if single and tensors.on_host(losses):
                 value = losses.item()
-                fine = cmath.isfinite(value) and (self._plan.deaf > 0 or not self._suspicious(value))
+                fine = cmath.isfinite(value) and (self._plan.deaf > 0 or not self._is_suspicious(value))
                 if fine:
                     state.attended = state.step + 1  # up to here the weights were good
         finally:
             self._state.glances += 1
-            self._budget.spend("backward_begins", time.perf_counter() - begun)
+            self._budget.charge("backward_begins", time.perf_counter() - begun)
         return fine
 
-    def check(self, losses: object) -> bool:
-        """Between samples, in a stretch that is hardly watched: as `glance`, with the loss's finite check alone."""
+    def check_loss_finite(self, losses: object) -> bool:
+        """Between samples, in a stretch that is hardly watched: as `check_loss_cheaply`, with the loss's finite check alone."""
         begun = time.perf_counter()
-        self._kept.used()
+        self._kept.mark_used()
         fine = True
         try:
             if type(losses) is Tensor and losses.is_cpu and losses.numel() == 1:  # a subclass may have no data
                 value = losses.item()
-                fine = value - value == 0.0 and not self._suspicious(value)  # NaN and Inf less themselves are NaN
+                fine = value - value == 0.0 and not self._is_suspicious(value)  # NaN and Inf less themselves are NaN
                 if fine:
                     self._state.attended = self._state.step + 1
                 if self._state.in_update is None and not self._state.scaling and not isinstance(value, complex):
@@ -106,7 +106,7 @@ class LossWatch:
                 self._keep_last(losses)
         finally:
             self._state.glances += 1
-            self._budget.book("backward_begins", time.perf_counter() - begun)
+            self._budget.charge_fast("backward_begins", time.perf_counter() - begun)
         return fine
 
     def _keep_last(self, losses: Any) -> None:
@@ -117,12 +117,12 @@ class LossWatch:
         if not isinstance(losses, Tensor) and len(losses) == 1:
             (losses,) = losses
         if self._state.scaling:
-            scaler = self._dispatcher.probe("loss-scaler")
-            losses = scaler.unscaled(losses) if scaler is not None else losses
-        self.last.add(losses)
+            scaler = self._dispatcher.find_probe("loss-scaler")
+            losses = scaler.find_unscaled_loss(losses) if scaler is not None else losses
+        self.last.add_loss(losses)
         self._in_closure = self._state.updates if updating else None
 
-    def _suspicious(self, loss: float) -> bool:
+    def _is_suspicious(self, loss: float) -> bool:
         """True if this loss is worth a record of its step, which then is watched from here on.
 
         The first of a step only: the others would make a record of a part of its losses.
@@ -130,7 +130,7 @@ class LossWatch:
         suspects = self._state.suspects
         if suspects is None or self._state.glances or self._state.scaling or isinstance(loss, complex):
             return False
-        triggers = self._dispatcher.probe("triggers")
+        triggers = self._dispatcher.find_probe("triggers")
         if not (triggers.guard.call(suspects, loss) if triggers is not None else suspects(loss)):
             return False
         self._plan.watch = self._plan.record = True
@@ -138,31 +138,31 @@ class LossWatch:
         self._calls.watch_from_here()
         return True
 
-    def begins(self, losses: object) -> None:
+    def on_backward_start(self, losses: object) -> None:
         """Backward is about to run in a step that is watched."""
-        if self._plan.watch:  # else `glance` has kept it
+        if self._plan.watch:  # else `check_loss_cheaply` has kept it
             self._keep_last(losses)
         begun = time.perf_counter()
         self._calls.drop_running()
-        self._kept.used()
+        self._kept.mark_used()
         try:
             loss = self._loss_of(losses)
             if not self._search.over:
-                self._search.look()
+                self._search.search_roots()
             self._dispatcher.dispatch("backward_begins", loss)
             if loss is not None:
-                self._take(loss)
+                self._record_loss(loss)
         finally:
             self._begun_at = time.perf_counter()
-            self._budget.spend("backward_begins", self._begun_at - begun)
+            self._budget.charge("backward_begins", self._begun_at - begun)
 
-    def ended(self) -> None:
+    def on_backward_end(self) -> None:
         """Backward returned."""
         begun = time.perf_counter()
         self._recorder.backward_s += begun - self._begun_at
         if self._state.active:
             self._dispatcher.dispatch("backward_ended")
-        self._budget.spend("backward_ended", time.perf_counter() - begun)
+        self._budget.charge("backward_ended", time.perf_counter() - begun)
 
     def _loss_of(self, losses: Any) -> Tensor | None:
         found = losses
@@ -172,11 +172,11 @@ class LossWatch:
         if not isinstance(found, Tensor) or found.numel() != 1 or found.is_complex() or tensors.has_no_data(found):
             return None
         if self._state.scaling:
-            scaler = self._dispatcher.probe("loss-scaler")
-            found = scaler.unscaled(found) if scaler is not None else found
+            scaler = self._dispatcher.find_probe("loss-scaler")
+            found = scaler.find_unscaled_loss(found) if scaler is not None else found
         return cast(Tensor, found).detach()
 
-    def _take(self, loss: Tensor) -> None:
+    def _record_loss(self, loss: Tensor) -> None:
         counted = not self._evaluated  # a closure's further evaluations are checked, not added
         self._evaluated = self._state.in_update is not None
         if not tensors.on_host(loss) and not self._at_once:
@@ -187,7 +187,7 @@ class LossWatch:
         if not math.isfinite(value):
             self._alarm.bad_loss(value)
 
-    def arrived(self, values: list[float], record: Step | None) -> None:
+    def on_late_losses(self, values: list[float], record: Step | None) -> None:
         """The losses of the step before, read from a device."""
         total = sum(values)
         if record is not None:
@@ -197,10 +197,10 @@ class LossWatch:
                 record.finite = False
             self._alarm.bad_late([], record)
 
-    def update(self) -> None:
+    def reset_closure(self) -> None:
         """An update begins or has ended: the next loss is the first of its closure, or of no closure."""
         self._evaluated = False
 
-    def forget(self) -> None:
+    def reset_glances(self) -> None:
         """The step has ended."""
         self._state.glances = 0

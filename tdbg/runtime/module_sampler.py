@@ -21,12 +21,12 @@ from tdbg.core.events import Step
 from tdbg.core.guard import Guard
 from tdbg.runtime import tensors
 from tdbg.runtime.budget import ALWAYS_STEPS
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
-from tdbg.runtime.root_modules import clean_path, unwrapped
-from tdbg.runtime.sampling import SAMPLE, samples, spread_of
-from tdbg.runtime.tensors import checkable, local_elements
+from tdbg.runtime.root_modules import clean_path, unwrap_module
+from tdbg.runtime.sampling import SAMPLE, spread_of, stack_samples
+from tdbg.runtime.tensors import is_checkable, local_elements
 from tdbg.runtime.torch_compat import in_backward
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class SampledRun(Protocol):
     rerunning: bool
     step: int
 
-    def may(self, kind: str) -> bool: ...
+    def should_sample(self, kind: str) -> bool: ...
     def note(self, code: str, text: str, /) -> None: ...
-    def failed(self, probe: "Listener | str", error: BaseException, /) -> None: ...
+    def handle_failure(self, probe: "Listener | str", error: BaseException, /) -> None: ...
     def read_late(self, values: Tensor, then: "Then") -> None: ...
 
 
@@ -95,7 +95,7 @@ class Seen:
     grad_norm: float | None = None  # L2 norm of the gradient that arrived at the output
     sample: dict[str, float] = field(default_factory=dict)  # FIGURES over at most SAMPLE elements
 
-    def describe(self, tensor: Tensor) -> None:
+    def describe_output(self, tensor: Tensor) -> None:
         """Take over what the output is like."""
         self.shape, self.dtype, self.device = tensors.shape_of(tensor), tensor.dtype, tensor.device
         self.numel, self.graded = tensor.numel(), tensor.requires_grad
@@ -191,16 +191,16 @@ class Tour:
         """True if it is likely to be the model as it is now."""
         return self.looks % WHOLE_EVERY != 0
 
-    def next(self) -> list[tuple[nn.Module, Place]]:
+    def select_turn(self) -> list[tuple[nn.Module, Place]]:
         """The modules of this turn, evenly spread over the model."""
         first = self.looks % self.turns
-        return self._alive(sorted({*range(first, len(self.stops), self.turns), *self.ends}))
+        return self._select_alive(sorted({*range(first, len(self.stops), self.turns), *self.ends}))
 
-    def all(self) -> list[tuple[nn.Module, Place]]:
+    def select_all(self) -> list[tuple[nn.Module, Place]]:
         """All modules."""
-        return self._alive(range(len(self.stops)))
+        return self._select_alive(range(len(self.stops)))
 
-    def _alive(self, chosen: Iterable[int]) -> list[tuple[nn.Module, Place]]:
+    def _select_alive(self, chosen: Iterable[int]) -> list[tuple[nn.Module, Place]]:
         self.looks += 1
         found = [(self.stops[index][0](), self.stops[index][1]) for index in chosen]
         return [(module, place) for module, place in found if module is not None]
@@ -251,7 +251,7 @@ class ModuleSampler:
         self._wishes[probe.name] = wish
         self._join_wishes()
 
-    def forget(self, probe: "Listener") -> None:
+    def withdraw_request(self, probe: "Listener") -> None:
         """The probe is gone."""
         self._wishes.pop(probe.name, None)
         self._join_wishes()
@@ -279,9 +279,9 @@ class ModuleSampler:
     def kind(self) -> str:
         """The name in the budget of the look that is likely to come next."""
         root = self._last_root() if self._last_root is not None else None
-        return WHOLE if root is None or self._whole(root) else PARTLY
+        return WHOLE if root is None or self._should_sample_all(root) else PARTLY
 
-    def _whole(self, root: nn.Module) -> bool:
+    def _should_sample_all(self, root: nn.Module) -> bool:
         """True if the next look at this root is at all of its modules."""
         tour = self._tours.get(root)
         return self._wish.every or tour is None or not tour.fresh
@@ -296,24 +296,24 @@ class ModuleSampler:
         """Which turn this look is, for an observation; nothing where it is at all modules."""
         return {"turn": self.turn, "turns": self.turns} if self.turn else {}
 
-    def count(self) -> int:
+    def count_hooks(self) -> int:
         """How many hooks are in place (0 between looks)."""
         return len(self._hooked)
 
     # the forward pass
 
-    def begin(self, root: nn.Module) -> None:
+    def begin_pass(self, root: nn.Module) -> None:
         """A root is about to run with gradients: hook its modules, if this step is to be looked at."""
         self.give_up_pass()  # of a root that never returned
         step = self.monitor.step + 1
         if not self._wishes or self.step == step or (step > ALWAYS_STEPS and step % self._wish.stride):
             return
-        if not self.monitor.may(WHOLE if self._whole(root) else PARTLY):
+        if not self.monitor.should_sample(WHOLE if self._should_sample_all(root) else PARTLY):
             return
         begun = time.perf_counter()
         self._drop_compiled(root)
-        whole = self._whole(root)
-        self._clear()
+        whole = self._should_sample_all(root)
+        self._reset_pass()
         self._running, self.step = True, step
         self._last_root = weakref.ref(root)
         if whole:
@@ -322,19 +322,21 @@ class ModuleSampler:
         else:
             tour = self._tours[root]
             self.turn, self.turns = tour.turn, tour.turns
-            chosen = tour.next()
+            chosen = tour.select_turn()
         for module, place in chosen:
             module._forward_hooks[HOOK] = _Hook(self, place)
             self._hooked.append(module)
         self._looked_at = self._hooked
-        self._entered_s = time.perf_counter() - begun  # booked by the caller, as are those of `end` and `finish`
+        self._entered_s = (
+            time.perf_counter() - begun
+        )  # booked by the caller, as are those of `end_pass` and `finish_step`
         self._spent_s = 0.0
 
     def _all_of(self, root: nn.Module) -> list[tuple[nn.Module, Place]]:
         """Every module that can be looked at; known from earlier looks for a while, as asking each takes 5 us."""
         known = self._known.get(root)
         if known is not None and known.fresh:
-            return known.all()
+            return known.select_all()
         compiled = _compiled_parts(root)
         if compiled and self._wish.force_eager:
             self._stance = torch.compiler.set_stance("force_eager")
@@ -346,8 +348,8 @@ class ModuleSampler:
                 "modules inside a compiled model are not recorded: --flag FORWARD runs such steps eagerly",
             )
         found = [
-            (module, self._place(path, module))
-            for path, module in unwrapped(root).named_modules()
+            (module, self._describe_module(path, module))
+            for path, module in unwrap_module(root).named_modules()
             if id(module) not in compiled and not isinstance(module, torch.jit.ScriptModule) and can_hook(module)
         ]
         if self._stance is None:
@@ -355,13 +357,13 @@ class ModuleSampler:
             self._known[root] = Tour(stops, looks=1, root_compiled=_is_compiled(root))
         return found
 
-    def _place(self, path: str, module: nn.Module) -> Place:
+    def _describe_module(self, path: str, module: nn.Module) -> Place:
         trainable = any(p is not None and p.requires_grad for p in module._parameters.values())
         return Place(clean_path(path), type(module).__name__, not module._modules, trainable)
 
-    def end(self) -> None:
+    def end_pass(self) -> None:
         """The root has returned: take the hooks away; gradients still arrive."""
-        self.guard.call(self._end)
+        self.guard.call(self._finish_pass)
 
     def give_up_pass(self, raising: nn.Module | None = None) -> None:
         """Forget the pass that runs, if there is one: its root has raised, and the step may yet be looked at.
@@ -372,19 +374,19 @@ class ModuleSampler:
         if self._running:
             stays = [module for module in self._hooked if module is raising]
             self._hooked = [module for module in self._hooked if module is not raising]
-            self._clear()
+            self._reset_pass()
             self._hooked, self.step = stays, 0
 
     def before_compile(self) -> None:
         """A module is about to be compiled: a hook that stayed after a raise would be traced in, and be gone later."""
         if not self._running:
-            self._unhook()
+            self._remove_hooks()
 
-    def _end(self) -> None:
+    def _finish_pass(self) -> None:
         if not self._running:
             return
         begun = time.perf_counter()
-        self._unhook()
+        self._remove_hooks()
         self._running = False
         try:
             taken, self._taken = self._taken, []
@@ -408,7 +410,7 @@ class ModuleSampler:
             looks = before.looks if before is not None else 0
             self._tours[root] = Tour(stops, tuple(layers[:1] + layers[-1:]), looks + 1, _is_compiled(root))
 
-    def _unhook(self) -> None:
+    def _remove_hooks(self) -> None:
         for module in self._hooked:
             module._forward_hooks.pop(HOOK, None)
         self._hooked = []
@@ -417,23 +419,23 @@ class ModuleSampler:
             with contextlib.suppress(RuntimeError):
                 stance.__exit__(None, None, None)
 
-    def output(self, module: nn.Module, place: Place, output: object) -> None:
+    def record_output(self, module: nn.Module, place: Place, output: object) -> None:
         """A module returned; called by its hook."""
         if not self.step:  # the pass was given up
             return
         begun = time.perf_counter()
         try:
-            self._take(module, place, output)
+            self._take_output(module, place, output)
         finally:
             self._spent_s += time.perf_counter() - begun
 
     def _give_up(self, part: str, error: BaseException) -> None:
         """The guard's report: no further look, training as before."""
         self._wishes.clear()
-        self._unhook()
-        self.monitor.failed(part, error)
+        self._remove_hooks()
+        self.monitor.handle_failure(part, error)
 
-    def _take(self, module: nn.Module, place: Place, output: object) -> None:
+    def _take_output(self, module: nn.Module, place: Place, output: object) -> None:
         known = self._rows.get(id(module))
         if known is not None:
             known.calls += 1
@@ -441,7 +443,7 @@ class ModuleSampler:
         if type(output) is Tensor:
             tensor, others = output, []
         else:
-            found = [tensor for _, tensor in itertools.islice(tensors.walk(output), MAX_OUTPUTS)]
+            found = [tensor for _, tensor in itertools.islice(tensors.iter_tensors(output), MAX_OUTPUTS)]
             if not found:
                 return
             tensor, others = found[0], found[1:]
@@ -453,14 +455,14 @@ class ModuleSampler:
         # look too, when it is not known yet into which outputs later modules write.
         at_once = self._wish.exact or not self._running or place.path in self._changed_in_place
         if not at_once and self._may_hold(tensor):
-            self._taken.append(Taken(row, tensor, tensors.version(tensor)))
+            self._taken.append(Taken(row, tensor, tensors.read_version(tensor)))
         else:
-            self._work_on([Taken(row, tensor, tensors.version(tensor))])
+            self._work_on([Taken(row, tensor, tensors.read_version(tensor))])
 
     def _await_gradients(self, row: Seen, others: list[Tensor]) -> None:
         """A gradient at any output reaches a module: of a recurrent layer a loss may use the last state alone."""
         for tensor in others:
-            if checkable(tensor) and tensor.requires_grad:
+            if is_checkable(tensor) and tensor.requires_grad:
                 hook = _GradientHook(self, row, self.step, reaches_alone=True)
                 add_gradient_hook(tensor, hook, purpose=f"gradient at {row.path}")
 
@@ -476,10 +478,12 @@ class ModuleSampler:
         """Describe outputs, have their gradients come here, and compute their figures."""
         found: list[tuple[Seen, Tensor]] = []
         for row, tensor, version in taken:
-            row.describe(tensor)
-            if not checkable(tensor):
+            row.describe_output(tensor)
+            if not is_checkable(tensor):
                 continue
-            if tensors.version(tensor) != version:  # a later module wrote into it: next time it is worked on at once
+            if (
+                tensors.read_version(tensor) != version
+            ):  # a later module wrote into it: next time it is worked on at once
                 self._changed_in_place.add(row.path)
                 continue
             last = self._last
@@ -492,46 +496,46 @@ class ModuleSampler:
                 if self._wish.backward and tensor.requires_grad:
                     add_gradient_hook(tensor, _GradientHook(self, row, self.step), purpose=f"gradient at {row.path}")
         for rows, data in _by_device(found):
-            rows_NS = samples(data) if self._wish.sample else None
-            self._figures += _norms("rms", rows, data, exact=self._wish.exact, rows_NS=rows_NS)
+            rows_NS = stack_samples(data) if self._wish.sample else None
+            self._figures += _compute_norms("rms", rows, data, exact=self._wish.exact, rows_NS=rows_NS)
             if rows_NS is not None:
-                self._figures.append(_sampled(rows, rows_NS))
+                self._figures.append(_compute_sample_stats(rows, rows_NS))
 
-    def gradient(self, row: Seen, step: int, grad: Tensor, *, reaches_alone: bool) -> None:
+    def record_gradient(self, row: Seen, step: int, grad: Tensor, *, reaches_alone: bool) -> None:
         """A gradient arrived at a module's output; called by its hook. reaches_alone: its norm does not count."""
         begun = time.perf_counter()
         try:
-            if step == self.step and not self.monitor.rerunning and checkable(grad):
+            if step == self.step and not self.monitor.rerunning and is_checkable(grad):
                 row.reached = True
                 if reaches_alone:
                     pass
                 elif self._may_hold(grad):
-                    self._grads.append(Taken(row, grad, tensors.version(grad)))
+                    self._grads.append(Taken(row, grad, tensors.read_version(grad)))
                 else:
                     for rows, data in _by_device([(row, local_elements(grad.detach()))]):
-                        self._figures += _norms("grad_norm", rows, data, exact=self._wish.exact)
+                        self._figures += _compute_norms("grad_norm", rows, data, exact=self._wish.exact)
         finally:
             self._spent_s += time.perf_counter() - begun
 
     # the end of the step
 
-    def finish(self) -> None:
+    def finish_step(self) -> None:
         """The step has ended: read the figures (on a device with the step's one copy) and tell the probes."""
         if not self.seen or self.step != self.monitor.step:
-            self._clear()
+            self._reset_pass()
             return
         begun = time.perf_counter()
-        self._unhook()
+        self._remove_hooks()
         self.ends_in_backward = in_backward()
-        intact = [(row, grad) for row, grad, version in self._grads if tensors.version(grad) == version]
+        intact = [(row, grad) for row, grad, version in self._grads if tensors.read_version(grad) == version]
         grads = [(row, local_elements(grad.detach())) for row, grad in intact]
         figures = self._figures
         for rows, data in _by_device(grads):
-            figures += _norms("grad_norm", rows, data, exact=self._wish.exact)
+            figures += _compute_norms("grad_norm", rows, data, exact=self._wish.exact)
         twins, seen, step = self._twins, self.seen, self.step
-        self._forget()
+        self._release_tensors()
         if not figures:
-            self._tell()
+            self._notify_probes()
         else:
             devices = [part.values.device for part in figures]
             device = next((found for found in devices if found.type != "cpu"), devices[0])
@@ -539,52 +543,52 @@ class ModuleSampler:
             fill = _Fill(figures, twins)
             if tensors.on_host(values):
                 fill(values.tolist())
-                self._tell()
+                self._notify_probes()
             else:
-                self.monitor.read_late(values, self._later(fill, seen, step, (self.turn, self.turns)))
-        self.monitor.budget.spend("modules", self._spent_s)
+                self.monitor.read_late(values, self._build_late_callback(fill, seen, step, (self.turn, self.turns)))
+        self.monitor.budget.charge("modules", self._spent_s)
         self._entered_s += time.perf_counter() - begun
         kind = PARTLY if self.turn else WHOLE
-        self.monitor.budget.learn(kind, self._spent_s + self._entered_s, extra=True)
+        self.monitor.budget.record_cost(kind, self._spent_s + self._entered_s, extra=True)
 
-    def _later(
+    def _build_late_callback(
         self, fill: "_Fill", seen: list[Seen], step: int, turns: tuple[int, int]
     ) -> Callable[[list[float], Step | None], None]:
-        def arrived(values: list[float], record: Step | None) -> None:
+        def deliver_late_values(values: list[float], record: Step | None) -> None:
             fill(values)
             now = self.seen, self.step, self.turn, self.turns
             self.seen, self.step, (self.turn, self.turns) = seen, step, turns
             try:
-                self._tell()
+                self._notify_probes()
             finally:
                 self.seen, self.step, self.turn, self.turns = now
 
-        return arrived
+        return deliver_late_values
 
-    def _tell(self) -> None:
+    def _notify_probes(self) -> None:
         self.monitor.dispatcher.dispatch("modules_seen", self)
 
-    def _clear(self) -> None:
-        self._unhook()
+    def _reset_pass(self) -> None:
+        self._remove_hooks()
         self._running = False
         self.seen = []
-        self._forget()
+        self._release_tensors()
 
-    def _forget(self) -> None:
+    def _release_tensors(self) -> None:
         """Let go of the step's tensors."""
         self._rows, self._figures, self._twins = {}, [], []
         self._taken, self._grads, self._looked_at, self._last, self._held_bytes = [], [], [], None, 0
 
     def forked(self) -> None:
         """In a forked child: the running step was the parent's; who wants to look still does."""
-        self._clear()
+        self._reset_pass()
         self._tours.clear()
         self._known.clear()
         self.step = 0
 
     def detach(self) -> None:
         """Take every hook away."""
-        self._clear()
+        self._reset_pass()
         self._wishes.clear()
 
 
@@ -598,10 +602,10 @@ class _Hook:
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         if not torch.compiler.is_compiling() and not self.look.monitor.rerunning:
-            unseen(self.look.guard.call, self.look.output, module, self.place, output)
+            call_outside_compiler(self.look.guard.call, self.look.record_output, module, self.place, output)
 
 
-hide(_Hook.__call__)
+hide_from_compiler(_Hook.__call__)
 
 
 class _GradientHook:
@@ -614,7 +618,7 @@ class _GradientHook:
         self.look, self.row, self.step, self.reaches_alone = look, row, step, reaches_alone
 
     def __call__(self, grad: Tensor) -> None:
-        self.look.guard.call(self.look.gradient, self.row, self.step, grad, reaches_alone=self.reaches_alone)
+        self.look.guard.call(self.look.record_gradient, self.row, self.step, grad, reaches_alone=self.reaches_alone)
 
 
 class _Fill:
@@ -645,7 +649,7 @@ def _by_device(found: list[tuple[Seen, Tensor]]) -> list[tuple[list[Seen], list[
     return list(groups.values())
 
 
-def _norms(
+def _compute_norms(
     name: str, rows: list[Seen], found: list[Tensor], *, exact: bool, rows_NS: Tensor | None = None
 ) -> list[Figures]:
     """The L2 norm of each, of data on one device; ``rms``: by the root of the number of elements.
@@ -660,13 +664,13 @@ def _norms(
     small = [index for index in range(len(found)) if index not in estimated]
     figures = []
     if small:
-        norms_S = tensors.norms([found[index] for index in small])
+        norms_S = tensors.compute_norms([found[index] for index in small])
         whose = [(rows[i], name, found[i].numel() ** -0.5 if name == "rms" else 1.0) for i in small]
         figures.append(Figures(norms_S, whose))
     if large:
         # With a sample of each the norms of all are taken: choosing rows on a device would wait for it.
         taken = large if rows_NS is None else list(range(len(found)))
-        rows_LS = samples([found[index] for index in large]) if rows_NS is None else rows_NS
+        rows_LS = stack_samples([found[index] for index in large]) if rows_NS is None else rows_NS
         norms_L = torch.linalg.vector_norm(rows_LS, dim=1)
         each = SAMPLE**-0.5
         factors = {i: each * (1.0 if name == "rms" else found[i].numel() ** 0.5) for i in large}
@@ -675,7 +679,7 @@ def _norms(
     return figures
 
 
-def _sampled(rows: list[Seen], rows_NS: Tensor) -> Figures:
+def _compute_sample_stats(rows: list[Seen], rows_NS: Tensor) -> Figures:
     """FIGURES of the sample of each."""
     mean_N, norm_N = rows_NS.mean(1), torch.linalg.vector_norm(rows_NS, dim=1)
     zero_N = (rows_NS == 0).sum(1) / SAMPLE

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from tdbg.core.config import Selection, Settings
 from tdbg.core.control import Request
 from tdbg.core.events import Cost, Event
-from tdbg.core.guard import set_program_aside_with
+from tdbg.core.guard import set_guard_contexts
 from tdbg.core.profiling import MAX_STEPS
 from tdbg.runtime.alarm import Alarm, Attention
 from tdbg.runtime.budget import Budget
@@ -125,7 +125,7 @@ class Monitor(State):
 
     def _begin_process(self, now: float) -> None:
         """Make every part that knows of steps and calls anew: in a forked child none of them has happened."""
-        self.begin()
+        self.reset_state()
         settings, at_once = self.settings, self.settings.stop_before_update
         self.budget = Budget(settings.budget_pct, now)
         overhead = measure_overhead()
@@ -137,9 +137,13 @@ class Monitor(State):
             )
         )
         self.optimizers = Optimizers(settings.step_optimizer, self.note)
-        changes = ChangeWatch(self.optimizers.main, self.roots.tops, is_anything_compiled)
-        self.inspection = Inspection(self, self.budget, self.catalog.opening, self._inspect_with, changes.check)
-        self._planner = Planner(self.budget, Selection.of(settings), strict=settings.max_overhead is not None)
+        changes = ChangeWatch(self.optimizers.find_main, self.roots.list_roots, is_anything_compiled)
+        self.inspection = Inspection(
+            self, self.budget, self.catalog.load_inspection_probes, self._inspect_with, changes.find_change
+        )
+        self._planner = Planner(
+            self.budget, Selection.from_settings(settings), strict=settings.max_overhead is not None
+        )
         self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it
         self.recorder = Recorder(settings.keep_steps)
         self.event_buffer = EventBuffer(self.budget, emit=self.emit, log=self._log, become_rank=self._become_rank)
@@ -176,8 +180,8 @@ class Monitor(State):
             self.alarm,
             strict=settings.max_overhead is not None,
         )
-        self.fast_path.begin(self._attention, self.calls, self.losses.last)
-        self.duty.keep_call, self.duty.skip_call = self.root_calls.kept, self.fast_path.skip_call
+        self.fast_path.reset_state(self._attention, self.calls, self.losses.last)
+        self.duty.keep_call, self.duty.skip_call = self.root_calls.keep_call, self.fast_path.skip_call
         self.duty.ended = self._leave_fast_path
         self.records = RecordWriter(
             self,
@@ -186,7 +190,7 @@ class Monitor(State):
             self.dispatcher,
             self._costs,
             emit=self.emit,
-            late_loss=self.losses.arrived,
+            late_loss=self.losses.on_late_losses,
         )
         self._settled = False
         self.spoke = False  # the program itself had something written: `tdbg.log`, a diagnostic
@@ -198,12 +202,12 @@ class Monitor(State):
         """Set every hook and patch. Nothing is hooked before, nothing is left after `detach`."""
         for name, goes_off in MISSING.items():
             self.note(f"without-{name}", f"this torch has no {name}: {goes_off}")
-        set_program_aside_with(active_modes, subclasses_aside)
-        self.roots.attach(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
+        set_guard_contexts(active_modes, subclasses_aside)
+        self.roots.attach(self.root_calls.on_call_start, self.root_calls.on_call_end, self.root_calls.on_call_raised)
         self.hooks.attach()
-        self.use(probes)
+        self.activate_probes(probes)
 
-    def use(self, probes: Iterable[type[Listener]]) -> None:
+    def activate_probes(self, probes: Iterable[type[Listener]]) -> None:
         """Have exactly these probes at work: those that stay keep what they know."""
         self.duty.come_back(time.perf_counter())  # whoever is new is told of the next step
         self._wanted = list(probes)
@@ -212,13 +216,13 @@ class Monitor(State):
     def _inspect_with(self, probes: Iterable[type[Listener]]) -> None:
         """Have these probes at work beside those of the level, until the inspection is over."""
         self._inspecting = list(probes)
-        self.use(self._wanted)
+        self.activate_probes(self._wanted)
 
     def detach(self) -> None:
         """Take every hook and patch away."""
         self.duty.come_back(time.perf_counter())
         self.lasting = self._inspecting = []
-        self.use([])
+        self.activate_probes([])
         self.modules.detach()
         self.roots.detach()
         self.hooks.detach()
@@ -226,31 +230,37 @@ class Monitor(State):
         self.active = False
         self.off_at = time.perf_counter()
 
-    def switch(self, on: bool) -> None:
+    def set_active(self, on: bool) -> None:
         """Off: no instance hooks, and every other hook returns at once. On: as before."""
         if on != self.active:
             now = time.perf_counter()
             self.duty.come_back(now)
             if on:
-                self.budget.rest(now - self.off_at)
+                self.budget.exclude_idle_time(now - self.off_at)
             else:
                 self.dispatcher.dispatch("switched_off")
             self.off_at = now
             self.active = on
-            self.roots.pause(not on)
+            self.roots.pause_hooks(not on)
             self._forget_step(now)
 
     def hook_count(self) -> int:
         """How many hooks and patches are in place (0 at level off)."""
         of_probes = sum(len(probe.patches) for probe in self.dispatcher.probes)
-        return len(self.hooks) + self.roots.count() + self.modules.count() + len(self.local_gradients) + of_probes
+        return (
+            len(self.hooks)
+            + self.roots.count_hooked()
+            + self.modules.count_hooks()
+            + len(self.local_gradients)
+            + of_probes
+        )
 
-    def ignore(self, probe: Listener, points: Iterable[str]) -> None:
+    def mute_points(self, probe: Listener, points: Iterable[str]) -> None:
         """From now on a probe is not told of these points, although it has methods for them."""
         probe.muted = probe.ignores = frozenset(points)
-        self.dispatcher.subscribe()
+        self.dispatcher.rebuild_subscribers()
 
-    def hush(self, quiet: bool) -> None:
+    def suspend_probes(self, quiet: bool) -> None:
         """Quiet: steps are counted and nothing else, so that a trace shows the program alone. Else: as before."""
         if quiet == self.quiet:
             return
@@ -258,38 +268,38 @@ class Monitor(State):
         if quiet:
             self.records.finish_pending()  # a late value is not read in the middle of a trace
         self.quiet, self.hushed_at = quiet, self.step
-        self.dispatcher.subscribe()
+        self.dispatcher.rebuild_subscribers()
         self.plan.open_up(not quiet)
         if not quiet:
-            self._planner.next(self.step, focus=False, inspects=self.inspection.is_open)
+            self._planner.plan_next_step(self.step, focus=False, inspects=self.inspection.is_open)
 
-    def profile(self, begin: int, steps: int, why: str) -> None:
+    def request_profile(self, begin: int, steps: int, why: str) -> None:
         """Have torch.profiler warm up from step ``begin`` on and record so many steps, whatever the flags are."""
         self.profiles.append((begin, steps, why))
-        if self.probe("profiler") is None:
-            import_off_main_thread(lambda: self.catalog.load("profiler"))
-            self.lasting += self.catalog.load("profiler")
-            self.use(self._wanted)
+        if self.find_probe("profiler") is None:
+            import_off_main_thread(lambda: self.catalog.load_probes("profiler"))
+            self.lasting += self.catalog.load_probes("profiler")
+            self.activate_probes(self._wanted)
 
     # what probes ask and say
 
-    def probe(self, name: str) -> Any:
+    def find_probe(self, name: str) -> Any:
         """A running probe; None if it is not running."""
-        return self.dispatcher.probe(name)
+        return self.dispatcher.find_probe(name)
 
-    def failed(self, probe: Listener | str, error: BaseException) -> None:
+    def handle_failure(self, probe: Listener | str, error: BaseException) -> None:
         """Switch a probe off for good and record why."""
-        self.dispatcher.failed(probe, error)
+        self.dispatcher.handle_failure(probe, error)
 
     def dispatch(self, point: str, begun: float, *args: object) -> None:
         """Call the probes that watch this point, and book the time since ``begun``."""
         if self.active:
             self.dispatcher.dispatch(point, *args)
-        self.budget.spend(point, time.perf_counter() - begun)
+        self.budget.charge(point, time.perf_counter() - begun)
 
-    def line(self, mark: str, text: str, level: str = "D", step: int | None = None) -> None:
+    def log_line(self, mark: str, text: str, level: str = "D", step: int | None = None) -> None:
         """A line of the program's in the rank's log; held back until this process is one. step: if it is known."""
-        self.event_buffer.line(level, self.spoken_step if step is None else step, mark, text)
+        self.event_buffer.log_line(level, self.spoken_step if step is None else step, mark, text)
 
     def when_rank(self, say: Callable[[], None]) -> None:
         """Say it now if this process is a rank, else as soon as it is one; a bounded number of things waits."""
@@ -311,7 +321,7 @@ class Monitor(State):
     @property
     def epoch(self) -> int | None:
         """Passes over the training loader begun, from 0, if the program has a DataLoader."""
-        loader = self.probe("loader-wait")
+        loader = self.find_probe("loader-wait")
         found: int | None = None if loader is None else loader.epoch
         return found
 
@@ -332,18 +342,18 @@ class Monitor(State):
         """The roots whose parameters an optimizer holds; all roots where none does (evaluation)."""
         return self.search.trained_roots()
 
-    def may(self, kind: str) -> bool:
+    def should_sample(self, kind: str) -> bool:
         """True if work that a flag or level asks for is to be done in the running step, and can be afforded."""
-        return self.active and not self.quiet and self._planner.may(kind, self.step + 1)
+        return self.active and not self.quiet and self._planner.should_sample(kind, self.step + 1)
 
     def grant_request(self, first_step: int) -> None:
         """Pay for the first looks at what was requested in a live run, whatever was spent before."""
-        self.budget.forgive(time.perf_counter())
+        self.budget.forgive_debt(time.perf_counter())
         self._planner.grant_request(first_step)
 
-    def cost(self) -> Cost:
+    def build_cost(self) -> Cost:
         """tdbg's own cost so far."""
-        return self._costs.cost()
+        return self._costs.build_cost()
 
     def read_late(self, values: Tensor, then: Then) -> None:
         """Have a small device tensor read one step later, with all others in one copy."""
@@ -363,8 +373,8 @@ class Monitor(State):
                 finally:
                     self.clipped_badly = 0
         except Exception as error:  # a tensor that shows no value; inline, as this runs at every clipping
-            self.failed("clip", error)
-        self.budget.book("clip_ended", time.perf_counter() - begun)
+            self.handle_failure("clip", error)
+        self.budget.charge_fast("clip_ended", time.perf_counter() - begun)
 
     def clip_begins(self, parameters: list[Tensor]) -> bool:
         """Gradients are about to be clipped; False in a step that is not watched, if no flag asks for every clipping."""
@@ -393,9 +403,9 @@ class Monitor(State):
             self._settled = True
             self._first_update()
         self.update_thread, self.in_update = get_ident(), optimizer
-        self.losses.update()
+        self.losses.reset_closure()
         if not self.plan.watch:
-            self.budget.spend("update_begins", time.perf_counter() - begun)
+            self.budget.charge("update_begins", time.perf_counter() - begun)
             return
         self.dispatch("update_begins", begun, optimizer)
         self._update_at = time.perf_counter()
@@ -419,30 +429,30 @@ class Monitor(State):
             self._away_step(optimizer, begun)
             return
         self.in_update = None
-        self.losses.update()
+        self.losses.reset_closure()
         if self.plan.watch:
             self.recorder.optimizer_s += max(begun - self._update_at, 0.0) if self._update_at else 0.0
             self._step_ended(optimizer, begun, skipped=False)
         else:
             self._idle_step(optimizer)
-        self.budget.spend("step_ended", time.perf_counter() - begun)
+        self.budget.charge("step_ended", time.perf_counter() - begun)
 
     def skipped_update(self, optimizer: Optimizer, now: float) -> None:
         """GradScaler called no optimizer: a step all the same, marked as skipped."""
-        self.fast_path.leave()
+        self.fast_path.stop_skipping()
         if not self.active:
             self._unwatched_step(optimizer)
         else:
             self.bad_seen = False  # the bad values have touched no weight: a later one is news again
             self._step_ended(optimizer, now, skipped=True)
-            self.budget.spend("step_ended", time.perf_counter() - now)
+            self.budget.charge("step_ended", time.perf_counter() - now)
 
     def _unwatched_step(self, optimizer: Optimizer) -> None:
         """A step while tdbg is switched off: counted, with a sign of life, so that it can be switched on again."""
         if self.optimizers.is_main(optimizer):
             self.step += 1
-            self._costs.tell(time.perf_counter())
-            self.level_overrides.due()
+            self._costs.report_if_due(time.perf_counter())
+            self.level_overrides.apply_due_changes()
 
     def _deaf_step(self, optimizer: Optimizer) -> None:
         """A step that the budget does not even pay a glance for: counted, as cheaply as can be."""
@@ -450,10 +460,10 @@ class Monitor(State):
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
             self.optimizers.give_way(optimizer)
-            self.losses.last.drop()
+            self.losses.last.discard_running()
             return
         self.optimizers.main_stepped()
-        self.optimizers.claim(optimizer)  # a profiler may want quiet from the first step on
+        self.optimizers.claim_main(optimizer)  # a profiler may want quiet from the first step on
         self.step += 1
         self.losses.last.end_step(self.step)
         self.plan.deaf -= 1
@@ -461,14 +471,14 @@ class Monitor(State):
             self.calls.clear()
         if not self.plan.deaf:
             begun = time.perf_counter()
-            self.recorder.forget(begun)
-            self._boundary()
-            self._costs.tell(begun)
-            self.budget.spend("step_ended", time.perf_counter() - begun)
+            self.recorder.reset_step(begun)
+            self._plan_next_step()
+            self._costs.report_if_due(begun)
+            self.budget.charge("step_ended", time.perf_counter() - begun)
 
     def _leave_fast_path(self) -> None:
         """A stretch ends, maybe in the middle of a step."""
-        self.fast_path.leave()
+        self.fast_path.stop_skipping()
         self._book_skipped()
 
     def _book_skipped(self) -> None:
@@ -486,43 +496,43 @@ class Monitor(State):
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
             self.optimizers.give_way(optimizer)
-            self.losses.last.drop()
+            self.losses.last.discard_running()
             return
         self.optimizers.main_stepped()
         self.step += 1
         self.duty.steps += not self.duty.keeps_calls
         self._book_skipped()
         self.losses.last.end_step(self.step)
-        self.losses.forget()
+        self.losses.reset_glances()
         self.calls.clear()
         self.last_full = False
         if self._attention.rate_jumped(optimizer, self.step):
             self.recorder.began_at = 0.0
-            self.records.make(optimizer, begun, skipped=False)
-        self.level_overrides.due()
+            self.records.build_record(optimizer, begun, skipped=False)
+        self.level_overrides.apply_due_changes()
         if self.level_overrides.temporary:
             self.duty.come_back(time.perf_counter())
         if self._attention.is_drawn or not self.duty.is_away:
-            self._boundary()
-            self.budget.spend("step_ended", time.perf_counter() - begun)
+            self._plan_next_step()
+            self.budget.charge("step_ended", time.perf_counter() - begun)
         else:
             now = time.perf_counter()
-            self.budget.book("step_ended", now - begun)
+            self.budget.charge_fast("step_ended", now - begun)
             listened = self.hooks.before_each or self.hooks.after_each or self.local_gradients.ranks > 1
             if not (listened or self.level_overrides.has_requests or is_anything_compiled()):
-                triggers = self.probe("triggers")
+                triggers = self.find_probe("triggers")
                 bound = math.inf if triggers is None or not triggers.on else triggers.loss_bound()
-                self.fast_path.enter(self.duty.steps_to_skip(now), optimizer, bound, self.duty.until)
+                self.fast_path.start_skipping(self.duty.steps_to_skip(now), optimizer, bound, self.duty.until)
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""
         if self.recorder.pending:
-            self.recorder.finish_pending(self.records.write)
+            self.recorder.finish_pending(self.records.write_record)
             self.calls.late = []
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
             self.optimizers.give_way(optimizer)
-            self.losses.last.drop()
+            self.losses.last.discard_running()
             return
         self.optimizers.main_stepped()
         self.step += 1
@@ -530,13 +540,13 @@ class Monitor(State):
         if self.glances:  # a step whose loss nobody saw was only counted
             self.attended = self.step
         self.calls.clear()
-        self.losses.forget()
+        self.losses.reset_glances()
         self.last_full = False
         if self._attention.rate_jumped(optimizer, self.step):
             self.recorder.began_at = 0.0  # nobody timed this step, nor read its loss
-            self.records.make(optimizer, time.perf_counter(), skipped=False)
-        self._costs.tell(time.perf_counter())  # a sign of life where no record is affordable
-        self._boundary()
+            self.records.build_record(optimizer, time.perf_counter(), skipped=False)
+        self._costs.report_if_due(time.perf_counter())  # a sign of life where no record is affordable
+        self._plan_next_step()
         if self.plan.watch:
             self.dispatcher.dispatch("after_step", optimizer)
             self._forget_step(time.perf_counter())
@@ -546,7 +556,7 @@ class Monitor(State):
         if not self.optimizers.is_main(optimizer):
             self._other_step(optimizer)
             return
-        self.optimizers.claim(optimizer)
+        self.optimizers.claim_main(optimizer)
         self.optimizers.main_stepped()
         self.step += 1
         self.losses.last.end_step(self.step)
@@ -556,16 +566,16 @@ class Monitor(State):
         self.last_full = self.plan.full
         self.ending = True
         try:
-            self.modules.finish()
+            self.modules.finish_step()
             jumped = self._attention.rate_jumped(optimizer, self.step)
             self.event_buffer.become_rank()
             if self.plan.record or jumped:
-                self.records.make(optimizer, now, skipped=skipped)
+                self.records.build_record(optimizer, now, skipped=skipped)
         finally:
             self.dispatcher.dispatch("after_step", optimizer)
             self.ending = False
             self._forget_step(now)
-            self._boundary()
+            self._plan_next_step()
 
     def _count_skipped_update(self) -> None:
         """Exact without a record; a streak of them gets a few records, however small the budget is."""
@@ -579,41 +589,41 @@ class Monitor(State):
         """A step on tensors without data (a dry run on the meta device) is none; what was gathered of it goes."""
         self.note("meta-steps", "steps on the meta device or on fake tensors are not counted: they compute only shapes")
         if self.active:
-            self.losses.last.drop()
+            self.losses.last.discard_running()
             self.calls.clear()
             self._forget_step(time.perf_counter())
 
     def _other_step(self, optimizer: Optimizer) -> None:
         self.optimizers.other_stepped()
-        self.losses.last.drop()
+        self.losses.last.discard_running()
         self.recorder.belongs_to_another()
         self.calls.clear()
         self.dispatcher.dispatch("after_step", optimizer)
         self.optimizers.give_way(optimizer)
 
     def _forget_step(self, now: float) -> None:
-        self.root_calls.forget()
-        self.recorder.forget(now)
+        self.root_calls.end_step()
+        self.recorder.reset_step(now)
         self._update_at = 0.0
-        self.losses.forget()
-        self.calls.retire(pending=self.recorder.pending is not None)
+        self.losses.reset_glances()
+        self.calls.retire_calls(pending=self.recorder.pending is not None)
 
-    def _boundary(self) -> None:
+    def _plan_next_step(self) -> None:
         """A step has ended: changes asked for come into force, and the next step is planned."""
         self._between_steps()
         planner, glanced = self._planner, not (self.plan.watch or self.duty.is_away)
         planner.rank, planner.world_size = self.rank, self.world_size
-        planner.next(self.step, focus=self._attention.next_step(), inspects=self.inspection.is_open)
+        planner.plan_next_step(self.step, focus=self._attention.next_step(), inspects=self.inspection.is_open)
         if self.quiet and self.step - self.hushed_at >= MAX_STEPS:
             self.note(
                 "profiled-on",
                 f"a profiler has recorded for {MAX_STEPS} steps: tdbg watches again, so its own work appears in that trace",
             )
-            self.hush(False)
+            self.suspend_probes(False)
         if self.quiet:
             self.plan.open_up(False)
         elif self.modules.wanted and not self.plan.watch:
-            self.plan.watch = self.may(self.modules.kind)  # a look begins at a call that is watched
+            self.plan.watch = self.should_sample(self.modules.kind)  # a look begins at a call that is watched
         now = time.perf_counter()
         if not self.duty.is_away:
             self.duty.step_ended(now, glanced=glanced, planned=self.plan.watch or self.level_overrides.temporary)
@@ -624,10 +634,10 @@ class Monitor(State):
 
     def _between_steps(self) -> None:
         """Bring into force what was asked for, and end the opening inspection when it is time."""
-        self.level_overrides.due()
+        self.level_overrides.apply_due_changes()
         self.inspection.step_ended()
 
-    def finish(self) -> None:
+    def finish_run(self) -> None:
         """The process ends: write what is pending, and have probes say their last."""
         self.records.finish_pending()
         if not (self.updates or len(self.optimizers)):  # calls without a backward were evaluation, gradients on or off
@@ -645,9 +655,11 @@ class Monitor(State):
         self.profiles = []
         self.local_gradients.detach()
         self._begin_process(time.perf_counter())
-        self.roots.aim(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
+        self.roots.set_targets(
+            self.root_calls.on_call_start, self.root_calls.on_call_end, self.root_calls.on_call_raised
+        )
         self.modules.forked()
         if self._inspecting:
-            self.inspection.resume(self.settings.allowance)
+            self.inspection.open_inspection(self.settings.allowance)
         for probe in self.dispatcher.probes:
             probe.guard.call(probe.forked)

@@ -17,8 +17,8 @@ from tdbg.core.frames import OWN_FOLDER
 from tdbg.runtime.code_places import TORCH, program_frame
 from tdbg.runtime.own_hooks import add_node_hook, add_post_hook, add_pre_hook
 from tdbg.runtime.rerun import Call, Operation, as_before, output_pairs
-from tdbg.runtime.root_modules import Names, unwrapped
-from tdbg.runtime.tensors import checkable, local, walk
+from tdbg.runtime.root_modules import Names, unwrap_module
+from tdbg.runtime.tensors import is_checkable, iter_tensors, to_local_part
 from tdbg.runtime.torch_compat import DispatchMode, unseen_by_subclasses
 
 MAX_NODES = 20_000
@@ -28,7 +28,7 @@ def forward_operation(calls: list[Call], names: Names, module_path: str) -> Oper
     """The first operation in the module whose output is not finite although its inputs are; None if none is seen."""
     for call, root, module in _with_module(calls, names, module_path):
         watch = _Operations()
-        with as_before(call, root), _around(module, watch), torch.set_grad_enabled(call.graded):
+        with as_before(call, root), _watch_module(module, watch), torch.set_grad_enabled(call.graded):
             root(*call.args, **call.kwargs)
         if watch.found is not None:
             return watch.found
@@ -41,7 +41,7 @@ def backward_operation(calls: list[Call], names: Names, module_path: str) -> Ope
         watch = _Nodes()
         parameters = [parameter for parameter in root.parameters() if parameter.requires_grad]
         with as_before(call, root), torch.enable_grad(), _keep_lines():
-            with _around(module, watch):
+            with _watch_module(module, watch):
                 output = root(*call.args, **call.kwargs)
             pairs = output_pairs(call, output)
             if pairs:
@@ -55,7 +55,7 @@ def backward_operation(calls: list[Call], names: Names, module_path: str) -> Ope
 def _with_module(calls: list[Call], names: Names, path: str) -> Iterator[tuple[Call, nn.Module, nn.Module]]:
     for call in calls:
         root = call.module()
-        inner = unwrapped(root) if root is not None else None
+        inner = unwrap_module(root) if root is not None else None
         for module in inner.modules() if inner is not None else ():
             if names.modules.get(id(module)) == path and inner is not None:
                 yield call, inner, module
@@ -63,16 +63,16 @@ def _with_module(calls: list[Call], names: Names, path: str) -> Iterator[tuple[C
 
 
 @contextlib.contextmanager
-def _around(module: nn.Module, watch: "_Operations | _Nodes") -> Iterator[None]:
+def _watch_module(module: nn.Module, watch: "_Operations | _Nodes") -> Iterator[None]:
     """Have ``watch`` see each call of one module."""
-    first = add_pre_hook(module, watch.enter, first=True, with_kwargs=True)
-    last = add_post_hook(module, watch.leave)
+    first = add_pre_hook(module, watch.enter_module, first=True, with_kwargs=True)
+    last = add_post_hook(module, watch.leave_module)
     try:
         yield
     finally:
         first.remove()
         last.remove()
-        watch.close()
+        watch.release_mode()
 
 
 @contextlib.contextmanager
@@ -90,17 +90,17 @@ class _Operations(DispatchMode):
         self.found: Operation | None = None
         self._depth = 0
 
-    def enter(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def enter_module(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if self._depth == 0:
             self.__enter__()  # type: ignore[no-untyped-call]
         self._depth += 1
 
-    def leave(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
+    def leave_module(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         self._depth -= 1
         if self._depth == 0:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def close(self) -> None:
+    def release_mode(self) -> None:
         """The module raised: leave the mode all the same."""
         if self._depth > 0:
             self._depth = 0
@@ -110,7 +110,7 @@ class _Operations(DispatchMode):
         self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
     ) -> object:
         result = func(*args, **(kwargs or {}))
-        if self.found is None and _bad(result) and not _bad((args, kwargs or {})):
+        if self.found is None and _has_bad_values(result) and not _has_bad_values((args, kwargs or {})):
             where, code = _line_of_stack()
             self.found = Operation(f"aten.{func.overloadpacket.__name__}", where, code)
         return result
@@ -125,39 +125,41 @@ class _Nodes:
         self._seen: set[object] = set()
 
     @unseen_by_subclasses
-    def enter(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        self._borders.append({tensor.grad_fn for _, tensor in walk((args, kwargs)) if tensor.grad_fn is not None})
+    def enter_module(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        self._borders.append(
+            {tensor.grad_fn for _, tensor in iter_tensors((args, kwargs)) if tensor.grad_fn is not None}
+        )
 
     @unseen_by_subclasses
-    def leave(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
+    def leave_module(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         border = self._borders.pop() if self._borders else set()
-        waiting = [tensor.grad_fn for _, tensor in walk(output) if tensor.grad_fn is not None]
+        waiting = [tensor.grad_fn for _, tensor in iter_tensors(output) if tensor.grad_fn is not None]
         while waiting and len(self._seen) < MAX_NODES:
             node = waiting.pop()
             if node is None or node in border or node in self._seen:
                 continue
             self._seen.add(node)
-            add_node_hook(node, self._watch(node))
+            add_node_hook(node, self._build_node_hook(node))
             waiting += [following for following, _ in node.next_functions if following is not None]
 
-    def close(self) -> None:
+    def release_mode(self) -> None:
         """Nothing stays behind: the graph dies with the run."""
 
-    def _watch(self, node: Any) -> Callable[..., object]:
+    def _build_node_hook(self, node: Any) -> Callable[..., object]:
         name, lines = node.name(), (node.metadata or {}).get("traceback_")
 
-        def hook(grad_inputs: object, grad_outputs: object) -> None:
-            if self.found is None and _bad(grad_inputs) and not _bad(grad_outputs):
+        def check_gradients(grad_inputs: object, grad_outputs: object) -> None:
+            if self.found is None and _has_bad_values(grad_inputs) and not _has_bad_values(grad_outputs):
                 self.found = Operation(name, *_line_of_text(lines or []))
 
-        return hook
+        return check_gradients
 
 
 @unseen_by_subclasses
-def _bad(value: object) -> bool:
+def _has_bad_values(value: object) -> bool:
     """True if a tensor in it is not finite."""
-    for _, tensor in walk(value):
-        if checkable(tensor) and not bool(torch.isfinite(local(tensor.detach())).all()):
+    for _, tensor in iter_tensors(value):
+        if is_checkable(tensor) and not bool(torch.isfinite(to_local_part(tensor.detach())).all()):
             return True
     return False
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tdbg.runtime.root_modules import alive
+from tdbg.runtime.root_modules import list_alive
 from tdbg.runtime.tensors import has_no_data
 
 OTHER_OPTIMIZER_TAKES_OVER = 16
@@ -30,7 +30,7 @@ class Optimizers:
         ] = []  # parameters that nobody holds yet
 
     def __iter__(self) -> Iterator[Optimizer]:
-        return iter(alive(self._alive))  # another thread may build one meanwhile
+        return iter(list_alive(self._alive))  # another thread may build one meanwhile
 
     def __len__(self) -> int:
         return len(self._alive)
@@ -54,7 +54,7 @@ class Optimizers:
             else:
                 self._awaited.append((refs, then))
 
-    def main(self) -> Optimizer | None:
+    def find_main(self) -> Optimizer | None:
         """The optimizer whose steps are counted, once it has stepped and while it lives."""
         return self._main() if self._main is not None else None
 
@@ -66,7 +66,7 @@ class Optimizers:
         wanted = self._wanted
         return not wanted or type(optimizer).__name__.lower() == wanted.lower()
 
-    def claim(self, optimizer: Optimizer) -> None:
+    def claim_main(self, optimizer: Optimizer) -> None:
         """The main optimizer steps: from now on no other one is it, while this one lives."""
         if self._main is None or self._main() is None:
             self._main = weakref.ref(optimizer)
@@ -83,16 +83,16 @@ class Optimizers:
         """After many updates of another optimizer in a row that one counts, unless a class was asked for."""
         self._others.add(type(optimizer).__name__)
         if self._main_idle == OTHER_OPTIMIZER_TAKES_OVER:
-            self.miss()
+            self.note_missing_class()
         if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not self._wanted:
             self._main = weakref.ref(optimizer)
             name = type(optimizer).__name__
             self._note("step-optimizer", f"the optimizer counted so far is idle; steps of {name} count from now on")
 
-    def miss(self) -> None:
+    def note_missing_class(self) -> None:
         """Say so, if only others than the optimizer that was asked for have stepped."""
         if self._main is None and self._wanted and self._others:
-            seen = ", ".join(sorted({*self.names(), *self._others}))
+            seen = ", ".join(sorted({*self.list_class_names(), *self._others}))
             self._note(
                 "step-optimizer",
                 f"no optimizer of class {self._wanted} has stepped, so no step was counted; seen: {seen}",
@@ -106,17 +106,17 @@ class Optimizers:
         except (AttributeError, LookupError, TypeError):  # an optimizer of another kind, or an empty one
             return False
 
-    def names(self) -> list[str]:
+    def list_class_names(self) -> list[str]:
         """Class names of the optimizers alive."""
         return [type(optimizer).__name__ for optimizer in self]
 
-    def of(self, parameters: list[Tensor]) -> Optimizer | None:
+    def find_owner(self, parameters: list[Tensor]) -> Optimizer | None:
         """The optimizer that holds the first of these parameters."""
         for optimizer in self:
             if parameters and any(parameters[0] is p for group in optimizer.param_groups for p in group["params"]):
                 return optimizer
         return None
 
-    def held(self) -> set[int]:
+    def collect_held_ids(self) -> set[int]:
         """The parameters that optimizers hold, by id."""
         return {id(p) for optimizer in self for group in optimizer.param_groups for p in group["params"]}

@@ -52,8 +52,8 @@ def add_pre_hook(
     module: nn.Module, hook: Callable[..., object], *, key: str = "", with_kwargs: bool = False, first: bool = False
 ) -> HookHandle:
     """Have ``hook`` called before the module, as ``register_forward_pre_hook`` does."""
-    table, noted = _check(module._forward_pre_hooks), module._forward_pre_hooks_with_kwargs
-    key = _place(table, hook, key, first=first)
+    table, noted = _require_ordered_dict(module._forward_pre_hooks), module._forward_pre_hooks_with_kwargs
+    key = _insert_hook(table, hook, key, first=first)
     if with_kwargs:
         noted[key] = True  # type: ignore[index]
     return HookHandle(key, table, noted)
@@ -63,8 +63,8 @@ def add_post_hook(
     module: nn.Module, hook: Callable[..., object], *, key: str = "", always_call: bool = False
 ) -> HookHandle:
     """Have ``hook`` called after the module, as ``register_forward_hook`` does."""
-    table, noted = _check(module._forward_hooks), module._forward_hooks_always_called
-    key = _place(table, hook, key)
+    table, noted = _require_ordered_dict(module._forward_hooks), module._forward_hooks_always_called
+    key = _insert_hook(table, hook, key)
     if always_call:
         noted[key] = True  # type: ignore[index]
     return HookHandle(key, table, noted)
@@ -72,7 +72,7 @@ def add_post_hook(
 
 def add_global_hook(table: Table, hook: Callable[..., object]) -> HookHandle:
     """Have ``hook`` called as the others in one of torch's tables for all modules or optimizers."""
-    return HookHandle(_place(table, hook, ""), table)
+    return HookHandle(_insert_hook(table, hook, ""), table)
 
 
 def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], object], *, purpose: str = "") -> HookHandle:
@@ -86,7 +86,7 @@ def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], object], *, purpo
             table = tensor._backward_hooks = OrderedDict()
             if tensor.grad_fn is not None:
                 tensor.grad_fn._register_hook_dict(tensor)
-        key = _place(table, hook, reserve_key(purpose) if purpose and tensor.is_leaf else "")
+        key = _insert_hook(table, hook, reserve_key(purpose) if purpose and tensor.is_leaf else "")
     held: Any = getattr(hook, "__func__", hook)  # a method takes no attribute
     if not hasattr(held, "__torch_unserializable__"):  # or saving the tensor warns of it
         held.__torch_unserializable__ = True
@@ -98,7 +98,7 @@ def add_accumulation_hook(parameter: Tensor, hook: Callable[[Tensor], object]) -
     table: Table = parameter._post_accumulate_grad_hooks
     if table is None:
         table = parameter._post_accumulate_grad_hooks = OrderedDict()
-    return HookHandle(_place(table, hook, ""), table)
+    return HookHandle(_insert_hook(table, hook, ""), table)
 
 
 def add_node_hook(node: Any, hook: Callable[..., object]) -> None:
@@ -144,7 +144,7 @@ def has_foreign_hooks(module: nn.Module) -> bool:
     return any(table.keys() - _own_keys for table in tables)
 
 
-def _check(table: Table) -> Table:
+def _require_ordered_dict(table: Table) -> Table:
     if type(table) is not OrderedDict:
         raise TypeError(
             f"the module keeps its hooks in a {type(table).__name__}: one of tdbg there would be saved with it"
@@ -152,7 +152,7 @@ def _check(table: Table) -> Table:
     return table
 
 
-def _place(table: Table, hook: Callable[..., object], key: str, *, first: bool = False) -> str:
+def _insert_hook(table: Table, hook: Callable[..., object], key: str, *, first: bool = False) -> str:
     if not key:
         key = next(name for name in map(str, count()) if f"<tdbg {name}>" not in table)
         key = reserve_key(key)

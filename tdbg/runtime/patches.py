@@ -32,7 +32,7 @@ class Patches:
         call where every microsecond counts.
         Of a class method ``original`` takes the class as its first argument, as a plain method takes the object.
         """
-        from tdbg.runtime.compiler import hide  # needs torch, which a program may not have loaded yet
+        from tdbg.runtime.compiler import hide_from_compiler  # needs torch, which a program may not have loaded yet
 
         held = inspect.getattr_static(owner, name, None)
         if held is None and isinstance(owner, ModuleType):  # one that looks its functions up when asked: torch._VF
@@ -44,7 +44,7 @@ class Patches:
         made = make(original)
         if not drops_frames:
             made = without_own_frames(made, native=_is_native(original))
-        wrapper = functools.wraps(original)(hide(made))
+        wrapper = functools.wraps(original)(hide_from_compiler(made))
         vars(wrapper).pop(BELOW, None)  # `wraps` copies it from a wrapper that is gone
         placed = wraps_in(wrapper) if wraps_in else wrapper
         inherited = isinstance(owner, type | ModuleType) and name not in vars(owner)

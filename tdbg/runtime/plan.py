@@ -51,7 +51,7 @@ class Planner:
         self.rank = 0
         self.world_size = 1
 
-    def next(self, step: int, *, focus: bool, inspects: bool = False) -> None:
+    def plan_next_step(self, step: int, *, focus: bool, inspects: bool = False) -> None:
         """Decide what is affordable after ``step``. focus: something is going on, put every step on record.
 
         inspects: the opening inspection is going on, which pays from its allowance and has every step on record.
@@ -101,7 +101,7 @@ class Planner:
         reserve_s = min(reserve_s, RESERVE_SHARE * self.budget.earned_s(now))
         if not self.budget.allows(("full", "record", "watch"), now, reserve_s=reserve_s):
             return False
-        return self.world_size == 1 or (step + 1) % self.budget.stride("full", self._step_s(step, now)) == 0
+        return self.world_size == 1 or (step + 1) % self.budget.compute_stride("full", self._step_s(step, now)) == 0
 
     def grant_request(self, first_step: int) -> None:
         """Let what was requested in a live run look in its first steps, also where the budget is spent.
@@ -110,15 +110,15 @@ class Planner:
         """
         self._granted_until = first_step + REQUEST_STEPS - 1
 
-    def may(self, kind: str, step: int) -> bool:
+    def should_sample(self, kind: str, step: int) -> bool:
         """True if a flag's or level's work of this kind is to be done in ``step``, the running one."""
         known = self.plan.extras.get(kind)
         if known is None:
-            known = self.plan.extras[kind] = self._affords(kind, step)
+            known = self.plan.extras[kind] = self._can_afford(kind, step)
         return known
 
-    def _affords(self, kind: str, step: int) -> bool:
-        if not (self.selection.step(step) and self.selection.rank(self.rank)):
+    def _can_afford(self, kind: str, step: int) -> bool:
+        if not (self.selection.is_step_selected(step) and self.selection.is_rank_selected(self.rank)):
             return False
         if step <= self._granted_until:
             return True

@@ -42,22 +42,24 @@ class RecordWriter:
             "a device that failed gives no values", self._without_late_values, program_code=True
         )
 
-    def make(self, optimizer: Optimizer, now: float, *, skipped: bool) -> None:
+    def build_record(self, optimizer: Optimizer, now: float, *, skipped: bool) -> None:
         """Make the record of the step that ends now; it is written at once, or when its late values are there."""
         begun = time.perf_counter()
-        record = self._recorder.build(self._state.step, optimizer, now, skipped=skipped, late_loss=self._late_loss)
+        record = self._recorder.build_record(
+            self._state.step, optimizer, now, skipped=skipped, late_loss=self._late_loss
+        )
         if skipped:
             record.skipped_in_a_row = self._state.skipped_in_a_row
         self._dispatcher.dispatch("step_ended", record, optimizer)
         if record.checked == "all":
             self._state.sampled += 1
-        self._recorder.finish_or_wait(record, self.write)
-        self._costs.tell(now)
-        self._budget.learn("record", time.perf_counter() - begun)
+        self._recorder.finish_or_wait(record, self.write_record)
+        self._costs.report_if_due(now)
+        self._budget.record_cost("record", time.perf_counter() - begun)
 
-    def write(self, record: Step) -> None:
+    def write_record(self, record: Step) -> None:
         """Write a complete record."""
-        self._recorder.keep(record)
+        self._recorder.keep_record(record)
         self._dispatcher.dispatch("record_written", record)
         if record.finite and record.checked == "all" and record.loss is not None:
             self._state.bad_seen = False  # it has recovered: a later fault is news again
@@ -65,20 +67,20 @@ class RecordWriter:
 
     def read_late(self, values: Tensor, then: Then) -> None:
         """Have a small device tensor read one step later, with all others in one copy."""
-        self._recorder.late.add(values, lambda values, record: self._hand_over(then, values, record))
+        self._recorder.late.request_read(values, lambda values, record: self._hand_over(then, values, record))
 
     def _hand_over(self, then: Then, values: list[float], record: Step | None) -> None:
-        def failed(error: BaseException) -> None:
+        def report_failure(error: BaseException) -> None:
             owner = getattr(then, "probe", None)
-            self._dispatcher.failed(owner if isinstance(owner, Listener) else "late values", error)
+            self._dispatcher.handle_failure(owner if isinstance(owner, Listener) else "late values", error)
 
-        with guarded("as around every call of a probe; the others get their values", failed, program_code=True):
+        with guarded("as around every call of a probe; the others get their values", report_failure, program_code=True):
             then(values, record)
 
     def finish_pending(self) -> None:
         """Write the record that waits for its values, if there is one."""
         with self._device_fails:
-            self._recorder.finish_pending(self.write)
+            self._recorder.finish_pending(self.write_record)
 
     def _without_late_values(self, error: BaseException) -> None:
-        self._dispatcher.failed("late values", error)
+        self._dispatcher.handle_failure("late values", error)

@@ -24,8 +24,8 @@ from tdbg.runtime import tensors
 from tdbg.runtime.own_hooks import HookHandle, add_gradient_hook, add_post_hook, add_pre_hook, can_hook
 from tdbg.runtime.random_states import DeviceStates, device_states, same_random_states, set_device_states
 from tdbg.runtime.rerun_alone import CollectiveMet, no_collectives
-from tdbg.runtime.root_modules import Names, unwrapped
-from tdbg.runtime.tensors import Bad, first_bad, is_sharded, look, version, walk
+from tdbg.runtime.root_modules import Names, unwrap_module
+from tdbg.runtime.tensors import Bad, find_bad_values, first_bad, is_sharded, iter_tensors, read_version
 from tdbg.runtime.torch_compat import in_transform, is_dynamo_loaded, unseen_by_subclasses, with_subclass
 
 MAX_OUTPUTS = 16
@@ -50,14 +50,14 @@ class Call:
     outputs: list[Tensor] = field(default_factory=list)  # what it returned, where that is small and on the host
 
     @classmethod
-    def of(cls, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> "Call | None":
+    def capture_call(cls, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> "Call | None":
         """Keep references (no copies) to the arguments, and the state of the random generators.
 
         None for a call on tensors that hold no data: meta and fake tensors, functorch's batched ones.
         """
         if in_transform():
             return None
-        taken = [tensor for _, tensor in walk((args, kwargs))]
+        taken = [tensor for _, tensor in iter_tensors((args, kwargs))]
         if any(tensor.is_meta or type(tensor).__name__ == "FakeTensor" for tensor in taken):
             return None
         device = next((tensor.device.type for tensor in taken if tensor.device.type != "cpu"), "cpu")
@@ -69,7 +69,7 @@ class Call:
             module=weakref.ref(module),
             args=args,
             kwargs=kwargs,
-            versions=[version(tensor) for tensor in taken],
+            versions=[read_version(tensor) for tensor in taken],
             rng=torch.get_rng_state(),
             device_rng=device_states(),
             autocast=mode,
@@ -78,7 +78,7 @@ class Call:
         )
 
     @classmethod
-    def light(
+    def capture_lightweight(
         cls, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], *, random_state: bool = True
     ) -> "Call":
         """As little as a second run needs, for steps between samples: about 2 us.
@@ -89,43 +89,43 @@ class Call:
         rng = torch.get_rng_state() if random_state else None
         return cls(weakref.ref(module), args, kwargs, None, rng, {}, mode, graded=True)
 
-    def watch(self, output: object, *, on_device: bool) -> None:
+    def watch_outputs(self, output: object, *, on_device: bool) -> None:
         """Keep small outputs, and the gradients that will arrive at them (references again).
 
         Such a gradient then lives until the update instead of until it has been used. On an accelerator that
         could cost the memory of a whole batch of logits, and serves only a look before the update.
         """
-        for index, (_, tensor) in enumerate(walk(output)):
+        for index, (_, tensor) in enumerate(iter_tensors(output)):
             if index >= MAX_OUTPUTS:
                 break
             on_host = tensors.on_host(tensor)
             if not (on_device or on_host):
                 continue
-            if on_host and tensors.nbytes(tensor) <= SMALL_BYTES:
+            if on_host and tensors.count_bytes(tensor) <= SMALL_BYTES:
                 self.outputs.append(tensor.detach())
             if tensor.requires_grad and tensor.grad_fn is not None:
                 add_gradient_hook(tensor, _Keep(self.output_grads, index))
 
     def is_small(self) -> bool:
         """True if keeping the arguments for one more step costs no memory worth speaking of."""
-        return sum(tensors.nbytes(tensor) for _, tensor in walk((self.args, self.kwargs))) <= SMALL_BYTES
+        return sum(tensors.count_bytes(tensor) for _, tensor in iter_tensors((self.args, self.kwargs))) <= SMALL_BYTES
 
     def holds_memory(self) -> bool:
         """True if keeping several such calls would keep graphs alive, or much memory of an accelerator."""
-        taken = [tensor for _, tensor in walk((self.args, self.kwargs))]
+        taken = [tensor for _, tensor in iter_tensors((self.args, self.kwargs))]
         if any(tensor.grad_fn is not None for tensor in taken):
             return True
         return not all(map(tensors.on_host, taken)) and not self.is_small()
 
-    def cleaned(self) -> tuple[Any, Any]:
+    def clean_arguments(self) -> tuple[Any, Any]:
         """The same arguments with zeros in the place of what is not finite."""
-        return cleaned(self.args), cleaned(self.kwargs)
+        return replace_nonfinite(self.args), replace_nonfinite(self.kwargs)
 
-    def changed(self) -> bool:
+    def has_changed_arguments(self) -> bool:
         """True if an argument was written to since the call."""
         if self.versions is None:
             return False
-        return [version(tensor) for _, tensor in walk((self.args, self.kwargs))] != self.versions
+        return [read_version(tensor) for _, tensor in iter_tensors((self.args, self.kwargs))] != self.versions
 
 
 GUARD = Guard("output gradients")
@@ -141,9 +141,9 @@ class _Keep:
         self.into, self.index = into, index
 
     def __call__(self, grad: Tensor) -> None:
-        GUARD.call(self._keep, grad)
+        GUARD.call(self._keep_gradient, grad)
 
-    def _keep(self, grad: Tensor) -> None:
+    def _keep_gradient(self, grad: Tensor) -> None:
         self.into[self.index] = grad.detach()
 
 
@@ -177,9 +177,9 @@ class Located:
         return bool(self.phase)
 
 
-def refusal(root: nn.Module) -> str:
+def explain_refusal(root: nn.Module) -> str:
     """Why this root cannot be run again without side effects; empty if it can."""
-    for module in unwrapped(root).modules():
+    for module in unwrap_module(root).modules():
         for cls in type(module).__mro__:
             if cls.__name__ in REFUSED:
                 return f"{cls.__name__} runs collectives of its own, so the batch was not run again"
@@ -316,21 +316,21 @@ class _Tracer:
         self.done = False  # the forward pass is: what runs now is a checkpoint that computes again
 
     @contextlib.contextmanager
-    def attached(self) -> Iterator[None]:
+    def attach_hooks(self) -> Iterator[None]:
         handles: list[HookHandle] = []
         try:
             for module in self.root.modules():
                 if isinstance(module, torch.jit.ScriptModule) or not can_hook(module):
                     continue
-                handles.append(add_pre_hook(module, self._enter, first=True, with_kwargs=True))
-                handles.append(add_post_hook(module, self._leave))
+                handles.append(add_pre_hook(module, self._enter_module, first=True, with_kwargs=True))
+                handles.append(add_post_hook(module, self._leave_module))
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
     @unseen_by_subclasses
-    def _enter(self, module: nn.Module, args: object, kwargs: object) -> None:
+    def _enter_module(self, module: nn.Module, args: object, kwargs: object) -> None:
         if self.done:
             return
         parent = self.stack[-1] if self.stack else None
@@ -343,11 +343,13 @@ class _Tracer:
         elif parent is not None and self.strong is None:
             entered = first_bad((args, kwargs))
             if entered:
-                self._saw(parent.module, "forward", f"made before {self._path(module)}", entered[1])
+                self._record_bad_value(
+                    parent.module, "forward", f"made before {self._resolve_path(module)}", entered[1]
+                )
         self.stack.append(visit)
 
     @unseen_by_subclasses
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+    def _leave_module(self, module: nn.Module, args: object, output: object) -> None:
         if self.done:
             return
         while self.stack:
@@ -361,32 +363,32 @@ class _Tracer:
         elif self.strong is None:
             found = first_bad(output)
             if found:
-                self._saw(module, "forward", "output", found[1])
+                self._record_bad_value(module, "forward", "output", found[1])
 
-    def _saw(self, module: nn.Module, phase: str, tensor: str, bad: Bad) -> None:
-        located = Located(phase, self._path(module), type(module).__name__, tensor=tensor, bad=bad)
+    def _record_bad_value(self, module: nn.Module, phase: str, tensor: str, bad: Bad) -> None:
+        located = Located(phase, self._resolve_path(module), type(module).__name__, tensor=tensor, bad=bad)
         trained = any(True for _ in module.parameters(recurse=False))
         if bad.only_minus_inf and not trained:  # a mask for softmax looks like this on purpose
             self.weak = self.weak or located
         else:
             self.strong = located
 
-    def _path(self, module: nn.Module) -> str:
+    def _resolve_path(self, module: nn.Module) -> str:
         return self.names.modules.get(id(module), "") or type(module).__name__
 
     def _watch_inputs(self, visit: _Visit, value: object) -> None:
-        for name, tensor in walk(value):
+        for name, tensor in iter_tensors(value):
             if tensor.requires_grad:
-                add_gradient_hook(tensor, partial(self._grad, visit, visit.grad_inputs, name))
+                add_gradient_hook(tensor, partial(self._record_gradient, visit, visit.grad_inputs, name))
 
     def _watch_outputs(self, visit: _Visit, value: object) -> None:
-        for name, tensor in walk(value):
+        for name, tensor in iter_tensors(value):
             if tensor.requires_grad and tensor.grad_fn is not None:
-                add_gradient_hook(tensor, partial(self._grad, visit, visit.grad_outputs, name))
+                add_gradient_hook(tensor, partial(self._record_gradient, visit, visit.grad_outputs, name))
 
     @unseen_by_subclasses
-    def _grad(self, visit: _Visit, into: list[bool], name: str, grad: Tensor) -> None:
-        bad = look(grad)
+    def _record_gradient(self, visit: _Visit, into: list[bool], name: str, grad: Tensor) -> None:
+        bad = find_bad_values(grad)
         into.append(bad is None)
         if bad and into is visit.grad_inputs and visit.bad_grad is None:
             visit.bad_grad = name, bad
@@ -409,18 +411,18 @@ def _forward_once(call: Call, names: Names) -> Located:
     root = call.module()
     if root is None:
         return Located("", note="the model is gone")
-    why = refusal(root)
+    why = explain_refusal(root)
     bad_input = _bad_input(call, root, names)
     if why:
         return bad_input or Located("", note=why, shared=True)
-    if call.changed():
+    if call.has_changed_arguments():
         return bad_input or Located("", note="the batch was changed in place after the forward pass")
     try:
-        located = _trace_forward(call, unwrapped(root), call.args, call.kwargs, names)
+        located = _trace_forward(call, unwrap_module(root), call.args, call.kwargs, names)
     except CollectiveMet as met:
         return bad_input or Located("", note=str(met), shared=True)
     if located is not None and bad_input is not None:  # a NaN that the model masks is no fault: try without it
-        located = _trace_forward(call, unwrapped(root), *call.cleaned(), names) or bad_input
+        located = _trace_forward(call, unwrap_module(root), *call.clean_arguments(), names) or bad_input
     return located or Located("")
 
 
@@ -429,7 +431,7 @@ def _trace_forward(
 ) -> Located | None:
     tracer = _Tracer(root, names, backward=False)
     try:
-        with as_before(call, root), tracer.attached(), torch.set_grad_enabled(call.graded):
+        with as_before(call, root), tracer.attach_hooks(), torch.set_grad_enabled(call.graded):
             root(*args, **kwargs)
     except CollectiveMet:
         if tracer.strong is None:
@@ -443,21 +445,21 @@ def _bad_input(call: Call, root: nn.Module, names: Names) -> Located | None:
     found = first_bad((call.args, call.kwargs))
     if found is None or found[1].only_minus_inf:
         return None
-    module, module_class = _first_leaf(unwrapped(root), names)
+    module, module_class = _first_leaf(unwrap_module(root), names)
     return Located("input", module, module_class, tensor=f"input {found[0]}", bad=found[1])
 
 
-def cleaned(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """The same arguments with zeros in the place of what is not finite; masks of -inf stay."""
     if isinstance(value, Tensor):
-        bad = look(value)
+        bad = find_bad_values(value)
         if not bad or bad.only_minus_inf:
             return value
         return _with_class_of(value, torch.nan_to_num(value.detach(), 0.0, 0.0, 0.0))
     if isinstance(value, Mapping):
-        return {name: cleaned(item) for name, item in value.items()}
+        return {name: replace_nonfinite(item) for name, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(map(cleaned, value))
+        return type(value)(map(replace_nonfinite, value))
     return value
 
 
@@ -473,7 +475,7 @@ def _blame_weights(located: Located, root: nn.Module, names: Names) -> Located:
     for module in root.modules():
         if (names.modules.get(id(module)) or type(module).__name__) == located.module:
             for name, parameter in module.named_parameters(recurse=False):
-                bad = look(parameter)
+                bad = find_bad_values(parameter)
                 if bad:
                     full = names.parameters.get(id(parameter), name)
                     located.phase, located.parameter, located.tensor, located.bad = "optimizer", full, "weight", bad
@@ -498,7 +500,7 @@ def _backward_once(call: Call, names: Names) -> Located:
     if root is None:
         return Located("", note="the model is gone")
     for grad in call.output_grads.values():
-        bad = look(grad)
+        bad = find_bad_values(grad)
         if bad:
             return Located(
                 "backward",
@@ -508,19 +510,19 @@ def _backward_once(call: Call, names: Names) -> Located:
                 bad=bad,
                 note="it arises in the loss, outside the model",
             )
-    why = refusal(root)
-    if why or call.changed():
+    why = explain_refusal(root)
+    if why or call.has_changed_arguments():
         note = why or "the batch was changed in place after the forward pass"
         return Located("", note=note, shared=bool(why))
     try:
-        located = _trace_backward(call, unwrapped(root), names)
+        located = _trace_backward(call, unwrap_module(root), names)
     except CollectiveMet as met:
         return Located("", note=str(met), shared=True)
     if located.fed_bad:  # its gradient is bad since something before it was: saturated, so that the loss was finite
         before = _forward_once(call, names)
         located = before if before.found else located
     elif located.found:
-        located = _blame_weights(located, unwrapped(root), names)
+        located = _blame_weights(located, unwrap_module(root), names)
     if not call.output_grads:
         ones = "the gradient at the model's output was not kept at this step: the second run began with ones"
         located.note = located.note or ones
@@ -530,7 +532,7 @@ def _backward_once(call: Call, names: Names) -> Located:
 def _trace_backward(call: Call, inner: nn.Module, names: Names) -> Located:
     tracer = _Tracer(inner, names, backward=True)
     parameters = [parameter for parameter in inner.parameters() if parameter.requires_grad]
-    with as_before(call, inner), tracer.attached(), torch.enable_grad():
+    with as_before(call, inner), tracer.attach_hooks(), torch.enable_grad():
         output = inner(*call.args, **call.kwargs)
         tracer.done = True
         pairs = output_pairs(call, output)
@@ -539,26 +541,26 @@ def _trace_backward(call: Call, inner: nn.Module, names: Names) -> Located:
         grads = torch.autograd.grad(
             [tensor for tensor, _ in pairs], parameters, [grad for _, grad in pairs], allow_unused=True
         )
-    return _culprit(tracer, dict(zip(map(id, parameters), grads, strict=True)), names)
+    return _find_culprit(tracer, dict(zip(map(id, parameters), grads, strict=True)), names)
 
 
 @unseen_by_subclasses
 def output_pairs(call: Call, output: object) -> list[tuple[Tensor, Tensor]]:
     """The outputs of a second run with the gradients that arrived at them in the first (ones if none was kept)."""
-    outputs = [tensor for _, tensor in walk(output)][:MAX_OUTPUTS]
+    outputs = [tensor for _, tensor in iter_tensors(output)][:MAX_OUTPUTS]
     pairs = [(outputs[index], grad) for index, grad in call.output_grads.items() if index < len(outputs)]
     if not call.output_grads:
         pairs = [(tensor, torch.ones_like(tensor)) for tensor in outputs if tensor.is_floating_point()]
     return [(tensor, grad) for tensor, grad in pairs if tensor.requires_grad and tensor.shape == grad.shape]
 
 
-def _culprit(tracer: _Tracer, grads: dict[int, Tensor | None], names: Names) -> Located:
+def _find_culprit(tracer: _Tracer, grads: dict[int, Tensor | None], names: Names) -> Located:
     """The deepest module whose incoming gradient was finite and whose outgoing one was not."""
     best: _Visit | None = None
     for visit in tracer.visits:
         for name, parameter in visit.module.named_parameters(recurse=False):
             grad = grads.get(id(parameter))
-            bad = look(grad) if grad is not None else None
+            bad = find_bad_values(grad) if grad is not None else None
             if bad:
                 visit.bad_parameter = names.parameters.get(id(parameter), name), bad
                 break

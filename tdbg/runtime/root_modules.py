@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program, guarded
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.own_hooks import HookHandle, add_post_hook, add_pre_hook, can_hook, reserve_key
 from tdbg.runtime.torch_hooks import hook_all
@@ -32,7 +32,7 @@ WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
 ROOT_KEY: Any = reserve_key("root")
 
 
-def alive(those: "weakref.WeakKeyDictionary[Alive, Held]") -> list[Alive]:
+def list_alive(those: "weakref.WeakKeyDictionary[Alive, Held]") -> list[Alive]:
     """The keys that are alive, in order, while other threads may add some: to go through a WeakSet would raise then."""
     return [one for one in (ref() for ref in those.keyrefs()) if one is not None]
 
@@ -63,17 +63,17 @@ class CallHook:
                 if belongs_to_program(error):
                     raise
                 self.skip = None
-                self.skip_guard.fail(error)
+                self.skip_guard.handle_failure(error)
         if self._after and more is None and repair_traceback(module):
-            self.failed(module)
+            self.on_call_raised(module)
             return
         if self.target is not None:
-            unseen(self.guard.call, self.target, module, args, more)
+            call_outside_compiler(self.guard.call, self.target, module, args, more)
 
-    def failed(self, module: nn.Module) -> None:
+    def on_call_raised(self, module: nn.Module) -> None:
         """The module's call has raised."""
         if self.raised is not None:
-            unseen(self.guard.call, self.raised, module)
+            call_outside_compiler(self.guard.call, self.raised, module)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "CallHook":
         return self
@@ -82,7 +82,7 @@ class CallHook:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-hide(CallHook.__call__)
+hide_from_compiler(CallHook.__call__)
 
 
 class Roots:
@@ -115,9 +115,9 @@ class Roots:
             hook_all("parameter-registered", self._on_parameter),
             hook_all("child-registered", self._on_child),
         ]
-        self.aim(before, after, raised)
+        self.set_targets(before, after, raised)
 
-    def aim(self, before: Target, after: Target, raised: Raised | None = None) -> None:
+    def set_targets(self, before: Target, after: Target, raised: Raised | None = None) -> None:
         """From now on these are called; nothing once all hooks are removed."""
         if self._watches:
             self._aimed = before, after, raised
@@ -129,7 +129,7 @@ class Roots:
         if before is not None:
             self._before.target, self._after.target, self._after.raised = before, None, None
         elif self._aimed is not None:
-            self.aim(*self._aimed)
+            self.set_targets(*self._aimed)
 
     def detach(self) -> None:
         """Remove every hook."""
@@ -139,27 +139,27 @@ class Roots:
         self._is_paused = False
         self._paused = IdentityKeys()
         for module in list(self._hooked):
-            self._unhook(module)
+            self._unhook_module(module)
         self._before.target = self._after.target = self._after.raised = None
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: torch.Tensor) -> None:
-        self._guard.call(self._meet, module, None)
+        self._guard.call(self._register_module, module, None)
 
     def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        self._guard.call(self._meet, parent, child)
+        self._guard.call(self._register_module, parent, child)
 
-    def _meet(self, module: nn.Module, child: nn.Module | None) -> None:
+    def _register_module(self, module: nn.Module, child: nn.Module | None) -> None:
         """A module got a parameter, or a child."""
         if not _can_be_kept(module):
             return
         if module not in self._children:
-            self._hook(module)
+            self._hook_root(module)
         if child is not None and child is not module and _can_be_kept(child):
             self._children[child] = None
             self._tops.pop(child, None)
-            self._unhook(child)
+            self._unhook_module(child)
 
-    def _hook(self, module: nn.Module) -> None:
+    def _hook_root(self, module: nn.Module) -> None:
         self._tops[module] = None
         self._hook_instance(module)
 
@@ -180,7 +180,7 @@ class Roots:
     def before_compile(self, module: nn.Module) -> bool:
         """``module.compile()`` comes: hooks would be traced in and fall silent. True if the module had ours."""
         was_hooked = module in self._hooked or module in self._paused
-        self._unhook(module)
+        self._unhook_module(module)
         return was_hooked
 
     def after_compile(self, module: nn.Module) -> None:
@@ -191,34 +191,34 @@ class Roots:
         before, after = self._before, self._after
         whose = weakref.ref(module)
 
-        def call(*args: object, **kwargs: object) -> object:
+        def call_compiled(*args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling():
                 return compiled(*args, **kwargs)
             before(whose(), args, kwargs)  # type: ignore[arg-type]
             try:
                 output = compiled(*args, **kwargs)
             except BaseException as error:
-                after.failed(whose())  # type: ignore[arg-type]
+                after.on_call_raised(whose())  # type: ignore[arg-type]
                 drop_own_frames(error)
                 raise
             after(whose(), args, output)  # type: ignore[arg-type]
             return output
 
-        module._compiled_call_impl = hide(call)
+        module._compiled_call_impl = hide_from_compiler(call_compiled)
         self._compiled[module] = None
 
-    def _unhook(self, module: nn.Module) -> None:
+    def _unhook_module(self, module: nn.Module) -> None:
         self._paused.pop(module, None)
         for handle in self._hooked.pop(module, ()):
             handle.remove()
 
-    def tops(self) -> list[nn.Module]:
+    def list_roots(self) -> list[nn.Module]:
         """The root modules that are alive and hold parameters."""
         return [module for module in list(self._tops) if next(module.parameters(), None) is not None]
 
-    def adopt(self, module: nn.Module) -> None:
+    def adopt_root(self, module: nn.Module) -> None:
         """Take in a module that was not built here (unpickled, say)."""
-        self._hook(module)
+        self._hook_root(module)
 
     def take_in_copy(self, module: nn.Module) -> None:
         """A module was copied or unpickled, its parts before it: as if it had been built here, of these parts."""
@@ -227,11 +227,11 @@ class Roots:
         if ROOT_KEY in module._forward_hooks:  # a shallow copy, which shares its tables with the original
             return
         for child in module._modules.values():
-            self._meet(module, child)
+            self._register_module(module, child)
         if module._parameters and module not in self._children:
-            self._hook(module)
+            self._hook_root(module)
 
-    def descend(self, module: nn.Module) -> bool:
+    def hook_children(self, module: nn.Module) -> bool:
         """Hook the children of a root that is never called itself (Lightning calls ``training_step``).
 
         Returns False where there are none left to descend to.
@@ -243,14 +243,14 @@ class Roots:
                 found = True
         return found
 
-    def pause(self, off: bool) -> None:
+    def pause_hooks(self, off: bool) -> None:
         """Take the instance hooks away for a while, or put them back: also on modules built meanwhile."""
         if off == self._is_paused:
             return
         if off:
             hooked = list(self._hooked)
             for module in hooked:
-                self._unhook(module)
+                self._unhook_module(module)
             self._is_paused = True
             for module in hooked:
                 self._paused[module] = None
@@ -260,7 +260,7 @@ class Roots:
             for module in paused:
                 self._hook_instance(module)
 
-    def count(self) -> int:
+    def count_hooked(self) -> int:
         """How many modules carry hooks."""
         return len(self._hooked)
 
@@ -278,7 +278,7 @@ def clean_path(path: str) -> str:
     return ".".join(part for part in path.split(".") if part not in WRAPPER_PARTS)
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrap_module(module: nn.Module) -> nn.Module:
     """The user's module inside DDP, DataParallel and torch.compile wrappers."""
     while not isinstance(module, torch.jit.ScriptModule):  # it has no dict of modules, and no wrappers
         if type(module).__name__ in WRAPPER_CLASSES and isinstance(getattr(module, "module", None), nn.Module):
@@ -297,7 +297,7 @@ class Names:
         self.parameters: dict[int, str] = {}
         self.modules: dict[int, str] = {}
         seen: dict[str, int] = {}
-        inner = [unwrapped(root) for root in roots]
+        inner = [unwrap_module(root) for root in roots]
         for root in inner:
             prefix = ""
             if len(inner) > 1:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from tdbg.runtime.optimizers import Optimizers
-from tdbg.runtime.root_modules import Roots, unwrapped
+from tdbg.runtime.root_modules import Roots, unwrap_module
 from tdbg.runtime.torch_compat import compiler_count
 
 MAX_SEARCHES = 4
@@ -22,13 +22,13 @@ class RootSearch:
         self._optimizers = optimizers
         self._note = note
 
-    def look(self) -> None:
+    def search_roots(self) -> None:
         """No hooked root has been called before a backward: look one level down, or among unpickled models."""
-        tops = self._roots.tops()
+        tops = self._roots.list_roots()
         if not tops:
             self._adopt_unpickled()
         for root in tops:
-            self._roots.descend(root)
+            self._roots.hook_children(root)
         self.count += 1
         if self.count >= MAX_SEARCHES:
             self.over = True
@@ -45,20 +45,20 @@ class RootSearch:
 
     def _holds_parameters_of_modules(self) -> bool:
         """False where what the optimizers update are tensors of their own."""
-        held = self._optimizers.held()
-        return any(id(p) in held for root in self._roots.tops() for p in root.parameters())
+        held = self._optimizers.collect_held_ids()
+        return any(id(p) in held for root in self._roots.list_roots() for p in root.parameters())
 
     def trained_roots(self) -> list[nn.Module]:
         """The roots whose parameters an optimizer holds; all roots where none does (evaluation)."""
-        tops = self._roots.tops()
-        held = self._optimizers.held()
+        tops = self._roots.list_roots()
+        held = self._optimizers.collect_held_ids()
         return [root for root in tops if any(id(p) in held for p in root.parameters())] or tops
 
     def _adopt_unpickled(self) -> None:
-        held = self._optimizers.held()
+        held = self._optimizers.collect_held_ids()
         for module in modules_in_memory():
             if any(id(p) in held for p in module.parameters()):
-                self._roots.adopt(module)
+                self._roots.adopt_root(module)
 
     def trained_instead(self) -> str:
         """The class of a model with gradients that no optimizer uses, while held parameters of its shapes have none.
@@ -67,13 +67,13 @@ class RootSearch:
         no hook has seen), or before some parameters were replaced. Empty without one. Cost: a walk over all objects in
         memory where no root is one; once.
         """
-        held = self._optimizers.held()
+        held = self._optimizers.collect_held_ids()
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         missing = [p for group in groups for p in group["params"] if p.grad is None and p.requires_grad]
-        for roots in (self._roots.tops, modules_in_memory):
+        for roots in (self._roots.list_roots, modules_in_memory):
             found = next((root for root in roots() if _has_unused_gradients(root, held, missing)), None)
             if found is not None:
-                return type(unwrapped(found)).__name__
+                return type(unwrap_module(found)).__name__
         return ""
 
 

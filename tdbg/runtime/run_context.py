@@ -28,27 +28,27 @@ class NullContext:
     def __init__(self, flags: dict[str, Value]) -> None:
         self.flags = flags  # in force, by name: the very dict, which a watch changes in place
 
-    def looks(self, *, any_step: bool = False) -> bool:
+    def is_step_selected(self, *, any_step: bool = False) -> bool:
         """True if the running step and this rank are to be looked at (``--steps``, ``--every``, ``--ranks``)."""
         return True
 
-    def take(self, flag: str) -> None:
+    def record_flag_use(self, flag: str) -> None:
         """The program uses a flag that is on."""
 
-    def line(self, mark: str, text: str, level: str = "D") -> None:
+    def log_line(self, mark: str, text: str, level: str = "D") -> None:
         """A record under a tag."""
         LOG.log(LEVELS[level], "%s %s", mark, text)
 
-    def see(
+    def record_observation(
         self, probe: "type[Listener]", flag: str, part: str, text: str, values: dict[str, object], level: str = "D"
     ) -> None:
         """A record that is kept as an event of the run as well."""
-        self.line(tag(flag, part), text, level)
+        self.log_line(tag(flag, part), text, level)
 
-    def note(self, code: str, text: str) -> None:
+    def record_note(self, code: str, text: str) -> None:
         """Something a reader of the verdict should know, once per code."""
 
-    def spent(self, seconds: float) -> None:
+    def record_time(self, seconds: float) -> None:
         """So long a diagnostic took."""
 
 
@@ -72,51 +72,51 @@ class RunContext(NullContext):
         self._take = take
         self._taken: set[str] = set()
 
-    def _watch(self) -> "Monitor | None":
+    def _find_monitor(self) -> "Monitor | None":
         data: Any = sys.modules.get("torch.utils.data")
         if data is not None and data.get_worker_info() is not None:
             return None  # a DataLoader's worker is no rank
         return self._monitor()
 
-    def looks(self, *, any_step: bool = False) -> bool:
-        monitor = self._watch()
+    def is_step_selected(self, *, any_step: bool = False) -> bool:
+        monitor = self._find_monitor()
         if monitor is None:
             return True
-        wanted = Selection.of(monitor.settings)
-        return wanted.rank(monitor.rank) and (any_step or wanted.step(monitor.running_step))
+        wanted = Selection.from_settings(monitor.settings)
+        return wanted.is_rank_selected(monitor.rank) and (any_step or wanted.is_step_selected(monitor.running_step))
 
-    def take(self, flag: str) -> None:
+    def record_flag_use(self, flag: str) -> None:
         if flag not in self._taken:
             self._taken.add(flag)
             self._take(flag, self.flags.get(flag, True))
 
-    def line(self, mark: str, text: str, level: str = "D") -> None:
-        monitor = self._watch()
+    def log_line(self, mark: str, text: str, level: str = "D") -> None:
+        monitor = self._find_monitor()
         if monitor is None or not self._is_logged():
-            super().line(mark, text, level)
+            super().log_line(mark, text, level)
         else:
-            monitor.line(mark, text, level, step=monitor.running_step)
+            monitor.log_line(mark, text, level, step=monitor.running_step)
 
-    def see(
+    def record_observation(
         self, probe: "type[Listener]", flag: str, part: str, text: str, values: dict[str, object], level: str = "D"
     ) -> None:
-        monitor = self._watch()
+        monitor = self._find_monitor()
         if monitor is None:
-            super().see(probe, flag, part, text, values, level)
+            super().record_observation(probe, flag, part, text, values, level)
         else:
             monitor.spoke = True
             step, epoch = monitor.running_step, monitor.epoch
-            monitor.event_buffer.observe(probe, flag, part, text, values, level, step=step, epoch=epoch)
+            monitor.event_buffer.emit_observation(probe, flag, part, text, values, level, step=step, epoch=epoch)
             if not self._is_logged():
-                super().line(tag(flag, part), text, level)
+                super().log_line(tag(flag, part), text, level)
 
-    def note(self, code: str, text: str) -> None:
-        monitor = self._watch()
+    def record_note(self, code: str, text: str) -> None:
+        monitor = self._find_monitor()
         if monitor is not None:
             monitor.when_rank(lambda: monitor.note(code, text))
 
-    def spent(self, seconds: float) -> None:
-        monitor = self._watch()
+    def record_time(self, seconds: float) -> None:
+        monitor = self._find_monitor()
         if monitor is not None:
             monitor.budget.called_s += seconds
 
@@ -124,7 +124,7 @@ class RunContext(NullContext):
 current = NullContext(read_flag_variable(os.environ))
 
 
-def install(context: NullContext) -> None:
+def install_context(context: NullContext) -> None:
     """From now on this context is asked and told."""
     global current
     current = context

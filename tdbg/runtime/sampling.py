@@ -7,7 +7,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from tdbg.runtime.tensors import checkable, local
+from tdbg.runtime.tensors import is_checkable, to_local_part
 
 T = TypeVar("T")
 SAMPLE = 1024  # elements
@@ -15,22 +15,22 @@ SAMPLE = 1024  # elements
 RUN = 64  # elements
 
 
-def spread(tensor: Tensor, count: int) -> Tensor | None:
+def view_sample(tensor: Tensor, count: int) -> Tensor | None:
     """A view of at most ``count`` elements in a row, evenly spread over this rank's part of the tensor.
 
     None where there are none, where they cannot be NaN, or where a view of them is not possible. The stride is
     odd, so that no column of a power-of-two width is left out.
     """
-    if not checkable(tensor):
+    if not is_checkable(tensor):
         return None
-    data = local(tensor.detach())
+    data = to_local_part(tensor.detach())
     if data.is_complex() or data.numel() == 0:
         return None
-    return strided(data, count)
+    return view_strided(data, count)
 
 
-def strided(data: Tensor, count: int) -> Tensor | None:
-    """The same of data that `spread` would not have to ask about; one operation."""
+def view_strided(data: Tensor, count: int) -> Tensor | None:
+    """The same of data that `view_sample` would not have to ask about; one operation."""
     if not _in_a_row(data):
         return None
     numel = data.numel()
@@ -38,7 +38,7 @@ def strided(data: Tensor, count: int) -> Tensor | None:
     return data.as_strided((min(numel, count),), (stride,), data.storage_offset())
 
 
-def runs(data: Tensor, count: int) -> Tensor | None:
+def view_runs(data: Tensor, count: int) -> Tensor | None:
     """A view of ``count`` elements in runs of 64, evenly spread: (count / 64, 64). Cost: 2 us, and 4 cache lines a run.
 
     None where there are no more than ``count``, or where no such view is possible.
@@ -50,7 +50,7 @@ def runs(data: Tensor, count: int) -> Tensor | None:
     return data.as_strided((rows, RUN), ((numel - RUN) // (rows - 1), 1), data.storage_offset())
 
 
-def samples(found: Sequence[Tensor]) -> Tensor:
+def stack_samples(found: Sequence[Tensor]) -> Tensor:
     """A row of SAMPLE elements of each, evenly spread; those of a smaller tensor in turn.
 
     Returns: (len(found), SAMPLE), float32, a copy. Cost: 5 us a row.
@@ -63,9 +63,9 @@ def _runs_of(data: Tensor) -> Tensor:
     """SAMPLE elements as float32, in rows of RUN."""
     if data.is_complex():
         data = data.real
-    part = runs(data, SAMPLE)
+    part = view_runs(data, SAMPLE)
     if part is None and data.numel() > SAMPLE:
-        part = runs(data.contiguous(), SAMPLE)
+        part = view_runs(data.contiguous(), SAMPLE)
     if part is None:
         part = torch.take(data, _in_turn(data.numel(), data.device)).view(-1, RUN)
     return part if part.dtype == torch.float32 else part.to(torch.float32)
@@ -93,7 +93,7 @@ def _fills_its_span(data: Tensor) -> bool:
     return span == data.numel()
 
 
-def evenly(items: list[T], count: int) -> list[T]:
+def select_evenly(items: list[T], count: int) -> list[T]:
     """At most ``count`` of the items, evenly spread, the first one among them."""
     if len(items) <= count:
         return items

@@ -21,7 +21,7 @@ class State:
     world_size = 1  # as far as it is known: from the first record on
     suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
 
-    def begin(self) -> None:
+    def reset_state(self) -> None:
         """A new process, in which nothing was seen yet."""
         self.step = 0
         self.attended = 0  # the last step that was more than counted

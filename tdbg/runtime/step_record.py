@@ -58,7 +58,7 @@ class Recorder:
         self._losses.clear()
         self.micro = 0
 
-    def forget(self, now: float) -> None:
+    def reset_step(self, now: float) -> None:
         """A step has ended; the next one begins."""
         self._losses.clear()
         self._other_losses = []
@@ -66,7 +66,7 @@ class Recorder:
         self.forward_s = self.backward_s = self.optimizer_s = 0.0
         self.began_at = now
 
-    def build(self, step: int, optimizer: Optimizer, now: float, *, skipped: bool, late_loss: Then) -> Step:
+    def build_record(self, step: int, optimizer: Optimizer, now: float, *, skipped: bool, late_loss: Then) -> Step:
         """The record of the step that ends now, but for what probes add."""
         record = Step(
             t=time.time(),
@@ -89,7 +89,7 @@ class Recorder:
     def _fill_loss(self, record: Step, late_loss: Then) -> None:
         on_device = [loss for loss in self._losses if isinstance(loss, Tensor)]
         if on_device:
-            self.late.add(torch.stack([loss.reshape(()).float() for loss in on_device]), late_loss, first=True)
+            self.late.request_read(torch.stack([loss.reshape(()).float() for loss in on_device]), late_loss, first=True)
             return
         values = [loss for loss in self._losses if not isinstance(loss, Tensor)]
         if values:
@@ -105,7 +105,7 @@ class Recorder:
         self.finish_pending(write)
         if self.late.waiting:
             self.pending = record
-            self.late.start()
+            self.late.start_copy()
         else:
             write(record)
 
@@ -114,11 +114,11 @@ class Recorder:
         if self.pending is not None:
             record, self.pending = self.pending, None
             try:
-                self.late.finish(record)
+                self.late.deliver_values(record)
             finally:
                 write(record)  # what is known of the step, should the device have failed meanwhile
 
-    def keep(self, record: Step) -> None:
+    def keep_record(self, record: Step) -> None:
         """Settle whether the step was finite, and keep the record in the ring."""
         loss = as_float(record.loss)
         if loss is not None and record.finite is not False:
@@ -133,7 +133,7 @@ class Recorder:
                 return {"step": record.step, "loss": record.loss, "grad_norm": record.grad_norm, "lr": record.lr}
         return {}
 
-    def rows(self) -> list[dict[str, Any]]:
+    def list_rows(self) -> list[dict[str, Any]]:
         """The kept records, without vectors, as plain data."""
         rows = [asdict(record) for record in self.ring]
         return [{k: v for k, v in row.items() if k != "grad_norms" and v not in (None, [])} for row in rows]

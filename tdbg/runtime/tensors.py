@@ -19,7 +19,7 @@ CHUNK = 1 << 18  # elements worked on at a time: what is made on the way stays s
 SMALL_STD = 1e-17  # the squares of smaller deviations are below the normal numbers of float32
 
 
-def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+def iter_tensors(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
     """Every tensor in nested tuples, lists, mappings and dataclasses, with its path (``0.mask``).
 
     Bounded in depth and width: a structure with thousands of entries is looked at in part. An object of the program's
@@ -34,7 +34,7 @@ def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tens
         if isinstance(value, Tensor):
             items = None
         else:
-            items = [(f"{name}.{key}" if name else str(key), item) for key, item in _items(value)]
+            items = [(f"{name}.{key}" if name else str(key), item) for key, item in _iter_items(value)]
     except BaseException as error:  # inline, as this runs for every item of every output
         if belongs_to_program(error):
             raise
@@ -44,10 +44,10 @@ def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tens
             yield name or "tensor", value
         return
     for path, item in items:
-        yield from walk(item, path, depth + 1)
+        yield from iter_tensors(item, path, depth + 1)
 
 
-def _items(value: object) -> Iterable[tuple[object, object]]:
+def _iter_items(value: object) -> Iterable[tuple[object, object]]:
     """What a container holds, of which not more than is looked at; nothing of other objects."""
     if isinstance(value, str | bytes):
         return ()
@@ -60,7 +60,7 @@ def _items(value: object) -> Iterable[tuple[object, object]]:
     return ()
 
 
-def local(tensor: Tensor) -> Tensor:
+def to_local_part(tensor: Tensor) -> Tensor:
     """The part of the tensor that is on this rank, without a collective (a DTensor's own shard).
 
     Of a sparse tensor what it stores, where one element may stand several times: `local_elements` has it once.
@@ -75,7 +75,7 @@ def local_elements(tensor: Tensor) -> Tensor:
     Those of a sparse tensor that are not stored are zero, and left out; fp8 comes as float32.
     Cost: of an uncoalesced sparse tensor a sort of its indices and a copy of its values; the tensor stays as it is.
     """
-    data = _elements(tensor)
+    data = _collect_elements(tensor)
     return data.to(torch.float32) if data.element_size() == 1 and data.is_floating_point() else data
 
 
@@ -109,7 +109,7 @@ def _sum_rows(tensor: Tensor) -> Tensor:
     return torch.zeros_like(values).index_add_(0, starts.cumsum(0) - 1, values[order])
 
 
-def version(tensor: Tensor) -> int:
+def read_version(tensor: Tensor) -> int:
     """Counts the writes to the tensor's storage; -1 where nobody counts (inference mode)."""
     return -1 if tensor.is_inference() else tensor._version
 
@@ -134,7 +134,7 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "to_local")
 
 
-def checkable(tensor: Tensor) -> bool:
+def is_checkable(tensor: Tensor) -> bool:
     """True if the tensor can hold NaN or Inf and holds data of its own."""
     return (tensor.is_floating_point() or tensor.is_complex()) and not has_no_data(tensor) and tensor.numel() > 0
 
@@ -152,9 +152,9 @@ class Bad:
     columns: bool = False  # of a matrix some whole columns are bad and nothing else
 
 
-def look(tensor: Tensor) -> Bad | None:
+def find_bad_values(tensor: Tensor) -> Bad | None:
     """An exact look at one tensor: None if all of it is finite. Cost: one to three passes, one sync."""
-    if not checkable(tensor):
+    if not is_checkable(tensor):
         return None
     data = local_elements(tensor.detach())
     finite = torch.isfinite(data)
@@ -187,8 +187,8 @@ def _in_columns(finite: Tensor) -> bool:
 def first_bad(value: object) -> tuple[str, Bad] | None:
     """The first tensor in a structure that is not finite, with its path; -inf-only tensors come last."""
     weak: tuple[str, Bad] | None = None
-    for name, tensor in walk(value):
-        bad = look(tensor)
+    for name, tensor in iter_tensors(value):
+        bad = find_bad_values(tensor)
         if bad and not bad.only_minus_inf:
             return name, bad
         if bad and weak is None:
@@ -231,23 +231,23 @@ class Figures:
         return math.hypot(self.std * math.sqrt(max(finite - 1, 0)), self.mean * math.sqrt(finite))
 
 
-def nbytes(tensor: Tensor) -> int:
+def count_bytes(tensor: Tensor) -> int:
     """Bytes of the elements that are on this rank, indices of sparse ones too; 0 for a meta tensor.
 
     An expanded tensor counts every element it shows; parameters that share storage count once each.
     """
     if tensor.is_meta:
         return 0
-    return sum(part.numel() * part.element_size() for part in _parts(_shard_of(tensor)))
+    return sum(part.numel() * part.element_size() for part in _list_dense_parts(_shard_of(tensor)))
 
 
-def _elements(tensor: Tensor) -> Tensor:
+def _collect_elements(tensor: Tensor) -> Tensor:
     """The elements that are on this rank, of any layout and in their own dtype."""
     tensor = _shard_of(tensor)
-    return _summed_values(tensor) if tensor.is_sparse else _parts(tensor)[0]
+    return _summed_values(tensor) if tensor.is_sparse else _list_dense_parts(tensor)[0]
 
 
-def _parts(tensor: Tensor) -> list[Tensor]:
+def _list_dense_parts(tensor: Tensor) -> list[Tensor]:
     """The dense tensors that a tensor is made of, its values first; as views, complex ones would have no real part."""
     if tensor.layout == torch.sparse_coo:
         return [tensor._values(), tensor._indices()]
@@ -262,7 +262,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
     return [tensor]
 
 
-def measure(found: Sequence[Tensor]) -> list[Figures | None]:
+def measure_tensors(found: Sequence[Tensor]) -> list[Figures | None]:
     """Exact figures of each tensor, any dtype and layout; None where there is nothing to read (meta, exotic).
 
     Half precision is worked out in float32, float64 and integers in float64. Of a DTensor this rank's part is
@@ -272,25 +272,25 @@ def measure(found: Sequence[Tensor]) -> list[Figures | None]:
     Raises: nothing for a tensor that cannot be read.
     """
     with torch.no_grad():
-        values = [_values(tensor) for tensor in found]
-        result = _read(values, _finite_columns, _finite_figures)
-        again = [i for i, figures in enumerate(result) if figures is not None and not _settled(figures)]
-        exact = _read([values[i] for i in again], _exact_columns, _exact_figures)
+        values = [_flatten_values(tensor) for tensor in found]
+        result = _read_figures(values, _finite_columns, _finite_figures)
+        again = [i for i, figures in enumerate(result) if figures is not None and not _is_settled(figures)]
+        exact = _read_figures([values[i] for i in again], _exact_columns, _exact_figures)
     for index, figures in zip(again, exact, strict=True):
         result[index] = figures
     return result
 
 
-def norms(found: Sequence[Tensor]) -> Tensor:
+def compute_norms(found: Sequence[Tensor]) -> Tensor:
     """The L2 norm of each tensor as a float32 vector on their `common_device`; nothing is read, nothing waits.
 
-    A norm that is not finite may be an overflow (elements above 1e19): `measure` tells. Empty for no tensors.
+    A norm that is not finite may be an overflow (elements above 1e19): `measure_tensors` tells. Empty for no tensors.
     Cost: one pass, few kernels.
     """
     if not found:
         return torch.zeros(0)
     with torch.no_grad():
-        data = [as_real(_elements(tensor.detach())) for tensor in found]
+        data = [as_real(_collect_elements(tensor.detach())) for tensor in found]
         halves = [i for i, part in enumerate(data) if part.element_size() <= 2]
         wide = [i for i, part in enumerate(data) if part.element_size() > 2]
         result: list[Tensor] = [torch.zeros(())] * len(data)
@@ -318,12 +318,12 @@ def as_real(data: Tensor) -> Tensor:
 Columns = Callable[[Tensor], Tensor]
 
 
-def _values(tensor: Tensor) -> Tensor | None:
+def _flatten_values(tensor: Tensor) -> Tensor | None:
     """The elements of a tensor in a row, as real numbers; None where there is nothing to read."""
     if type(tensor).__name__ == "FakeTensor" or is_transformed(tensor):
         return None
     try:
-        data = _elements(tensor.detach())
+        data = _collect_elements(tensor.detach())
         if data.is_meta:
             return None
         if data.is_quantized:
@@ -335,7 +335,7 @@ def _values(tensor: Tensor) -> Tensor | None:
         return None
 
 
-def _wide(data: Tensor) -> torch.dtype:
+def _choose_dtype(data: Tensor) -> torch.dtype:
     """What the figures of this tensor are worked out in."""
     exact = data.dtype == torch.float64 or not data.is_floating_point()
     return torch.float64 if exact and data.device.type != "mps" else torch.float32
@@ -346,7 +346,7 @@ def _column_dtype(data: Tensor) -> torch.dtype:
     return torch.float32 if data.device.type == "mps" else torch.float64
 
 
-def _chunks(data: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+def _iter_chunks(data: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
     if data.numel() <= CHUNK:
         yield data.to(dtype)
         return
@@ -354,7 +354,7 @@ def _chunks(data: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
         yield part.to(dtype)
 
 
-def _joined(rows: Sequence[Tensor], join: Callable[[Tensor], Tensor]) -> Tensor:
+def _reduce_chunks(rows: Sequence[Tensor], join: Callable[[Tensor], Tensor]) -> Tensor:
     """One number out of those of the chunks."""
     return rows[0] if len(rows) == 1 else join(torch.stack(list(rows)))
 
@@ -365,19 +365,21 @@ def _finite_columns(data: Tensor) -> Tensor:
     The sum of the deviations is what the rounded mean is off by (the corrected two-pass algorithm: Chan, Golub
     and LeVeque 1983).
     """
-    dtype = _wide(data)
-    ends = [torch.aminmax(part) for part in (_chunks(data, dtype) if _odd(data) else (data,))]
-    low = _joined([end.min for end in ends], torch.amin).to(dtype)
-    high = _joined([end.max for end in ends], torch.amax).to(dtype)
-    mean = _joined([part.sum() for part in _chunks(data, dtype)], torch.sum) / data.numel()
-    off, spread = _deviations(part - mean for part in _chunks(data, dtype))
+    dtype = _choose_dtype(data)
+    ends = [torch.aminmax(part) for part in (_iter_chunks(data, dtype) if _has_few_operators(data) else (data,))]
+    low = _reduce_chunks([end.min for end in ends], torch.amin).to(dtype)
+    high = _reduce_chunks([end.max for end in ends], torch.amax).to(dtype)
+    mean = _reduce_chunks([part.sum() for part in _iter_chunks(data, dtype)], torch.sum) / data.numel()
+    off, spread = _sum_deviations(part - mean for part in _iter_chunks(data, dtype))
     return torch.stack([low, high, mean, off, spread])
 
 
-def _deviations(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+def _sum_deviations(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """Sum and norm of what is handed over in parts."""
     found = [(part.sum(), torch.linalg.vector_norm(part)) for part in parts]
-    return _joined([row[0] for row in found], torch.sum), _joined([row[1] for row in found], torch.linalg.vector_norm)
+    return _reduce_chunks([row[0] for row in found], torch.sum), _reduce_chunks(
+        [row[1] for row in found], torch.linalg.vector_norm
+    )
 
 
 def _mean_and_std(mean: float, off: float, spread: float, count: int) -> tuple[float, float]:
@@ -385,7 +387,7 @@ def _mean_and_std(mean: float, off: float, spread: float, count: int) -> tuple[f
     return mean + off / count, math.sqrt(max(variance, 0.0)) if math.isfinite(variance) else math.inf
 
 
-def _odd(data: Tensor) -> bool:
+def _has_few_operators(data: Tensor) -> bool:
     """True for a dtype that has few operators: fp8, unsigned integers."""
     return data.element_size() == 1 or data.dtype in (torch.uint16, torch.uint32, torch.uint64)
 
@@ -396,7 +398,7 @@ def _finite_figures(data: Tensor, row: list[float]) -> Figures:
     return Figures(data.numel(), mean=mean, std=std, low=low, high=high)
 
 
-def _settled(figures: Figures) -> bool:
+def _is_settled(figures: Figures) -> bool:
     """True if the first look was enough: all is finite, and nothing overflowed or underflowed on the way."""
     low, high, mean, std = figures.low, figures.high, figures.mean, figures.std
     if figures.count == 0:
@@ -417,12 +419,14 @@ def _exact_columns(data: Tensor) -> Tensor:
     to = _column_dtype(data)
     nan, inf, minus, low, high, total = (torch.stack(rows) for rows in zip(*_bad_rows(data, to), strict=True))
     mean = total.sum() / (data.numel() - nan.sum() - inf.sum())
-    off, spread = _deviations(torch.where(torch.isfinite(part), part - mean, 0.0) for part in _chunks(data, to))
+    off, spread = _sum_deviations(
+        torch.where(torch.isfinite(part), part - mean, 0.0) for part in _iter_chunks(data, to)
+    )
     return torch.stack([nan.sum(), inf.sum(), minus.sum(), low.amin(), high.amax(), mean, off, spread])
 
 
 def _bad_rows(data: Tensor, to: torch.dtype) -> Iterator[tuple[Tensor, ...]]:
-    for part in _chunks(data, to):
+    for part in _iter_chunks(data, to):
         finite = torch.isfinite(part)
         yield (
             torch.count_nonzero(part != part).to(to),
@@ -444,7 +448,7 @@ def _exact_figures(data: Tensor, row: list[float]) -> Figures:
     return Figures(data.numel(), nan, inf, minus, mean=mean, std=std, low=low, high=high)
 
 
-def _read(
+def _read_figures(
     found: Sequence[Tensor | None], columns: Columns, figures: Callable[[Tensor, list[float]], Figures]
 ) -> list[Figures | None]:
     """Work out the columns of each tensor where it is; one copy a device brings them all to the host."""

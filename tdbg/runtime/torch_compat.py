@@ -23,7 +23,7 @@ LIMIT_REACHED = re.compile(r"(?i)(recompile|cache).?(size.?)?limit|CacheLimitExc
 MISSING: dict[str, str] = {}  # name -> what goes off
 
 
-def _find(path: str, goes_off: str) -> Any:
+def _resolve_name(path: str, goes_off: str) -> Any:
     """The object of that name below torch, or None, which is remembered."""
     module, names = "torch", path.split(".")
     while len(names) > 1 and f"{module}.{names[0]}" in sys.modules:  # a package may hide its modules' names
@@ -39,11 +39,15 @@ def _find(path: str, goes_off: str) -> Any:
 
 # What must be left alone: transforms of torch.func, layers that run again in a backward pass
 
-_is_wrapped = _find(
+_is_wrapped = _resolve_name(
     "_C._functorch.is_functorch_wrapped_tensor", "tensors inside torch.func are recognised only when reading them fails"
 )
-_transform = _find("_C._functorch.peek_interpreter_stack", "calls inside torch.func are watched like other calls")
-_graph_task = _find("_C._current_graph_task_id", "debuggers see a checkpointed layer a second time, during backward")
+_transform = _resolve_name(
+    "_C._functorch.peek_interpreter_stack", "calls inside torch.func are watched like other calls"
+)
+_graph_task = _resolve_name(
+    "_C._current_graph_task_id", "debuggers see a checkpointed layer a second time, during backward"
+)
 
 
 def is_transformed(tensor: Tensor) -> bool:
@@ -68,7 +72,7 @@ _numbered = (
     "hooks on all modules or optimizers are registered by torch's public functions, which changes its hook numbers"
 )
 global_hooks = {
-    name: _find(path, _numbered)
+    name: _resolve_name(path, _numbered)
     for name, path in (
         ("before-update", "optim.optimizer._global_optimizer_pre_hooks"),
         ("after-update", "optim.optimizer._global_optimizer_post_hooks"),
@@ -77,27 +81,27 @@ global_hooks = {
         ("child-registered", "nn.modules.module._global_module_registration_hooks"),
     )
 }
-_queue = _find(
+_queue = _resolve_name(
     "autograd.Variable._execution_engine.queue_callback", "a rank's own gradients are not seen before DDP reduces them"
 )
 _subclass_observed = "`__torch_function__` of the program's own tensor subclasses also sees what tdbg does"
-_no_subclass = _find("_C.DisableTorchFunctionSubclass", _subclass_observed)
-_subclass = _find("_C._EnableTorchFunction", _subclass_observed)
+_no_subclass = _resolve_name("_C.DisableTorchFunctionSubclass", _subclass_observed)
+_subclass = _resolve_name("_C._EnableTorchFunction", _subclass_observed)
 _observed = "modes of the program's own (FlopCounterMode and the like) also see what tdbg does"
-_function_modes = _find("_C._len_torch_function_stack", _observed)
-_function_mode_at = _find("_C._get_function_stack_at", _observed)
-_pop_function_mode = _find("_C._pop_torch_function_stack", _observed)
-_push_function_mode = _find("_C._push_on_torch_function_stack", _observed)
-_dispatch_modes = _find("_C._len_torch_dispatch_stack", _observed)
-_dispatch_mode_at = _find("_C._get_dispatch_stack_at", _observed)
-_pop_dispatch_mode = _find("_C._pop_torch_dispatch_stack", _observed)
-_push_dispatch_mode = _find("_C._push_on_torch_dispatch_stack", _observed)
+_function_modes = _resolve_name("_C._len_torch_function_stack", _observed)
+_function_mode_at = _resolve_name("_C._get_function_stack_at", _observed)
+_pop_function_mode = _resolve_name("_C._pop_torch_function_stack", _observed)
+_push_function_mode = _resolve_name("_C._push_on_torch_function_stack", _observed)
+_dispatch_modes = _resolve_name("_C._len_torch_dispatch_stack", _observed)
+_dispatch_mode_at = _resolve_name("_C._get_dispatch_stack_at", _observed)
+_pop_dispatch_mode = _resolve_name("_C._pop_torch_dispatch_stack", _observed)
+_push_dispatch_mode = _resolve_name("_C._push_on_torch_dispatch_stack", _observed)
 _device_contexts: set[type] = set()  # the class of `torch.device` as a mode, once one was met: torch loads it late
 can_set_modes_aside = _observed not in MISSING.values()
 # How many there are in this thread, those that set the default device among them: what costs least to ask.
 count_function_modes: Callable[[], int] = _function_modes or int
 count_dispatch_modes: Callable[[], int] = _dispatch_modes or int
-_jit = _find("jit._recursive", "modules nested inside TorchScript modules keep tdbg's hooks")
+_jit = _resolve_name("jit._recursive", "modules nested inside TorchScript modules keep tdbg's hooks")
 
 
 class _NoMode:
@@ -116,7 +120,7 @@ if TYPE_CHECKING:
     DispatchMode = TorchDispatchMode
 else:
     _unseen = "operators are not seen: none is named or counted, and no batch is run again in a job of several ranks"
-    DispatchMode = _find("utils._python_dispatch.TorchDispatchMode", _unseen) or _NoMode
+    DispatchMode = _resolve_name("utils._python_dispatch.TorchDispatchMode", _unseen) or _NoMode
 sees_operators = not issubclass(DispatchMode, _NoMode)
 
 
@@ -147,11 +151,11 @@ def unseen_by_subclasses(function: Callable[Arguments, Result]) -> Callable[Argu
     """A function of ours that runs among the program's own, and is to call no ``__torch_function__`` of tensors."""
 
     @functools.wraps(function)
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def call_without_subclass(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with without_subclass():
             return function(*args, **kwargs)
 
-    return call
+    return call_without_subclass
 
 
 def _sets_default_device(mode: object) -> bool:
@@ -180,12 +184,12 @@ class _Modes(NamedTuple):
     def put_in_force(self) -> None:
         """Replace those in force. What a signal handler raises meanwhile is passed on when all is done."""
         try:
-            self._install()
+            self._push_modes()
         except BaseException:
-            self._install()
+            self._push_modes()
             raise
 
-    def _install(self) -> None:
+    def _push_modes(self) -> None:
         while _dispatch_modes():
             _pop_dispatch_mode(None)
         while _function_modes():
@@ -229,12 +233,12 @@ class _ModesAside:
 
     def __exit__(self, *error: object) -> None:
         try:
-            self._restore()
+            self._restore_modes()
         except BaseException:  # a signal handler of the program: first all is as it was
-            self._restore()
+            self._restore_modes()
             raise
 
-    def _restore(self) -> None:
+    def _restore_modes(self) -> None:
         if self._program is None:
             return
         self._subclasses.__exit__(None, None, None)
@@ -277,7 +281,9 @@ def script_makers() -> list[tuple[Any, str]]:
 
 # Functions of torch that are known by identity
 
-_script_table = _find("jit._builtins._get_builtin_table", "torch.jit.script cannot script losses that tdbg observes")
+_script_table = _resolve_name(
+    "jit._builtins._get_builtin_table", "torch.jit.script cannot script losses that tdbg observes"
+)
 
 
 def register_wrapper(original: object, wrapper: object) -> None:
@@ -305,14 +311,16 @@ def unregister_wrapper(original: object, wrapper: object) -> None:
 
 # Kinds, and what runs now
 
-is_tracing: Callable[[], bool] = _find("jit.is_tracing", "tdbg also watches calls while torch.jit traces them") or bool
-_loss = _find("nn.modules.loss._Loss", "losses are recognised by name, not by class")
+is_tracing: Callable[[], bool] = (
+    _resolve_name("jit.is_tracing", "tdbg also watches calls while torch.jit traces them") or bool
+)
+_loss = _resolve_name("nn.modules.loss._Loss", "losses are recognised by name, not by class")
 LOSSES: tuple[type, ...] = (_loss,) if _loss is not None else ()
 
 
 # Nodes of a graph of autograd
 
-_outputs = _find("autograd.graph.Node._input_metadata", "what a loss is computed from is not looked at")
+_outputs = _resolve_name("autograd.graph.Node._input_metadata", "what a loss is computed from is not looked at")
 
 
 def output_shape(node: Any, number: int) -> tuple[int, ...] | None:
@@ -340,7 +348,7 @@ def saved_target(node: Any) -> Tensor | None:
 
 # Norms of many tensors at once
 
-_foreach_norm = _find("_foreach_norm", "norms are taken one by one, which costs more")
+_foreach_norm = _resolve_name("_foreach_norm", "norms are taken one by one, which costs more")
 
 
 def norms_of(found: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
@@ -361,7 +369,7 @@ shows_saved_tensors = hasattr(getattr(torch._C._autograd, "SavedTensor", None), 
 
 # The compiler
 
-_eval_frame = _find("_C._dynamo.eval_frame", "torch.compile may count frames of tdbg")
+_eval_frame = _resolve_name("_C._dynamo.eval_frame", "torch.compile may count frames of tdbg")
 set_eval_frame: Callable[[Any], object] | None = getattr(_eval_frame, "set_eval_frame", None)
 
 
@@ -447,13 +455,15 @@ def _line_of(metrics: Any) -> str:
 
 # The profiler and CUDA's allocator
 
-_profiler_enabled = _find(
+_profiler_enabled = _resolve_name(
     "_C._autograd._profiler_enabled", "tdbg's own work appears in traces of the program's profiler"
 )
-_record_function = _find("_C._autograd._enable_record_function", "a forked child keeps recording for the profiler")
-kineto_profile = _find("profiler.profiler._KinetoProfile", "no window of the profiler is recorded")
-_record_history = _find("cuda.memory._record_memory_history", "a window has no history of CUDA's allocator")
-_memory_snapshot = _find("cuda.memory._snapshot", "no snapshot of CUDA's allocator is taken")
+_record_function = _resolve_name(
+    "_C._autograd._enable_record_function", "a forked child keeps recording for the profiler"
+)
+kineto_profile = _resolve_name("profiler.profiler._KinetoProfile", "no window of the profiler is recorded")
+_record_history = _resolve_name("cuda.memory._record_memory_history", "a window has no history of CUDA's allocator")
+_memory_snapshot = _resolve_name("cuda.memory._snapshot", "no snapshot of CUDA's allocator is taken")
 
 
 def is_profiled() -> bool:
@@ -506,18 +516,20 @@ class BatchIterator(Protocol):
     _sampler_iter: object
 
 
-batch_iterator = _find("utils.data.dataloader._BaseDataLoaderIter", "batches and the time of the loader are not seen")
-worker_iterator = _find(
+batch_iterator = _resolve_name(
+    "utils.data.dataloader._BaseDataLoaderIter", "batches and the time of the loader are not seen"
+)
+worker_iterator = _resolve_name(
     "utils.data.dataloader._MultiProcessingDataLoaderIter",
     "transforms in workers are not timed, and what workers raise is not seen",
 )
-_alone = _find("utils.data.dataloader._SingleProcessDataLoaderIter", "what a dataset raises is not seen")
+_alone = _resolve_name("utils.data.dataloader._SingleProcessDataLoaderIter", "what a dataset raises is not seen")
 batch_iterators = (_alone, worker_iterator)
 _fetchers = "utils.data._utils.fetch"
 fetchers: tuple[Any, ...] = tuple(
     found
     for kind in ("_MapDatasetFetcher", "_IterableDatasetFetcher")
-    if (found := _find(f"{_fetchers}.{kind}", "transforms are not timed")) is not None
+    if (found := _resolve_name(f"{_fetchers}.{kind}", "transforms are not timed")) is not None
 )
 
 
@@ -526,7 +538,7 @@ fetchers: tuple[Any, ...] = tuple(
 FSDP_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"  # the module of FSDPParamGroup, loaded by FSDP2
 FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 FLIGHT_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # JSON: nothing of it is unpickled
-_third_backend = _find(
+_third_backend = _resolve_name(
     "_C._get_privateuse1_backend_name",
     "the random state of a third-party device is not restored after a second run of a batch",
 )

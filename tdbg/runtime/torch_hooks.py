@@ -1,7 +1,7 @@
 """Every function of torch that tdbg stands in front of, and every table of hooks that it enters: what, and what for.
 
 Nothing else in tdbg replaces a part of torch. Who wants to be told asks for a place by its name (`Probe.patch_at`,
-`Probe.at`); each subscriber has a wrapper of its own, which its `Patches` take away when it is detached, in any order.
+`Probe.for_each_function`); each subscriber has a wrapper of its own, which its `Patches` take away when it is detached, in any order.
 Hooks on single modules and tensors are set by `own_hooks`, which keeps them out of whatever the program saves.
 """
 
@@ -42,18 +42,18 @@ class Place(NamedTuple):
     found: Callable[[], list[Target]] | None = None
 
 
-def _schedulers(name: str) -> Callable[[], list[Target]]:
+def _build_scheduler_finder(name: str) -> Callable[[], list[Target]]:
     """The classes of schedulers that define a method themselves."""
 
-    def found() -> list[Target]:
+    def find_classes() -> list[Target]:
         classes = [value for value in vars(lr_scheduler).values() if isinstance(value, type)]
         known = dict.fromkeys(cls for cls in classes if issubclass(cls, lr_scheduler.LRScheduler))
         return [(cls, name) for cls in known if name in vars(cls)]
 
-    return found
+    return find_classes
 
 
-def _each(kinds: Iterable[object], name: str) -> Callable[[], list[Target]]:
+def _build_class_finder(kinds: Iterable[object], name: str) -> Callable[[], list[Target]]:
     """A method of classes of torch's that have no public name, as far as this torch has them."""
     return lambda: [(kind, name) for kind in kinds if kind is not None]
 
@@ -116,8 +116,8 @@ PLACES: dict[str, Place] = {
     "scaler-step": Place("updates that GradScaler skips", (f"{_SCALER}.step",)),
     "scaler-update": Place("the course of the scale", (f"{_SCALER}.update",)),
     # learning rates
-    "scheduler-made": Place("schedulers and what they begin with", found=_schedulers("__init__")),
-    "scheduler-loaded": Place("schedulers that are resumed", found=_schedulers("load_state_dict")),
+    "scheduler-made": Place("schedulers and what they begin with", found=_build_scheduler_finder("__init__")),
+    "scheduler-loaded": Place("schedulers that are resumed", found=_build_scheduler_finder("load_state_dict")),
     "scheduler-stepped": Place(
         # Inside `LRScheduler.step`, not in front of it: torch's own warning about the order of calls names the caller's
         # line, which must stay the program's.
@@ -131,12 +131,16 @@ PLACES: dict[str, Place] = {
     # data
     "loader-made": Place("DataLoaders and how they are set up", ("torch.utils.data:DataLoader.__init__",)),
     "loader-iterated": Place("a pass over a loader, as a span", ("torch.utils.data:DataLoader.__iter__",)),
-    "pass-begins": Place("the time of a pass's beginning", found=_each((batch_iterator,), "__init__")),
-    "batch": Place("batches, and how long the program waits for them", found=_each((batch_iterator,), "__next__")),
-    "batch-asked-for": Place("how far ahead workers are", found=_each((batch_iterator,), "_next_index")),
-    "batch-failed": Place("what a dataset or a worker raises", found=_each(batch_iterators, "_next_data")),
-    "fetch": Place("transforms, in the process that runs them", found=_each(fetchers, "fetch")),
-    "workers-begin": Place("transforms in workers", found=_each((worker_iterator,), "__init__")),
+    "pass-begins": Place("the time of a pass's beginning", found=_build_class_finder((batch_iterator,), "__init__")),
+    "batch": Place(
+        "batches, and how long the program waits for them", found=_build_class_finder((batch_iterator,), "__next__")
+    ),
+    "batch-asked-for": Place("how far ahead workers are", found=_build_class_finder((batch_iterator,), "_next_index")),
+    "batch-failed": Place(
+        "what a dataset or a worker raises", found=_build_class_finder(batch_iterators, "_next_data")
+    ),
+    "fetch": Place("transforms, in the process that runs them", found=_build_class_finder(fetchers, "fetch")),
+    "workers-begin": Place("transforms in workers", found=_build_class_finder((worker_iterator,), "__init__")),
     # files
     "save": Place("what is saved, where, how long it takes", ("torch:save",)),
     "load": Place("what is loaded", ("torch:load",)),
@@ -197,7 +201,7 @@ def modules_of(place: str) -> list[str]:
     return list(dict.fromkeys(path.partition(":")[0] for path in PLACES[place].paths))
 
 
-def targets(place: str, module: str = "", name: str = "") -> Iterator[Target]:
+def iter_targets(place: str, module: str = "", name: str = "") -> Iterator[Target]:
     """What stands at a place as far as it is loaded and this torch has it.
 
     module: in this one alone. name: of the function, where a path leaves it open.

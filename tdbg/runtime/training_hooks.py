@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from tdbg.core.guard import Guard
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.fast_path import FastPath
 from tdbg.runtime.local_gradients import LocalGradients
 from tdbg.runtime.loss_watch import LossWatch
@@ -23,7 +23,7 @@ from tdbg.runtime.plan import Plan
 from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.state import State
 from tdbg.runtime.torch_compat import in_backward, is_profiled
-from tdbg.runtime.torch_hooks import hook_all, modules_of, targets
+from tdbg.runtime.torch_hooks import hook_all, iter_targets, modules_of
 
 # Entries in a row of a thread beside the one that is watched, which then trains no longer
 OTHER_THREAD_TAKES_OVER = 100
@@ -46,9 +46,9 @@ class Watcher(Protocol):
     def clip_ended(self, total: object) -> None: ...
     def update_begins(self, optimizer: Optimizer) -> None: ...
     def update_ended(self, optimizer: Optimizer) -> None: ...
-    def hush(self, quiet: bool) -> None: ...
-    def switch(self, on: bool) -> None: ...
-    def failed(self, probe: str, error: BaseException) -> None: ...
+    def suspend_probes(self, quiet: bool) -> None: ...
+    def set_active(self, on: bool) -> None: ...
+    def handle_failure(self, probe: str, error: BaseException) -> None: ...
     def note(self, code: str, text: str) -> None: ...
     def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None: ...
 
@@ -64,7 +64,7 @@ class TrainingHooks:
     def __init__(self, monitor: Watcher, state: State) -> None:
         self.monitor = monitor
         self.patches = Patches()
-        failed = monitor.failed
+        failed = monitor.handle_failure
         self._step = Guard("step", self._give_up)
         self.fast_path = FastPath(
             state, self._step_hook(self._update_begins), self._step_hook(self._update_ended), failed
@@ -101,7 +101,7 @@ class TrainingHooks:
             ("profile-begins", self._around_profiler, False),
             ("profile-ends", self._around_profiler, False),
         ):
-            for owner, name in targets(place):
+            for owner, name in iter_targets(place):
                 self.patches.wrap(owner, name, make, drops_frames=drops_frames)
         for module in modules_of("fsdp-reduce"):
             self.monitor.when_imported(module, lambda _: self._backward.call(self._watch_groups))
@@ -115,8 +115,8 @@ class TrainingHooks:
 
     def _give_up(self, part: str, error: BaseException) -> None:
         """Steps cannot be counted any longer, or hooks not be taken away where they harm: nothing goes on without."""
-        self.monitor.failed(part, error)
-        self.monitor.switch(False)
+        self.monitor.handle_failure(part, error)
+        self.monitor.set_active(False)
 
     def is_elsewhere(self, updates: bool = False) -> bool:
         """True in a thread that trains beside the one that is watched. updates: asked at an optimizer's step.
@@ -156,15 +156,15 @@ class TrainingHooks:
     def _step_hook(self, target: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
         guard = self._step
 
-        def enter(optimizer: Optimizer) -> None:
+        def call_target(optimizer: Optimizer) -> None:
             if not self.is_elsewhere(updates=True):
                 target(optimizer)
 
-        def hook(optimizer: Optimizer) -> None:
+        def call_guarded(optimizer: Optimizer) -> None:
             if not torch.compiler.is_compiling():
-                unseen(guard.call, enter, optimizer)
+                call_outside_compiler(guard.call, call_target, optimizer)
 
-        return hide(hook)
+        return hide_from_compiler(call_guarded)
 
     def unseen_update(self, optimizer: Optimizer) -> None:
         """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
@@ -180,7 +180,7 @@ class TrainingHooks:
     def _watch_groups(self) -> None:
         """Stand before each reduction of FSDP2: there alone a rank's own gradients are to be seen."""
         if self._handles:
-            for owner, name in targets("fsdp-reduce"):
+            for owner, name in iter_targets("fsdp-reduce"):
                 self.patches.wrap(owner, name, self._around_group)
 
     def _around_group(self, original: Callable[..., object]) -> Callable[..., object]:
@@ -188,10 +188,10 @@ class TrainingHooks:
 
         def post_backward(group: object, *args: object, **kwargs: object) -> object:
             if monitor.active and not torch.compiler.is_compiling():
-                unseen(guard.call, monitor.local_gradients.group_ready, group)
+                call_outside_compiler(guard.call, monitor.local_gradients.group_ready, group)
             return original(group, *args, **kwargs)
 
-        return hide(post_backward)
+        return hide_from_compiler(post_backward)
 
     def _around_optimizer_init(self, original: Callable[..., object]) -> Callable[..., object]:
         def __init__(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
@@ -243,11 +243,11 @@ class TrainingHooks:
 
         def begin_or_end(*args: object, **kwargs: object) -> object:
             if not self._profiled.call(is_profiled):
-                self._profiled.call(self.monitor.hush, True)
+                self._profiled.call(self.monitor.suspend_probes, True)
             try:
                 return original(*args, **kwargs)
             finally:
-                self._profiled.call(lambda: self.monitor.hush(is_profiled()))
+                self._profiled.call(lambda: self.monitor.suspend_probes(is_profiled()))
 
         return begin_or_end
 
@@ -255,25 +255,29 @@ class TrainingHooks:
         monitor, guard = self.monitor, self._clip
 
         def clip(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> object:
-            if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
+            if (
+                torch.compiler.is_compiling()
+                or not monitor.active
+                or call_outside_compiler(guard.call, self.is_elsewhere)
+            ):
                 return original(parameters, *args, **kwargs)
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
             clipped = [parameters] if isinstance(parameters, Tensor) else parameters
-            if unseen(guard.call, monitor.clip_begins, clipped):
+            if call_outside_compiler(guard.call, monitor.clip_begins, clipped):
                 total = original(parameters, *args, **kwargs)
-                unseen(guard.call, monitor.clip_ended, total)
+                call_outside_compiler(guard.call, monitor.clip_ended, total)
             else:
                 total = original(parameters, *args, **kwargs)
-                unseen(guard.call, monitor.clip_glanced, clipped, total)
+                call_outside_compiler(guard.call, monitor.clip_glanced, clipped, total)
             return total
 
-        hide(clip)
+        hide_from_compiler(clip)
 
-        def glance(clipped: list[Tensor], total: object) -> None:
-            unseen(guard.call, monitor.clip_glanced, clipped, total)
+        def check_clipped_norm(clipped: list[Tensor], total: object) -> None:
+            call_outside_compiler(guard.call, monitor.clip_glanced, clipped, total)
 
-        return self.fast_path.around_clip(original, clip, glance)
+        return self.fast_path.around_clip(original, clip, check_clipped_norm)
 
     def _around_backward(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor, guard = self.monitor, self._backward
@@ -281,15 +285,17 @@ class TrainingHooks:
         def look_and_go(tensors: Any, *args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
-            if unseen(guard.call, self.is_elsewhere):
+            if call_outside_compiler(guard.call, self.is_elsewhere):
                 return original(tensors, *args, **kwargs)
             # type(): an object of the program's may have a say in isinstance
-            if type(tensors) is not Tensor and unseen(issubclass, type(tensors), Iterator):
+            if type(tensors) is not Tensor and call_outside_compiler(issubclass, type(tensors), Iterator):
                 tensors = tuple(tensors)  # looking must not use it up
-            watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
+            watched = monitor.plan.watch or not call_outside_compiler(
+                guard.call, monitor.losses.check_loss_cheaply, tensors
+            )
             if watched:
-                unseen(guard.call, monitor.losses.begins, tensors)
-            look = unseen(guard.call, monitor.local_gradients.begin, tensors)
+                call_outside_compiler(guard.call, monitor.losses.on_backward_start, tensors)
+            look = call_outside_compiler(guard.call, monitor.local_gradients.begin_backward, tensors)
             if not watched and look is None:
                 return original(tensors, *args, **kwargs)
             self._depth += 1
@@ -300,11 +306,11 @@ class TrainingHooks:
             finally:
                 self._depth -= 1
                 if look is not None:
-                    unseen(guard.call, monitor.local_gradients.end, look, returned)
+                    call_outside_compiler(guard.call, monitor.local_gradients.end_backward, look, returned)
             if watched:
-                unseen(guard.call, monitor.losses.ended)
+                call_outside_compiler(guard.call, monitor.losses.on_backward_end)
             return result
 
-        hide(look_and_go)
+        hide_from_compiler(look_and_go)
 
         return self.fast_path.around_backward(original, look_and_go)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.runtime import tensors
-from tdbg.runtime.root_modules import clean_path, unwrapped
-from tdbg.runtime.sampling import evenly, spread
+from tdbg.runtime.root_modules import clean_path, unwrap_module
+from tdbg.runtime.sampling import select_evenly, view_sample
 
 MAX_DEPTH = 4  # of containers in containers
 MAX_ITEMS = 256  # of one container
@@ -49,7 +49,7 @@ def find_unregistered(root: nn.Module, registered: Collection[int]) -> list[Unre
     """
     found: dict[int, Unregistered] = {}
     seen: set[int] = set()
-    model = unwrapped(root)
+    model = unwrap_module(root)
     waiting = deque(_containers_of(model, "", seen))
     while waiting:
         place, owner_trains = waiting.popleft()
@@ -110,7 +110,7 @@ class ValueWatch:
         self.step = step
         self.is_changed = False
         self._refs = [weakref.ref(parameter) for parameter in parameters]
-        self._versions = [tensors.version(parameter) for parameter in parameters]
+        self._versions = [tensors.read_version(parameter) for parameter in parameters]
         self._values = _sample(parameters)
 
     def is_of(self, parameters: Sequence[Tensor]) -> bool:
@@ -121,7 +121,7 @@ class ValueWatch:
 
     def compare(self, parameters: Sequence[Tensor], read_late: Callable[[Tensor, Callable[..., None]], None]) -> None:
         """Compare with the first step's; values on an accelerator are read one step late."""
-        if [tensors.version(parameter) for parameter in parameters] != self._versions:
+        if [tensors.read_version(parameter) for parameter in parameters] != self._versions:
             self.is_changed = True
         now = _sample(parameters)
         if now is None or self._values is None:
@@ -142,6 +142,8 @@ class ValueWatch:
 
 def _sample(parameters: Sequence[Tensor]) -> Tensor | None:
     """Some elements of some of the parameters, of those on the first one's device; a copy."""
-    views = [view for one in evenly(list(parameters), MAX_SAMPLED) if (view := spread(one, ELEMENTS)) is not None]
+    views = [
+        view for one in select_evenly(list(parameters), MAX_SAMPLED) if (view := view_sample(one, ELEMENTS)) is not None
+    ]
     views = [view for view in views if view.device == views[0].device]
     return torch.cat([view.float() for view in views]) if views else None

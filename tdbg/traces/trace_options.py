@@ -6,7 +6,7 @@ from pathlib import Path
 from tdbg.core.command_spec import Args, Argument, Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.output_file import check_output_file
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 
@@ -35,7 +35,7 @@ def select_traces(args: Selected) -> list[TraceFile]:
         raise TdbgError(f"{len(args.paths)} paths were given", "name one trace, folder or run")
     if args.windows not in ("last", "all"):
         raise TdbgError(f"--windows cannot be {args.windows!r}", "write last or all")
-    found = find_traces(args.paths[0] if args.paths else "", _ranks(args.ranks))
+    found = find_traces(args.paths[0] if args.paths else "", _parse_rank_filter(args.ranks))
     return found if args.windows == "all" else newest_windows(found)
 
 
@@ -43,18 +43,18 @@ def sample_ranks(found: "list[TraceFile]", args: Selected) -> "tuple[list[TraceF
     """Of many ranks those that matter, where the command line names none; which are left out is said, and returned."""
     if args.ranks:
         return found, []
-    from tdbg.core.output import say
+    from tdbg.core.output import print_messages
     from tdbg.core.tables import safe
     from tdbg.traces.analyze.rank_sampling import describe_unprofiled, select_ranks
 
     some = select_ranks(found)
     for line in (some.said, describe_unprofiled(found)):
         if line:
-            say(safe(line))
+            print_messages(safe(line))
     return some.found, some.left
 
 
-def _ranks(text: str) -> "Callable[[int], bool] | None":
+def _parse_rank_filter(text: str) -> "Callable[[int], bool] | None":
     if not text:
         return None
     from tdbg.core.ranges import parse_ranges
@@ -87,7 +87,7 @@ def parse_share(option: str, text: str) -> float:
 
 def load_summaries(found: Sequence[TraceFile], *, trees: bool = False) -> list[tuple[TraceFile, Summary]]:
     """Each with its summary (trees: also of which operator called which); what cannot be read is told, and TdbgError if that is all of them."""
-    from tdbg.core.output import say
+    from tdbg.core.output import print_messages
     from tdbg.core.tables import safe
 
     good: list[tuple[TraceFile, Summary]] = []
@@ -97,37 +97,37 @@ def load_summaries(found: Sequence[TraceFile], *, trees: bool = False) -> list[t
         except TdbgError as error:
             if len(found) == 1:
                 raise
-            say(safe(f"{error}"))
+            print_messages(safe(f"{error}"))
             continue
         for problem in read.problems:
-            say(safe(f"{one.path.name}: {problem}"))
+            print_messages(safe(f"{one.path.name}: {problem}"))
         good.append((one, read))
     if not good:
-        raise TdbgError(f"none of {counted(len(found), 'trace')} can be read", "the lines above say why")
+        raise TdbgError(f"none of {format_count(len(found), 'trace')} can be read", "the lines above say why")
     return good
 
 
 def is_empty(every: Sequence[tuple[TraceFile, Summary]]) -> bool:
     """True if there is no event in any of them, which is said: every command then exits with 1."""
-    from tdbg.core.output import say
+    from tdbg.core.output import print_messages
 
     if any(read.events for _, read in every):
         return False
-    say("the trace holds no event" if len(every) == 1 else "the traces hold no event")
+    print_messages("the trace holds no event" if len(every) == 1 else "the traces hold no event")
     return True
 
 
 def _load_summary(one: TraceFile, trees: bool) -> Summary:
     if one.part is not None:  # of a slice: small, and an index is of a whole file
-        from tdbg.traces.analyze.summary_builder import summarize
+        from tdbg.traces.analyze.summary_builder import summarize_trace
 
-        return summarize(one.path, part=one.part, trees=trees)
-    from tdbg.traces.analyze.summary_cache import summary
+        return summarize_trace(one.path, part=one.part, trees=trees)
+    from tdbg.traces.analyze.summary_cache import load_summary
 
-    return summary(one.path, trees=trees)
+    return load_summary(one.path, trees=trees)
 
 
-def label(one: TraceFile, read: Summary) -> str:
+def format_label(one: TraceFile, read: Summary) -> str:
     """What a trace is called: by the rank that its path or the trace itself tells."""
     if one.rank is None and read.rank is not None:
         return f"rank {read.rank}"

@@ -24,7 +24,7 @@ FOREIGN = ("TDBG_", "SLURM_", "TORCHELASTIC_", "PYTHONPATH", "RANK", "LOCAL_RANK
 
 
 @pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
+def reset_session() -> Iterator[None]:
     """Nothing of an earlier test is left, and nothing of this one."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -32,8 +32,8 @@ def clean() -> Iterator[None]:
     torch.set_num_threads(threads)
     left = session._own
     if left is not None:
-        watching.stop(left)
-    api_flags.live().clear()
+        watching.stop_session(left)
+    api_flags.get_live_flags().clear()
     api_flags._reported.clear()
     user_metrics._refused.clear()
     TOTALS.clear()
@@ -42,28 +42,28 @@ def clean() -> Iterator[None]:
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def logged_messages(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """What the logger ``tdbg`` was told in this test."""
     caplog.set_level(logging.DEBUG, logger="tdbg")
     return lambda: [record.getMessage() for record in caplog.records if record.name.startswith("tdbg")]
 
 
 @pytest.fixture
-def signalled() -> Iterator[Callable[[Callable[[], object]], Callable[[], None]]]:
+def signal_sender() -> Iterator[Callable[[Callable[[], object]], Callable[[], None]]]:
     """Makes a call the handler of a signal; returns what sends it, once. Whoever waits for itself is told so."""
 
-    def stuck(number: int, frame: object) -> None:
+    def raise_timeout(number: int, frame: object) -> None:
         raise TimeoutError("it waits for itself")
 
-    def handle(act: Callable[[], object]) -> Callable[[], None]:
+    def set_handler(act: Callable[[], object]) -> Callable[[], None]:
         waiting = [signal.SIGUSR1]
         signal.signal(signal.SIGUSR1, lambda number, frame: act())
         return lambda: signal.raise_signal(waiting.pop()) if waiting else None
 
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGALRM)}
-    signal.signal(signal.SIGALRM, stuck)
+    signal.signal(signal.SIGALRM, raise_timeout)
     signal.setitimer(signal.ITIMER_REAL, 10)
-    yield handle
+    yield set_handler
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -74,7 +74,7 @@ def small_model(seed: int = 0) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
-def train(steps: int, *, bad_at: int = 0, model: nn.Module | None = None, optimizer: Any = None) -> nn.Module:
+def train_model(steps: int, *, bad_at: int = 0, model: nn.Module | None = None, optimizer: Any = None) -> nn.Module:
     """A short training; the batch of one step may hold a NaN."""
     model = small_model() if model is None else model
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05)
@@ -98,12 +98,12 @@ class Done:
     folder: Path
 
     @property
-    def told(self) -> Any:
+    def printed_json(self) -> Any:
         """The JSON it printed last."""
         assert self.code == 0, self.stderr
         return json.loads(self.stdout.splitlines()[-1])
 
-    def events(self, kind: str = "", where: str = "**") -> list[dict[str, Any]]:
+    def read_events(self, kind: str = "", where: str = "**") -> list[dict[str, Any]]:
         """The events on record, of all processes or of one folder."""
         files = sorted(self.folder.glob(f"{where}/events.jsonl"))
         lines = [line for path in files for line in path.read_text().splitlines()]
@@ -111,7 +111,7 @@ class Done:
         return [event for event in found if not kind or event["type"] == kind]
 
     @property
-    def log(self) -> list[str]:
+    def log_lines(self) -> list[str]:
         """The lines of rank 0's debug log, without their headers."""
         path = self.folder / "rank0000" / "debug_log_rank0.txt"
         return [line.split(" ", 4)[4] for line in path.read_text().splitlines()] if path.exists() else []
@@ -140,10 +140,10 @@ def train(steps, after=lambda step: None, bad_at=0):
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Callable[..., Done]:
+def program_runner(tmp_path: Path) -> Callable[..., Done]:
     """``program(code, options)``: run Python code bare, or under `tdbg run` with these options."""
 
-    def run(
+    def run_program(
         code: str,
         options: Sequence[str] | None = None,
         *,
@@ -161,4 +161,4 @@ def program(tmp_path: Path) -> Callable[..., Done]:
         done = subprocess.run(words, capture_output=True, text=True, timeout=150, env=kept, cwd=tmp_path)
         return Done(done.returncode, done.stdout, done.stderr, folder)
 
-    return run
+    return run_program

@@ -17,7 +17,7 @@ from .conftest import small_model
 
 
 @pytest.fixture
-def records(caplog):
+def training_records(caplog):
     caplog.set_level(logging.DEBUG, logger="tdbg.training")
     return lambda: [record for record in caplog.records if record.name == "tdbg.training"]
 
@@ -39,7 +39,7 @@ def test_the_names_people_know():
     }
 
 
-def test_a_whole_training(records):
+def test_a_whole_training(training_records):
     async def main() -> dict:
         logger = AsyncTrainingLogger("ada", "tiny")
         assert logger.phase is TrainingPhase.INITIALIZATION
@@ -54,14 +54,14 @@ def test_a_whole_training(records):
     assert (summary["step"], summary["warnings"], summary["errors"], summary["anomalies"]) == (10, 1, 0, 0)
     assert (summary["user_id"], summary["model_name"], summary["phase"]) == ("ada", "tiny", "completion")
     json.dumps(summary)
-    said = records()
+    said = training_records()
     assert [record.levelname for record in said] == ["INFO"] * 11 + ["WARNING", "INFO"]
     assert said[11].getMessage() == "[data_loading] slow disk"
     assert (said[11].user_id, said[11].model_name, said[11].phase) == ("ada", "tiny", "data_loading")
     assert said[5].getMessage() == "[training] epoch 0, step 5 (50 %): loss 0.2, lr 0.001"
 
 
-def test_bad_values(records):
+def test_bad_values(training_records):
     async def main() -> list:
         logger = AsyncTrainingLogger()
         logger.start_training(1, 0)
@@ -84,11 +84,11 @@ def test_bad_values(records):
         ]
 
     assert asyncio.run(main()) == [[], ["1 NaN in x"], None, None, 2]
-    warnings = [record.getMessage() for record in records() if record.levelname == "WARNING"]
+    warnings = [record.getMessage() for record in training_records() if record.levelname == "WARNING"]
     assert warnings == ["[training] 1 NaN in x", "[training] the loss is inf at step 1"]
 
 
-def test_gradients(records):
+def test_gradients(training_records):
     model = small_model()
 
     async def main() -> list[Any]:
@@ -125,7 +125,7 @@ def test_gradients(records):
     ]
 
 
-def test_errors_with_phase_and_context(records):
+def test_errors_with_phase_and_context(training_records):
     logger = AsyncTrainingLogger()
     try:
         raise OSError("disk full")
@@ -135,7 +135,7 @@ def test_errors_with_phase_and_context(records):
     assert (row["phase"], row["exception"], row["text"]) == ("checkpointing", "OSError", "OSError: disk full")
     assert row["lines"][-1] == "OSError: disk full" and "disk full" in "".join(row["lines"])
     json.dumps(row)
-    (record,) = records()
+    (record,) = training_records()
     assert record.levelname == "ERROR" and record.exc_info[0] is OSError
     logger.log_error(ValueError("x"), "no such phase")
     assert logger.records[-1]["phase"] == "training"
@@ -200,8 +200,8 @@ def test_many_at_once():
     assert {row["text"] for row in logger.records} == {f"1 NaN in t{index}" for index in range(50)}
 
 
-def test_an_error_becomes_part_of_the_run(program):
-    done = program(
+def test_an_error_becomes_part_of_the_run(program_runner):
+    done = program_runner(
         """
         import asyncio
         async def main():
@@ -219,7 +219,7 @@ def test_an_error_becomes_part_of_the_run(program):
         [],
     )
     assert done.code == 0, done.stderr
-    (error,) = done.events("traceback")
+    (error,) = done.read_events("traceback")
     assert (error["exception"], error["message"], error["how"]) == ("OSError", "disk full", "logged")
-    assert "[DEBUG_FORWARD_NON_FINITE] 1 Inf in logits" in done.log
+    assert "[DEBUG_FORWARD_NON_FINITE] 1 Inf in logits" in done.log_lines
     assert done.stderr.count("Inf in logits") == 1, "the program's console says it once"

@@ -92,15 +92,15 @@ FRAMEWORKS = {"lightning": (LIGHTNING, 8), "transformers": (TRANSFORMERS, 6), "i
 by_framework = pytest.mark.parametrize("name", FRAMEWORKS)
 
 
-def of(folder: Path, kind: type, rank: int = 0) -> list:
-    (process,) = [process for process in RunDir(folder).processes() if process.rank == rank and process.is_rank]
-    return [event for event in process.events() if isinstance(event, kind)]
+def list_events(folder: Path, kind: type, rank: int = 0) -> list:
+    (process,) = [process for process in RunDir(folder).list_processes() if process.rank == rank and process.is_rank]
+    return [event for event in process.iter_events() if isinstance(event, kind)]
 
 
 @by_framework
-def test_into_a_directory_and_again(program, name):
+def test_into_a_directory_and_again(program_runner, name):
     header, steps = FRAMEWORKS[name]
-    done = program(
+    done = program_runner(
         """
         first, second = TdbgCallback("runs/a", flags=["memory_usage"]), TdbgCallback("runs/a", level="advanced")
         fit(first), fit(second)
@@ -109,24 +109,26 @@ def test_into_a_directory_and_again(program, name):
         """,
         header=header,
     )
-    assert done.told == [[], [], False, 0, False]
+    assert done.printed_json == [[], [], False, 0, False]
     runs = done.folder.parent / "runs"
     assert sorted(path.name for path in runs.iterdir()) == ["a", "a-2"]
     for folder in (runs / "a", runs / "a-2"):
-        assert [step.step for step in of(folder, Step)] == list(range(1, steps + 1))
-        assert all(step.loss is not None and step.grad_norm for step in of(folder, Step))
-        assert [plan.steps for plan in of(folder, Plan)] == [steps]
-        assert len(of(folder, Start)) == len(of(folder, End)) == len(of(folder, Params)) == 1 and of(folder, Cost)
+        assert [step.step for step in list_events(folder, Step)] == list(range(1, steps + 1))
+        assert all(step.loss is not None and step.grad_norm for step in list_events(folder, Step))
+        assert [plan.steps for plan in list_events(folder, Plan)] == [steps]
+        assert len(list_events(folder, Start)) == len(list_events(folder, End)) == len(
+            list_events(folder, Params)
+        ) == 1 and list_events(folder, Cost)
         verdict = judge_run(RunDir(folder)).as_dict()
         assert verdict["findings"] == [] and verdict["trouble"] == []
         assert verdict["exit"]["text"] == "exit 0" and verdict["ranks"][0]["ended"] == "ended"
     lines = (runs / "a" / "rank0000" / "debug_log_rank0.txt").read_text()
     assert "[DEBUG_MEMORY" in lines
-    assert RunDir(runs / "a-2").info()["settings"]["level"] == "advanced"
+    assert RunDir(runs / "a-2").read_info()["settings"]["level"] == "advanced"
 
 
-def test_in_memory(program):
-    done = program(
+def test_in_memory(program_runner):
+    done = program_runner(
         """
         callback = TdbgCallback()
         fit(callback)
@@ -134,16 +136,16 @@ def test_in_memory(program):
         """,
         header=IGNITE,
     )
-    assert done.told == [[], "", []]
+    assert done.printed_json == [[], "", []]
     assert sorted(path.name for path in done.folder.parent.iterdir()) == ["program.py"]
 
 
 @pytest.mark.parametrize(
     ("name", "how", "step"), [("lightning", "bad_at=4", 4), ("transformers", "bad=True", 1), ("ignite", "bad_at=2", 3)]
 )
-def test_a_fault_is_found(program, name, how, step):
+def test_a_fault_is_found(program_runner, name, how, step):
     header, _ = FRAMEWORKS[name]
-    done = program(
+    done = program_runner(
         f"""
         callback = TdbgCallback("runs/a")
         fit(callback, {how})
@@ -151,14 +153,14 @@ def test_a_fault_is_found(program, name, how, step):
         """,
         header=header,
     )
-    assert done.told[0] == ["TD-N001", step]
+    assert done.printed_json[0] == ["TD-N001", step]
     assert judge_run(RunDir(done.folder.parent / "runs" / "a")).findings[0].code == "TD-N001"
 
 
 @by_framework
-def test_inside_a_run_it_does_nothing(program, name):
+def test_inside_a_run_it_does_nothing(program_runner, name):
     header, steps = FRAMEWORKS[name]
-    done = program(
+    done = program_runner(
         """
         callback = TdbgCallback("runs/a", level="extreme", flags=["memory_usage"])
         fit(callback)
@@ -167,26 +169,26 @@ def test_inside_a_run_it_does_nothing(program, name):
         [],
         header=header,
     )
-    assert done.told == [True, [], False]
+    assert done.printed_json == [True, [], False]
     assert not (done.folder.parent / "runs").exists()
-    numbers = [event["step"] for event in done.events("step")]
+    numbers = [event["step"] for event in done.read_events("step")]
     assert numbers == list(range(1, steps + 1)), "each step once"
 
 
-def test_lightning_with_two_processes(program):
-    done = program("fit(TdbgCallback('runs/a'), devices=2)", header=LIGHTNING)
+def test_lightning_with_two_processes(program_runner):
+    done = program_runner("fit(TdbgCallback('runs/a'), devices=2)", header=LIGHTNING)
     assert done.code == 0, done.stderr
     runs = done.folder.parent / "runs"
     assert [path.name for path in runs.iterdir()] == ["a"], "both ranks write into one directory"
     for rank in (0, 1):
-        assert [step.step for step in of(runs / "a", Step, rank)] == list(range(1, 5))
-        assert of(runs / "a", Start, rank)[0].world_size == 2
+        assert [step.step for step in list_events(runs / "a", Step, rank)] == list(range(1, 5))
+        assert list_events(runs / "a", Start, rank)[0].world_size == 2
     verdict = judge_run(RunDir(runs / "a"))
     assert verdict.findings == [] and [row["rank"] for row in verdict.ranks] == [0, 1]
 
 
-def test_an_exception_in_lightning_is_on_record(program):
-    done = program(
+def test_an_exception_in_lightning_is_on_record(program_runner):
+    done = program_runner(
         """
         callback = TdbgCallback("runs/a")
         try:
@@ -196,14 +198,14 @@ def test_an_exception_in_lightning_is_on_record(program):
         """,
         header=LIGHTNING,
     )
-    assert done.told is False
+    assert done.printed_json is False
     verdict = judge_run(RunDir(done.folder.parent / "runs" / "a")).as_dict()
     assert "TD-R003" in [finding["code"] for finding in verdict["findings"]]
     assert verdict["exit"]["text"] == "exit 1"
 
 
-def test_after_an_exception_nobody_told_of_the_next_training_is_watched(program):
-    done = program(
+def test_after_an_exception_nobody_told_of_the_next_training_is_watched(program_runner):
+    done = program_runner(
         """
         callback = TdbgCallback("runs/a")
         torch.manual_seed(0)
@@ -221,14 +223,14 @@ def test_after_an_exception_nobody_told_of_the_next_training_is_watched(program)
         """,
         header=IGNITE,
     )
-    assert done.told is True, "the handler keeps no exception from being raised"
+    assert done.printed_json is True, "the handler keeps no exception from being raised"
     runs = done.folder.parent / "runs"
-    assert len(of(runs / "a", Step)) == 3 and len(of(runs / "a-2", Step)) == 5
-    assert RunDir(runs / "a").info()["exit"] == {"code": 1, "signal": None}
+    assert len(list_events(runs / "a", Step)) == 3 and len(list_events(runs / "a-2", Step)) == 5
+    assert RunDir(runs / "a").read_info()["exit"] == {"code": 1, "signal": None}
 
 
-def test_an_ignite_engine_that_goes_on_has_a_plan_of_its_own(program):
-    done = program(
+def test_an_ignite_engine_that_goes_on_has_a_plan_of_its_own(program_runner):
+    done = program_runner(
         """
         trainer, data = fit(TdbgCallback("runs/a"), epochs=2)
         trainer.run(data, max_epochs=3)
@@ -237,11 +239,11 @@ def test_an_ignite_engine_that_goes_on_has_a_plan_of_its_own(program):
     )
     assert done.code == 0, done.stderr
     folder = done.folder.parent / "runs" / "a-2"
-    assert [plan.steps for plan in of(folder, Plan)] == [4] and len(of(folder, Step)) == 4
+    assert [plan.steps for plan in list_events(folder, Plan)] == [4] and len(list_events(folder, Step)) == 4
     assert judge_run(RunDir(folder)).findings == []
 
 
-def test_wrong_use(program, tmp_path):
+def test_wrong_use(program_runner, tmp_path):
     from tdbg.api.callbacks.ignite import TdbgCallback
 
     with pytest.raises(TdbgError, match="no level is named 'loud'"):
@@ -250,14 +252,14 @@ def test_wrong_use(program, tmp_path):
         TdbgCallback(flags=["memry"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("x")
-    done = program("fit(TdbgCallback('mine', flags=['MEMORY']))", header=IGNITE)
+    done = program_runner("fit(TdbgCallback('mine', flags=['MEMORY']))", header=IGNITE)
     assert done.code == 1 and "is not empty and holds no run" in done.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
-def test_a_directory_that_cannot_be_written_costs_no_training(program, tmp_path):
+def test_a_directory_that_cannot_be_written_costs_no_training(program_runner, tmp_path):
     (tmp_path / "file").write_text("x")
-    done = program(
+    done = program_runner(
         """
         callback = TdbgCallback("file/a")
         fit(callback)
@@ -265,11 +267,11 @@ def test_a_directory_that_cannot_be_written_costs_no_training(program, tmp_path)
         """,
         header=IGNITE,
     )
-    assert done.told == [[], ""] and "events are kept in memory" in done.stderr
+    assert done.printed_json == [[], ""] and "events are kept in memory" in done.stderr
 
 
-def test_under_a_watch_that_is_on_it_does_nothing(program):
-    done = program(
+def test_under_a_watch_that_is_on_it_does_nothing(program_runner):
+    done = program_runner(
         """
         with tdbg.debug_context("basic") as debugger:
             callback = TdbgCallback("runs/a")

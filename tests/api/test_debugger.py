@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from forks import child_of_a_held_lock
+from forks import fork_while_held
 from torch import nn
 
 from tdbg import DebugLevel, PyTorchDebugger, TensorInfo
@@ -24,7 +24,7 @@ def debugger() -> PyTorchDebugger:
     return PyTorchDebugger(DebugLevel.BASIC)
 
 
-def graded(model: nn.Module, scale: float = 1.0) -> nn.Module:
+def run_backward(model: nn.Module, scale: float = 1.0) -> nn.Module:
     """A model after backward."""
     (model(torch.randn(6, 8)).pow(2).mean() * scale).backward()
     return model
@@ -90,7 +90,7 @@ def test_names_are_free_of_wrappers(debugger):
 
 
 def test_gradients(debugger):
-    model = graded(small_model())
+    model = run_backward(small_model())
     model[2].bias.requires_grad_(False).grad = None
     found = debugger.analyze_gradients(model)
     norms = {name: p.grad.norm().item() for name, p in model.named_parameters() if p.grad is not None}
@@ -110,7 +110,7 @@ def test_gradients(debugger):
 
 
 def test_bad_gradients_are_told_from_overflowing_norms(debugger):
-    model = graded(small_model())
+    model = run_backward(small_model())
     model[0].weight.grad[0, 0] = NAN
     model[0].bias.grad[:2] = INF
     model[2].weight.grad.fill_(1e25)  # finite, but its norm is not in float32
@@ -130,7 +130,7 @@ def test_without_any_gradient(debugger):
 
 
 def test_explosion_and_vanishing(debugger):
-    model = graded(small_model())
+    model = run_backward(small_model())
     assert debugger.check_gradient_explosion(model) == debugger.check_gradient_vanishing(model) == []
     model[0].weight.grad.mul_(1e4)
     model[2].weight.grad.zero_()
@@ -203,7 +203,7 @@ def test_outputs(debugger):
 
 def test_off_looks_at_nothing(monkeypatch):
     debugger = PyTorchDebugger(DebugLevel.OFF)
-    model = graded(small_model())
+    model = run_backward(small_model())
     model[0].weight.grad[0, 0] = NAN
     monkeypatch.setattr(torch.Tensor, "tolist", lambda self: pytest.fail("a value was read"))
     info = debugger.analyze_tensor(torch.tensor([NAN]), "x")
@@ -263,14 +263,14 @@ def test_from_several_threads(debugger):
     assert debugger.get_debug_summary()["tensors_analyzed"] == 200
 
 
-def test_in_a_handler_of_a_signal(debugger, signalled):
+def test_in_a_handler_of_a_signal(debugger, signal_sender):
     """While the program is at the same, with the lock held."""
 
     def look() -> None:
         debugger.analyze_tensor(torch.tensor([NAN]), "handler's")
         debugger.get_debug_summary()
 
-    send = signalled(look)
+    send = signal_sender(look)
 
     class History(deque):
         def append(self, entry):
@@ -289,7 +289,7 @@ def test_in_a_child_that_was_forked_while_another_thread_was_at_it(debugger):
         debugger.remember("non-finite", "child's")
         return debugger.get_debug_summary()["total_anomalies"] == 1
 
-    assert child_of_a_held_lock(debugger._lock, child) == 0
+    assert fork_while_held(debugger._lock, child) == 0
 
 
 def test_it_costs_less_than_six_figures_by_hand(debugger):
@@ -314,11 +314,11 @@ def test_it_costs_less_than_six_figures_by_hand(debugger):
     assert debugger.get_debug_summary()["spent_ms"] > 0
 
 
-def test_a_gradient_that_is_not_finite_is_logged_under_gradients(debugger, said):
-    model = graded(small_model())
+def test_a_gradient_that_is_not_finite_is_logged_under_gradients(debugger, logged_messages):
+    model = run_backward(small_model())
     model[0].weight.grad[0, 0] = NAN
     debugger.analyze_gradients(model)
     debugger.analyze_tensor(torch.tensor([NAN]), "x")
-    lines = said()
+    lines = logged_messages()
     assert lines[0].startswith("[DEBUG_GRADIENTS_NON_FINITE] 1 NaN in gradient of 0.weight")
     assert lines[1].startswith("[DEBUG_FORWARD_NON_FINITE] 1 NaN in x")

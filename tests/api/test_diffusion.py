@@ -13,7 +13,7 @@ from tdbg import DiffusionModelDebugger, TensorInfo
 diffusers = pytest.importorskip("diffusers")
 
 
-def unet() -> nn.Module:
+def make_unet() -> nn.Module:
     return diffusers.UNet2DModel(
         sample_size=8,
         in_channels=1,
@@ -29,7 +29,7 @@ def unet() -> nn.Module:
 @pytest.fixture(scope="module")
 def pipeline():
     torch.manual_seed(0)
-    built = diffusers.DDPMPipeline(unet(), diffusers.DDPMScheduler(num_train_timesteps=10))
+    built = diffusers.DDPMPipeline(make_unet(), diffusers.DDPMScheduler(num_train_timesteps=10))
     built.set_progress_bar_config(disable=True)
     return built
 
@@ -66,7 +66,7 @@ def text_pipeline():
     return built
 
 
-def sample(pipeline, debugger, steps: int = 4, spoil=lambda step, latents: latents) -> list[dict]:
+def denoise_sample(pipeline, debugger, steps: int = 4, spoil=lambda step, latents: latents) -> list[dict]:
     """The denoising loop of a DDPM by hand."""
     found = []
     pipeline.scheduler.set_timesteps(steps)
@@ -112,7 +112,7 @@ def test_a_bad_weight_is_found(pipeline):
 
 def test_healthy_steps(pipeline):
     debugger = DiffusionModelDebugger()
-    found = sample(pipeline, debugger)
+    found = denoise_sample(pipeline, debugger)
     assert [row["step"] for row in found] == [0, 1, 2, 3]
     assert set(found[0]) == {"step", "timestamp", "latents_analysis", "anomalies"}
     info = found[0]["latents_analysis"]
@@ -120,7 +120,7 @@ def test_healthy_steps(pipeline):
     assert all(row["anomalies"] == [] for row in found) and not debugger.debug_history
 
 
-def bad(latents: Tensor) -> Tensor:
+def spoil_latents(latents: Tensor) -> Tensor:
     spoilt = latents.clone()
     spoilt[0, 0, 0, 0] = math.nan
     return spoilt
@@ -129,7 +129,7 @@ def bad(latents: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (bad, "1 NaN in latents"),
+        (spoil_latents, "1 NaN in latents"),
         (lambda latents: latents * 1e4, "the spread of the latents grew to"),
         (torch.zeros_like, "the latents have lost all spread"),
     ],
@@ -137,7 +137,7 @@ def bad(latents: Tensor) -> Tensor:
 )
 def test_every_anomaly(pipeline, spoil, why):
     debugger = DiffusionModelDebugger()
-    found = sample(pipeline, debugger, spoil=lambda step, latents: spoil(latents) if step == 2 else latents)
+    found = denoise_sample(pipeline, debugger, spoil=lambda step, latents: spoil(latents) if step == 2 else latents)
     assert [len(row["anomalies"]) for row in found[:3]] == [0, 0, 1]
     assert found[2]["anomalies"][0].startswith(why)
     assert debugger.debug_history[0]["step"] == 2 and debugger.debug_history[0]["pipeline"] == "DDPMPipeline"
@@ -248,5 +248,7 @@ def test_latents_may_be_what_a_model_or_a_scheduler_returned(pipeline):
         assert info.mean_value == pytest.approx(tensor.mean().item(), rel=1e-4, abs=1e-5)
     with pytest.raises(TypeError, match="holds no tensor"):
         debugger.monitor_diffusion_step(pipeline, 0, decoded.latent_dist.sample)
-    spoilt = debugger.monitor_diffusion_step(pipeline, 1, diffusers.models.unets.unet_2d.UNet2DOutput(bad(noise)))
+    spoilt = debugger.monitor_diffusion_step(
+        pipeline, 1, diffusers.models.unets.unet_2d.UNet2DOutput(spoil_latents(noise))
+    )
     assert spoilt["anomalies"] == ["1 NaN in latents"]

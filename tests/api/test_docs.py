@@ -11,7 +11,7 @@ from tdbg.api.debugger import PyTorchDebugger
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 
-def blocks() -> list[tuple[int, str]]:
+def find_code_blocks() -> list[tuple[int, str]]:
     """Each example with the number of its first line."""
     text = PAGE.read_text(encoding="utf-8")
     return [
@@ -19,11 +19,11 @@ def blocks() -> list[tuple[int, str]]:
     ]
 
 
-def test_every_example(program):
+def test_every_example(program_runner):
     """In one fresh process, so that an error names the line of the page."""
-    ends = [(str(PAGE), "\n" * (line - 1) + code) for line, code in blocks()]
+    ends = [(str(PAGE), "\n" * (line - 1) + code) for line, code in find_code_blocks()]
     parts = [f"exec(compile({code!r}, {name!r}, 'exec'), space)" for name, code in ends]
-    done = program("\n".join(["space = {}", *parts]), header="")
+    done = program_runner("\n".join(["space = {}", *parts]), header="")
     assert done.code == 0, done.stderr[-3000:]
     runs = sorted(path.name for path in (done.folder.parent / "runs").iterdir())
     assert runs == ["ignite", "lightning", "transformers"]

@@ -12,11 +12,11 @@ import pytest
 import tdbg
 from tdbg.api.loggers import RankFiles
 from tdbg.core.errors import TdbgError
-from tdbg.logs.formats import FORMATS, sniff
+from tdbg.logs.formats import FORMATS, detect_format
 
 
 @pytest.fixture
-def name(request: pytest.FixtureRequest) -> Iterator[str]:
+def logger_name(request: pytest.FixtureRequest) -> Iterator[str]:
     """A logger of the test's own, closed at its end."""
     found = request.node.name
     yield found
@@ -26,8 +26,8 @@ def name(request: pytest.FixtureRequest) -> Iterator[str]:
         handler.close()
 
 
-def test_two_files_with_the_fixed_header(tmp_path: Path, name: str) -> None:
-    logger: Any = tdbg.create_logger(tmp_path / "logs", 3, name)
+def test_two_files_with_the_fixed_header(tmp_path: Path, logger_name: str) -> None:
+    logger: Any = tdbg.create_logger(tmp_path / "logs", 3, logger_name)
     logger.debug("[DEBUG_MEMORY] %d MB", 5)
     logger.stats("figures")
     logger.info("two\nlines")
@@ -36,19 +36,19 @@ def test_two_files_with_the_fixed_header(tmp_path: Path, name: str) -> None:
     debug = (tmp_path / "logs" / "debug_log_rank3.txt").read_bytes()
     assert [line[27:].decode() for line in debug.splitlines() if line[:1] != b" "] == [
         "D r0003 s00000000 [DEBUG_MEMORY] 5 MB",
-        f"S r0003 s00000000 [{name}] figures",
-        f"I r0003 s00000000 [{name}] two",
-        f"E r0003 s00000000 [{name}] bad",
-        f"C r0003 s00000000 [{name}] [no tag",
+        f"S r0003 s00000000 [{logger_name}] figures",
+        f"I r0003 s00000000 [{logger_name}] two",
+        f"E r0003 s00000000 [{logger_name}] bad",
+        f"C r0003 s00000000 [{logger_name}] [no tag",
     ]
-    assert sniff(debug) is FORMATS["tdbg"]
+    assert detect_format(debug) is FORMATS["tdbg"]
     info = (tmp_path / "logs" / "info_log_rank3.txt").read_bytes()
     assert info == debug[debug.index(b" I r0003") - 26 :] and b"ValueError: x" in info
 
 
-def test_the_same_call_gives_the_same_logger(tmp_path: Path, name: str) -> None:
-    first = tdbg.create_logger(tmp_path, 0, name, "stats")
-    again = tdbg.create_logger(tmp_path, 0, name, "INFO")
+def test_the_same_call_gives_the_same_logger(tmp_path: Path, logger_name: str) -> None:
+    first = tdbg.create_logger(tmp_path, 0, logger_name, "stats")
+    again = tdbg.create_logger(tmp_path, 0, logger_name, "INFO")
     assert first is again and len(again.handlers) == 1 and again.level == logging.INFO
     assert logging.getLevelName(15) == "STATS"
 
@@ -56,9 +56,9 @@ def test_the_same_call_gives_the_same_logger(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("level", "letters"), [("DEBUG", "DSIWEC"), ("STATS", "SIWEC"), ("INFO", "IWEC"), ("ERROR", "EC")]
 )
-def test_each_level_can_be_asked_for(tmp_path: Path, name: str, level: str, letters: str) -> None:
+def test_each_level_can_be_asked_for(tmp_path: Path, logger_name: str, level: str, letters: str) -> None:
     """Seen: STATS was a choice of the command line, and defined nowhere."""
-    logger: Any = tdbg.create_logger(tmp_path, 0, name)
+    logger: Any = tdbg.create_logger(tmp_path, 0, logger_name)
     for call in (logger.debug, logger.stats, logger.info, logger.warning, logger.error, logger.critical):
         call("x")
     command = [sys.executable, "-m", "tdbg", "filter-logs", str(tmp_path / "debug_log_rank0.txt"), "--level", level]
@@ -70,21 +70,21 @@ def test_each_level_can_be_asked_for(tmp_path: Path, name: str, level: str, lett
         assert [line.split()[1] for line in lines] == list(there)
 
 
-def test_an_unknown_level(tmp_path: Path, name: str) -> None:
+def test_an_unknown_level(tmp_path: Path, logger_name: str) -> None:
     with pytest.raises(TdbgError, match="no log level 'LOUD'"):
-        tdbg.create_logger(tmp_path, 0, name, "LOUD")
+        tdbg.create_logger(tmp_path, 0, logger_name, "LOUD")
 
 
-def test_the_caller_of_stats_is_the_caller(tmp_path: Path, name: str) -> None:
+def test_the_caller_of_stats_is_the_caller(tmp_path: Path, logger_name: str) -> None:
     seen: list[str] = []
-    logger: Any = tdbg.create_logger(tmp_path, 0, name)
+    logger: Any = tdbg.create_logger(tmp_path, 0, logger_name)
     logger.addFilter(lambda record: seen.append(record.filename) or True)
     logger.stats("x")
     assert seen == ["test_loggers.py"]
 
 
-def test_rotation(tmp_path: Path, name: str) -> None:
-    logger = logging.getLogger(name)
+def test_rotation(tmp_path: Path, logger_name: str) -> None:
+    logger = logging.getLogger(logger_name)
     logger.propagate = False
     logger.addHandler(RankFiles(tmp_path, 0, rotate_bytes=2_000))
     for number in range(300):

@@ -13,11 +13,11 @@ from tdbg.api import session
 from tdbg.core.events import Metric, encode
 from tdbg.runtime import tensors
 
-from .conftest import train
+from .conftest import train_model
 
 
-def found(debugger) -> list[Metric]:
-    return [event for event in debugger.session.events() if isinstance(event, Metric)]
+def list_metrics(debugger) -> list[Metric]:
+    return [event for event in debugger.session.collect_events() if isinstance(event, Metric)]
 
 
 def test_numbers_of_any_kind():
@@ -25,10 +25,10 @@ def test_numbers_of_any_kind():
         given = (1, 2.5, True, np.float32(3.5), np.int64(4), torch.tensor(5.0, requires_grad=True), torch.tensor([6]))
         for value in (*given, math.nan, -math.inf):
             tdbg.metric("x", value)
-        train(1)
+        train_model(1)
         tdbg.metric("later", 9)
         assert debugger.session.monitor.metrics == {"x": -math.inf, "later": 9.0}
-    events = found(debugger)
+    events = list_metrics(debugger)
     assert [event.value for event in events] == [1.0, 2.5, 1.0, 3.5, 4.0, 5.0, 6.0, "nan", "-inf", 9.0]
     assert [event.step for event in events] == [1] * 10  # after an update its step is spoken of
     assert json.loads(encode(events[1]))["name"] == "x"
@@ -46,15 +46,15 @@ def test_numbers_of_any_kind():
     ],
     ids=["several", "complex", "meta", "text", "none", "huge"],
 )
-def test_what_is_no_number_is_refused_once(said, value, why):
+def test_what_is_no_number_is_refused_once(logged_messages, value, why):
     with tdbg.debug_context("basic") as debugger:
-        train(1)
+        train_model(1)
         for _ in range(3):
             tdbg.metric("x", value)
         assert debugger.session.monitor.metrics == {}
-    assert found(debugger) == []
-    (note,) = [text for text in debugger.session.memory.notes() if "metric" in text]
-    assert why in note and [line for line in said() if "metric" in line] == [note]
+    assert list_metrics(debugger) == []
+    (note,) = [text for text in debugger.session.memory.list_notes() if "metric" in text]
+    assert why in note and [line for line in logged_messages() if "metric" in line] == [note]
 
 
 def test_a_value_on_a_device_is_read_late(monkeypatch):
@@ -62,16 +62,16 @@ def test_a_value_on_a_device_is_read_late(monkeypatch):
     monkeypatch.setattr(tensors, "on_host", lambda tensor: tensor.device.type == "cpu" and tensor is not far)
     seen = []
     with tdbg.debug_context("basic") as debugger:
-        model = train(1)
+        model = train_model(1)
         monkeypatch.setattr(torch.Tensor, "item", lambda self: pytest.fail("the program waited"))
         tdbg.metric("x", far)
         far.fill_(8.0)  # what it was is what counts
         seen.append(dict(debugger.session.monitor.metrics))
         monkeypatch.undo()
-        train(2, model=model)
+        train_model(2, model=model)
         seen.append(dict(debugger.session.monitor.metrics))
     assert seen == [{}, {"x": 7.0}]
-    assert [(event.step, event.value) for event in found(debugger)] == [(1, 7.0)]
+    assert [(event.step, event.value) for event in list_metrics(debugger)] == [(1, 7.0)]
 
 
 def test_a_dtensor_only_where_every_rank_has_it_all():
@@ -99,12 +99,12 @@ def test_the_number_of_names_is_bounded():
 
 
 def test_nobody_watches():
-    assert session.current() is None
+    assert session.current_session() is None
     tdbg.metric("x", "not even a number")
 
 
-def test_in_a_run_with_a_condition(program):
-    done = program(
+def test_in_a_run_with_a_condition(program_runner):
+    done = program_runner(
         """
         def after(step):
             tdbg.metric("accuracy", 1.0 - step / 10)
@@ -113,10 +113,10 @@ def test_in_a_run_with_a_condition(program):
         """,
         ["--when", "metric.accuracy < 0.55", "--then", "level=advanced for 100"],
     )
-    assert done.told == "advanced"
-    metrics = done.events("metric")
+    assert done.printed_json == "advanced"
+    metrics = done.read_events("metric")
     assert [(event["step"], event["name"]) for event in metrics] == [(step, "accuracy") for step in range(1, 9)]
     assert [event["value"] for event in metrics] == pytest.approx([1 - step / 10 for step in range(1, 9)])
-    (trigger,) = done.events("trigger")
+    (trigger,) = done.read_events("trigger")
     assert trigger["condition"] == "metric.accuracy < 0.55" and trigger["step"] == 6
     assert trigger["values"]["metric.accuracy"] == pytest.approx(0.5)

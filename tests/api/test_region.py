@@ -13,11 +13,11 @@ import tdbg
 from tdbg.core.events import Observation
 from tdbg.probes.regions import MAX_NAMES, REST, TOTALS
 
-from .conftest import train
+from .conftest import train_model
 
 
-def spent() -> dict[str, tuple[float, int]]:
-    return TOTALS.take()
+def take_totals() -> dict[str, tuple[float, int]]:
+    return TOTALS.drain()
 
 
 def test_nested_and_again():
@@ -25,10 +25,10 @@ def test_nested_and_again():
     for _ in range(3):
         with outer, tdbg.region("in/ner"):
             time.sleep(0.002)
-    found = spent()
+    found = take_totals()
     assert {name: calls for name, (_, calls) in found.items()} == {"outer/in_ner": 3, "outer": 3}
     assert 0.006 <= found["outer/in_ner"][0] <= found["outer"][0] < 1.0
-    assert spent() == {}
+    assert take_totals() == {}
 
 
 def test_recursion_counts_its_time_once():
@@ -40,7 +40,7 @@ def test_recursion_counts_its_time_once():
     begun = time.perf_counter()
     walk(5)
     elapsed = time.perf_counter() - begun
-    found = spent()
+    found = take_totals()
     assert list(found) == ["walk"] and found["walk"][1] == 6
     assert 0.012 <= found["walk"][0] <= elapsed
 
@@ -60,7 +60,11 @@ def test_one_object_in_several_threads():
             thread.start()
         for thread in threads:
             thread.join()
-    assert {name: calls for name, (_, calls) in spent().items()} == {"shared/inner": 300, "shared": 300, "main": 1}
+    assert {name: calls for name, (_, calls) in take_totals().items()} == {
+        "shared/inner": 300,
+        "shared": 300,
+        "main": 1,
+    }
 
 
 def test_asyncio_tasks_do_not_mix():
@@ -74,7 +78,7 @@ def test_asyncio_tasks_do_not_mix():
         return await asyncio.gather(*(task(number) for number in range(3)))
 
     assert asyncio.run(main()) == [0, 1, 2]
-    assert set(spent()) == {"task", "task/t0", "task/t1", "task/t2"}
+    assert set(take_totals()) == {"task", "task/t0", "task/t1", "task/t2"}
 
 
 def test_an_exception_passes_and_is_timed():
@@ -82,7 +86,7 @@ def test_an_exception_passes_and_is_timed():
         raise KeyError("x")
     with tdbg.region("b"):
         pass
-    assert list(spent()) == ["a", "b"]
+    assert list(take_totals()) == ["a", "b"]
 
 
 def test_left_in_another_order():
@@ -96,7 +100,7 @@ def test_left_in_another_order():
     second.__exit__(None, None, None)  # once too often: nothing
     with tdbg.region("fourth"):
         pass
-    assert list(spent()) == ["first", "first/second/third", "first/second", "fourth"]
+    assert list(take_totals()) == ["first", "first/second/third", "first/second", "fourth"]
 
 
 def test_the_decorator_keeps_the_function():
@@ -117,7 +121,7 @@ def test_names_are_bounded():
     for index in range(MAX_NAMES + 50):
         with tdbg.region(f"r{index}"):
             pass
-    found = spent()
+    found = take_totals()
     assert len(found) == MAX_NAMES + 1 and found[REST][1] == 50
 
 
@@ -132,22 +136,22 @@ def test_it_stands_in_a_trace(tmp_path):
 
 def test_told_with_the_step_records():
     with tdbg.debug_context("basic") as debugger:
-        model = train(1)
+        model = train_model(1)
         for _ in range(3):
             with tdbg.region("augment"):
                 time.sleep(0.003)
-            train(1, model=model)
+            train_model(1, model=model)
         with tdbg.region("last"):
             pass
-    told = [e for e in debugger.session.events() if isinstance(e, Observation) and e.probe == "regions"]
+    told = [e for e in debugger.session.collect_events() if isinstance(e, Observation) and e.probe == "regions"]
     assert [event.step for event in told] == [2, 3, 4, 4]
     assert told[0].values["names"] == ["augment"] and told[0].values["ms"][0] >= 3.0
     assert told[-1].values["names"] == ["last"], "what came after the last step is told at the end"
     assert told[0].text.startswith("augment ") and told[0].text.endswith(" ms a step")
 
 
-def test_in_a_run(program):
-    done = program(
+def test_in_a_run(program_runner):
+    done = program_runner(
         """
         def after(step):
             with tdbg.region("report"):
@@ -159,10 +163,10 @@ def test_in_a_run(program):
         [],
     )
     assert done.code == 0, done.stderr
-    told = [event for event in done.events("observation") if event["probe"] == "regions"]
+    told = [event for event in done.read_events("observation") if event["probe"] == "regions"]
     assert [event["values"]["names"] for event in told] == [["report"]] * 4 + [["report", "saving"]]
     assert sum(event["values"]["steps"] * event["values"]["calls"][0] for event in told) == 5
-    assert any(line.startswith("[regions] report") for line in done.log)
+    assert any(line.startswith("[regions] report") for line in done.log_lines)
 
 
 def test_it_is_cheap():
@@ -176,7 +180,7 @@ def test_it_is_cheap():
     assert best < 60e-6, "2.4 us were measured"
 
 
-def test_a_handler_of_a_signal_may_have_regions(signalled):
+def test_a_handler_of_a_signal_may_have_regions(signal_sender):
     """As one that saves a checkpoint, at the moment when a region of the program ends."""
 
     def save() -> None:
@@ -184,7 +188,7 @@ def test_a_handler_of_a_signal_may_have_regions(signalled):
             with tdbg.region(name):
                 pass
 
-    send = signalled(save)
+    send = signal_sender(save)
 
     class Found(dict):
         def get(self, name):
@@ -194,10 +198,10 @@ def test_a_handler_of_a_signal_may_have_regions(signalled):
     TOTALS._found = Found()
     with tdbg.region("step"):
         pass
-    assert {name: calls for name, (_, calls) in spent().items()} == {"save": 1, "step": 2}
+    assert {name: calls for name, (_, calls) in take_totals().items()} == {"save": 1, "step": 2}
     TOTALS.clear()
     TOTALS._found = Found()
-    send = signalled(save)  # the lock of a forked child is another one
+    send = signal_sender(save)  # the lock of a forked child is another one
     with tdbg.region("step"):
         pass
-    assert {name: calls for name, (_, calls) in spent().items()} == {"save": 1, "step": 2}
+    assert {name: calls for name, (_, calls) in take_totals().items()} == {"save": 1, "step": 2}

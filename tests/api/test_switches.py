@@ -15,10 +15,10 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.events import Cost, End, NonFinite, Observation, Start, Step, Switch
 from tdbg.core.flags import FLAGS
 
-from .conftest import small_model, train
+from .conftest import small_model, train_model
 
 
-def hooks_in_torch() -> tuple[object, ...]:
+def list_torch_hooks() -> tuple[object, ...]:
     """Every place where tdbg stands in torch."""
     return (
         torch.autograd.backward,
@@ -39,35 +39,35 @@ def hooks_in_torch() -> tuple[object, ...]:
 
 
 def test_some_flags_on_and_off():
-    before = hooks_in_torch()
+    before = list_torch_hooks()
     tdbg.enable_debugging(["memory_usage", "debug_gradient_norms"])
     status = tdbg.get_debugging_status()
     assert (status["active"], status["inside_run"], status["level"], status["run_dir"]) == (True, False, "basic", "")
     assert {name for name, value in status["flags"].items() if value} == {"MEMORY", "GRADIENTS"}
     assert set(status["flags"]) >= {flag.name for flag in FLAGS}
-    assert hooks_in_torch() != before
-    train(4)
+    assert list_torch_hooks() != before
+    train_model(4)
     assert tdbg.flag("MEMORY") is True and tdbg.get_debugging_status()["step"] == 4
-    seen = {event.flag for event in session.current().events() if isinstance(event, Observation)}
+    seen = {event.flag for event in session.current_session().collect_events() if isinstance(event, Observation)}
     assert {"MEMORY", "GRADIENTS"} <= seen
     tdbg.disable_debugging("memory_usage")
     assert tdbg.get_debugging_status()["active"] and tdbg.flag("MEMORY") is False
-    monitor = session.current().monitor
+    monitor = session.current_session().monitor
     tdbg.disable_debugging("gradient_norms")
     assert not tdbg.get_debugging_status()["active"] and monitor.hook_count() == 0
-    assert hooks_in_torch() == before
+    assert list_torch_hooks() == before
 
 
 def test_all_flags():
-    before = hooks_in_torch()
+    before = list_torch_hooks()
     tdbg.enable_debugging()
     assert all(tdbg.get_debugging_status()["flags"].values())
     assert torch.is_anomaly_enabled()
-    train(3)
+    train_model(3)
     assert tdbg.get_debugging_status()["cost"]["own_ms"] > 0
     tdbg.disable_debugging()
     assert not any(tdbg.get_debugging_status()["flags"].values())
-    assert hooks_in_torch() == before and not torch.is_anomaly_enabled()
+    assert list_torch_hooks() == before and not torch.is_anomaly_enabled()
 
 
 def test_values_families_and_unknown_names():
@@ -99,7 +99,7 @@ def test_a_model_and_an_optimizer_that_were_there_before():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     gc.collect()
     with tdbg.debug_context("basic"):
-        train(2, model=model, optimizer=optimizer)
+        train_model(2, model=model, optimizer=optimizer)
         rows = tdbg.history()
     assert [row["step"] for row in rows] == [1, 2]
     assert all(row["samples"] == 6 and row["forward_ms"] > 0 and row["lr"] == [0.1] for row in rows)
@@ -125,13 +125,13 @@ def test_a_compiled_model_is_watched_and_not_compiled_anew(how):
         model = torch.compile(model, backend="eager")
     else:
         model.compile(backend="eager")
-    train(2, model=model)
+    train_model(2, model=model)
     before = counters["stats"]["unique_graphs"], counters["frames"]["total"], model._compiled_call_impl
     for _ in range(2):
         with tdbg.debug_context("basic"):
-            train(2, model=model)
+            train_model(2, model=model)
             assert [row["samples"] for row in tdbg.history()] == [6, 6]
-    train(2, model=model)
+    train_model(2, model=model)
     assert (counters["stats"]["unique_graphs"], counters["frames"]["total"], model._compiled_call_impl) == before
 
 
@@ -139,25 +139,25 @@ def test_the_history():
     assert tdbg.history() == []
     tdbg.clear_history()
     with tdbg.debug_context("basic"):
-        train(3)
+        train_model(3)
         assert [row["step"] for row in tdbg.history()] == [1, 2, 3]
         assert {"loss", "grad_norm", "lr", "finite"} <= set(tdbg.history()[0])
         tdbg.clear_history()
         assert tdbg.history() == []
-        train(1)
+        train_model(1)
         assert len(tdbg.history()) == 1
     assert tdbg.history() == []
 
 
 def test_a_context_of_its_own():
-    before = hooks_in_torch()
+    before = list_torch_hooks()
     with tdbg.debug_context("advanced") as debugger:
         assert isinstance(debugger, tdbg.PyTorchDebugger) and debugger.level is tdbg.DebugLevel.ADVANCED
         assert tdbg.get_debugging_status()["level"] == "advanced"
-        train(5, bad_at=3)
+        train_model(5, bad_at=3)
         assert [found["code"] for found in debugger.findings()] == ["TD-N001"]
-    assert hooks_in_torch() == before and session.current() is None
-    kinds = [type(event) for event in debugger.session.events()]
+    assert list_torch_hooks() == before and session.current_session() is None
+    kinds = [type(event) for event in debugger.session.collect_events()]
     assert kinds[0] is Start and kinds[-2:] == [Cost, End] and {Step, NonFinite, Observation} <= set(kinds)
     (finding,) = [found for found in debugger.findings() if found["code"] == "TD-N001"]
     assert finding["first_step"] == 3 and "step 3" in finding["title"]
@@ -166,18 +166,18 @@ def test_a_context_of_its_own():
 def test_a_healthy_training_has_no_finding():
     for level in ("basic", "advanced", "extreme"):
         with tdbg.debug_context(level) as debugger:
-            train(12)
+            train_model(12)
         assert debugger.findings() == [], level
 
 
 def test_a_context_off():
     with tdbg.debug_context("off") as debugger:
-        assert session.current() is None and debugger.findings() == []
+        assert session.current_session() is None and debugger.findings() == []
     with tdbg.debug_context("basic"):
         with tdbg.debug_context("off"):
-            train(2)
+            train_model(2)
             assert tdbg.history() == [] and tdbg.get_debugging_status()["level"] == "off"
-        train(1)
+        train_model(1)
         assert len(tdbg.history()) == 1, "it looks again"
 
 
@@ -191,15 +191,15 @@ def test_contexts_nest_and_restore():
                 raise KeyError("x")
             assert tdbg.get_debugging_status()["level"] == "extreme"
         assert tdbg.get_debugging_status()["level"] == "basic"
-        train(1)
-    switches = [(event.level, event.why) for event in outer.session.events() if isinstance(event, Switch)]
+        train_model(1)
+    switches = [(event.level, event.why) for event in outer.session.collect_events() if isinstance(event, Switch)]
     assert switches == [(level, "api") for level in ("extreme", "advanced", "extreme", "basic")]
 
 
 def test_a_context_leaves_alone_what_somebody_else_changed():
     with tdbg.debug_context("basic") as outer:
         with tdbg.debug_context("advanced"):
-            outer.session.change(level="extreme")
+            outer.session.change_settings(level="extreme")
         assert tdbg.get_debugging_status()["level"] == "extreme"
 
 
@@ -207,21 +207,21 @@ def test_flags_set_inside_a_context_end_with_it():
     with tdbg.debug_context("basic"):
         tdbg.enable_debugging(["MEMORY", "autograd_anomaly"])
         assert torch.is_anomaly_enabled()
-        train(2)
-    assert not tdbg.flag("MEMORY") and not torch.is_anomaly_enabled() and session.current() is None
+        train_model(2)
+    assert not tdbg.flag("MEMORY") and not torch.is_anomaly_enabled() and session.current_session() is None
 
 
 def test_a_context_under_enabled_flags_keeps_the_watch():
     tdbg.enable_debugging("MEMORY")
     with tdbg.debug_context("advanced"):
-        train(1)
+        train_model(1)
     assert tdbg.get_debugging_status()["level"] == "basic" and tdbg.flag("MEMORY")
     tdbg.disable_debugging()
 
 
 def test_an_error_inside_with_its_context():
     with pytest.raises(ZeroDivisionError), tdbg.debug_context("extreme") as debugger:
-        train(2)
+        train_model(2)
         raise ZeroDivisionError("ours")
     (entry,) = debugger.debug_history
     assert entry["kind"] == "exception" and entry["exception"] == "ZeroDivisionError"
@@ -234,10 +234,10 @@ def test_an_error_inside_with_its_context():
 
 
 def test_training_is_bit_identical():
-    bare = train(6)
+    bare = train_model(6)
     with tdbg.debug_context("extreme"):
         tdbg.enable_debugging()
-        watched = train(6)
+        watched = train_model(6)
     for one, other in zip(bare.parameters(), watched.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -249,7 +249,7 @@ def test_an_unknown_level():
 
 def test_memory_is_bounded():
     with tdbg.debug_context("basic") as debugger:
-        train(1)
+        train_model(1)
         kept = debugger.session.memory
         for index in range(2500):
             kept.emit(Step(step=index, grad_norms=[1.0]))
@@ -257,8 +257,8 @@ def test_memory_is_bounded():
     assert sum(1 for event in kept.events if isinstance(event, Step) and event.grad_norms) <= 200
 
 
-def test_in_a_run(program):
-    done = program(
+def test_in_a_run(program_runner):
+    done = program_runner(
         """
         seen = []
         def after(step):
@@ -278,23 +278,23 @@ def test_in_a_run(program):
         """,
         ["--allowance", "0"],  # without the opening inspection the flags alone look
     )
-    told = done.told
+    told = done.printed_json
     assert told["seen"] == [[True, "basic", on, on] for on in [False] * 2 + [True] * 3 + [False] * 3]
     assert (told["level"], told["after"], told["anomaly"]) == ("extreme", "basic", False)
     assert told["steps"] == list(range(1, 9))
-    switches = [(event["step"], event["level"], event.get("flags", {})) for event in done.events("switch")]
+    switches = [(event["step"], event["level"], event.get("flags", {})) for event in done.read_events("switch")]
     assert switches == [
         (3, "basic", {"MEMORY": True}),
         (6, "basic", {}),
         (8, "extreme", {}),
         (8, "basic", {}),
     ]
-    steps = {event["step"] for event in done.events("observation") if event.get("flag") == "MEMORY"}
+    steps = {event["step"] for event in done.read_events("observation") if event.get("flag") == "MEMORY"}
     assert steps and steps <= {4, 5, 6}
 
 
-def test_two_ranks_switch_at_the_same_step(program):
-    done = program(
+def test_two_ranks_switch_at_the_same_step(program_runner):
+    done = program_runner(
         """
         import gc, time
         import torch.distributed as dist
@@ -320,15 +320,15 @@ def test_two_ranks_switch_at_the_same_step(program):
     )
     assert done.code == 0, done.stderr
     for rank in ("rank0000", "rank0001"):
-        switches = [(event["step"], event["level"], event["why"]) for event in done.events("switch", rank)]
+        switches = [(event["step"], event["level"], event["why"]) for event in done.read_events("switch", rank)]
         assert switches == [(2, "advanced", "api"), (5, "basic", "api")], rank
-        assert {event.get("value", 0.0) for event in done.events("metric", rank)} == {float(rank[-1])}
-        looked = {event["step"] for event in done.events("observation", rank) if event["probe"] == "backward"}
+        assert {event.get("value", 0.0) for event in done.read_events("metric", rank)} == {float(rank[-1])}
+        looked = {event["step"] for event in done.read_events("observation", rank) if event["probe"] == "backward"}
         assert looked == {3, 4, 5}, rank
 
 
-def test_in_a_run_that_is_to_look_at_nothing(program):
-    done = program(
+def test_in_a_run_that_is_to_look_at_nothing(program_runner):
+    done = program_runner(
         """
         tdbg.enable_debugging("MEMORY")
         with tdbg.debug_context("extreme") as debugger:
@@ -337,13 +337,13 @@ def test_in_a_run_that_is_to_look_at_nothing(program):
         """,
         ["--level", "off"],
     )
-    assert done.told == [False, True, []]
+    assert done.printed_json == [False, True, []]
     assert done.stderr.count("--level off") == 2
-    assert done.events("step") == []
+    assert done.read_events("step") == []
 
 
-def test_a_fork_begins_anew(program):
-    done = program(
+def test_a_fork_begins_anew(program_runner):
+    done = program_runner(
         """
         import os
         with tdbg.debug_context("basic") as debugger:
@@ -363,7 +363,7 @@ def test_a_fork_begins_anew(program):
 
 def test_the_summary_of_a_context_counts_what_its_findings_hold():
     with tdbg.debug_context("advanced") as debugger:
-        train(3)
+        train_model(3)
         assert debugger.get_debug_summary()["total_anomalies"] == 0
         model = small_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -47,7 +47,7 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def completion_folder(tmp_path_factory) -> Path:
     """A folder with a run, a folder and a file."""
     folder = tmp_path_factory.mktemp("place")
     run = folder / "tdbg_runs" / "20261121-031500-train"
@@ -58,7 +58,7 @@ def place(tmp_path_factory) -> Path:
     return folder
 
 
-def environment(home: Path) -> dict[str, str]:
+def build_environment(home: Path) -> dict[str, str]:
     """No start-up file of the user's, no colours."""
     return {"PATH": os.environ["PATH"], "HOME": str(home), "TERM": "dumb", "LANG": "C.UTF-8", "INPUTRC": "/dev/null"}
 
@@ -68,13 +68,13 @@ class Typist:
 
     def __init__(self, argv: list[str], setup: str, place: Path) -> None:
         self.shell = pexpect.spawn(
-            argv[0], argv[1:], env=environment(place), cwd=str(place), encoding="utf-8", timeout=10, echo=False,
+            argv[0], argv[1:], env=build_environment(place), cwd=str(place), encoding="utf-8", timeout=10, echo=False,
             dimensions=(50, 400),
         )  # fmt: skip
         self.shell.sendline(f"{setup}; echo 'SET'UP")
         self.shell.expect("SETUP\r?\n")
 
-    def complete(self, line: str) -> str:
+    def complete_line(self, line: str) -> str:
         """The line after TAB. Ctrl-A and Ctrl-E then wrap it into an echo: the shell itself says it."""
         self.shell.send(f"{line}\t\x01echo 'LI''NE<'\x05'>'\r")
         self.shell.expect(r"LINE< ?([^\r\n]*?) ?>\r?\n")
@@ -82,31 +82,31 @@ class Typist:
 
 
 @pytest.fixture(scope="module")
-def bash(place):
-    typist = Typist(["bash", "--norc", "--noprofile", "-i"], f"PS1='> '; source {SCRIPTS}/tdbg.bash", place)
+def bash_typist(completion_folder):
+    typist = Typist(["bash", "--norc", "--noprofile", "-i"], f"PS1='> '; source {SCRIPTS}/tdbg.bash", completion_folder)
     yield typist
     typist.shell.close(force=True)
 
 
 @pytest.fixture(scope="module")
-def zsh(place):
+def zsh_typist(completion_folder):
     setup = f"PS1='> '; unsetopt beep; fpath=({SCRIPTS} $fpath); autoload -Uz compinit; compinit -u -D"
-    typist = Typist(["zsh", "-f", "-i"], setup, place)
+    typist = Typist(["zsh", "-f", "-i"], setup, completion_folder)
     yield typist
     typist.shell.close(force=True)
 
 
 @pytest.mark.parametrize(("line", "whole"), CASES)
-def test_bash(bash, line, whole):
-    assert bash.complete(line).rstrip("/") == whole
+def test_bash(bash_typist, line, whole):
+    assert bash_typist.complete_line(line).rstrip("/") == whole
 
 
 @pytest.mark.parametrize(("line", "whole"), CASES)
-def test_zsh(zsh, line, whole):
-    assert zsh.complete(line).rstrip("/") == whole
+def test_zsh(zsh_typist, line, whole):
+    assert zsh_typist.complete_line(line).rstrip("/") == whole
 
 
-def fish(line: str, place: Path) -> list[str]:
+def complete_in_fish(line: str, place: Path) -> list[str]:
     """What fish offers for the last word."""
     code = f"source {SCRIPTS}/tdbg.fish; complete -C {line!r}"
     done = subprocess.run(
@@ -114,7 +114,7 @@ def fish(line: str, place: Path) -> list[str]:
         capture_output=True,
         text=True,
         cwd=place,
-        env=environment(place),
+        env=build_environment(place),
         timeout=60,
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
@@ -122,17 +122,17 @@ def fish(line: str, place: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("line", "whole"), CASES)
-def test_fish(place, line, whole):
-    assert whole.rpartition(" ")[2] in [offer.rstrip("/") for offer in fish(line, place)]
+def test_fish(completion_folder, line, whole):
+    assert whole.rpartition(" ")[2] in [offer.rstrip("/") for offer in complete_in_fish(line, completion_folder)]
 
 
-def test_fish_offers_nothing_else(place):
-    assert fish("tdbg run -f LOSS.NU", place) == ["LOSS.NULL_MASKING"]
-    assert fish("tdbg run --max-overhead ", place) == []
-    assert fish("tdbg flags ", place) == ["doctor", "list", "scan", "show"]
+def test_fish_offers_nothing_else(completion_folder):
+    assert complete_in_fish("tdbg run -f LOSS.NU", completion_folder) == ["LOSS.NULL_MASKING"]
+    assert complete_in_fish("tdbg run --max-overhead ", completion_folder) == []
+    assert complete_in_fish("tdbg flags ", completion_folder) == ["doctor", "list", "scan", "show"]
 
 
-def offers_of_bash(words: list[str], place: Path) -> list[str]:
+def list_bash_offers(words: list[str], place: Path) -> list[str]:
     """Every offer for the last of ``words``, from the function that TAB calls."""
     line = " ".join(f"'{word}'" for word in words)
     code = (
@@ -143,24 +143,24 @@ def offers_of_bash(words: list[str], place: Path) -> list[str]:
     return done.stdout.split()
 
 
-def test_a_family_and_all_its_flags_are_offered(place):
+def test_a_family_and_all_its_flags_are_offered(completion_folder):
     from tdbg.core.flags import FLAGS
 
-    offers = offers_of_bash(["tdbg", "run", "-f", ""], place)
+    offers = list_bash_offers(["tdbg", "run", "-f", ""], completion_folder)
     assert set(offers) == {"LOSS"} | {flag.name for flag in FLAGS}
 
 
-def test_every_option_is_offered(place):
+def test_every_option_is_offered(completion_folder):
     from tdbg.cli import generate
 
     for page in generate.all_pages():
-        offers = offers_of_bash([*page.words, "-"], place)
+        offers = list_bash_offers([*page.words, "-"], completion_folder)
         assert set(offers) == {name for option in page.options for name in option.names}, page.path
 
 
-def test_after_the_wrapped_command_begins_no_option_of_ours_is_offered(place):
-    assert offers_of_bash(["tdbg", "run", "--", "python", "--"], place) == []
-    assert fish("tdbg run -- sha256sum --lev", place) == []
+def test_after_the_wrapped_command_begins_no_option_of_ours_is_offered(completion_folder):
+    assert list_bash_offers(["tdbg", "run", "--", "python", "--"], completion_folder) == []
+    assert complete_in_fish("tdbg run -- sha256sum --lev", completion_folder) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

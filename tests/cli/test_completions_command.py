@@ -23,7 +23,7 @@ PROBES = {
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home folder of the test's own."""
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
         monkeypatch.delenv(name, raising=False)
@@ -32,51 +32,51 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("shell", SCRIPT)
-def test_a_new_shell_completes_after_install(shell: str, home: Path) -> None:
+def test_a_new_shell_completes_after_install(shell: str, home_folder: Path) -> None:
     assert main(["completions", "install", "--shell", shell]) == 0
-    done = subprocess.run(PROBES[shell], cwd=home, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(PROBES[shell], cwd=home_folder, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["run"], done
 
 
 @pytest.mark.parametrize("shell", SCRIPT)
 def test_install_says_what_it_wrote_and_a_second_call_writes_nothing(
-    shell: str, home: Path, capsys: pytest.CaptureFixture[str]
+    shell: str, home_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["completions", "install", "--shell", shell]) == 0
     files = [SCRIPT[shell], *([STARTUP[shell]] if shell in STARTUP else [])]
-    expected = [f"written: {home / name}" for name in files]
+    expected = [f"written: {home_folder / name}" for name in files]
     assert capsys.readouterr().out.splitlines() == [*expected, f"start a new {shell} to use them"]
-    before = {name: (home / name).read_bytes() for name in files}
+    before = {name: (home_folder / name).read_bytes() for name in files}
     assert main(["completions", "install", "--shell", shell]) == 0
     assert capsys.readouterr().out == f"the completions for {shell} are up to date\n"
-    assert {name: (home / name).read_bytes() for name in files} == before
+    assert {name: (home_folder / name).read_bytes() for name in files} == before
     committed = ROOT / "completions" / Path(SCRIPT[shell]).name
     assert before[SCRIPT[shell]] == committed.read_bytes(), "the script is the one of the wheel"
 
 
 @pytest.mark.parametrize("shell", STARTUP)
 @pytest.mark.parametrize("text", [b"", b"alias ll='ls -l'\n", b"no line end", b"caf\xe9\n"])
-def test_remove_leaves_the_startup_file_as_it_was(shell: str, text: bytes, home: Path) -> None:
-    startup = home / STARTUP[shell]
+def test_remove_leaves_the_startup_file_as_it_was(shell: str, text: bytes, home_folder: Path) -> None:
+    startup = home_folder / STARTUP[shell]
     startup.write_bytes(text)
     assert main(["completions", "install", "--shell", shell]) == 0
     assert text in startup.read_bytes()
     assert main(["completions", "remove", "--shell", shell]) == 0
-    assert startup.read_bytes() in (text, text + b"\n") and not (home / SCRIPT[shell]).exists()
+    assert startup.read_bytes() in (text, text + b"\n") and not (home_folder / SCRIPT[shell]).exists()
     assert main(["completions", "remove", "--shell", shell]) == 1
 
 
-def test_a_linked_startup_file_stays_a_link(home: Path) -> None:
-    (home / "dotfiles").write_text("set -o vi\n")
-    (home / ".bashrc").symlink_to(home / "dotfiles")
+def test_a_linked_startup_file_stays_a_link(home_folder: Path) -> None:
+    (home_folder / "dotfiles").write_text("set -o vi\n")
+    (home_folder / ".bashrc").symlink_to(home_folder / "dotfiles")
     assert main(["completions", "install", "--shell", "bash"]) == 0
-    assert (home / ".bashrc").is_symlink() and "tdbg" in (home / "dotfiles").read_text()
+    assert (home_folder / ".bashrc").is_symlink() and "tdbg" in (home_folder / "dotfiles").read_text()
 
 
-def test_the_shell_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_the_shell_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch, home_folder: Path) -> None:
     monkeypatch.setenv("SHELL", "/usr/bin/fish")
     assert main(["completions", "install"]) == 0
-    assert (home / SCRIPT["fish"]).is_file()
+    assert (home_folder / SCRIPT["fish"]).is_file()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,9 @@ def test_an_unknown_shell_is_wrong_use(
     assert says in capsys.readouterr().err
 
 
-def test_a_folder_in_the_place_of_the_startup_file_is_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (home / ".bashrc").mkdir()
+def test_a_folder_in_the_place_of_the_startup_file_is_told(
+    home_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home_folder / ".bashrc").mkdir()
     assert main(["completions", "install", "--shell", "bash"]) == 2
-    assert f"cannot read {home / '.bashrc'}" in capsys.readouterr().err
+    assert f"cannot read {home_folder / '.bashrc'}" in capsys.readouterr().err

@@ -63,7 +63,7 @@ raise error("boom " + E)
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A run in which everything that has a name has a hostile one, with pages, a trace, metrics and a log beside it."""
     base = tmp_path_factory.mktemp("hostile")
     script = base / f"{FILE}.py"
@@ -182,17 +182,17 @@ GIVEN: dict[str, list[list[str]]] = {
 }
 
 
-def commands() -> Iterator[str]:
+def list_commands() -> Iterator[str]:
     """Every command and subcommand there is."""
     for entry in cli.COMMANDS:
-        loaded = cli.load(entry)
+        loaded = cli.load_parser(entry)
         names = list(getattr(loaded, "commands", {}))
         if not names or entry.name == "inspect-pages":  # a bare one lists
             yield entry.name
         yield from (f"{entry.name} {name}" for name in names)
 
 
-def called(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+def call_command(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of one command line, in this process."""
     capfd.readouterr()
     before = sys.argv
@@ -206,7 +206,7 @@ def called(words: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, st
     return code, told.out, told.err
 
 
-def filled(words: list[str], run: dict[str, Any]) -> list[str]:
+def fill_placeholders(words: list[str], run: dict[str, Any]) -> list[str]:
     names = {
         "{run}": run["run"],
         "{trace}": run["trace"],
@@ -219,7 +219,7 @@ def filled(words: list[str], run: dict[str, Any]) -> list[str]:
     return [re.sub(r"\{\w+\}", lambda found: names[found[0]], word) for word in words]
 
 
-def check(words: list[str], out: str, err: str) -> None:
+def assert_escaped(words: list[str], out: str, err: str) -> None:
     """Nothing that a terminal obeys, no line that a name forged, JSON that holds the names."""
     for what in (out, err):
         found = OBEYED.search(what)
@@ -232,48 +232,48 @@ def check(words: list[str], out: str, err: str) -> None:
         assert all(json.loads(line) for line in out.splitlines())
 
 
-@pytest.mark.parametrize("name", commands())
+@pytest.mark.parametrize("name", list_commands())
 def test_no_control_code_reaches_the_terminal(
-    name: str, run: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, hostile_run: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(run["base"])
+    monkeypatch.chdir(hostile_run["base"])
     assert name in GIVEN, f"{name} is a new command: say in GIVEN what of the hostile run it is given"
     for given in GIVEN[name]:
-        words = [*name.split(), *filled(given, run)]
-        code, out, err = called(words, capfd)
+        words = [*name.split(), *fill_placeholders(given, hostile_run)]
+        code, out, err = call_command(words, capfd)
         assert code in (0, 1, 2, 127), (words, err)
         assert out or err, words
-        check(words, out, err)
+        assert_escaped(words, out, err)
     for wrong in ([f"--{HOSTILE}"], [f"./no{HOSTILE}", f"./no{HOSTILE}"]):
         if name.split()[0] in ("run", "profile", "demo", "doctor") and not wrong[0].startswith("--"):
             continue  # these take no path, or would start it
-        code, out, err = called([*name.split(), *wrong], capfd)
+        code, out, err = call_command([*name.split(), *wrong], capfd)
         assert code in (0, 1, 2), (name, wrong, err)
-        check([name, *wrong], out, err)
+        assert_escaped([name, *wrong], out, err)
 
 
-def test_the_lines_of_a_run_and_its_verdict_are_clean(run: dict[str, Any]) -> None:
+def test_the_lines_of_a_run_and_its_verdict_are_clean(hostile_run: dict[str, Any]) -> None:
     """The program's own traceback is the program's; every line of ours is clean, and none is the work of a name."""
-    ours = [line for line in run["stderr"].split("\n") if line.startswith("tdbg: ")]
-    assert len(ours) > 8 and any("TD-N001" in line for line in ours), run["stderr"]
+    ours = [line for line in hostile_run["stderr"].split("\n") if line.startswith("tdbg: ")]
+    assert len(ours) > 8 and any("TD-N001" in line for line in ours), hostile_run["stderr"]
     for line in ours:
         assert not OBEYED.search(line), line
     assert not any(line.startswith("tdbg: FORGED") for line in ours), ours
     assert any("\\u001b]0;PWN" in line for line in ours)
 
 
-def test_tdbgs_own_log_of_a_rank_is_clean(run: dict[str, Any]) -> None:
+def test_tdbgs_own_log_of_a_rank_is_clean(hostile_run: dict[str, Any]) -> None:
     """`less` and `tail -f` show it too."""
-    (log,) = Path(run["run"]).glob("rank0000/debug_log_rank0.txt")
+    (log,) = Path(hostile_run["run"]).glob("rank0000/debug_log_rank0.txt")
     text = log.read_text(encoding="utf-8", errors="surrogateescape")
     assert "PWN" in text and not OBEYED.search(text)
 
 
-def test_names_survive_in_json(run: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = called(["report", run["run"], "--json"], capfd)
+def test_names_survive_in_json(hostile_run: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call_command(["report", hostile_run["run"], "--json"], capfd)
     assert code == 0 and "\x1b" not in out
     data = json.loads(out)["data"]
-    assert data["run"] == run["run"]
+    assert data["run"] == hostile_run["run"]
     assert any(
         "\x1b]0;PWN\x07" in json.dumps(finding, ensure_ascii=False) or "\\u001b]0;PWN" in json.dumps(finding)
         for finding in data["findings"]
@@ -290,11 +290,11 @@ def test_names_survive_in_json(run: dict[str, Any], capfd: pytest.CaptureFixture
         ["trace", "show", "{trace}"],
     ],
 )
-def test_on_a_terminal_there_are_tdbgs_own_colours_alone(words: list[str], run: dict[str, Any]) -> None:
+def test_on_a_terminal_there_are_tdbgs_own_colours_alone(words: list[str], hostile_run: dict[str, Any]) -> None:
     """rich, which draws the tables there, passes control codes of the cells on, and may take [bold] for its own."""
     leader, follower = pty.openpty()
     done = subprocess.Popen(
-        [sys.executable, "-m", "tdbg", *filled(words, run)],
+        [sys.executable, "-m", "tdbg", *fill_placeholders(words, hostile_run)],
         stdin=subprocess.DEVNULL,
         stdout=follower,
         stderr=follower,
@@ -313,4 +313,4 @@ def test_on_a_terminal_there_are_tdbgs_own_colours_alone(words: list[str], run: 
 
 
 def test_every_command_is_in_the_table() -> None:
-    assert set(commands()) == set(GIVEN)
+    assert set(list_commands()) == set(GIVEN)

@@ -23,7 +23,7 @@ OPTIONS = {
 REPEATABLE = ("-f", "-p")
 
 
-def choices() -> list[list[tuple[str, str]]]:
+def list_choices() -> list[list[tuple[str, str]]]:
     """Every way to give some of the options, those that may be repeated once or twice."""
     ways = []
     for name, (values, _) in OPTIONS.items():
@@ -33,7 +33,7 @@ def choices() -> list[list[tuple[str, str]]]:
     return [list(itertools.chain(*chosen)) for chosen in itertools.product(*ways)]
 
 
-def fits(record: tuple[int, str, str, int], chosen: list[tuple[str, str]]) -> bool:
+def matches_options(record: tuple[int, str, str, int], chosen: list[tuple[str, str]]) -> bool:
     by_option: dict[str, list[str]] = {}
     for name, value in chosen:
         by_option.setdefault(name, []).append(value)
@@ -47,13 +47,13 @@ def test_different_options_narrow_and_the_same_one_widens(tmp_path: Path, capfd:
         for number, tag, level, rank in RECORDS
     ]
     log.write_text("".join(lines))
-    every = choices()
+    every = list_choices()
     assert len(every) > 200
     for chosen in every:
         words = [word for pair in chosen for word in pair]
         code = cli.main(["filter-logs", str(log), *words])
         out = capfd.readouterr().out
-        wanted = [line for line, record in zip(lines, RECORDS, strict=True) if fits(record, chosen)]
+        wanted = [line for line, record in zip(lines, RECORDS, strict=True) if matches_options(record, chosen)]
         assert out == "".join(wanted) and code == (0 if wanted else 1), words
 
 

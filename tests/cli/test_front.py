@@ -15,7 +15,7 @@ def test_it_says_what_the_command_line_says(line, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(line) == 0
     whole = capsys.readouterr().out
-    assert front._front(line) == 0
+    assert front._run_front_end(line) == 0
     assert capsys.readouterr().out == whole
 
 
@@ -51,7 +51,7 @@ def test_everything_else_goes_to_the_command_line(line):
 
 def test_without_the_generated_text_the_command_line_answers(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(front, "__file__", str(tmp_path / "__main__.py"))
-    assert front._front(["--help"]) == 0
+    assert front._run_front_end(["--help"]) == 0
     assert capsys.readouterr().out.startswith("Usage: tdbg [OPTIONS] COMMAND ...")
 
 

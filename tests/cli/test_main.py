@@ -15,33 +15,33 @@ from tdbg.core.errors import CommandNotFoundError, LaunchError, TdbgError
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def tdbg(*words: str, **more) -> subprocess.CompletedProcess[str]:
+def run_tdbg(*words: str, **more) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "tdbg", *words], capture_output=True, text=True, timeout=60, **more)
 
 
 @pytest.fixture
-def command(monkeypatch):
+def install_command(monkeypatch):
     """Put a function into the command line under the name `probe`."""
 
-    def install(function, args=Args, options=None, argument=None, **more):
+    def install_probe(function, args=Args, options=None, argument=None, **more):
         module = types.ModuleType("tdbg.cli.probe")
         module.COMMAND = Command(function, args, "Probe.", options or {}, argument, **more)
         monkeypatch.setitem(sys.modules, "tdbg.cli.probe", module)
         monkeypatch.setattr(cli, "COMMANDS", (*cli.COMMANDS, cli.Entry("probe", "Probe.")))
 
-    return install
+    return install_probe
 
 
-def raising(error: BaseException):
-    def function(args: Args) -> int:
+def make_raising(error: BaseException):
+    def raise_given(args: Args) -> int:
         raise error
 
-    return function
+    return raise_given
 
 
 @pytest.mark.parametrize("entry", cli.COMMANDS, ids=lambda entry: entry.name)
 def test_help_begins_with_the_summary_of_the_table(entry):
-    assert (cli.load(entry).help or "").splitlines()[0] == entry.summary
+    assert (cli.load_parser(entry).help or "").splitlines()[0] == entry.summary
 
 
 @pytest.mark.parametrize("entry", cli.COMMANDS, ids=lambda entry: entry.name)
@@ -72,7 +72,7 @@ def test_wrong_use_is_told_as_the_golden_file_says():
     cases = [block.split("\n", 1) for block in text.strip().split("\n\n")]
     found = []
     for line, _expected in cases:
-        done = tdbg(*line.removeprefix("$ tdbg").split())
+        done = run_tdbg(*line.removeprefix("$ tdbg").split())
         assert done.stdout == ""
         found.append(f"{line}\n{done.stderr}exit {done.returncode}")
     assert "\n\n".join(found) + "\n" == text
@@ -82,54 +82,54 @@ def test_wrong_use_is_told_as_the_golden_file_says():
     ("error", "code"),
     [(TdbgError("w", "h"), 2), (LaunchError("w", "h"), 125), (CommandNotFoundError("w", "h"), 127)],
 )
-def test_a_failure_is_two_lines_and_its_code(command, capsys, error, code):
-    command(raising(error))
+def test_a_failure_is_two_lines_and_its_code(install_command, capsys, error, code):
+    install_command(make_raising(error))
     assert cli.main(["probe"]) == code
     assert capsys.readouterr() == ("", "tdbg: w\ntdbg: h\n")
 
 
-def test_a_failure_with_line_breaks_stays_two_lines(command, capsys):
-    command(raising(TdbgError("first\nsecond", "do\nthis")))
+def test_a_failure_with_line_breaks_stays_two_lines(install_command, capsys):
+    install_command(make_raising(TdbgError("first\nsecond", "do\nthis")))
     assert cli.main(["probe"]) == 2
     assert capsys.readouterr().err == "tdbg: first second\ntdbg: do this\n"
 
 
-def test_a_bug_is_told_without_a_traceback(command, capsys, monkeypatch):
+def test_a_bug_is_told_without_a_traceback(install_command, capsys, monkeypatch):
     monkeypatch.delenv("TDBG_DEBUG", raising=False)
-    command(raising(KeyError("x")))
+    install_command(make_raising(KeyError("x")))
     assert cli.main(["probe"]) == 2
     err = capsys.readouterr().err.splitlines()
     assert len(err) == 2 and err[0] == "tdbg: tdbg itself failed: KeyError: 'x'" and "TDBG_DEBUG=1" in err[1]
 
 
-def test_the_traceback_comes_with_tdbg_debug(command, capsys, monkeypatch):
+def test_the_traceback_comes_with_tdbg_debug(install_command, capsys, monkeypatch):
     monkeypatch.setenv("TDBG_DEBUG", "1")
-    command(raising(TdbgError("w", "h")))
+    install_command(make_raising(TdbgError("w", "h")))
     assert cli.main(["probe"]) == 2
     err = capsys.readouterr().err
     assert "Traceback (most recent call last)" in err and err.endswith("tdbg: w\ntdbg: h\n")
     assert all(line.startswith("tdbg: ") for line in err.splitlines())
 
 
-def test_an_unreadable_file_is_named(command, capsys):
-    command(raising(PermissionError(13, "Permission denied", "/some/file")))
+def test_an_unreadable_file_is_named(install_command, capsys):
+    install_command(make_raising(PermissionError(13, "Permission denied", "/some/file")))
     assert cli.main(["probe"]) == 2
     assert capsys.readouterr().err.startswith("tdbg: /some/file: Permission denied\n")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
-def test_ctrl_c_is_130(command, capsys, error):
-    command(raising(error))
+def test_ctrl_c_is_130(install_command, capsys, error):
+    install_command(make_raising(error))
     assert cli.main(["probe"]) == 130
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(("value", "code"), [(None, 0), (0, 0), (1, 1), (7, 7)])
-def test_what_a_command_returns_is_the_exit_code(command, value, code):
+def test_what_a_command_returns_is_the_exit_code(install_command, value, code):
     def function(args: Args) -> int | None:
         return value
 
-    command(function)
+    install_command(function)
     assert cli.main(["probe"]) == code
 
 
@@ -147,7 +147,7 @@ def test_what_a_command_returns_is_the_exit_code(command, value, code):
         ("", [], ""),
     ],
 )
-def test_a_wrapped_command_passes_through_untouched(command, typed, flag, words):
+def test_a_wrapped_command_passes_through_untouched(install_command, typed, flag, words):
     seen = []
 
     class WrappedArgs(Args):
@@ -159,7 +159,7 @@ def test_a_wrapped_command_passes_through_untouched(command, typed, flag, words)
         return 0
 
     argument = Argument("COMMAND", "A command.", field="words")
-    command(function, WrappedArgs, {"flag": Option(("-f", "--flag"), "FLAG", "One.")}, argument, wraps=True)
+    install_command(function, WrappedArgs, {"flag": Option(("-f", "--flag"), "FLAG", "One.")}, argument, wraps=True)
     assert cli.main(["probe", *typed.split()]) == 0
     assert seen == [flag, words.split()]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.cli import main, pages, parser, root
-from tdbg.core.command_spec import Command, Group, Option, read_plain
+from tdbg.cli import build_root_group, main, pages, parser
+from tdbg.core.command_spec import Command, Group, Option, parse_plain_args
 
 # What an option means that several commands have. Read the line before you add one of these names to another command.
 MEANINGS = {
@@ -60,22 +60,22 @@ KINDS_THAT_DIFFER = {
 SAME = {"profile": "run"}
 
 
-def commands(spec: Command | Group | None = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Command]]:
-    spec = spec or root()
+def walk_commands(spec: Command | Group | None = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Command]]:
+    spec = spec or build_root_group()
     if isinstance(spec, Command):
         yield " ".join(path), spec
     else:
         for name in spec.names:
-            yield from commands(spec.load(name), (*path, name))
+            yield from walk_commands(spec.load(name), (*path, name))
 
 
-COMMANDS = dict(commands())
+COMMANDS = dict(walk_commands())
 OLD = [
     (path, spec, field) for path, spec in COMMANDS.items() for field in spec.options if spec.options[field].old_names
 ]
 
 
-def shared() -> dict[str, dict[str, Option]]:
+def find_shared_options() -> dict[str, dict[str, Option]]:
     """Names of options that several commands have -> command -> the option."""
     found: dict[str, dict[str, Option]] = defaultdict(dict)
     for path, spec in COMMANDS.items():
@@ -87,12 +87,12 @@ def shared() -> dict[str, dict[str, Option]]:
 
 
 def test_what_several_commands_have_means_one_thing() -> None:
-    assert set(shared()) == set(MEANINGS), "does it mean the same in each of them? then say here what"
+    assert set(find_shared_options()) == set(MEANINGS), "does it mean the same in each of them? then say here what"
 
 
 @pytest.mark.parametrize("name", MEANINGS)
 def test_its_value_is_of_one_kind(name: str) -> None:
-    kinds = {option.metavar for option in shared()[name].values()}
+    kinds = {option.metavar for option in find_shared_options()[name].values()}
     assert len(kinds) == 1 or kinds == KINDS_THAT_DIFFER.get(name)
 
 
@@ -107,18 +107,18 @@ def test_an_old_name_works_and_is_shown_nowhere(path: str, spec: Command, field:
     option, taken = spec.options[field], []
     value = [] if spec.is_switch(field) else ["3"]
     for name in (*option.names, *option.old_names):
-        plain = read_plain(spec, [name, *value])
+        plain = parse_plain_args(spec, [name, *value])
         assert plain is not None
         whole = Command(lambda args: taken.append(args) or 0, spec.args, spec.help, spec.options, spec.argument)
-        assert parser.run(whole, f"tdbg {path}", [name, *value]) == 0
-        assert getattr(plain, field) == getattr(taken[-1], field) != spec.default(field)
-    page = pages.read(spec, ("tdbg", *path.split()))
+        assert parser.parse_and_run(whole, f"tdbg {path}", [name, *value]) == 0
+        assert getattr(plain, field) == getattr(taken[-1], field) != spec.get_default(field)
+    page = pages.build_page(spec, ("tdbg", *path.split()))
     assert not set(option.old_names) & {name for shown in page.options for name in shown.names}
 
 
 @pytest.mark.parametrize("path", ["run", "profile"])
 def test_the_options_of_run_stand_in_six_groups(path: str) -> None:
-    titles = [title for title, _ in pages.read(COMMANDS[path], ("tdbg", path)).grouped_options]
+    titles = [title for title, _ in pages.build_page(COMMANDS[path], ("tdbg", path)).grouped_options]
     six = ["What to watch", "How much", "Capture", "When something is found", "Files and limits", "Launching"]
     assert [title for title in titles if title != "What is recorded"] == six
 
@@ -156,7 +156,7 @@ def test_a_value_that_makes_no_sense_is_refused(words: str, what: str, capsys: p
 
 def test_a_default_is_told_once_and_only_where_it_is_one() -> None:
     for path, spec in COMMANDS.items():
-        for option in pages.read(spec, tuple(path.split())).options:
+        for option in pages.build_page(spec, tuple(path.split())).options:
             assert not option.default or ("default" not in option.text and "if left out" not in option.text), (
                 path,
                 option,
@@ -188,7 +188,7 @@ BAD_OPTIONS = [
 ]
 
 
-def refused(words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> str:
+def assert_refused(words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> str:
     """Run a command line that is refused with exit code 2 and two lines, ``what`` in the first; return the second."""
     assert main(words) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -208,7 +208,7 @@ def test_a_bad_option_of_a_run_is_refused_in_two_lines(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("FILE").touch()
-    second = refused([command, *options, "--", "true"], what, capsys)
+    second = assert_refused([command, *options, "--", "true"], what, capsys)
     assert "--help" not in second, "what to do, not where to read on"
     assert not Path("tdbg_runs").exists() and not Path("Y").exists()
 
@@ -246,4 +246,4 @@ def test_a_bad_option_of_a_report_is_refused_in_two_lines(
     Path("FILE").touch()
     Path("FOLDER").mkdir()
     RunDir.create(tmp_path / "tdbg_runs" / "20260101-000000-one", {"command": ["true"]})
-    refused(["report", *options], what, capsys)
+    assert_refused(["report", *options], what, capsys)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tdbg.cli import COMMANDS, asks_for_help, pages, root
+from tdbg.cli import COMMANDS, asks_for_help, build_root_group, pages
 from tdbg.core.command_spec import Args, Argument, Command, Group, Option
 
 PAGE = pages.Page(
@@ -49,11 +49,11 @@ Commands:
 
 
 def test_render():
-    narrow = pages.render(PAGE, 40)
+    narrow = pages.render_page(PAGE, 40)
     assert [line.rstrip() for line in narrow.splitlines()] == narrow.splitlines()
     assert narrow.split("Options:")[0] == TEXT.split("Options:")[0]
     assert narrow.split("Commands:")[1] == TEXT.split("Commands:")[1]
-    wide = pages.render(PAGE, 80)
+    wide = pages.render_page(PAGE, 80)
     assert "\n  -x, --xray                      See through.\n" in wide
     assert "\n  --a-very-long-option-name-indeed TEXT\n                                  Its text" in wide
     assert all(len(line) <= 80 for line in wide.splitlines())
@@ -73,13 +73,13 @@ OPTIONS = {
 }
 
 
-def sample(*, wraps: bool, required: bool = False) -> Command:
+def make_command(*, wraps: bool, required: bool = False) -> Command:
     argument = Argument("COMMAND", "Who.", field="words", required=required)
     return Command(lambda args: 0, SampleArgs, "Do it.\n\n    More.\n    ", OPTIONS, argument, wraps=wraps)
 
 
 def test_read():
-    page = pages.read(sample(wraps=True), ("tdbg", "sample"))
+    page = pages.build_page(make_command(wraps=True), ("tdbg", "sample"))
     assert (page.path, page.summary, page.about) == ("tdbg sample", "Do it.", "Do it.\n\nMore.")
     assert [(item.label, item.default, item.repeated) for item in page.options] == [
         ("-f, --flag FLAG", "", True),
@@ -89,18 +89,18 @@ def test_read():
         ("-h, --help", "", False),
     ]
     assert [item.label for item in page.arguments] == ["[COMMAND]..."]
-    assert page.wraps and page.commands == () and page.synopsis == "[OPTIONS] [--] [COMMAND]..."
-    page = pages.read(sample(wraps=False, required=True), ("tdbg", "sample"))
+    assert page.is_wrapper and page.commands == () and page.synopsis == "[OPTIONS] [--] [COMMAND]..."
+    page = pages.build_page(make_command(wraps=False, required=True), ("tdbg", "sample"))
     assert page.synopsis == "[OPTIONS] COMMAND..."
 
 
 def test_walk_leaves_out_what_is_hidden():
-    found = list(pages.walk(root(), ("tdbg",)))
+    found = list(pages.walk_pages(build_root_group(), ("tdbg",)))
     hidden = {entry.name for entry in COMMANDS if entry.hidden}
     assert hidden and not hidden & {word for page in found for word in page.words}
     assert not hidden & {name for name, _summary in found[0].commands}
-    group = Group("A group.", ("shown",), lambda name: sample(wraps=False))
-    found = list(pages.walk(group, ("g",)))
+    group = Group("A group.", ("shown",), lambda name: make_command(wraps=False))
+    found = list(pages.walk_pages(group, ("g",)))
     assert [page.path for page in found] == ["g", "g shown"]
     assert found[0].commands == (("shown", "Do it."),)
 
@@ -119,7 +119,7 @@ def test_walk_leaves_out_what_is_hidden():
     ],
 )
 def test_asking_for_help(args, anywhere, answer):
-    assert asks_for_help(sample(wraps=not anywhere), args) is answer
+    assert asks_for_help(make_command(wraps=not anywhere), args) is answer
 
 
 @pytest.mark.parametrize(("columns", "width"), [("10", 40), ("60", 60), ("500", 80)])

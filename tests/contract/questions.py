@@ -59,7 +59,7 @@ PROSE = ("title", "evidence", "cause", "try_next", "headline", "help", "summary"
 QUESTIONS = [*(text.format(name) for name in NAMES for text in OF_EVERY_RUN), *OF_SOME]
 
 
-def unpack(folder: Path) -> None:
+def unpack_recordings(folder: Path) -> None:
     """Lay the recordings out below ``folder``."""
     for name in NAMES:
         with tarfile.open(RUNS / f"{name}.tar.gz") as archive:
@@ -68,7 +68,7 @@ def unpack(folder: Path) -> None:
         path.chmod(0o700)
 
 
-def ask(question: str, *, raw: bool = False) -> dict[str, Any]:
+def ask_question(question: str, *, raw: bool = False) -> dict[str, Any]:
     """The exit code and what stdout held, as JSON where it is JSON; asked in the current folder. raw: with ages."""
     with tempfile.TemporaryFile() as printed, contextlib.redirect_stderr(io.StringIO()):
         sys.stdout.flush()
@@ -81,25 +81,25 @@ def ask(question: str, *, raw: bool = False) -> dict[str, Any]:
             os.dup2(before, 1)
             os.close(before)
         printed.seek(0)
-        answer = _read(printed.read().decode("utf-8"))
-        return {"exit": code, "answer": answer if raw else _without_ages(answer)}
+        answer = _parse_output(printed.read().decode("utf-8"))
+        return {"exit": code, "answer": answer if raw else _drop_ages(answer)}
 
 
-def _without_ages(answer: Any) -> Any:
+def _drop_ages(answer: Any) -> Any:
     """The answer with how long ago something was taken out."""
     if isinstance(answer, dict):
-        return {key: AN_AGE if key in AGES else _without_ages(value) for key, value in answer.items()}
-    return [_without_ages(one) for one in answer] if isinstance(answer, list) else answer
+        return {key: AN_AGE if key in AGES else _drop_ages(value) for key, value in answer.items()}
+    return [_drop_ages(one) for one in answer] if isinstance(answer, list) else answer
 
 
-def with_ages(answer: Any) -> Any:
+def restore_ages(answer: Any) -> Any:
     """A kept answer as it was printed, but for how long an age is: that was not kept."""
     if isinstance(answer, dict):
-        return {key: 1.5 if value == AN_AGE else with_ages(value) for key, value in answer.items()}
-    return [with_ages(one) for one in answer] if isinstance(answer, list) else answer
+        return {key: 1.5 if value == AN_AGE else restore_ages(value) for key, value in answer.items()}
+    return [restore_ages(one) for one in answer] if isinstance(answer, list) else answer
 
 
-def _read(text: str) -> Any:
+def _parse_output(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -110,7 +110,7 @@ def _read(text: str) -> Any:
         return text
 
 
-def frozen() -> dict[str, Any]:
+def load_frozen_answers() -> dict[str, Any]:
     """The kept answers by question."""
     if not ANSWERS.exists():
         return {}
@@ -119,33 +119,33 @@ def frozen() -> dict[str, Any]:
     return kept
 
 
-def differences(question: str, then: Any, now: Any) -> list[str]:
+def list_differences(question: str, then: Any, now: Any) -> list[str]:
     """Where an answer is not what it was, leaving out the additions that are listed."""
     listed = [line.partition("#")[0].split() for line in ADDITIONS.read_text(encoding="utf-8").splitlines()]
     allowed = {path for words in listed if len(words) == 2 and question.startswith(words[0]) for path in words[1:]}
-    return [text for path, text in _differ("", then, now) if text[0] != "+" or not _is_listed(path, allowed)]
+    return [text for path, text in _iter_differences("", then, now) if text[0] != "+" or not _is_listed(path, allowed)]
 
 
 def _is_listed(path: str, allowed: set[str]) -> bool:
     return any(fnmatchcase(path, one.replace("[]", "[[]]")) for one in allowed)
 
 
-def _differ(path: str, then: Any, now: Any) -> Iterator[tuple[str, str]]:
+def _iter_differences(path: str, then: Any, now: Any) -> Iterator[tuple[str, str]]:
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for key in then:
             if key not in now:
-                yield path, f"- {path}.{key}: {_short(then[key])}"
+                yield path, f"- {path}.{key}: {_shorten_value(then[key])}"
             elif key not in PROSE or type(then[key]) is not type(now[key]):
-                yield from _differ(f"{path}.{key}".lstrip("."), then[key], now[key])
+                yield from _iter_differences(f"{path}.{key}".lstrip("."), then[key], now[key])
         for key in now:
             if key not in then:
                 added = f"{path}.{key}".lstrip(".")
-                yield added, f"+ {added}: {_short(now[key])}"
+                yield added, f"+ {added}: {_shorten_value(now[key])}"
     elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         for old, new in zip(then, now, strict=True):
-            yield from _differ(f"{path}[]", old, new)
+            yield from _iter_differences(f"{path}[]", old, new)
     elif then != now and not _is_same_sum(then, now):
-        yield path, f"! {path}: {_short(then)} became {_short(now)}"
+        yield path, f"! {path}: {_shorten_value(then)} became {_shorten_value(now)}"
 
 
 def _is_same_sum(then: Any, now: Any) -> bool:
@@ -157,21 +157,21 @@ def _is_same_sum(then: Any, now: Any) -> bool:
     )
 
 
-def _short(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
-def _compare(add: bool) -> int:
-    kept, wrong = frozen(), 0
+def _compare_answers(add: bool) -> int:
+    kept, wrong = load_frozen_answers(), 0
     with tempfile.TemporaryDirectory() as made:
         os.chdir(made)
-        unpack(Path(made))
+        unpack_recordings(Path(made))
         for question in QUESTIONS:
-            now = ask(question)
+            now = ask_question(question)
             if question not in kept and add:
                 kept[question] = now
-            for text in differences(question, kept.get(question), now):
+            for text in list_differences(question, kept.get(question), now):
                 wrong += 1
                 print(f"{question}: {text}")
     if add:
@@ -181,4 +181,4 @@ def _compare(add: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_compare("--add" in sys.argv[1:]))
+    sys.exit(_compare_answers("--add" in sys.argv[1:]))

@@ -31,7 +31,7 @@ RUNS = {
 }
 
 
-def record(programs: Path, target: Path) -> None:
+def record_runs(programs: Path, target: Path) -> None:
     """Make every recording below ``target``, one archive each."""
     ask = [programs / "python", "-c", "import tdbg, pathlib; print(pathlib.Path(tdbg.__file__).parents[1])"]
     source = subprocess.run(ask, cwd=programs, capture_output=True, text=True, check=True).stdout.strip()
@@ -39,13 +39,13 @@ def record(programs: Path, target: Path) -> None:
         folder = Path(made)
         shutil.copy(HERE / "program.py", folder)
         for name, line in RUNS.items():
-            _run(line.split(), folder, programs, kill=name == "killed")
+            _run_command(line.split(), folder, programs, kill=name == "killed")
             names = {str(folder): "/home/u/job", str(programs.parent): "/opt/venv", source: "/opt/tdbg"}
             names[os.uname().nodename] = "node1"
-            _pack(folder / name, target / f"{name}.tar.gz", names)
+            _pack_run(folder / name, target / f"{name}.tar.gz", names)
 
 
-def _run(command: list[str], folder: Path, programs: Path, kill: bool) -> None:
+def _run_command(command: list[str], folder: Path, programs: Path, kill: bool) -> None:
     env = {"PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "HOME": str(folder)}
     started = subprocess.Popen(command, cwd=folder, env=env, start_new_session=True)
     if kill:
@@ -57,7 +57,7 @@ def _run(command: list[str], folder: Path, programs: Path, kill: bool) -> None:
     started.wait()
 
 
-def _pack(run: Path, target: Path, names: dict[str, str]) -> None:
+def _pack_run(run: Path, target: Path, names: dict[str, str]) -> None:
     """Write a run as an archive that says nothing of the machine it was made on."""
     with tarfile.open(target, "w:gz") as archive:
         for path in sorted(run.rglob("*")):
@@ -65,13 +65,13 @@ def _pack(run: Path, target: Path, names: dict[str, str]) -> None:
                 continue
             content = path.read_bytes()
             if path.suffix in (".json", ".jsonl", ".txt", ".py"):
-                content = _renamed(content.decode(), names).encode()
-            about = tarfile.TarInfo(f"{run.name}/{_renamed(str(path.relative_to(run)), names)}")
+                content = _replace_names(content.decode(), names).encode()
+            about = tarfile.TarInfo(f"{run.name}/{_replace_names(str(path.relative_to(run)), names)}")
             about.size, about.mtime, about.mode = len(content), int(path.stat().st_mtime), 0o600
             archive.addfile(about, io.BytesIO(content))
 
 
-def _renamed(text: str, names: dict[str, str]) -> str:
+def _replace_names(text: str, names: dict[str, str]) -> str:
     for old, new in names.items():
         # The name of a host may be a word of the text too.
         ends = [("", "")] if old.startswith("/") else [('"', '"'), ("", "-"), (".", ".")]
@@ -81,4 +81,4 @@ def _renamed(text: str, names: dict[str, str]) -> str:
 
 
 if __name__ == "__main__":
-    record(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())
+    record_runs(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute())

@@ -22,7 +22,7 @@ from tdbg.core.control import Request
 from tdbg.core.events import Switch
 from tdbg.core.rundir import RunDir
 from tdbg.launch.ask import Answer
-from tdbg.launch.live import look
+from tdbg.launch.live import read_snapshot
 from tests.contract import questions
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
@@ -96,7 +96,7 @@ UNRECORDED = (
 )  # fmt: skip
 
 
-def document_name(question: str) -> str:
+def name_document(question: str) -> str:
     """``metrics show`` for the question ``metrics show single --json``; ``explain CODE`` for that of one code."""
     words = question.split()
     if words[0] == "explain" and not words[1].startswith("-"):
@@ -104,80 +104,80 @@ def document_name(question: str) -> str:
     return " ".join(words[: 2 if words[0] in GROUPS else 1])
 
 
-def published() -> dict[str, dict[str, Any]]:
+def load_published() -> dict[str, dict[str, Any]]:
     """The schemas as they are in docs, by the document's name."""
     found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.schema.json")))
     return {schema["title"].removeprefix("tdbg ").removesuffix(" --json"): schema for schema in found}
 
 
-def schemas(runs: Sequence[Path] = ()) -> dict[str, dict[str, Any]]:
+def build_schemas(runs: Sequence[Path] = ()) -> dict[str, dict[str, Any]]:
     """The schema of each document by its name: what is published, the frozen answers, today's, and those of more runs."""
-    kept, builders, fixed = published(), dict[str, SchemaBuilder](), dict[str, dict[str, Any]]()
-    for question, answer in _answers(runs):
+    kept, builders, fixed = load_published(), dict[str, SchemaBuilder](), dict[str, dict[str, Any]]()
+    for question, answer in _iter_answers(runs):
         if not isinstance(answer, Mapping) or "kind" not in answer:  # lines of a log: docs/records.md describes them
             continue
-        name = document_name(question)
+        name = name_document(question)
         if name not in builders:
             fixed[name] = {key: {"const": answer[key]} for key in ("kind", "version")}
             builders[name] = SchemaBuilder(schema_uri=DIALECT)
             for path in MAPS.get(name, ()):
-                builders[name].add_schema(_map_at(_steps(path)))
-            builders[name].add_schema(_with_null(_without_constants(kept.get(name, {}))))
+                builders[name].add_schema(_build_map_schema(_split_path(path)))
+            builders[name].add_schema(_restore_null(_drop_constants(kept.get(name, {}))))
         builders[name].add_object(answer)
-    done = {name: _finish(name, builder.to_schema(), fixed[name]) for name, builder in sorted(builders.items())}
+    done = {name: _finish_schema(name, builder.to_schema(), fixed[name]) for name, builder in sorted(builders.items())}
     for name, schema in done.items():
-        lost = _required(kept.get(name, {})) - _required(schema) - NO_LONGER_REQUIRED
+        lost = _find_required(kept.get(name, {})) - _find_required(schema) - NO_LONGER_REQUIRED
         if lost:
             raise SystemExit(f"{name}: was promised, and is not in every document: {sorted(lost)}")
     return done
 
 
-def _required(schema: Any, at: str = "") -> set[tuple[str, str]]:
+def _find_required(schema: Any, at: str = "") -> set[tuple[str, str]]:
     """Where a field is required, and its name."""
     if isinstance(schema, list):
-        return {one for item in schema for one in _required(item, at)}
+        return {one for item in schema for one in _find_required(item, at)}
     if not isinstance(schema, dict):
         return set()
     found = {(at, name) for name in schema.get("required", ()) if isinstance(name, str)}
     for key, below in schema.items():
         if key != "required":
-            found |= _required(below, at if key in ("anyOf", "properties", "items") else f"{at}.{key}")
+            found |= _find_required(below, at if key in ("anyOf", "properties", "items") else f"{at}.{key}")
     return found
 
 
-def _with_null(schema: Any) -> Any:
+def _restore_null(schema: Any) -> Any:
     """A published schema as its builder wrote it: an object that may be null says so by an empty alternative."""
     if isinstance(schema, list):
-        return [_with_null(one) for one in schema]
+        return [_restore_null(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _with_null(one) for key, one in schema.items()}
+    found = {key: _restore_null(one) for key, one in schema.items()}
     if "anyOf" in found:
         found["anyOf"] = [one or {"type": "null"} for one in found["anyOf"]]
     return found
 
 
-def _answers(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
-    for question, then in questions.frozen().items():
+def _iter_answers(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+    for question, then in questions.load_frozen_answers().items():
         if then["exit"] != 2:
-            yield question, questions.with_ages(then["answer"])
-    yield from documents_of(runs)
+            yield question, questions.restore_ages(then["answer"])
+    yield from iter_documents(runs)
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
-        questions.unpack(Path(folder))
+        questions.unpack_recordings(Path(folder))
         os.chdir(folder)
         try:
             for question in questions.QUESTIONS:
-                now = questions.ask(question, raw=True)
+                now = questions.ask_question(question, raw=True)
                 if now["exit"] != 2:
                     yield question, now["answer"]
-            yield from _unrecorded(Path(folder))
-            yield from _answers_of_control(RunDir(Path(folder) / "two_ranks"))
+            yield from _iter_unrecorded(Path(folder))
+            yield from _iter_control_answers(RunDir(Path(folder) / "two_ranks"))
         finally:
             os.chdir(before)
 
 
-def _unrecorded(folder: Path) -> Iterator[tuple[str, Any]]:
+def _iter_unrecorded(folder: Path) -> Iterator[tuple[str, Any]]:
     """The documents that no recording holds, asked in the folder where the recordings are laid out."""
     (folder / "foreign").mkdir()
     (folder / "foreign" / "page_0.pkl").write_bytes(pickle.dumps({0: {"D": {"x": np.ones(3), "y": os.getcwd}}}))
@@ -186,28 +186,28 @@ def _unrecorded(folder: Path) -> Iterator[tuple[str, Any]]:
         os.truncate(page, page.stat().st_size // 2)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("TDBG_")}
     with patch.dict(os.environ, {**clean, "XDG_CONFIG_HOME": str(folder / "config")}, clear=True):
-        questions.ask("trust captured")
+        questions.ask_question("trust captured")
         for question in UNRECORDED:
-            yield question, questions.ask(question, raw=True)["answer"]
+            yield question, questions.ask_question(question, raw=True)["answer"]
 
 
-def _answers_of_control(run: RunDir) -> Iterator[tuple[str, Any]]:
+def _iter_control_answers(run: RunDir) -> Iterator[tuple[str, Any]]:
     """What comes of a request to two ranks: one switched; the other has not answered, or has ended."""
     request = Request(number=1, at_step=10, flags={"MEMORY": True})
     for ended in ([], [1]):
-        answer = Answer(request, look(run).ranks, {0: Switch(step=10, level="advanced")}, ended)
+        answer = Answer(request, read_snapshot(run).ranks, {0: Switch(step=10, level="advanced")}, ended)
         yield "control --json", {"kind": "control", "version": 1, "data": {"run": "two_ranks", **answer.as_dict()}}
 
 
-def _steps(path: str) -> list[str]:
+def _split_path(path: str) -> list[str]:
     return ["data", *path.replace("[]", ".[]").strip(".").split(".")]
 
 
-def _map_at(path: list[str]) -> dict[str, Any]:
+def _build_map_schema(path: list[str]) -> dict[str, Any]:
     """What tells the builder that the object at this path has keys of its own choosing."""
     if not path:
         return {"type": "object", "patternProperties": {".*": None}}
-    name, below = path[0], _map_at(path[1:])
+    name, below = path[0], _build_map_schema(path[1:])
     if name == "[]":
         return {"type": "array", "items": below}
     if name == "*":
@@ -215,31 +215,31 @@ def _map_at(path: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": {name: below}}
 
 
-def documents_of(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+def iter_documents(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
     """What a run directory is asked, and the documents that were printed."""
     for run in runs:
         for text in questions.OF_EVERY_RUN:
-            found = questions.ask(text.format(run), raw=True)
+            found = questions.ask_question(text.format(run), raw=True)
             if found["exit"] != 2:
                 yield text.format(run), found["answer"]
 
 
-def _without_constants(schema: dict[str, Any]) -> dict[str, Any]:
+def _drop_constants(schema: dict[str, Any]) -> dict[str, Any]:
     properties = {key: one for key, one in schema.get("properties", {}).items() if "const" not in one}
     return {**schema, "properties": properties} if properties else {}
 
 
-def _finish(name: str, schema: dict[str, Any], fixed: dict[str, Any]) -> dict[str, Any]:
-    _open(schema)
+def _finish_schema(name: str, schema: dict[str, Any], fixed: dict[str, Any]) -> dict[str, Any]:
+    _open_schema(schema)
     for path, types in ALSO.get(name, {}).items():
-        _widen(schema, _steps(path), types)
+        _widen_types(schema, _split_path(path), types)
     for path in OF_ANY_TYPE.get(name, ()):
-        _free(schema, _steps(path))
+        _free_path(schema, _split_path(path))
     schema["properties"].update(fixed)
     return {"title": f"tdbg {name} --json", **schema, "$schema": DIALECT}
 
 
-def _free(schema: dict[str, Any], path: list[str]) -> None:
+def _free_path(schema: dict[str, Any], path: list[str]) -> None:
     """Say nothing of what a path leads to, in each of the forms that the schema allows."""
     if not path:
         schema.clear()
@@ -248,10 +248,10 @@ def _free(schema: dict[str, Any], path: list[str]) -> None:
         below = {"[]": one.get("items"), "*": one.get("patternProperties", {}).get(".*")}
         found = below.get(path[0], one.get("properties", {}).get(path[0]))
         if found is not None:
-            _free(found, path[1:])
+            _free_path(found, path[1:])
 
 
-def _widen(schema: dict[str, Any], path: list[str], types: tuple[str, ...]) -> None:
+def _widen_types(schema: dict[str, Any], path: list[str], types: tuple[str, ...]) -> None:
     """Allow these types as well where a path leads, in each of the forms that the schema allows."""
     for one in schema.get("anyOf", [schema]):
         below = {"[]": one.get("items"), "*": one.get("patternProperties", {}).get(".*")}
@@ -259,7 +259,7 @@ def _widen(schema: dict[str, Any], path: list[str], types: tuple[str, ...]) -> N
         if found is None:
             continue
         if path[1:]:
-            _widen(found, path[1:], types)
+            _widen_types(found, path[1:], types)
         elif "anyOf" in found:
             found["anyOf"][:0] = [{"type": name} for name in types if {"type": name} not in found["anyOf"]]
         elif found.get("type") == "object":
@@ -271,7 +271,7 @@ def _widen(schema: dict[str, Any], path: list[str], types: tuple[str, ...]) -> N
             found["type"] = sorted({*held, *types})
 
 
-def _open(schema: Any) -> None:
+def _open_schema(schema: Any) -> None:
     """Nothing is said of a value that was null, or a list that was empty, in all documents."""
     if isinstance(schema, dict):
         if schema.get("type") == "null":
@@ -280,26 +280,26 @@ def _open(schema: Any) -> None:
         for key, one in schema.items():
             for below in one if key == "anyOf" else ():
                 if below != {"type": "null"}:
-                    _open(below)
+                    _open_schema(below)
             if key != "anyOf":
-                _open(one)
+                _open_schema(one)
     elif isinstance(schema, list):
         for one in schema:
-            _open(one)
+            _open_schema(one)
 
 
-def files(runs: Sequence[Path] = ()) -> dict[str, str]:
+def build_files(runs: Sequence[Path] = ()) -> dict[str, str]:
     """The text of each published file by its name."""
     return {
         f"{name.replace(' ', '-')}.schema.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
-        for name, schema in schemas(runs).items()
+        for name, schema in build_schemas(runs).items()
     }
 
 
 def main(words: Sequence[str]) -> int:
     """Write them."""
     FOLDER.mkdir(exist_ok=True)
-    for name, text in files([Path(word).absolute() for word in words]).items():
+    for name, text in build_files([Path(word).absolute() for word in words]).items():
         (FOLDER / name).write_text(text, encoding="utf-8")
     return 0
 

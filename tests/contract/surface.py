@@ -30,61 +30,61 @@ KEPT = Path(__file__).parent / "surface.json"
 OVERRIDDEN = (Probe, Rule, TraceRule, BaseDebugger, Format, MetricSink)  # what third parties derive from
 
 
-def surface() -> dict[str, Any]:
+def describe_surface() -> dict[str, Any]:
     """All of it, as a tree whose leaves are texts, numbers and lists."""
     return {
-        "commands": {entry.name: _parameters(cli.load(entry)) for entry in cli.COMMANDS},
-        "flags": {flag.name: _flag(flag) for flag in FLAGS},
+        "commands": {entry.name: _describe_parameters(cli.load_parser(entry)) for entry in cli.COMMANDS},
+        "flags": {flag.name: _describe_flag(flag) for flag in FLAGS},
         "levels": list(LEVELS),
         "presets": {name: sorted(flags) for name, flags in PRESETS.items()},
-        "exit_codes": {name: found.exit_code for name, found in _classes(errors) if issubclass(found, Exception)},
+        "exit_codes": {name: found.exit_code for name, found in _list_classes(errors) if issubclass(found, Exception)},
         "findings": {rule.code: rule.severity for rule in RULES},
         "advice": {rule.code: {"thresholds": rule.thresholds} for rule in TRACE_RULES},
-        "events": {name: _event(found) for name, found in events.EVENT_TYPES.items()},
-        "observations": {probe.name: _names(probe.fields) for probe in PROBES},
+        "events": {name: _describe_event(found) for name, found in events.EVENT_TYPES.items()},
+        "observations": {probe.name: _key_by_name(probe.fields) for probe in PROBES},
         "files": {name: value for name, value in vars(rundir).items() if name.isupper() and isinstance(value, str)},
-        "entry_points": {one.group: _names(_named(one)) for one in (PROBES, DEBUGGERS, FORMATS, SINKS)},
-        "python": {name: _value(getattr(tdbg, name)) for name in tdbg.API},
-        "overridden": {f"{found.__module__}.{found.__name__}": _members(found) for found in OVERRIDDEN},
+        "entry_points": {one.group: _key_by_name(_list_names(one)) for one in (PROBES, DEBUGGERS, FORMATS, SINKS)},
+        "python": {name: _describe_value(getattr(tdbg, name)) for name in tdbg.API},
+        "overridden": {f"{found.__module__}.{found.__name__}": _describe_members(found) for found in OVERRIDDEN},
     }
 
 
-def _named(registry: Any) -> list[str]:
+def _list_names(registry: Any) -> list[str]:
     return [one.name for one in registry]
 
 
-def _names(found: Any) -> dict[str, str]:
+def _key_by_name(found: Any) -> dict[str, str]:
     """Names as keys, so that one more is an addition and not another list."""
     return dict.fromkeys(sorted(found), "")
 
 
-def _parameters(command: Any) -> dict[str, Any]:
+def _describe_parameters(command: Any) -> dict[str, Any]:
     if getattr(command, "commands", None):
-        return {name: _parameters(found) for name, found in command.commands.items()}
+        return {name: _describe_parameters(found) for name, found in command.commands.items()}
     found = {}
     for parameter in command.params:
         names = [*parameter.opts, *parameter.secondary_opts] if parameter.param_type_name == "option" else []
         about = {
             "many": parameter.multiple or parameter.nargs == -1,
             "flag": getattr(parameter, "is_flag", False),
-            "default": _plain(parameter.default),
+            "default": _to_plain(parameter.default),
             "required": parameter.required,
         }
         found["/".join(sorted(names)) or parameter.metavar or parameter.name] = about
     return found
 
 
-def _flag(flag: Any) -> dict[str, Any]:
+def _describe_flag(flag: Any) -> dict[str, Any]:
     return {
         "tag": flag.tag,
         "group": flag.group,
         "default": flag.default,
-        "aliases": _names(flag.aliases),
+        "aliases": _key_by_name(flag.aliases),
         "thresholds": {found.name: found.default for found in flag.thresholds},
     }
 
 
-def _classes(module: Any) -> list[tuple[str, type[Any]]]:
+def _list_classes(module: Any) -> list[tuple[str, type[Any]]]:
     return [
         (name, found)
         for name, found in vars(module).items()
@@ -92,63 +92,63 @@ def _classes(module: Any) -> list[tuple[str, type[Any]]]:
     ]
 
 
-def _event(found: Any) -> dict[str, Any]:
-    fields = {one.name: _plain(getattr(found(), one.name)) for one in dataclasses.fields(found)}
+def _describe_event(found: Any) -> dict[str, Any]:
+    fields = {one.name: _to_plain(getattr(found(), one.name)) for one in dataclasses.fields(found)}
     return {"class": found.__name__, "version": found.VERSION, "fields": fields}
 
 
-def _value(found: Any) -> Any:
-    return _members(found) if inspect.isclass(found) else _signature(found)
+def _describe_value(found: Any) -> Any:
+    return _describe_members(found) if inspect.isclass(found) else _describe_signature(found)
 
 
-def _members(found: type[Any]) -> dict[str, Any]:
+def _describe_members(found: type[Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for name in dir(found):
         value = inspect.getattr_static(found, name)
         if (name.startswith("_") and name != "__init__") or (name == "__init__" and found.__init__ is object.__init__):
             continue
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        told[name] = _signature(function) if inspect.isfunction(function) else type(value).__name__
+        told[name] = _describe_signature(function) if inspect.isfunction(function) else type(value).__name__
     return told
 
 
-def _signature(function: Any) -> list[str]:
+def _describe_signature(function: Any) -> list[str]:
     """Each parameter by name, kind and default; what it is annotated with is free."""
     return [
-        f"{one.kind.description} {one.name}{'' if one.default is one.empty else f' = {_plain(one.default)!r}'}"
+        f"{one.kind.description} {one.name}{'' if one.default is one.empty else f' = {_to_plain(one.default)!r}'}"
         for one in inspect.signature(function).parameters.values()
     ]
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, str | int | float | bool | None):
         return value
     if isinstance(value, tuple | list):
-        return [_plain(one) for one in value]
+        return [_to_plain(one) for one in value]
     return value if value == {} else type(value).__name__
 
 
-def differences() -> list[str]:
+def list_differences() -> list[str]:
     """What differs from what was kept, and is no listed addition."""
-    from tests.contract.questions import differences as compared
+    from tests.contract.questions import list_differences as compared
 
-    then, now = json.loads(KEPT.read_text(encoding="utf-8")), json.loads(json.dumps(surface()))
-    _more_is_an_addition(then["commands"], now["commands"])
+    then, now = json.loads(KEPT.read_text(encoding="utf-8")), json.loads(json.dumps(describe_surface()))
+    _accept_many(then["commands"], now["commands"])
     return compared("surface", then, now)
 
 
-def _more_is_an_addition(then: dict[str, Any], now: dict[str, Any]) -> None:
+def _accept_many(then: dict[str, Any], now: dict[str, Any]) -> None:
     """What took one value and takes several serves all who gave it one: that is added, not changed."""
     for name, kept in then.items():
         if isinstance(kept, dict) and isinstance(now.get(name), dict):
             if kept.get("many") is False and now[name].get("many") is True:
                 del kept["many"]
-            _more_is_an_addition(kept, now[name])
+            _accept_many(kept, now[name])
 
 
 if __name__ == "__main__":
     if not KEPT.exists():
-        KEPT.write_text(json.dumps(surface(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    for line in differences():
+        KEPT.write_text(json.dumps(describe_surface(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for line in list_differences():
         print(line)
-    sys.exit(bool(differences()))
+    sys.exit(bool(list_differences()))

@@ -10,18 +10,18 @@ from tests.contract import questions
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def recordings_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder, before = tmp_path_factory.mktemp("recordings"), Path.cwd()
-    questions.unpack(folder)
+    questions.unpack_recordings(folder)
     os.chdir(folder)
     yield folder
     os.chdir(before)
 
 
 @pytest.mark.parametrize("question", questions.QUESTIONS)
-def test_the_answer_is_what_it_was(recordings: Path, question: str) -> None:
-    then = questions.frozen()[question]
-    assert questions.differences(question, then, questions.ask(question)) == []
+def test_the_answer_is_what_it_was(recordings_folder: Path, question: str) -> None:
+    then = questions.load_frozen_answers()[question]
+    assert questions.list_differences(question, then, questions.ask_question(question)) == []
 
 
 def test_what_differs_is_told_unless_it_is_a_listed_addition(monkeypatch, tmp_path) -> None:
@@ -36,7 +36,7 @@ def test_what_differs_is_told_unless_it_is_a_listed_addition(monkeypatch, tmp_pa
         "report c": {"exit": 1, "answer": {"title": "one", "data": {"ranks": [{"rank": 0, "step": 1}]}}},
         "report d": {"exit": 0, "answer": {"title": 1, "data": {"ranks": []}}},
     }
-    assert [questions.differences(question, then, now) for question, now in told.items()] == [
+    assert [questions.list_differences(question, then, now) for question, now in told.items()] == [
         [],
         ["+ answer.data.ranks[].more: 2"],
         ["- answer.data.ranks[].step: 1"],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tdbg.cli import pages, root
+from tdbg.cli import build_root_group, pages
 from tests.contract import schemas
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def validators() -> dict[str, Draft202012Validator]:
-    found = schemas.published()
+    found = schemas.load_published()
     for schema in found.values():
         Draft202012Validator.check_schema(schema)
     return {name: Draft202012Validator(schema) for name, schema in found.items()}
@@ -49,30 +49,30 @@ def validators() -> dict[str, Draft202012Validator]:
 
 def test_what_is_published_is_what_the_recordings_say() -> None:
     published = {path.name: path.read_text(encoding="utf-8") for path in schemas.FOLDER.iterdir()}
-    assert published == schemas.files(), "python -m tests.contract.schemas writes them"
+    assert published == schemas.build_files(), "python -m tests.contract.schemas writes them"
 
 
 def test_every_document_has_a_schema() -> None:
-    commands = pages.walk(root(), ("tdbg",))
+    commands = pages.walk_pages(build_root_group(), ("tdbg",))
     wanted = {" ".join(page.words[1:]) for page in commands if any("--json" in one.names for one in page.options)}
-    assert len(wanted) > 25 and wanted | {"explain CODE"} == set(schemas.published())
+    assert len(wanted) > 25 and wanted | {"explain CODE"} == set(schemas.load_published())
 
 
 @pytest.fixture(scope="module", params=PROGRAMS)
-def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+def printed_documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     run = tmp_path_factory.mktemp(request.param) / "run"
     words = ["-m", "tdbg", "run", "--quiet", "-f", "MEMORY", "--run-dir", str(run), "--", sys.executable]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(
         [sys.executable, *words, *PROGRAMS[request.param]], env=env, check=False, capture_output=True, timeout=120
     )
-    yield list(schemas.documents_of([run]))
+    yield list(schemas.iter_documents([run]))
 
 
-def test_documents_of_a_new_run_fit(documents: list[Any], validators: dict[str, Draft202012Validator]) -> None:
+def test_documents_of_a_new_run_fit(printed_documents: list[Any], validators: dict[str, Draft202012Validator]) -> None:
     checked = 0
-    for question, document in documents:
-        validator = validators.get(schemas.document_name(question))
+    for question, document in printed_documents:
+        validator = validators.get(schemas.name_document(question))
         if validator is not None:
             wrong = [(question, error.json_path, error.message) for error in validator.iter_errors(document)]
             assert not wrong
@@ -91,17 +91,19 @@ def test_documents_of_the_program_fit(
     monkeypatch.setenv("TDBG_FLAGS", "LOSS")
     folder = tmp_path / "project"
     folder.mkdir()
-    assert schemas.questions.ask(f"trust {folder}")["exit"] == 0
+    assert schemas.questions.ask_question(f"trust {folder}")["exit"] == 0
     question = f"{words} --json"
-    document = schemas.questions.ask(question)["answer"]
+    document = schemas.questions.ask_question(question)["answer"]
     assert document["data"]
-    assert [error.message for error in validators[schemas.document_name(question)].iter_errors(document)] == []
+    assert [error.message for error in validators[schemas.name_document(question)].iter_errors(document)] == []
 
 
 def test_a_document_without_a_field_or_with_another_type_does_not_fit(
-    documents: list[Any], validators: dict[str, Draft202012Validator]
+    printed_documents: list[Any], validators: dict[str, Draft202012Validator]
 ) -> None:
-    report = dict(documents)[next(question for question, _ in documents if question.startswith("report"))]
+    report = dict(printed_documents)[
+        next(question for question, _ in printed_documents if question.startswith("report"))
+    ]
     validator = validators["report"]
     less = {**report["data"]}
     del less["findings"]

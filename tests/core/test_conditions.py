@@ -16,10 +16,10 @@ from tdbg.core.conditions import (
     Condition,
     check_action,
     check_condition,
-    pairs,
     parse_action,
+    parse_pairs,
 )
-from tdbg.core.config import resolve
+from tdbg.core.config import resolve_settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Step
 
@@ -60,7 +60,7 @@ def test_what_it_means(text: str, answer: bool | None) -> None:
         with pytest.raises(TdbgError):
             Condition(text)
     else:
-        assert Condition(text).true(RECORD, METRICS) is answer
+        assert Condition(text).is_met(RECORD, METRICS) is answer
 
 
 @pytest.mark.parametrize(
@@ -82,43 +82,43 @@ def test_what_it_means(text: str, answer: bool | None) -> None:
     ],
 )
 def test_unknown_is_not_true(text: str) -> None:
-    assert Condition(text).true(RECORD, METRICS) is False
+    assert Condition(text).is_met(RECORD, METRICS) is False
 
 
 def test_an_unknown_part_does_not_hide_a_known_one() -> None:
-    assert Condition("device_mb > 1 or loss > 2").true(RECORD)
-    assert Condition("not (device_mb > 1 and loss > 3)").true(RECORD)
-    assert not Condition("device_mb > 1 and loss > 2").true(RECORD)
+    assert Condition("device_mb > 1 or loss > 2").is_met(RECORD)
+    assert Condition("not (device_mb > 1 and loss > 3)").is_met(RECORD)
+    assert not Condition("device_mb > 1 and loss > 2").is_met(RECORD)
 
 
 def test_medians_are_of_the_records_before() -> None:
     condition = Condition("loss > 3 * median(loss)")
-    answers = [condition.true(Step(step=n, loss=value)) for n, value in enumerate([1.0, 100.0] + [1.0] * 10 + [4.0])]
+    answers = [condition.is_met(Step(step=n, loss=value)) for n, value in enumerate([1.0, 100.0] + [1.0] * 10 + [4.0])]
     assert answers == [False] * 12 + [True]
-    assert [Condition("median(loss) >= 0").true(Step(loss=1.0)) for _ in range(3)] == [False] * 3
+    assert [Condition("median(loss) >= 0").is_met(Step(loss=1.0)) for _ in range(3)] == [False] * 3
 
 
 def test_a_median_needs_some_records_and_passes_over_bad_ones() -> None:
     condition = Condition("loss > 2 * median(loss)")
     for value in ["nan", "inf", None, *[1.0] * (MEDIAN_RECORDS - 1)]:
-        assert not condition.true(Step(loss=value))
-    assert not condition.true(Step(loss=9.0)), "unknown as yet"
-    assert condition.true(Step(loss=9.0))
-    assert condition.values(Step(loss=9.0)) == {"loss": 9.0, "median(loss)": 1.0}
-    condition.forget()
-    assert not condition.true(Step(loss=9.0))
+        assert not condition.is_met(Step(loss=value))
+    assert not condition.is_met(Step(loss=9.0)), "unknown as yet"
+    assert condition.is_met(Step(loss=9.0))
+    assert condition.collect_values(Step(loss=9.0)) == {"loss": 9.0, "median(loss)": 1.0}
+    condition.reset_medians()
+    assert not condition.is_met(Step(loss=9.0))
 
 
 def test_a_median_is_of_the_last_64() -> None:
     condition = Condition("median(loss) > 5")
     for value in [1.0] * 100 + [9.0] * 40:
-        last = condition.true(Step(loss=value))
+        last = condition.is_met(Step(loss=value))
     assert last
 
 
 def test_values_are_those_it_speaks_of() -> None:
     condition = Condition("grad_norm > 10 or metric.accuracy < 0.1 or skipped or lr > 1 or device_mb > 5")
-    assert condition.values(RECORD, METRICS) == {
+    assert condition.collect_values(RECORD, METRICS) == {
         "grad_norm": "inf",
         "metric.accuracy": 0.75,
         "skipped": True,
@@ -129,12 +129,12 @@ def test_values_are_those_it_speaks_of() -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_of_a_record_has_a_name(name: str) -> None:
-    assert not Condition(f"{name} > 1e300").true(Step(step=1, lr=[1.0]))
+    assert not Condition(f"{name} > 1e300").is_met(Step(step=1, lr=[1.0]))
 
 
 @pytest.mark.parametrize("name", TRUTHS)
 def test_every_truth_of_a_record_has_a_name(name: str) -> None:
-    assert Condition(f"{name} or loss > 1").true(Step(loss=2.0))
+    assert Condition(f"{name} or loss > 1").is_met(Step(loss=2.0))
 
 
 def test_what_is_no_number_has_none() -> None:
@@ -228,7 +228,7 @@ def test_everything_else_is_refused_at_once(text: str) -> None:
 @given(st.text(alphabet=string.ascii_letters + string.digits + " .()<>=+-*/_'\"[]{},:!&|~^%@\n", max_size=80))
 def test_any_text_is_a_condition_or_an_error(text: str) -> None:
     try:
-        assert Condition(text).true(RECORD) in (True, False)
+        assert Condition(text).is_met(RECORD) in (True, False)
     except TdbgError:
         pass
 
@@ -252,9 +252,9 @@ def test_arithmetic_is_pythons(text: str) -> None:
         known = eval(text, {"__builtins__": {}}, names)
     except (ZeroDivisionError, NameError):  # device_mb is not there
         known = None
-    got = {sign: Condition(f"{text} + 0 {sign} 3").true(RECORD) for sign in ("<", ">=")}
+    got = {sign: Condition(f"{text} + 0 {sign} 3").is_met(RECORD) for sign in ("<", ">=")}
     assert got == {"<": known is not None and known < 3, ">=": known is not None and known >= 3}
-    assert Condition(f"isnan({text})").true(RECORD) == (known is not None and math.isnan(known))
+    assert Condition(f"isnan({text})").is_met(RECORD) == (known is not None and math.isnan(known))
 
 
 # actions
@@ -311,7 +311,7 @@ def test_wrong_actions_are_explained(text: str, says: str) -> None:
 
 
 def test_each_condition_has_its_action() -> None:
-    found = pairs(["loss > 1", "skipped"], ["stop"])
+    found = parse_pairs(["loss > 1", "skipped"], ["stop"])
     assert [(condition.text, action.text) for condition, action in found] == [("loss > 1", "stop"), ("skipped", "dump")]
 
 
@@ -320,7 +320,7 @@ def test_each_condition_has_its_action() -> None:
 
 def test_settings_are_checked_before_anything_starts(tmp_path) -> None:
     def settled(**options):
-        return resolve(options, cwd=tmp_path, environ={})[0]
+        return resolve_settings(options, cwd=tmp_path, environ={})[0]
 
     assert settled(when=["loss > 1"], then=["stop"]).when == ["loss > 1"]
     assert settled(when="loss > 1").when == ["loss > 1"]

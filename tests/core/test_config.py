@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.core.config import Settings, check, flags_from_env, flags_to_env, parse_bytes, read_flags, resolve
+from tdbg.core.config import (
+    Settings,
+    check_setting,
+    flags_from_env,
+    flags_to_env,
+    parse_bytes,
+    read_flags,
+    resolve_settings,
+)
 from tdbg.core.errors import TdbgError
 
 
@@ -16,7 +24,7 @@ def test_the_sources_grow_in_strength(tmp_path: Path) -> None:
     )
     (tmp_path / "tdbg.yaml").write_text("name: yaml\nfail_on: warning\ndisk_budget: 2MB\n")
     environ = {"TDBG_FAIL_ON": "critical", "TDBG_DISK_BUDGET": "3MB", "UNRELATED": "1"}
-    settings, origin = resolve({"disk_budget": "4MB"}, cwd=tmp_path, environ=environ, profile="ci")
+    settings, origin = resolve_settings({"disk_budget": "4MB"}, cwd=tmp_path, environ=environ, profile="ci")
     assert (settings.level, settings.name, settings.fail_on) == ("advanced", "yaml", "critical")
     assert (settings.disk_budget, settings.keep_steps, settings.tee) == ("4MB", 5, False)
     assert origin["level"].endswith("pyproject.toml")
@@ -31,17 +39,17 @@ def test_pyproject_is_found_above(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.tdbg]\nlevel = "extreme"\n')
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    assert resolve({}, cwd=below, environ={})[0].level == "extreme"
+    assert resolve_settings({}, cwd=below, environ={})[0].level == "extreme"
 
 
 def test_flags_of_all_sources_add_up(tmp_path: Path) -> None:
     (tmp_path / "tdbg.yaml").write_text("DEBUG:\n  LOSS:\n    NULL_MASKING: true\n  MEMORY: true\n")
-    settings, _ = resolve(
+    settings, _ = resolve_settings(
         {"flags": ["AMP", "MEMORY=false"]}, cwd=tmp_path, environ={"TDBG_FLAGS": "LR", "TDBG_PRESET": "data"}
     )
     data = {"DATALOADER": True, "AUGMENTATION": True}
     assert settings.flags == {"LOSS.NULL_MASKING": True, "MEMORY": False, "LR": True, "AMP": True, **data}
-    settings, _ = resolve({"flags": ["AUGMENTATION=false"], "preset": ["data"]}, cwd=tmp_path, environ={})
+    settings, _ = resolve_settings({"flags": ["AUGMENTATION=false"], "preset": ["data"]}, cwd=tmp_path, environ={})
     assert settings.flags["DATALOADER"] is True
     assert settings.flags["AUGMENTATION"] is False
 
@@ -70,7 +78,7 @@ def test_flags_of_all_sources_add_up(tmp_path: Path) -> None:
 )
 def test_a_bad_value_is_named_with_a_way_out(tmp_path: Path, options: dict[str, object], what: str, hint: str) -> None:
     with pytest.raises(TdbgError) as caught:
-        resolve(options, cwd=tmp_path, environ={})
+        resolve_settings(options, cwd=tmp_path, environ={})
     assert what in str(caught.value)
     assert hint in caught.value.hint
 
@@ -78,22 +86,22 @@ def test_a_bad_value_is_named_with_a_way_out(tmp_path: Path, options: dict[str, 
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "tdbg.yaml").write_text("level: [\n")
     with pytest.raises(TdbgError, match=r"cannot read .*tdbg\.yaml"):
-        resolve({}, cwd=tmp_path, environ={})
+        resolve_settings({}, cwd=tmp_path, environ={})
     (tmp_path / "tdbg.yaml").write_text("levle: basic\n")
     with pytest.raises(TdbgError, match=r"tdbg\.yaml: unknown setting 'levle'"):
-        resolve({}, cwd=tmp_path, environ={})
+        resolve_settings({}, cwd=tmp_path, environ={})
     (tmp_path / "tdbg.yaml").unlink()
     (tmp_path / "pyproject.toml").write_text("[tool.tdbg\n")
     with pytest.raises(TdbgError, match=r"cannot read .*pyproject\.toml"):
-        resolve({}, cwd=tmp_path, environ={})
+        resolve_settings({}, cwd=tmp_path, environ={})
     (tmp_path / "pyproject.toml").write_text("[tool.tdbg]\n")
     with pytest.raises(TdbgError, match="no profile is named 'ci'"):
-        resolve({}, cwd=tmp_path, environ={}, profile="ci")
+        resolve_settings({}, cwd=tmp_path, environ={}, profile="ci")
 
 
 def test_a_setting_of_tdbg_that_is_no_setting_of_a_run_is_left_alone(tmp_path: Path) -> None:
     environ = {"TDBG_RUN_ID": "x", "TDBG_DEBUG": "1"}
-    assert resolve({}, cwd=tmp_path, environ=environ)[0] == Settings()
+    assert resolve_settings({}, cwd=tmp_path, environ=environ)[0] == Settings()
 
 
 def test_sizes() -> None:
@@ -112,14 +120,14 @@ def test_settings_and_flags_travel_as_text() -> None:
 
 def test_a_setting_is_known_by_the_name_of_its_option(tmp_path: Path) -> None:
     (tmp_path / "tdbg.yaml").write_text("measure_overhead: 5\n")
-    assert resolve({}, cwd=tmp_path, environ={})[0].baseline == 5
-    assert resolve({}, cwd=tmp_path, environ={"TDBG_MEASURE_OVERHEAD": "7"})[0].baseline == 7
+    assert resolve_settings({}, cwd=tmp_path, environ={})[0].baseline == 5
+    assert resolve_settings({}, cwd=tmp_path, environ={"TDBG_MEASURE_OVERHEAD": "7"})[0].baseline == 7
 
 
 def test_a_command_may_be_a_list_of_words() -> None:
-    assert check("on_finding", ["python", "a b.py"]) == "python 'a b.py'"
+    assert check_setting("on_finding", ["python", "a b.py"]) == "python 'a b.py'"
     assert Settings(on_finding="python 'a b.py'").on_finding_argv == ["python", "a b.py"]
-    assert check("on_finding", "") == check("notify", "") == "", "an empty variable switches it off"
+    assert check_setting("on_finding", "") == check_setting("notify", "") == "", "an empty variable switches it off"
 
 
 NO_VALUES: dict[str, list[object]] = {  # what a configuration file can hold, and the option cannot be
@@ -152,7 +160,7 @@ NO_VALUES: dict[str, list[object]] = {  # what a configuration file can hold, an
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key in NO_VALUES for value in NO_VALUES[key]])
 def test_what_an_option_cannot_be_is_refused(key: str, value: object) -> None:
     with pytest.raises(TdbgError) as refused:
-        check(key, value)
+        check_setting(key, value)
     assert refused.value.hint and "\n" not in f"{refused.value}{refused.value.hint}"
 
 
@@ -173,4 +181,4 @@ def test_what_an_option_cannot_be_is_refused(key: str, value: object) -> None:
     ],
 )
 def test_what_an_option_can_be_is_taken(key: str, value: object, expected: object) -> None:
-    assert check(key, value) == expected
+    assert check_setting(key, value) == expected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tdbg.core.frames import own_frames_dropped
-from tdbg.core.guard import EndRun, Guard, describe_error, guarded, report_to, undo_on_error
+from tdbg.core.guard import EndRun, Guard, describe_error, guarded, set_process_report, undo_on_error
 
 
 class Stop(Exception):
@@ -22,7 +22,7 @@ class StopAll(BaseException):
     """What is sent to a thread, past every ``except Exception``."""
 
 
-def shout(error: BaseException) -> Any:
+def raise_error(error: BaseException) -> Any:
     raise error
 
 
@@ -47,7 +47,7 @@ class StandIn:
         self._original_exit(code)
 
 
-def told() -> tuple[Guard, list[tuple[str, BaseException]]]:
+def make_guard() -> tuple[Guard, list[tuple[str, BaseException]]]:
     reports: list[tuple[str, BaseException]] = []
     return Guard("part", lambda part, error: reports.append((part, error))), reports
 
@@ -55,8 +55,11 @@ def told() -> tuple[Guard, list[tuple[str, BaseException]]]:
 @pytest.mark.parametrize(
     "fault",
     [
-        *(functools.partial(shout, kind("x")) for kind in (RuntimeError, KeyboardInterrupt, SystemExit, MemoryError)),
-        functools.partial(shout, GeneratorExit()),
+        *(
+            functools.partial(raise_error, kind("x"))
+            for kind in (RuntimeError, KeyboardInterrupt, SystemExit, MemoryError)
+        ),
+        functools.partial(raise_error, GeneratorExit()),
         never_ending,
         lambda: Touchy().shape,
         functools.partial(StandIn().exit, 1),
@@ -64,7 +67,7 @@ def told() -> tuple[Guard, list[tuple[str, BaseException]]]:
     ],
 )
 def test_what_tdbg_raises_ends_the_part(fault: Callable[[], Any]) -> None:
-    guard, reports = told()
+    guard, reports = make_guard()
     ran: list[int] = []
     assert guard.call(fault) is None and not guard.on
     assert guard.call(ran.append, 1) is None and not ran
@@ -74,44 +77,44 @@ def test_what_tdbg_raises_ends_the_part(fault: Callable[[], Any]) -> None:
 
 
 def test_a_report_that_fails_as_well() -> None:
-    guard = Guard("part", lambda part, error: shout(SystemExit(1)))
-    assert guard.call(shout, RuntimeError()) is None and not guard.on
+    guard = Guard("part", lambda part, error: raise_error(SystemExit(1)))
+    assert guard.call(raise_error, RuntimeError()) is None and not guard.on
 
 
 def test_the_process_has_one_report() -> None:
     reports: list[str] = []
-    report_to(lambda part, error: reports.append(part))
+    set_process_report(lambda part, error: reports.append(part))
     try:
-        Guard("part").call(shout, RuntimeError())
+        Guard("part").call(raise_error, RuntimeError())
     finally:
-        report_to(lambda part, error: None)
+        set_process_report(lambda part, error: None)
     assert reports == ["part"]
 
 
 def test_what_means_to_end_the_run_passes() -> None:
-    guard, reports = told()
+    guard, reports = make_guard()
     with pytest.raises(EndRun):
-        guard.call(shout, EndRun(1))
+        guard.call(raise_error, EndRun(1))
     assert guard.on and not reports
 
 
 @pytest.fixture(params=["function", "partial", "method", "object", "once", "exits once", "any arguments"])
-def handler(request: pytest.FixtureRequest) -> Iterator[None]:
+def signal_handler(request: pytest.FixtureRequest) -> Iterator[None]:
     """A signal handler of the program's, in each shape it may have; it raises."""
 
     class Handler:
-        def method(self, number: int, frame: Any) -> None:
-            self.deeper()
+        def handle_signal(self, number: int, frame: Any) -> None:
+            self.raise_stop()
 
-        def deeper(self) -> None:
+        def raise_stop(self) -> None:
             raise Stop
 
-        __call__ = method
+        __call__ = handle_signal
 
-    def function(number: int, frame: Any) -> None:
+    def raise_stop(number: int, frame: Any) -> None:
         raise Stop
 
-    def once(number: int, frame: Any) -> None:
+    def raise_stop_once(number: int, frame: Any) -> None:
         signal.signal(number, signal.SIG_DFL)  # the second signal is to end the process
         raise Stop
 
@@ -123,18 +126,18 @@ def handler(request: pytest.FixtureRequest) -> Iterator[None]:
         signal.signal(given[0], signal.SIG_DFL)
         raise Stop
 
-    shapes: dict[str, Any] = {"once": once, "exits once": exits_once, "any arguments": any_arguments}
-    shapes |= {"function": function, "method": Handler().method, "object": Handler()}
-    shapes["partial"] = functools.partial(Handler().method)
+    shapes: dict[str, Any] = {"once": raise_stop_once, "exits once": exits_once, "any arguments": any_arguments}
+    shapes |= {"function": raise_stop, "method": Handler().handle_signal, "object": Handler()}
+    shapes["partial"] = functools.partial(Handler().handle_signal)
     before = signal.signal(signal.SIGUSR1, shapes[request.param])
     yield
     signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.usefixtures("handler")
+@pytest.mark.usefixtures("signal_handler")
 def test_what_a_signal_handler_raises_passes() -> None:
     """A time limit, a launcher's stop: it comes up in whatever code runs, here in tdbg's."""
-    guard, reports = told()
+    guard, reports = make_guard()
     handler = signal.getsignal(signal.SIGUSR1)
     with pytest.raises((Stop, SystemExit)):
         guard.call(signal.raise_signal, signal.SIGUSR1)
@@ -146,7 +149,7 @@ def test_what_a_signal_handler_raises_passes() -> None:
 
 def test_ctrl_c_passes() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    guard, reports = told()
+    guard, reports = make_guard()
     try:
         with pytest.raises(KeyboardInterrupt):
             guard.call(signal.raise_signal, signal.SIGINT)
@@ -155,7 +158,7 @@ def test_ctrl_c_passes() -> None:
     assert guard.on and not reports
 
 
-def spin(began: threading.Event) -> None:
+def spin_forever(began: threading.Event) -> None:
     began.set()
     while True:
         pass
@@ -174,13 +177,13 @@ def spin_until(began: threading.Event) -> None:
         list(map(str, range(30)))
 
 
-@pytest.mark.parametrize("spinning", [spin, spin_in_calls, spin_until])
+@pytest.mark.parametrize("spinning", [spin_forever, spin_in_calls, spin_until])
 @pytest.mark.parametrize("sent", [Stop, StopAll])
 def test_what_another_thread_sends_passes(
     spinning: Callable[[threading.Event], None], sent: type[BaseException]
 ) -> None:
     """How some packages stop a function that takes too long."""
-    guard, reports = told()
+    guard, reports = make_guard()
     began, caught = threading.Event(), []
 
     def work() -> None:
@@ -210,7 +213,7 @@ def test_a_guarded_block_ends_at_an_exception() -> None:
     fault = RuntimeError("x")
     for report in (None, reported.append):
         with guarded("a test", report):
-            shout(fault)
+            raise_error(fault)
     assert reported == [fault]
 
 
@@ -227,21 +230,21 @@ def test_a_guarded_block_gives_what_it_returns() -> None:
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, EndRun, StopAll])
 def test_a_guarded_block_ends_at_an_exception_alone(kind: type[BaseException]) -> None:
     with pytest.raises(kind), guarded("a test"):
-        shout(kind("x"))
+        raise_error(kind("x"))
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit, KeyboardInterrupt, StopAll])
 def test_code_of_the_program_may_raise_anything_in_a_guarded_block(kind: type[BaseException]) -> None:
     reported: list[BaseException] = []
     with guarded("a test", reported.append, program_code=True):
-        shout(kind("x"))
+        raise_error(kind("x"))
     assert [type(error) for error in reported] == [kind]
 
 
 def test_what_belongs_to_the_program_passes_a_guarded_block() -> None:
     with pytest.raises(EndRun), guarded("a test", program_code=True):
         raise EndRun(1)
-    before = signal.signal(signal.SIGUSR1, lambda number, frame: shout(Stop("alarm")))
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: raise_error(Stop("alarm")))
     try:
         with pytest.raises(Stop), guarded("a test", program_code=True):
             signal.raise_signal(signal.SIGUSR1)
@@ -250,8 +253,8 @@ def test_what_belongs_to_the_program_passes_a_guarded_block() -> None:
 
 
 def test_a_report_of_a_guarded_block_may_raise() -> None:
-    with pytest.raises(KeyError), guarded("a test", lambda error: shout(KeyError("y"))):
-        shout(RuntimeError("x"))
+    with pytest.raises(KeyError), guarded("a test", lambda error: raise_error(KeyError("y"))):
+        raise_error(RuntimeError("x"))
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit, KeyboardInterrupt])
@@ -261,12 +264,12 @@ def test_an_exception_is_undone_and_passes(kind: type[BaseException]) -> None:
         pass
     assert undone == []
     with pytest.raises(kind), undo_on_error(lambda: undone.append("b")):
-        shout(kind("x"))
+        raise_error(kind("x"))
     assert undone == ["b"]
 
 
 def test_own_frames_are_dropped_on_the_way() -> None:
     fault = RuntimeError("x")
     with pytest.raises(RuntimeError) as caught, own_frames_dropped():
-        shout(fault)
+        raise_error(fault)
     assert caught.value is fault

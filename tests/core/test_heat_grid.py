@@ -10,16 +10,16 @@ from tdbg.core.heat_grid import HeatGrid
 
 def test_a_small_grid_stays_as_it_is():
     grid = HeatGrid(["a", "b"])
-    grid.add(1, [0.5, -1])
-    grid.add(3, [0.0, 2.0])
+    grid.add_record(1, [0.5, -1])
+    grid.add_record(3, [0.0, 2.0])
     assert grid.as_data() == {"x": [1, 3], "rows": ["a", "b"], "values": [[0.5, 0.0], [None, 2.0]], "not_finite": []}
 
 
 def test_of_many_rows_some_are_left_out_and_never_the_first_and_the_last():
     grid = HeatGrid([f"p{number}" for number in range(1000)], most_rows=60)
-    grid.add(1, [float(number) for number in range(1000)])
+    grid.add_record(1, [float(number) for number in range(1000)])
     data = grid.as_data()
-    assert len(data["rows"]) == len(data["values"]) == 60 and grid.left_out == 940
+    assert len(data["rows"]) == len(data["values"]) == 60 and grid.omitted_rows == 940
     assert (data["rows"][0], data["rows"][-1]) == ("p0", "p999") and len(set(data["rows"])) == 60
     assert all(name == f"p{row[0]:.0f}" for name, row in zip(data["rows"], data["values"], strict=True))
 
@@ -28,7 +28,7 @@ def test_of_many_rows_some_are_left_out_and_never_the_first_and_the_last():
 def test_columns_hold_the_most_of_their_records(count):
     grid = HeatGrid(["a"], most_columns=80)
     for step in range(count):
-        grid.add(step, [1000.0 if step == count // 2 else 1.0])
+        grid.add_record(step, [1000.0 if step == count // 2 else 1.0])
     data = grid.as_data()
     assert len(data["x"]) == len(data["values"][0]) <= 80
     assert data["values"][0].count(1000.0) == 1 and data["x"] == sorted(data["x"])
@@ -39,7 +39,7 @@ def test_columns_hold_the_most_of_their_records(count):
 def test_a_nan_outlives_thinning():
     grid = HeatGrid(["a", "b"], most_columns=4)
     for step in range(100):
-        grid.add(step, ["nan" if step == 50 else 1.0, math.inf if step == 99 else -1])
+        grid.add_record(step, ["nan" if step == 50 else 1.0, math.inf if step == 99 else -1])
     data = grid.as_data()
     assert [row for row, _ in data["not_finite"]] == [0, 1]
     assert json.dumps(data, allow_nan=False)
@@ -48,13 +48,13 @@ def test_a_nan_outlives_thinning():
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0, 3.0]])
 def test_a_record_of_another_length_is_passed_over(values):
     grid = HeatGrid(["a", "b"])
-    grid.add(1, values)
+    grid.add_record(1, values)
     assert grid.as_data()["x"] == []
 
 
 def test_nothing_and_one():
     assert HeatGrid([]).as_data()["rows"] == []
     grid = HeatGrid(["a"])
-    grid.add(1 << 60, [1.0])
-    grid.add(2, ["what"])
+    grid.add_record(1 << 60, [1.0])
+    grid.add_record(2, ["what"])
     assert grid.as_data()["not_finite"] == [(0, 0)]

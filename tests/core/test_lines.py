@@ -12,7 +12,7 @@ WAIT_S = 0.3  # for a thread that is to be held up; one that is not is back much
 
 
 def test_a_line_that_comes_while_another_thread_opens_the_file_is_written(tmp_path: Path) -> None:
-    other = threading.Thread(target=lambda: writer.line(b"other\n"))
+    other = threading.Thread(target=lambda: writer.write_line(b"other\n"))
 
     def place() -> Path:
         if not other.ident:
@@ -21,7 +21,7 @@ def test_a_line_that_comes_while_another_thread_opens_the_file_is_written(tmp_pa
         return tmp_path / "lines"
 
     writer = LineWriter(place, 0, print)
-    assert writer.line(b"one\n")
+    assert writer.write_line(b"one\n")
     other.join(30)
     assert writer.dropped == 0
     assert (tmp_path / "lines").read_bytes() == b"one\nother\n"
@@ -33,11 +33,11 @@ def test_a_line_of_a_signal_handler_while_the_file_is_opened_is_written(tmp_path
     def place() -> Path:
         if not inner:
             inner.append(False)
-            inner[0] = writer.line(b"handler\n")
+            inner[0] = writer.write_line(b"handler\n")
         return tmp_path / "lines"
 
     writer = LineWriter(place, 0, print)
-    assert writer.line(b"one\n") and inner == [True]
+    assert writer.write_line(b"one\n") and inner == [True]
     assert (tmp_path / "lines").read_bytes() == b"handler\none\n"
 
 
@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_opened_is_not_tried_again(tmp_path: Path) -> None
         return tmp_path / "file" / "lines"
 
     writer = LineWriter(place, 0, said.append)
-    assert not writer.line(b"one\n") and not writer.line(b"two\n")
+    assert not writer.write_line(b"one\n") and not writer.write_line(b"two\n")
     assert (len(asked), len(said), writer.dropped) == (1, 1, 2)
 
 
@@ -59,13 +59,13 @@ def test_who_is_told_of_trouble_may_wait_for_another_thread_that_writes(tmp_path
     told: list[bool] = []
 
     def trouble(text: str) -> None:
-        other = threading.Thread(target=lambda: writer.line(b"other\n"), daemon=True)
+        other = threading.Thread(target=lambda: writer.write_line(b"other\n"), daemon=True)
         other.start()
         other.join(10)
         told.append(not other.is_alive())
 
     writer = LineWriter(lambda: tmp_path / "lines", 2, trouble)
-    assert not writer.line(b"one\n")
+    assert not writer.write_line(b"one\n")
     assert told == [True] and writer.dropped == 2
 
 
@@ -85,13 +85,13 @@ def test_a_child_forked_while_a_thread_writes_has_a_turn_of_its_own(tmp_path: Pa
 
         parent = os.getpid()
         writer = LineWriter(place, 0, print)
-        thread = threading.Thread(target=writer.line, args=(b"of the parent\\n",))
+        thread = threading.Thread(target=writer.write_line, args=(b"of the parent\\n",))
         thread.start()
         assert opening.wait(10)
         child = os.fork()
         if not child:
             signal.alarm(10)
-            os._exit(not writer.line(b"of the child\\n"))
+            os._exit(not writer.write_line(b"of the child\\n"))
         _, status = os.waitpid(child, 0)
         forked.set()
         thread.join()

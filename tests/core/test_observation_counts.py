@@ -11,8 +11,8 @@ from tdbg.core.observations.training_loop import EpochUpdates, EvaluationPhase
 KINDS = [EpochUpdates, ScheduleOver, SchedulerStepped, StuckAtZero, UngradedParameters]
 
 
-def overfitted(updates: int) -> str:
-    return BatchOverfitted(loss="loss", first=2.0, last=1.0, updates=updates).outcome()
+def describe_overfit(updates: int) -> str:
+    return BatchOverfitted(loss="loss", first=2.0, last=1.0, updates=updates).describe_outcome()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -23,7 +23,7 @@ def test_one_update_is_no_updates(kind: type[Observed]) -> None:
 
 
 def test_a_trial_of_one_update() -> None:
-    assert overfitted(1).endswith(" 1 update") and overfitted(2).endswith(" 2 updates")
+    assert describe_overfit(1).endswith(" 1 update") and describe_overfit(2).endswith(" 2 updates")
 
 
 def test_a_phase_of_one_call() -> None:

@@ -1,4 +1,4 @@
-"""A number and the noun behind it agree: texts count with `counted`, and none of them says "1 steps" or "step(s)"."""
+"""A number and the noun behind it agree: texts count with `format_count`, and none of them says "1 steps" or "step(s)"."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tdbg
-from tdbg.core.tables import counted, pluralize
+from tdbg.core.tables import format_count, pluralize
 
 SOURCE = Path(tdbg.__file__).parent
 NOUNS = [
@@ -121,14 +121,14 @@ def test_no_text_leaves_the_plural_to_the_reader() -> None:
 
 
 def test_numbers_are_counted() -> None:
-    """`counted` chooses singular or plural; a number that is printed by itself is always a plural."""
+    """`format_count` chooses singular or plural; a number that is printed by itself is always a plural."""
     found = []
     for path in SOURCES:
         name = path.relative_to(SOURCE).as_posix()
         for line, value, after in formatted_numbers(path):
             if (
                 not value.isupper()
-                and not value.startswith("counted(")
+                and not value.startswith("format_count(")
                 and (name, value) not in SEVERAL
                 and not VERBS.match(after)
             ):
@@ -158,7 +158,7 @@ def test_the_scan_finds_what_it_is_for(tmp_path: Path, text: str, is_found: bool
 @pytest.mark.parametrize("number", [0, 1, 2, 1200])
 @pytest.mark.parametrize("verb", ["", "is", "has", "was", "does", "keeps"])
 def test_counted(noun: str, number: int, verb: str) -> None:
-    text = counted(number, noun, verb)
+    text = format_count(number, noun, verb)
     assert text.startswith(f"{number:,} {noun if number == 1 else pluralize(noun)}")
     assert text.endswith(verb) is (number == 1 or not verb)
 
@@ -184,5 +184,5 @@ def test_the_plural_of_a_noun(one: str, several: str) -> None:
 
 
 def test_a_verb_agrees_with_its_number() -> None:
-    assert [counted(number, "key", "is") for number in (1, 2)] == ["1 key is", "2 keys are"]
-    assert [counted(number, "key", "fits") for number in (1, 2)] == ["1 key fits", "2 keys fit"]
+    assert [format_count(number, "key", "is") for number in (1, 2)] == ["1 key is", "2 keys are"]
+    assert [format_count(number, "key", "fits") for number in (1, 2)] == ["1 key fits", "2 keys fit"]

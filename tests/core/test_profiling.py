@@ -3,7 +3,7 @@
 import pytest
 from torch.profiler import ProfilerAction, schedule
 
-from tdbg.core.config import check, resolve
+from tdbg.core.config import check_setting, resolve_settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.profiling import MAX_STEPS, Span, Windows, is_trace_name, parse_windows, trace_name
 
@@ -17,35 +17,35 @@ def test_cycles_are_those_of_torch(cycle: tuple[int, int, int, int, int]) -> Non
     windows = Windows(*cycle)
     theirs = schedule(wait=wait, warmup=warmup, active=active, repeat=repeat, skip_first=skip_first)
     for step in range(1, 40):
-        action, span = theirs(step - 1), windows.at(step)
+        action, span = theirs(step - 1), windows.find_window(step)
         if action is ProfilerAction.NONE:
             assert span is None
         elif action is ProfilerAction.WARMUP:
             assert span is not None and step < span.first
         else:
             assert span is not None and span.first <= step <= span.last
-            assert span.steps == active and (step == span.last) == (action is ProfilerAction.RECORD_AND_SAVE)
+            assert span.step_count == active and (step == span.last) == (action is ProfilerAction.RECORD_AND_SAVE)
 
 
 @pytest.mark.parametrize("windows", [*(Windows(*cycle) for cycle in CYCLES), Windows(ranges=(Span(4, 6), Span(9, 9)))])
 def test_the_next_window_is_the_first_that_is_not_over(windows: Windows) -> None:
-    spans = sorted({span for step in range(1, 80) if (span := windows.at(step)) is not None})
+    spans = sorted({span for step in range(1, 80) if (span := windows.find_window(step)) is not None})
     for step in range(1, 40):
-        assert windows.next(step) == next((span for span in spans if span.last >= step), None)
+        assert windows.find_next_window(step) == next((span for span in spans if span.last >= step), None)
 
 
 def test_named_windows_have_a_warm_up() -> None:
     windows = Windows(warmup=2, ranges=parse_windows("9,4:6"))
-    found = [windows.at(step) for step in range(1, 11)]
+    found = [windows.find_window(step) for step in range(1, 11)]
     first, second = Span(4, 6), Span(9, 9)
     assert found == [None, first, first, first, first, first, second, second, second, None]
-    assert Windows(warmup=2, ranges=(Span(1, 1),)).at(1) == Span(1, 1)
+    assert Windows(warmup=2, ranges=(Span(1, 1),)).find_window(1) == Span(1, 1)
 
 
 @pytest.mark.parametrize("text", ["5:", "0:3", f"1:{MAX_STEPS + 1}", "1:5,4:8", "a", "7:3"])
 def test_a_window_that_cannot_be(text: str) -> None:
     with pytest.raises(TdbgError, match="--window"):
-        check("profile_window", text, "--window")
+        check_setting("profile_window", text, "--window")
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_a_window_that_cannot_be(text: str) -> None:
 )
 def test_what_cannot_be_is_said_before_anything_starts(typed: dict[str, object], part: str) -> None:
     with pytest.raises(TdbgError) as caught:
-        resolve(typed, environ={})
+        resolve_settings(typed, environ={})
     assert part in f"{caught.value}\n{caught.value.hint}"
 
 
 def test_the_flag_can_name_the_window() -> None:
-    settings, _ = resolve({"flags": ["PROFILER=30:31"]}, environ={})
-    assert Windows.of(settings).ranges == (Span(30, 31),)
+    settings, _ = resolve_settings({"flags": ["PROFILER=30:31"]}, environ={})
+    assert Windows.from_settings(settings).ranges == (Span(30, 31),)
 
 
 def test_a_trace_has_the_name_that_tensorboard_looks_for() -> None:

@@ -69,7 +69,7 @@ HARMLESS = (
 )
 
 
-def redact(words: list[str]) -> list[str]:
+def redact_words(words: list[str]) -> list[str]:
     from tdbg.core.redaction import redact_argv
 
     return redact_argv(words)
@@ -79,7 +79,7 @@ def redact(words: list[str]) -> list[str]:
 def test_a_secret_of_any_form_is_masked(name: str) -> None:
     for form in FORMS:
         words = [*form(name), "--lr", "0.1", "last"]
-        found = redact(words)
+        found = redact_words(words)
         assert not any(SECRET in word for word in found), words
         assert found[-3:] == words[-3:], words  # and what follows is not
 
@@ -89,12 +89,12 @@ def test_a_secret_of_any_form_is_masked(name: str) -> None:
 )
 def test_a_secret_is_masked_that_was_never_met_under_another_name(form: str) -> None:
     value = f"qV8{len(form)}zr2m41"  # a value that was masked once is known from then on
-    assert not any(value in word for word in redact(form.format(value).split()))
+    assert not any(value in word for word in redact_words(form.format(value).split()))
 
 
 def test_secrets_without_a_name_are_known_by_their_place() -> None:
     for words in OTHERS:
-        assert not any(SECRET in word for word in redact(words)), words
+        assert not any(SECRET in word for word in redact_words(words)), words
 
 
 def test_a_secret_that_was_met_by_its_name_is_known_without_it() -> None:
@@ -110,7 +110,7 @@ def test_a_secret_that_was_met_by_its_name_is_known_without_it() -> None:
 
 def test_names_that_only_look_alike_stay() -> None:
     for words in HARMLESS:
-        assert redact(words) == words
+        assert redact_words(words) == words
 
 
 def test_errors_keep_what_they_are_about() -> None:

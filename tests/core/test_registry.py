@@ -34,7 +34,9 @@ def test_a_registry_keeps_order_and_refuses_doubles() -> None:
 def test_the_order_is_that_of_the_files_whatever_was_loaded_first() -> None:
     """Pages that are generated from a registry would differ otherwise."""
     code = "from tdbg.rules import RULES; {}; print(*RULES.names())"
-    loaded = [code.format(first) for first in ("pass", "RULES.some(['s012_learns_nothing', 'd001_bad_batch'])")]
+    loaded = [
+        code.format(first) for first in ("pass", "RULES.load_from_files(['s012_learns_nothing', 'd001_bad_batch'])")
+    ]
     plain, after = (subprocess.run([sys.executable, "-c", one], capture_output=True, text=True) for one in loaded)
     assert plain.stdout == after.stdout and plain.stdout.startswith("TD-A001 ")
 
@@ -66,11 +68,13 @@ def test_nobody_is_looked_up_in_packages_that_name_no_group(monkeypatch: pytest.
 def test_a_stranger_may_not_take_the_name_of_one_of_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(THIRD, "name", name)
     probes: Registry[Thing] = Registry("probe", package="tdbg.probes", group="tdbg.probes")
-    (failed,) = probes.add_points({"mine": "tests.core.test_registry:THIRD"})
+    (failed,) = probes.add_entry_points({"mine": "tests.core.test_registry:THIRD"})
     assert failed.endswith(f"{name!r} is the name of one of tdbg's own")
-    assert list(probes.broken) == ["tests.core.test_registry:THIRD"] and probes.strangers() == []
+    assert list(probes.broken) == ["tests.core.test_registry:THIRD"] and probes.list_third_party() == []
     monkeypatch.undo()
-    assert probes.add_points({"mine": "tests.core.test_registry:THIRD"}) == [] and probes.strangers() == [THIRD]
+    assert probes.add_entry_points({"mine": "tests.core.test_registry:THIRD"}) == [] and probes.list_third_party() == [
+        THIRD
+    ]
 
 
 THIRD = Thing("third")
@@ -84,7 +88,7 @@ def test_every_error_has_its_exit_code() -> None:
 
 
 def test_talk_goes_to_stderr_and_data_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    output.say("one", "two\nname: three")
+    output.print_messages("one", "two\nname: three")
     tables.print_table(["a", "b"], [[1.23456789, None], [True, ["x", "y"]]], digits=4)
     output.print_json("thing", {"x": 1})
     out, err = capsys.readouterr()
@@ -95,6 +99,6 @@ def test_talk_goes_to_stderr_and_data_to_stdout(capsys: pytest.CaptureFixture[st
 
 
 def test_a_closed_stderr_is_no_error() -> None:
-    code = "import sys; from tdbg.core.output import say; sys.stderr.close(); say('x'); print('fine')"
+    code = "import sys; from tdbg.core.output import print_messages; sys.stderr.close(); print_messages('x'); print('fine')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "fine\n"

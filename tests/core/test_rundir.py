@@ -14,32 +14,40 @@ import pytest
 
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.events import Note, Step
-from tdbg.core.rundir import EventWriter, RunDir, claim, env_rank, lives, process_start, read_events
+from tdbg.core.rundir import (
+    EventWriter,
+    RunDir,
+    claim_rank_folder,
+    env_rank,
+    is_process_alive,
+    process_start,
+    read_events,
+)
 
 
-def make(path: Path, job: str = "") -> RunDir:
+def make_run_dir(path: Path, job: str = "") -> RunDir:
     return RunDir.create(path, {"command": ["python", "train.py"]}, job=job)[0]
 
 
 def test_a_directory_of_another_run_is_refused(tmp_path: Path) -> None:
-    make(tmp_path / "run")
+    make_run_dir(tmp_path / "run")
     with pytest.raises(TdbgError, match=r"already holds a run \(python train.py\)") as caught:
-        make(tmp_path / "run")
+        make_run_dir(tmp_path / "run")
     assert "--run-dir" in caught.value.hint
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").touch()
     with pytest.raises(TdbgError, match="not empty"):
-        make(tmp_path / "full")
+        make_run_dir(tmp_path / "full")
 
 
 def test_agents_of_one_job_join(tmp_path: Path) -> None:
     first, joined = RunDir.create(tmp_path / "run", {"command": ["a"]}, job="42")
     assert not joined
     again, joined = RunDir.create(tmp_path / "run", {"command": ["b"]}, job="42")
-    assert joined and again.info()["command"] == ["a"]
+    assert joined and again.read_info()["command"] == ["a"]
     with pytest.raises(TdbgError):
         RunDir.create(tmp_path / "run", {"command": ["c"]}, job="43")
-    assert first.info()["schema"] == 1
+    assert first.read_info()["schema"] == 1
 
 
 def test_of_many_agents_at_once_one_creates(tmp_path: Path) -> None:
@@ -60,7 +68,7 @@ def test_of_many_agents_at_once_one_creates(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_a_launch_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match="cannot write the run directory") as caught:
-        make(tmp_path / "file" / "run")
+        make_run_dir(tmp_path / "file" / "run")
     assert caught.value.exit_code == 125 and "--run-dir" in caught.value.hint
 
 
@@ -68,8 +76,8 @@ def test_opening_finds_the_newest_a_name_or_a_file_inside(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TdbgError, match="there is no run under"):
         RunDir.open()
-    make(Path("tdbg_runs/one"))
-    two = make(Path("tdbg_runs/two"))
+    make_run_dir(Path("tdbg_runs/one"))
+    two = make_run_dir(Path("tdbg_runs/two"))
     os.utime("tdbg_runs/one/run.json", (1, 1))
     assert RunDir.open().path == two.path
     assert RunDir.open("one").path == Path("tdbg_runs/one")
@@ -81,7 +89,7 @@ def test_opening_finds_the_newest_a_name_or_a_file_inside(tmp_path: Path, monkey
         RunDir.open(tmp_path)
     (two.path / "run.json").write_text("{")
     with pytest.raises(TdbgError, match="cannot read"):
-        two.info()
+        two.read_info()
 
 
 def write_steps(path: Path, count: int, budget: int = 0) -> tuple[EventWriter, list[str]]:
@@ -155,22 +163,22 @@ def test_a_torn_line_does_not_spoil_the_next(tmp_path: Path) -> None:
 
 
 def test_the_first_to_step_is_the_rank_a_living_twin_is_kept_apart_a_dead_one_succeeded(tmp_path: Path) -> None:
-    code = f"from pathlib import Path; from tdbg.core.rundir import claim; print(*claim(Path({str(tmp_path)!r}), 3)); input()"
+    code = f"from pathlib import Path; from tdbg.core.rundir import claim_rank_folder; print(*claim_rank_folder(Path({str(tmp_path)!r}), 3)); input()"
     first = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
     assert first.stdout.readline().split()[0].endswith("rank0003")
-    folder, attempt = claim(tmp_path, 3)
+    folder, attempt = claim_rank_folder(tmp_path, 3)
     assert folder.name.startswith(f"pid{os.getpid()}-") and attempt == 0
-    folder, attempt = claim(tmp_path, 3, restart=1)
+    folder, attempt = claim_rank_folder(tmp_path, 3, restart=1)
     assert (folder.name, attempt) == ("attempt1", 1), "the launcher counts a restart: the old one is on its way out"
     first.communicate("\n")
-    code = f"from pathlib import Path; from tdbg.core.rundir import claim; print(*claim(Path({str(tmp_path)!r}), 3))"
+    code = f"from pathlib import Path; from tdbg.core.rundir import claim_rank_folder; print(*claim_rank_folder(Path({str(tmp_path)!r}), 3))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pid" in done.stdout or "attempt" in done.stdout
 
 
 def test_a_later_process_of_the_same_rank_is_the_next_attempt(tmp_path: Path) -> None:
-    code = f"from pathlib import Path; from tdbg.core.rundir import claim; print(claim(Path({str(tmp_path)!r}), 0)[1])"
+    code = f"from pathlib import Path; from tdbg.core.rundir import claim_rank_folder; print(claim_rank_folder(Path({str(tmp_path)!r}), 0)[1])"
     seen = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         for _ in range(3)
@@ -180,8 +188,8 @@ def test_a_later_process_of_the_same_rank_is_the_next_attempt(tmp_path: Path) ->
 
 def test_a_program_that_replaced_itself_is_the_next_attempt(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from tdbg.core.rundir import claim\n"
-        f"print(os.getpid(), claim(Path({str(tmp_path)!r}), 0)[1], flush=True)\n"
+        "import os, sys; from pathlib import Path; from tdbg.core.rundir import claim_rank_folder\n"
+        f"print(os.getpid(), claim_rank_folder(Path({str(tmp_path)!r}), 0)[1], flush=True)\n"
         "if len(sys.argv) < 4: os.execv(sys.executable, [sys.executable, '-c', os.environ['CODE'], *sys.argv[1:], 'x'])"
     )
     command = [sys.executable, "-c", code, "x"]
@@ -200,7 +208,7 @@ def test_a_link_made_without_an_answer_is_a_link(tmp_path: Path, monkeypatch: py
         raise FileExistsError(errno.EEXIST, "File exists")
 
     monkeypatch.setattr(os, "link", twice)
-    assert claim(tmp_path, 0) == (tmp_path / "rank0000", 0)
+    assert claim_rank_folder(tmp_path, 0) == (tmp_path / "rank0000", 0)
 
 
 @pytest.mark.parametrize("number", sorted({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}))
@@ -209,14 +217,14 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)
-    make(tmp_path / "run", job="42")
+    make_run_dir(tmp_path / "run", job="42")
     assert RunDir.create(tmp_path / "run", {"command": ["b"]}, job="42")[1]
     with pytest.raises(TdbgError, match="already holds a run"):
-        make(tmp_path / "run", job="43")
+        make_run_dir(tmp_path / "run", job="43")
     test_of_many_agents_at_once_one_creates(tmp_path / "many")
-    assert claim(tmp_path / "run", 0)[1] == 0
+    assert claim_rank_folder(tmp_path / "run", 0)[1] == 0
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    assert claim(tmp_path / "run", 0)[0].name.startswith("pid1-"), "the owner lives"
+    assert claim_rank_folder(tmp_path / "run", 0)[0].name.startswith("pid1-"), "the owner lives"
 
 
 def test_other_trouble_with_a_link_is_still_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,15 +233,15 @@ def test_other_trouble_with_a_link_is_still_told(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "link", link)
     with pytest.raises(LaunchError, match="cannot write the run directory"):
-        make(tmp_path / "run")
+        make_run_dir(tmp_path / "run")
 
 
 def test_processes_are_listed_in_order(tmp_path: Path) -> None:
-    run = make(tmp_path / "run")
+    run = make_run_dir(tmp_path / "run")
     for name in ("rank0010", "rank0002", "rank0002/attempt1", "rank0002/pid7-host", "other/host-9"):
         (run.path / name).mkdir(parents=True, exist_ok=True)
         (run.path / name / "events.jsonl").touch()
-    found = run.processes()
+    found = run.list_processes()
     assert [process.label for process in found] == [
         "rank0002", "rank0002/attempt1", "rank0002/pid7-host", "rank0010", "other/host-9",
     ]  # fmt: skip
@@ -261,10 +269,14 @@ def test_a_reused_pid_is_not_the_old_process() -> None:
 
 def test_whether_a_noted_process_lives() -> None:
     here, pid = socket.gethostname(), os.getpid()
-    assert lives(pid, here, process_start(pid)) and lives(pid, here)
-    assert lives(pid, here, "before") is False, "the number was taken again"
-    assert lives(2**22 + 1, here) is False and lives(None, here) is False and lives(0, here) is False
-    assert lives(pid, "elsewhere") is None and lives(None, None) is None
+    assert is_process_alive(pid, here, process_start(pid)) and is_process_alive(pid, here)
+    assert is_process_alive(pid, here, "before") is False, "the number was taken again"
+    assert (
+        is_process_alive(2**22 + 1, here) is False
+        and is_process_alive(None, here) is False
+        and is_process_alive(0, here) is False
+    )
+    assert is_process_alive(pid, "elsewhere") is None and is_process_alive(None, None) is None
 
 
 def test_a_program_that_closes_every_file_keeps_its_own_clean(tmp_path: Path) -> None:

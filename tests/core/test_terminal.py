@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+    def run_function(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call something with this as stdout and stderr, as a command has them."""
         stream: Any = output.EscapingStream(self)
         with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
@@ -43,15 +43,15 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return shown
 
 
-def rows(shown: io.StringIO, columns: int = 80) -> list[str]:
+def render_rows(shown: io.StringIO, columns: int = 80) -> list[str]:
     seen = Screen(columns)
-    seen.feed(shown.getvalue().replace("\n", "\r\n"))
+    seen.show_text(shown.getvalue().replace("\n", "\r\n"))
     return seen.rows
 
 
 def test_talk_is_wrapped_between_words_and_each_row_is_tdbgs(screen: Terminal) -> None:
-    screen.run(output.say, LONG, f"  {LONG}", "x" * 100)
-    found = rows(screen)
+    screen.run_function(output.print_messages, LONG, f"  {LONG}", "x" * 100)
+    found = render_rows(screen)
     assert found[:2] == [
         "tdbg: TD-N001 critical: first NaN at step 26 on rank 0, in the input of module",
         "tdbg:     encoder.0 (Linear), of a long name",
@@ -62,9 +62,9 @@ def test_talk_is_wrapped_between_words_and_each_row_is_tdbgs(screen: Terminal) -
 
 
 def test_what_a_program_wrote_is_shown_and_never_obeyed(screen: Terminal) -> None:
-    screen.run(output.say, "[bold]name[/bold] :smile: \x1b[31m 'text' 12", "a\rb")
-    screen.run(output.print_lines, ["[red]x \x1b]0;t\x07"])
-    assert rows(screen) == [
+    screen.run_function(output.print_messages, "[bold]name[/bold] :smile: \x1b[31m 'text' 12", "a\rb")
+    screen.run_function(output.print_lines, ["[red]x \x1b]0;t\x07"])
+    assert render_rows(screen) == [
         "tdbg: [bold]name[/bold] :smile: \\u001b[31m 'text' 12",
         "tdbg: a\\u000db",
         "[red]x \\u001b]0;t\\u0007",
@@ -76,16 +76,25 @@ def test_a_rank_says_its_lines_plain_on_rows_of_their_own(screen: Terminal) -> N
     """There the terminal is the program's: no rich, nothing is wrapped, and the row that the program began is left to it."""
     screen.write("begun,")
     with contextlib.redirect_stderr(screen):
-        output.say(LONG)
+        output.print_messages(LONG)
     screen.write("go on")
-    found = rows(screen)
+    found = render_rows(screen)
     assert found[0] == "begun," and "".join(found[1:3]) == f"tdbg: {LONG}" and found[3] == "go on"
     assert "\x1b[1" not in screen.getvalue()
 
 
 def test_paragraphs_are_set_anew_and_indented_lines_stay(screen: Terminal) -> None:
-    screen.run(output.print_prose, "One sentence that\nis long.\n\nExample:\n    a line\n    another line\nAfter it")
-    assert rows(screen) == ["One sentence that is long.", "", "Example:", "    a line", "    another line", "After it"]
+    screen.run_function(
+        output.print_prose, "One sentence that\nis long.\n\nExample:\n    a line\n    another line\nAfter it"
+    )
+    assert render_rows(screen) == [
+        "One sentence that is long.",
+        "",
+        "Example:",
+        "    a line",
+        "    another line",
+        "After it",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -107,8 +116,8 @@ def test_who_decides_on_colour(
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     terminal.choose_color(mode)
-    screen.run(output.say, LONG)
-    assert ("\x1b[" in screen.getvalue()) == colored and len(rows(screen)) == 2
+    screen.run_function(output.print_messages, LONG)
+    assert ("\x1b[" in screen.getvalue()) == colored and len(render_rows(screen)) == 2
 
 
 def test_a_mode_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,21 +125,21 @@ def test_a_mode_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         terminal.choose_color("red")
 
 
-def table(screen: Terminal, columns: list[str], lines: list[list[Any]]) -> list[str]:
-    screen.run(tables.print_table, columns, lines)
-    found = rows(screen)
+def render_table(screen: Terminal, columns: list[str], lines: list[list[Any]]) -> list[str]:
+    screen.run_function(tables.print_table, columns, lines)
+    found = render_rows(screen)
     assert max(map(len, found)) <= 80
     return found
 
 
 def test_a_table_has_numbers_to_the_right_and_severities_in_colour(screen: Terminal) -> None:
-    found = table(screen, ["code", "severity", "ms"], [["TD-1", "critical", 1.5], ["TD-22", "info", 12]])
+    found = render_table(screen, ["code", "severity", "ms"], [["TD-1", "critical", 1.5], ["TD-22", "info", 12]])
     assert found == ["code   severity   ms", "TD-1   critical  1.5", "TD-22  info       12"]
     assert "\x1b[1;31mcritical\x1b[0m" in screen.getvalue() and "\x1b[36minfo\x1b[0m" in screen.getvalue()
 
 
 def test_a_table_without_severities_has_no_colour(screen: Terminal) -> None:
-    table(screen, ["layer", "values"], [["error", 1]])
+    render_table(screen, ["layer", "values"], [["error", 1]])
     assert "\x1b[31m" not in screen.getvalue()
 
 
@@ -143,7 +152,7 @@ def test_a_stream_of_the_program_that_is_odd_is_no_terminal() -> None:
 
 
 def test_long_cells_are_wrapped_between_words(screen: Terminal) -> None:
-    found = table(screen, ["name", "text", "n"], [["a", "word " * 20, 1], ["b", "short", 2]])
+    found = render_table(screen, ["name", "text", "n"], [["a", "word " * 20, 1], ["b", "short", 2]])
     assert found[0].split() == ["name", "text", "n"]
     assert found[1].startswith("a     word word") and found[1].endswith("1") and found[2].startswith("      word")
     assert " ".join(" ".join(found[1:3]).replace("1", "").split()) == "a " + " ".join(["word"] * 20)
@@ -151,7 +160,7 @@ def test_long_cells_are_wrapped_between_words(screen: Terminal) -> None:
 
 def test_a_table_that_is_too_wide_is_several(screen: Terminal) -> None:
     names = [f"column {number}" for number in range(12)]
-    found = table(screen, ["name", *names], [["first", *range(12)], ["second", *range(12)]])
+    found = render_table(screen, ["name", *names], [["first", *range(12)], ["second", *range(12)]])
     heads = [row for row in found if row.startswith("name")]
     assert (
         len(heads) == 2 and [row.startswith(("name", "first", "second")) or not row for row in found].count(False) == 0
@@ -163,7 +172,7 @@ def test_a_table_that_is_too_wide_is_several(screen: Terminal) -> None:
 
 def test_a_path_wider_than_its_column_is_cut_and_nothing_else(screen: Terminal) -> None:
     path = "layers." * 20 + "weight"
-    found = table(screen, ["path", "mean"], [[path, 1.5], ["short", 2.5]])
+    found = render_table(screen, ["path", "mean"], [[path, 1.5], ["short", 2.5]])
     assert "".join(row.split()[0] for row in found[1:-1]) == path and found[-1].split() == ["short", "2.5"]
 
 
@@ -184,5 +193,5 @@ def test_a_pipe_gets_lines_and_loads_no_rich() -> None:
 
 
 def test_json_has_no_colour(screen: Terminal) -> None:
-    assert screen.run(main, ["explain", "TD-N001", "--json", "--color", "always"]) == 0
+    assert screen.run_function(main, ["explain", "TD-N001", "--json", "--color", "always"]) == 0
     assert "\x1b" not in screen.getvalue()

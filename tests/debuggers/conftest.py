@@ -14,7 +14,7 @@ ATTENTION = F.scaled_dot_product_attention, F.multi_head_attention_forward, torc
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean_torch_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every test begins with the same random numbers and outside of a run, and leaves torch's functions as they were."""
     torch.manual_seed(0)
     monkeypatch.setattr("tdbg.core.guard._process_report", ignore_failure)
@@ -28,11 +28,11 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def count_hooks() -> Callable[[nn.Module], int]:
     """How many hooks of any kind a model carries."""
 
-    def count(model: nn.Module) -> int:
+    def count_in_model(model: nn.Module) -> int:
         tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         return sum(len(getattr(module, table)) for module in model.modules() for table in tables)
 
-    return count
+    return count_in_model
 
 
 class Branches(nn.Module):

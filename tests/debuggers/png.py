@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 
-def write(path: Path, x_HW: torch.Tensor, scale: int = 16) -> None:
+def write_png(path: Path, x_HW: torch.Tensor, scale: int = 16) -> None:
     """Black is the smallest value, white the largest; each is a square of ``scale`` pixels."""
     low, high = x_HW.min(), x_HW.max()
     grey_HW = ((x_HW - low) / (high - low).clamp(min=1e-12) * 255).to(torch.uint8)
@@ -16,9 +16,9 @@ def write(path: Path, x_HW: torch.Tensor, scale: int = 16) -> None:
     rows = b"".join(b"\0" + bytes(row) for row in grey_HW.tolist())
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
     parts = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    body = b"".join(struct.pack(">I", len(data)) + kind + data + _crc(kind + data) for kind, data in parts)
+    body = b"".join(struct.pack(">I", len(data)) + kind + data + _compute_crc(kind + data) for kind, data in parts)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
 
 
-def _crc(data: bytes) -> bytes:
+def _compute_crc(data: bytes) -> bytes:
     return struct.pack(">I", zlib.crc32(data))

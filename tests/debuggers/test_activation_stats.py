@@ -28,7 +28,7 @@ KEYS = {
 }
 
 
-def told(value, **how):
+def run_debugger(value, **how):
     model, debugger = Gives(), ActivationStats("layer", **how)
     with debugger.attach(model):
         model(value)
@@ -36,7 +36,7 @@ def told(value, **how):
 
 
 def test_every_key_by_hand():
-    found = told(torch.tensor([[0.0, -3.0], [4.0, 0.0], [1.0, -1.0]]))
+    found = run_debugger(torch.tensor([[0.0, -3.0], [4.0, 0.0], [1.0, -1.0]]))
     assert set(found) == {"layer_name", "module_type", "activation_stats", "sample_values"}
     assert (found["layer_name"], found["module_type"]) == ("layer", "Identity")
     assert found["sample_values"].tolist() == [0, -3, 4, 0, 1, -1]
@@ -71,16 +71,16 @@ def test_every_key_by_hand():
 )
 def test_channels(shape, channel, dims):
     x = torch.randn(shape)
-    stats = told(x, channel_dim=channel)["activation_stats"]
+    stats = run_debugger(x, channel_dim=channel)["activation_stats"]
     torch.testing.assert_close(stats["channel_means"], x.mean(dims))
     torch.testing.assert_close(stats["channel_stds"], x.std(dims))
 
 
 def test_what_is_not_finite_is_counted_and_left_out():
     x = torch.tensor([[1.0, math.nan], [3.0, math.inf], [-math.inf, math.nan]])
-    stats = told(x)["activation_stats"]
+    stats = run_debugger(x)["activation_stats"]
     assert (stats["nan_count"], stats["inf_count"]) == (2, 2)
-    clean = told(torch.tensor([1.0, 3.0]))["activation_stats"]
+    clean = run_debugger(torch.tensor([1.0, 3.0]))["activation_stats"]
     for key in KEYS - {"shape", "nan_count", "inf_count", "channel_means", "channel_stds"}:
         assert stats[key] == pytest.approx(clean[key]), key
     assert stats["channel_means"][0] == 2 and stats["channel_stds"][0] == pytest.approx(math.sqrt(2))
@@ -89,39 +89,39 @@ def test_what_is_not_finite_is_counted_and_left_out():
 
 def test_nothing_finite_and_nothing_at_all():
     for x in (torch.tensor([math.nan]), torch.empty(0, 4)):
-        stats = told(x)["activation_stats"]
+        stats = run_debugger(x)["activation_stats"]
         assert {stats[key] for key in ("mean", "std", "l1_norm", "l2_norm", "sparsity", "positive_ratio")} == {None}
         assert stats["channel_means"].numel() == 0
-    assert told(torch.empty(0, 4))["sample_values"].numel() == 0
+    assert run_debugger(torch.empty(0, 4))["sample_values"].numel() == 0
 
 
 def test_half_precision_is_worked_out_in_float32():
     x = torch.full((300, 1000), 300.0, dtype=torch.float16)  # the sum of squares is 2.7e10, float16 ends at 65,504
-    stats = told(x)["activation_stats"]
+    stats = run_debugger(x)["activation_stats"]
     assert stats["l2_norm"] == pytest.approx(300 * math.sqrt(300_000)) and stats["mean"] == pytest.approx(300)
     assert stats["l1_norm"] == pytest.approx(300) and stats["std"] == pytest.approx(0, abs=1e-3)
     torch.testing.assert_close(stats["channel_means"], torch.full((1000,), 300.0))
 
 
 def test_large_float32():
-    stats = told(torch.full((8, 2), 3e38))["activation_stats"]
+    stats = run_debugger(torch.full((8, 2), 3e38))["activation_stats"]
     assert stats["l1_norm"] == pytest.approx(3e38) and stats["mean"] == pytest.approx(3e38)
     assert stats["l2_norm"] == pytest.approx(3e38 * 4)
 
 
 @pytest.mark.parametrize("dtype", (torch.int64, torch.uint8, torch.bool))
 def test_integers(dtype):
-    stats = told(torch.tensor([0, 1, 1, 1]).to(dtype))["activation_stats"]
+    stats = run_debugger(torch.tensor([0, 1, 1, 1]).to(dtype))["activation_stats"]
     assert (stats["mean"], stats["sparsity"], stats["saturation_high"]) == (0.75, 0.25, 0.75)
 
 
 def test_one_hundred_samples():
-    found = told(torch.arange(1000.0).view(10, 100))["sample_values"]
+    found = run_debugger(torch.arange(1000.0).view(10, 100))["sample_values"]
     assert found.tolist() == list(range(100)) and found.untyped_storage().nbytes() == 400
 
 
 def test_several_tensors():
-    found = told((torch.zeros(2), torch.ones(2)))
+    found = run_debugger((torch.zeros(2), torch.ones(2)))
     assert found["activation_stats"]["mean"] == 0 and found["others"]["1"]["activation_stats"]["mean"] == 1
 
 

@@ -22,7 +22,7 @@ H, E = 2, 4
 WIDTH = H * E
 
 
-def exact(q, k, mask=None, scale=None):
+def compute_attention(q, k, mask=None, scale=None):
     """In float64, row by row. mask: True where to look."""
     q, k = q.detach().double(), k.detach().double()
     scores = torch.einsum("...le,...se->...ls", q, k) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
@@ -32,11 +32,11 @@ def exact(q, k, mask=None, scale=None):
     return (weights / weights.sum(-1, keepdim=True)).nan_to_num(0.0)
 
 
-def close(found, expected, tolerance=1e-5):
+def assert_close(found, expected, tolerance=1e-5):
     torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance)
 
 
-def told(model, layer, *args, same=True, **kwargs):
+def run_attention(model, layer, *args, same=True, **kwargs):
     """What Attention says; the model's output must be the same with and without it."""
     debugger = Attention(layer, **kwargs.pop("how", {}))
     state = torch.get_rng_state()
@@ -73,135 +73,143 @@ class Inside(nn.Module):
 
 
 @pytest.fixture
-def qkv():
+def random_qkv():
     return torch.randn(3, H, 5, E), torch.randn(3, H, 7, E), torch.randn(3, H, 7, E)
 
 
-def test_plain(qkv):
-    found = told(Inside(), "attn", *qkv)
-    expected = exact(*qkv[:2])
+def test_plain(random_qkv):
+    found = run_attention(Inside(), "attn", *random_qkv)
+    expected = compute_attention(*random_qkv[:2])
     assert set(found) == {"layer_name", "source", "attention_map", "attention_stats"}
     assert (found["layer_name"], found["source"]) == ("attn", "scaled_dot_product_attention")
-    close(found["attention_map"], expected)
+    assert_close(found["attention_map"], expected)
     stats = found["attention_stats"]
     assert set(stats) == {"entropy", "max_attention", "attention_distribution"}
     assert stats["entropy"] == pytest.approx(-(expected * (expected + 1e-8).log()).sum(-1).mean().item(), rel=1e-5)
     assert stats["max_attention"] == pytest.approx(expected.max().item(), rel=1e-5)
-    close(stats["attention_distribution"], expected.mean(0))
+    assert_close(stats["attention_distribution"], expected.mean(0))
 
 
-def test_masks(qkv):
-    q, k, v = qkv
+def test_masks(random_qkv):
+    q, k, v = random_qkv
     look = torch.rand(3, 1, 5, 7) > 0.4
     look[0, 0, 0] = False  # a row that may look at nothing
-    found = told(Inside(), "attn", q, k, v, attn_mask=look)
-    close(found["attention_map"], exact(q, k, look))
+    found = run_attention(Inside(), "attn", q, k, v, attn_mask=look)
+    assert_close(found["attention_map"], compute_attention(q, k, look))
     assert found["attention_map"][0, :, 0].abs().sum() == 0
     added = torch.randn(5, 7)
-    close(told(Inside(), "attn", q, k, v, attn_mask=added)["attention_map"], exact(q, k, added.double().exp()))
+    assert_close(
+        run_attention(Inside(), "attn", q, k, v, attn_mask=added)["attention_map"],
+        compute_attention(q, k, added.double().exp()),
+    )
     causal = torch.ones(5, 7).tril().bool()
-    found, expected = told(Inside(), "attn", q, k, v, is_causal=True), exact(q, k, causal)
-    close(found["attention_map"], expected)
+    found, expected = run_attention(Inside(), "attn", q, k, v, is_causal=True), compute_attention(q, k, causal)
+    assert_close(found["attention_map"], expected)
     entropy = -(expected * expected.clamp(min=1e-30).log()).sum(-1).mean().item()
     assert found["attention_stats"]["entropy"] == pytest.approx(entropy, abs=1e-5), "where weights are 0 too"
     lower = torch.ones(5, 7).tril(2).bool()
-    close(told(Inside(), "attn", q, k, v, attn_mask=causal_lower_right(5, 7))["attention_map"], exact(q, k, lower))
+    assert_close(
+        run_attention(Inside(), "attn", q, k, v, attn_mask=causal_lower_right(5, 7))["attention_map"],
+        compute_attention(q, k, lower),
+    )
 
 
-def test_scale_and_groups(qkv):
-    q, k, v = qkv
-    close(told(Inside(), "attn", q, k, v, scale=0.1)["attention_map"], exact(q, k, scale=0.1))
+def test_scale_and_groups(random_qkv):
+    q, k, v = random_qkv
+    assert_close(
+        run_attention(Inside(), "attn", q, k, v, scale=0.1)["attention_map"], compute_attention(q, k, scale=0.1)
+    )
     q4 = torch.randn(3, 4, 5, E)
-    found = told(Inside(), "attn", q4, k, v, enable_gqa=True)["attention_map"]
-    close(found, torch.stack([exact(q4[:, head], k[:, head // 2]) for head in range(4)], dim=1))
+    found = run_attention(Inside(), "attn", q4, k, v, enable_gqa=True)["attention_map"]
+    assert_close(found, torch.stack([compute_attention(q4[:, head], k[:, head // 2]) for head in range(4)], dim=1))
 
 
-def test_dropout_is_noted_and_left_out(qkv):
-    q, k, v = qkv
-    found = told(Inside(), "attn", q, k, v, dropout_p=0.5)
+def test_dropout_is_noted_and_left_out(random_qkv):
+    q, k, v = random_qkv
+    found = run_attention(Inside(), "attn", q, k, v, dropout_p=0.5)
     assert found["dropout_p"] == 0.5
-    close(found["attention_map"], exact(q, k))
+    assert_close(found["attention_map"], compute_attention(q, k))
 
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16, torch.float64))
-def test_dtypes(qkv, dtype):
-    q, k, v = (part.to(dtype) for part in qkv)
-    found = told(Inside(), "attn", q, k, v)["attention_map"]
+def test_dtypes(random_qkv, dtype):
+    q, k, v = (part.to(dtype) for part in random_qkv)
+    found = run_attention(Inside(), "attn", q, k, v)["attention_map"]
     assert found.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
-    close(found, exact(q, k))
+    assert_close(found, compute_attention(q, k))
 
 
-def test_autocast(qkv):
-    q, k, v = qkv
+def test_autocast(random_qkv):
+    q, k, v = random_qkv
     with torch.autocast("cpu", torch.bfloat16):
-        close(told(Inside(), "attn", q, k, v)["attention_map"], exact(q, k), 1e-5)
+        assert_close(run_attention(Inside(), "attn", q, k, v)["attention_map"], compute_attention(q, k), 1e-5)
 
 
 @pytest.mark.parametrize(
     "mode", (torch.enable_grad, torch.no_grad, torch.inference_mode), ids=lambda mode: mode.__name__
 )
-def test_modes(qkv, mode):
-    q, k, v = (part.requires_grad_() for part in qkv)
+def test_modes(random_qkv, mode):
+    q, k, v = (part.requires_grad_() for part in random_qkv)
     with mode():
-        found = told(Inside(), "attn", q, k, v)["attention_map"]
+        found = run_attention(Inside(), "attn", q, k, v)["attention_map"]
     assert not found.requires_grad and not found.is_inference()
-    close(found, exact(q, k))
+    assert_close(found, compute_attention(q, k))
 
 
-def test_a_function_that_was_imported_by_name(qkv):
+def test_a_function_that_was_imported_by_name(random_qkv):
     module = types.ModuleType("somebodys_module")
     module.sdpa = F.scaled_dot_product_attention
     sys.modules[module.__name__] = module
     try:
         model = Inside(lambda *args, **kwargs: module.sdpa(*args, **kwargs))
-        close(told(model, "attn", *qkv)["attention_map"], exact(*qkv[:2]))
+        assert_close(run_attention(model, "attn", *random_qkv)["attention_map"], compute_attention(*random_qkv[:2]))
         assert module.sdpa is F.scaled_dot_product_attention, "put back there too"
     finally:
         del sys.modules[module.__name__]
 
 
-def test_weights_that_are_too_large(qkv):
-    found = told(Inside(), "attn", *qkv, how={"limit_mb": 0.0001})
+def test_weights_that_are_too_large(random_qkv):
+    found = run_attention(Inside(), "attn", *random_qkv, how={"limit_mb": 0.0001})
     assert "attention_map" not in found and "more than limit_mb=0.0001" in found["note"]
 
 
-def test_several_calls_in_a_layer_and_several_of_the_layer(qkv):
-    q, k, v = qkv
+def test_several_calls_in_a_layer_and_several_of_the_layer(random_qkv):
+    q, k, v = random_qkv
 
     def twice(q, k, v):
         F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return F.scaled_dot_product_attention(q, k, v)
 
-    found = told(Inside(twice), "attn", q, k, v)
-    close(found["attention_map"], exact(q, k, torch.ones(5, 7).tril().bool()))
-    close(found["others"]["1"]["attention_map"], exact(q, k))
+    found = run_attention(Inside(twice), "attn", q, k, v)
+    assert_close(found["attention_map"], compute_attention(q, k, torch.ones(5, 7).tril().bool()))
+    assert_close(found["others"]["1"]["attention_map"], compute_attention(q, k))
 
     class Again(Inside):
         def forward(self, q, k, v):
             self.attn(q, k, v)
             return self.attn(q * 2, k, v)
 
-    found = told(Again(), "attn", q, k, v)
-    close(found["attention_map"], exact(q * 2, k))
-    close(found["earlier_calls"][0]["attention_map"], exact(q, k))
+    found = run_attention(Again(), "attn", q, k, v)
+    assert_close(found["attention_map"], compute_attention(q * 2, k))
+    assert_close(found["earlier_calls"][0]["attention_map"], compute_attention(q, k))
 
 
-def test_inside_a_function_transform(qkv):
-    found = told(Inside(torch.func.vmap(F.scaled_dot_product_attention)), "attn", *qkv)
+def test_inside_a_function_transform(random_qkv):
+    found = run_attention(Inside(torch.func.vmap(F.scaled_dot_product_attention)), "attn", *random_qkv)
     assert found["source"] == "output" and "rows do not sum to 1" in found["note"], "what is batched has no values"
 
 
-def test_attention_outside_of_the_layer_is_not_its_own(qkv):
+def test_attention_outside_of_the_layer_is_not_its_own(random_qkv):
     class Model(Inside):
         def forward(self, q, k, v):
             F.scaled_dot_product_attention(q, k, v)
             return self.attn(q, k, v, is_causal=True)
 
-    found = told(Model(), "attn", *qkv)
+    found = run_attention(Model(), "attn", *random_qkv)
     assert "others" not in found and found["attention_map"][0, 0, 0, 1] == 0
 
 
-def test_a_layer_that_fails(qkv):
+def test_a_layer_that_fails(random_qkv):
     def fails(q, k, v):
         F.scaled_dot_product_attention(q, k, v)
         raise ArithmeticError("mine")
@@ -209,11 +217,11 @@ def test_a_layer_that_fails(qkv):
     model, debugger = Inside(fails), Attention("attn")
     with debugger.attach(model):
         with pytest.raises(ArithmeticError, match="mine"):
-            model(*qkv)
+            model(*random_qkv)
         assert debugger._running.layers == [] and debugger({}, model) is None
 
 
-def test_threads(qkv):
+def test_threads(random_qkv):
     model, debugger, wrong, begin = Inside(), Attention("attn"), [], threading.Barrier(4)
 
     def work(number):
@@ -227,7 +235,7 @@ def test_threads(qkv):
                 found is None
                 or "others" in found
                 or "earlier_calls" in found
-                or not torch.allclose(found["attention_map"].double(), exact(q, k), atol=1e-5)
+                or not torch.allclose(found["attention_map"].double(), compute_attention(q, k), atol=1e-5)
             ):
                 wrong.append(number)
 
@@ -252,7 +260,7 @@ class MultiHead(nn.Module):
         return self.mha(x, x, x, **kwargs)
 
 
-def projected(mha, x_BLF):
+def project_queries(mha, x_BLF):
     """Queries and keys of self-attention, BHLE."""
     weight, bias = mha.in_proj_weight.detach(), mha.in_proj_bias.detach()
     rows = x_BLF @ weight.T + bias
@@ -269,13 +277,13 @@ def test_multi_head_attention(batch_first, training, need_weights, average, mode
     nn.init.normal_(model.mha.in_proj_bias)
     x_BLF = torch.randn(3, 5, WIDTH)
     x = x_BLF if batch_first else x_BLF.transpose(0, 1)
-    expected = exact(*projected(model.mha, x_BLF))
+    expected = compute_attention(*project_queries(model.mha, x_BLF))
     with mode():
         how = {"need_weights": need_weights, "average_attn_weights": average}
-        found = told(model, "mha", x, **how)
-        heads = told(model, "mha", x, **how, how={"per_head": True})
-    close(found["attention_map"], expected.mean(1) if average else expected)
-    close(heads["attention_map"], expected)
+        found = run_attention(model, "mha", x, **how)
+        heads = run_attention(model, "mha", x, **how, how={"per_head": True})
+    assert_close(found["attention_map"], expected.mean(1) if average else expected)
+    assert_close(heads["attention_map"], expected)
     assert found["source"] == "MultiheadAttention" and found.get("dropout_p") == (0.3 if training else None)
 
 
@@ -283,9 +291,13 @@ def test_masks_of_multi_head_attention():
     model, x_LBF = MultiHead(), torch.randn(5, 3, WIDTH)
     padding_BS = torch.tensor([[False] * 5, [False] * 3 + [True] * 2, [False] * 4 + [True]])
     causal = nn.Transformer.generate_square_subsequent_mask(5)
-    found = told(model, "mha", x_LBF, key_padding_mask=padding_BS, attn_mask=causal, is_causal=True, need_weights=False)
+    found = run_attention(
+        model, "mha", x_LBF, key_padding_mask=padding_BS, attn_mask=causal, is_causal=True, need_weights=False
+    )
     look = (~padding_BS)[:, None, None] & torch.ones(5, 5).tril().bool()
-    close(found["attention_map"], exact(*projected(model.mha, x_LBF.transpose(0, 1)), look).mean(1))
+    assert_close(
+        found["attention_map"], compute_attention(*project_queries(model.mha, x_LBF.transpose(0, 1)), look).mean(1)
+    )
 
 
 def test_cross_attention_unbatched_and_too_large():
@@ -297,8 +309,8 @@ def test_cross_attention_unbatched_and_too_large():
     bias = mha.in_proj_bias.detach().chunk(3)
     q = (q_LF @ mha.q_proj_weight.T + bias[0]).unflatten(-1, (H, E)).transpose(0, 1)
     k = (k_SF @ mha.k_proj_weight.T + bias[1]).unflatten(-1, (H, E)).transpose(0, 1)
-    close(told(model, "mha", q_LF, k_SF)["attention_map"], exact(q, k).mean(0))
-    assert "limit_mb" in told(model, "mha", q_LF, k_SF, how={"limit_mb": 1e-4})["note"]
+    assert_close(run_attention(model, "mha", q_LF, k_SF)["attention_map"], compute_attention(q, k).mean(0))
+    assert "limit_mb" in run_attention(model, "mha", q_LF, k_SF, how={"limit_mb": 1e-4})["note"]
 
 
 @pytest.mark.parametrize("layer", ("layers.1", "layers.1.self_attn"))
@@ -315,15 +327,15 @@ def test_the_fused_path_of_torchs_encoder(layer, norm_first, padded, causal):
     padding_BS = torch.tensor([[False] * 5, [False] * 3 + [True] * 2]) if padded else None
     mask = torch.ones(5, 5).triu(1).bool() if causal else None
     with torch.no_grad():
-        found = told(model, layer, x_BLF, mask=mask, src_key_padding_mask=padding_BS, how={"per_head": True})
+        found = run_attention(model, layer, x_BLF, mask=mask, src_key_padding_mask=padding_BS, how={"per_head": True})
     slow = model(x_BLF, mask=mask, src_key_padding_mask=padding_BS)  # with gradients: not fused
     x1_BLF = model.layers[0](x_BLF, src_mask=mask, src_key_padding_mask=padding_BS).detach()
-    q, k = projected(model.layers[1].self_attn, model.layers[1].norm1(x1_BLF) if norm_first else x1_BLF)
+    q, k = project_queries(model.layers[1].self_attn, model.layers[1].norm1(x1_BLF) if norm_first else x1_BLF)
     look = torch.ones(5, 5).tril().bool() if causal else torch.ones(5, 5).bool()
     look = look & ~padding_BS[:, None, None] if padded else look
-    expected, keep = exact(q, k, look), [5, 3 if padded else 5]
+    expected, keep = compute_attention(q, k, look), [5, 3 if padded else 5]
     for row, length in enumerate(keep):  # what padding looks at means nothing
-        close(found["attention_map"][row, :, :length], expected[row, :, :length], 1e-4)
+        assert_close(found["attention_map"][row, :, :length], expected[row, :, :length], 1e-4)
     assert slow.requires_grad and "earlier_calls" not in found, "the first layer's is not its own"
 
 
@@ -337,7 +349,11 @@ def test_nested_inputs_of_the_fused_path():
         found = debugger({}, layer)["attention_map"]
     for row, x_LF in enumerate(rows):
         length = len(x_LF)
-        close(found[row, :, :length, :length], exact(*projected(layer.self_attn, layer.norm1(x_LF)[None]))[0], 1e-4)
+        assert_close(
+            found[row, :, :length, :length],
+            compute_attention(*project_queries(layer.self_attn, layer.norm1(x_LF)[None]))[0],
+            1e-4,
+        )
         assert found[row, :, :length, length:].abs().sum() == 0
 
 
@@ -348,29 +364,32 @@ def test_a_subclass_with_a_forward_of_its_own():
 
     model, x_LBF = MultiHead(), torch.randn(5, 3, WIDTH)
     model.mha = Own(WIDTH, H)
-    close(told(model, "mha", x_LBF)["attention_map"], exact(*projected(model.mha, x_LBF.transpose(0, 1))).mean(1))
+    assert_close(
+        run_attention(model, "mha", x_LBF)["attention_map"],
+        compute_attention(*project_queries(model.mha, x_LBF.transpose(0, 1))).mean(1),
+    )
 
 
 def test_a_block_and_a_decoder():
     model = nn.TransformerDecoderLayer(WIDTH, H, 16, batch_first=True).eval()
     x_BLF, memory_BSF = torch.randn(2, 5, WIDTH), torch.randn(2, 7, WIDTH)
-    found = told(model, "", x_BLF, memory_BSF)
+    found = run_attention(model, "", x_BLF, memory_BSF)
     assert found["attention_map"].shape == (2, 5, 5) and found["others"]["1"]["attention_map"].shape == (2, 5, 7)
-    close(found["attention_map"], exact(*projected(model.self_attn, x_BLF)).mean(1))
+    assert_close(found["attention_map"], compute_attention(*project_queries(model.self_attn, x_BLF)).mean(1))
 
 
 # weights in an output
 
 
-def weights_of(*shape):
+def make_weights(*shape):
     return torch.randn(*shape).softmax(-1)
 
 
 def test_a_plain_attention_tensor():
-    weights_BLS = weights_of(2, 3, 4)
-    found = told(Gives(), "layer", weights_BLS)
+    weights_BLS = make_weights(2, 3, 4)
+    found = run_attention(Gives(), "layer", weights_BLS)
     assert torch.equal(found["attention_map"], weights_BLS) and found["source"] == "output" and "note" not in found
-    odd = told(Gives(), "layer", torch.randn(2, 3, 4))
+    odd = run_attention(Gives(), "layer", torch.randn(2, 3, 4))
     assert "rows do not sum to 1" in odd["note"] and "attention_stats" in odd
 
 
@@ -385,9 +404,9 @@ def test_a_plain_attention_tensor():
     ),
 )
 def test_weights_beside_the_output(pack):
-    out, weights = torch.randn(2, 5, WIDTH), weights_of(2, H, 5, 5)
+    out, weights = torch.randn(2, 5, WIDTH), make_weights(2, H, 5, 5)
     value = pack(out, weights)
-    found = told(Gives(), "layer", value, same=False)
+    found = run_attention(Gives(), "layer", value, same=False)
     assert found["attention_map"].shape == weights.shape
     torch.testing.assert_close(found["attention_map"] / found["attention_map"].sum(-1, keepdim=True), weights)
 
@@ -404,7 +423,7 @@ def test_hooked_by_hand():
 
 
 def test_a_layer_without_attention():
-    found = told(Gives(), "layer", (torch.randn(2, 3), None), same=False)
+    found = run_attention(Gives(), "layer", (torch.randn(2, 3), None), same=False)
     assert set(found) == {"layer_name", "note"} and found["note"].startswith("no attention weights")
 
 
@@ -424,38 +443,38 @@ def test_hugging_face():
             model(input_ids=ids_BT)
             maps[kind] = debugger({}, model)
     assert maps["sdpa"]["source"] == "scaled_dot_product_attention" and maps["eager"]["source"] == "output"
-    close(maps["sdpa"]["attention_map"], maps["eager"]["attention_map"])
+    assert_close(maps["sdpa"]["attention_map"], maps["eager"]["attention_map"])
     assert maps["sdpa"]["attention_map"].shape == (2, H, 6, 6)
 
 
 # compiled, twice, and gone
 
 
-def test_a_compiled_model(qkv):
-    q, k, v = qkv
+def test_a_compiled_model(random_qkv):
+    q, k, v = random_qkv
     counter = CompileCounter()
     compiled, debugger = torch.compile(Inside(), backend=counter), Attention("attn")
     compiled(q, k, v)
     frames = counter.frame_count
     with debugger.attach(compiled):
         compiled(q, k, v)
-        close(debugger({}, compiled)["attention_map"], exact(q, k))
+        assert_close(debugger({}, compiled)["attention_map"], compute_attention(q, k))
     compiled(q, k, v)
     assert counter.frame_count == frames
 
 
-def test_another_model_compiled_meanwhile_has_the_same_graph(qkv):
+def test_another_model_compiled_meanwhile_has_the_same_graph(random_qkv):
     counter, bare = CompileCounter(), CompileCounter()
-    torch.compile(Inside(), backend=bare)(*qkv)
+    torch.compile(Inside(), backend=bare)(*random_qkv)
     with Attention("attn").attach(Inside()):
-        torch.compile(Inside(), backend=counter)(*qkv)
+        torch.compile(Inside(), backend=counter)(*random_qkv)
     assert (counter.frame_count, counter.op_count) == (bare.frame_count, bare.op_count) and bare.op_count > 0
 
 
-def test_two_debuggers_and_attached_twice(qkv, count_hooks):
+def test_two_debuggers_and_attached_twice(random_qkv, count_hooks):
     model, one, two = Inside(), Attention("attn"), Attention("attn")
     with one.attach(model), two.attach(model):
-        model(*qkv)
+        model(*random_qkv)
         assert torch.equal(one({}, model)["attention_map"], two({}, model)["attention_map"])
         with pytest.raises(Exception, match="attached to 'attn' already"):
             one.attach(model)

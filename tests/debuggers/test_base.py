@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers import ActivationStats, Attention, BaseDebugger, FeatureMap, ForwardDebugger, Gradients, LayerOutput
 from tdbg.debuggers.base import MAX_CALLS
-from tdbg.debuggers.hooks import AROUND_OWN_PASSES, unwatched
+from tdbg.debuggers.hooks import AROUND_OWN_PASSES, suspend_debuggers
 from tests.debuggers.conftest import Branches, Gives, small_cnn
 
 
@@ -52,7 +52,7 @@ def test_hooked_by_hand():
     handle = model[0].register_forward_hook(debugger.forward_hook_fn)
     x_BCHW = torch.randn(2, 1, 6, 6)
     model(x_BCHW)
-    with unwatched():
+    with suspend_debuggers():
         model(x_BCHW)
     handle.remove()
     found = debugger({}, model)
@@ -260,7 +260,7 @@ def test_an_attention_call_that_fails_leaves_no_mode(caplog):
             return nn.functional.scaled_dot_product_attention(x, x, x)
 
     class Deaf(Attention):
-        def heard(self, call):
+        def describe_call(self, call):
             raise LookupError("deaf")
 
     model, debugger = nn.Sequential(Layer()), Deaf("0")
@@ -458,7 +458,7 @@ def test_a_pass_of_our_own_is_not_looked_at():
     try:
         with debugger.attach(model):
             model(torch.randn(2, 1, 6, 6))
-            with unwatched():
+            with suspend_debuggers():
                 model(torch.randn(2, 1, 6, 6))
             assert len(debugger.captures) == 1 and told == ["in", "out"]
     finally:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers import pool as pools
 from tdbg.debuggers.pool import Full, Pool
-from tdbg.debuggers.recording_thread import Pass, Recording, parts
+from tdbg.debuggers.recording_thread import Pass, Recording, iter_parts
 from tdbg.debuggers.tap import Clock, Copied, Tap, Target
 from tdbg.pages.format.page_writer import PageWriter
 from tdbg.pages.read.page_set import PageSet
@@ -26,9 +26,9 @@ from tdbg.runtime.budget import Budget
 
 def test_what_was_asked_for_does_not_use_up_the_budget() -> None:
     budget = Budget(1.0, now=0.0)
-    budget.ask(2.0)
-    budget.spend("call_begins", 2.5)
-    budget.spend("call_ended", 4.0, asked=True)
+    budget.charge_to_user(2.0)
+    budget.charge("call_begins", 2.5)
+    budget.charge("call_ended", 4.0, asked=True)
     assert budget.asked_s == 6.0 and budget.own_s == 0.5 == budget.by_part["call_begins"]
     assert budget.allows(("any",), now=60.0) and not budget.allows(("any",), now=40.0)
 
@@ -41,13 +41,13 @@ def test_hooks_without_a_clock_are_counted_by_those_with_one() -> None:
 
 
 def test_a_pass_tells_what_its_hooks_took(net: "Net") -> None:
-    tap, wanted = Tap(Pool(), raises), targets(net, conv="output", act="input")
+    tap, wanted = Tap(Pool(), raise_error), make_targets(net, conv="output", act="input")
     for _ in range(32):
-        tap.release(one_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6)))
+        tap.release_buffers(capture_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6)))
     assert 0.0 < tap.clock.take_s() < 32.0 and tap.clock.timed == 0, "none of them goes the short way alone"
-    wanted = targets(net, conv="output")
+    wanted = make_targets(net, conv="output")
     for _ in range(32):
-        tap.release(one_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6)))
+        tap.release_buffers(capture_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6)))
     assert tap.clock.take_s() > 0.0
 
 
@@ -56,56 +56,56 @@ def test_a_pass_tells_what_its_hooks_took(net: "Net") -> None:
 
 def test_memory_is_bounded_and_used_again() -> None:
     pool = Pool(1000, "drop")
-    first = pool.take(600)
+    first = pool.take_buffer(600)
     with pytest.raises(Full):
-        pool.take(600)
+        pool.take_buffer(600)
     assert not pool.crowded or pool.used_bytes == 600
-    pool.give(first)
+    pool.return_buffer(first)
     assert pool.used_bytes == 0
-    assert pool.take(600) is first, "memory that was free already"
+    assert pool.take_buffer(600) is first, "memory that was free already"
 
 
 def test_free_buffers_of_other_sizes_make_room() -> None:
     pool = Pool(1000, "drop")
-    pool.give(pool.take(900))
-    other = pool.take(800)
+    pool.return_buffer(pool.take_buffer(900))
+    other = pool.take_buffer(800)
     assert other.numel() == 800 and pool.used_bytes + pool._free_bytes <= 1000
 
 
 def test_a_buffer_larger_than_all_is_alone() -> None:
     pool = Pool(1000, "drop")
-    large = pool.take(5000)
+    large = pool.take_buffer(5000)
     with pytest.raises(Full):
-        pool.take(1)
-    pool.give(large)
-    assert pool.take(1).numel() == 1
+        pool.take_buffer(1)
+    pool.return_buffer(large)
+    assert pool.take_buffer(1).numel() == 1
 
 
 def test_whoever_blocks_goes_on_when_there_is_room() -> None:
     pool = Pool(1000)
-    held = pool.take(1000)
-    threading.Timer(0.2, pool.give, [held]).start()
+    held = pool.take_buffer(1000)
+    threading.Timer(0.2, pool.return_buffer, [held]).start()
     begun = time.monotonic()
-    assert pool.take(500).numel() == 500
+    assert pool.take_buffer(500).numel() == 500
     assert 0.1 < time.monotonic() - begun < 5 and pool.waited_s > 0.1
 
 
 def test_nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(1000)
-    pool.take(1000)
-    pool.watch(lambda: False)
+    pool.take_buffer(1000)
+    pool.set_alive_check(lambda: False)
     with pytest.raises(TdbgError, match="cannot be written"):
-        pool.take(1)
-    pool.watch(lambda: True)
+        pool.take_buffer(1)
+    pool.set_alive_check(lambda: True)
     monkeypatch.setattr(pools, "PATIENCE_S", 0.3)
     with pytest.raises(TdbgError, match="has not taken"):
-        pool.take(1)
+        pool.take_buffer(1)
 
 
 def test_room_is_made_by_a_thread_that_is_waited_for() -> None:
     """As by the end of an epoch's recording, which writes all it has and gives the buffers back."""
     pool = Pool(1000)
-    writer = threading.Thread(target=pool.give, args=[pool.take(1000)])
+    writer = threading.Thread(target=pool.return_buffer, args=[pool.take_buffer(1000)])
 
     def relieve() -> None:
         writer.start()
@@ -113,7 +113,7 @@ def test_room_is_made_by_a_thread_that_is_waited_for() -> None:
         assert not writer.is_alive(), "it waits for whoever waits for it"
 
     pool.relieve = relieve
-    assert pool.take(500).numel() == 500
+    assert pool.take_buffer(500).numel() == 500
     writer.join()
 
 
@@ -143,34 +143,34 @@ class Pair(nn.Module):
         return x_BCHW.add_(scale).flatten(1)[:, :4], {"mean": x_BCHW.mean()}
 
 
-def targets(net: nn.Module, **kinds: str) -> list[Target]:
+def make_targets(net: nn.Module, **kinds: str) -> list[Target]:
     modules = dict(net.named_modules())
     return [Target(path, weakref.ref(modules[path]), tuple(words.split())) for path, words in kinds.items()]
 
 
-def raises(error: Exception) -> None:
+def raise_error(error: Exception) -> None:
     raise error
 
 
-def one_pass(
+def capture_pass(
     tap: Tap, net: nn.Module, wanted: list[Target], *args: Any, backward: bool = False, **kwargs: Any
 ) -> Copied:
-    tap.begin(wanted)
+    tap.begin_pass(wanted)
     out = net(*args, **kwargs)
-    tap.unhook()
+    tap.remove_hooks()
     if backward:
         out.sum().backward()
-    copied = tap.end()
-    assert copied is not None and tap.count() == 0
+    copied = tap.end_pass()
+    assert copied is not None and tap.count_hooks() == 0
     return copied
 
 
-def values(copied: Copied) -> dict[str, Tensor]:
+def read_values(copied: Copied) -> dict[str, Tensor]:
     return {
         form.path: torch.frombuffer(bytearray(data) or bytearray(16), dtype=form.dtype)[: form.shape.numel()].view(
             form.shape
         )
-        for form, data in parts(copied)
+        for form, data in iter_parts(copied)
     }
 
 
@@ -181,10 +181,10 @@ def net() -> Net:
 
 
 def test_what_is_copied_is_what_was_there(net: Net) -> None:
-    tap, x_BCHW = Tap(Pool(), raises), torch.randn(2, 1, 6, 6)
-    wanted = targets(net, conv="output grad", pair="input output", same="output")
+    tap, x_BCHW = Tap(Pool(), raise_error), torch.randn(2, 1, 6, 6)
+    wanted = make_targets(net, conv="output grad", pair="input output", same="output")
     conv = net.conv(x_BCHW).detach()
-    found = values(one_pass(tap, net, wanted, x_BCHW, backward=True, scale=3.0))
+    found = read_values(capture_pass(tap, net, wanted, x_BCHW, backward=True, scale=3.0))
     assert list(found) == [
         "conv:output", "pair:input.0", "pair:input.1.scale", "pair:output.0", "pair:output.1.mean",
         "same:output", "same#1:output", "conv:grad",
@@ -198,55 +198,55 @@ def test_what_is_copied_is_what_was_there(net: Net) -> None:
 
 
 def test_a_steady_program_is_copied_by_plan_into_the_same_memory(net: Net) -> None:
-    tap, wanted = Tap(Pool(), raises), targets(net, conv="output", same="output", act="input")
-    first = one_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6))
+    tap, wanted = Tap(Pool(), raise_error), make_targets(net, conv="output", same="output", act="input")
+    first = capture_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6))
     assert not first.whole and len(first.loose) == 4
-    tap.release(first)
+    tap.release_buffers(first)
     buffers = set()
     for number in range(4):
         x_BCHW = torch.randn(2, 1, 6, 6)
-        copied = one_pass(tap, net, wanted, x_BCHW)
+        copied = capture_pass(tap, net, wanted, x_BCHW)
         assert copied.whole and copied.buffer is not None, number
-        assert torch.equal(values(copied)["conv:output"], net.conv(x_BCHW))
+        assert torch.equal(read_values(copied)["conv:output"], net.conv(x_BCHW))
         assert copied.plan is not None and all(offset % 64 == 0 for offset in copied.plan.offsets)
         buffers.add(id(copied.buffer))
-        tap.release(copied)
+        tap.release_buffers(copied)
     assert len(buffers) == 1 and tap.pool.used_bytes == 0
 
 
 def test_two_passes_on_their_way_do_not_share_memory(net: Net) -> None:
-    tap, wanted = Tap(Pool(), raises), targets(net, conv="output")
+    tap, wanted = Tap(Pool(), raise_error), make_targets(net, conv="output")
     inputs = [torch.randn(2, 1, 6, 6) for _ in range(5)]
-    passes = [one_pass(tap, net, wanted, x_BCHW) for x_BCHW in inputs]
+    passes = [capture_pass(tap, net, wanted, x_BCHW) for x_BCHW in inputs]
     for copied, x_BCHW in zip(passes, inputs, strict=True):
-        assert torch.equal(values(copied)["conv:output"], net.conv(x_BCHW))
+        assert torch.equal(read_values(copied)["conv:output"], net.conv(x_BCHW))
 
 
 def test_another_batch_size_is_another_plan_and_both_stay(net: Net) -> None:
-    tap, wanted = Tap(Pool(), raises), targets(net, conv="output", same="output")
+    tap, wanted = Tap(Pool(), raise_error), make_targets(net, conv="output", same="output")
     for size in (2, 3, 2, 3, 1):
         x_BCHW = torch.randn(size, 1, 6, 6)
-        copied = one_pass(tap, net, wanted, x_BCHW)
-        assert torch.equal(values(copied)["conv:output"], net.conv(x_BCHW))
+        copied = capture_pass(tap, net, wanted, x_BCHW)
+        assert torch.equal(read_values(copied)["conv:output"], net.conv(x_BCHW))
         whole = copied.whole
-        tap.release(copied)
+        tap.release_buffers(copied)
     assert not whole, "one sample a batch is new"
-    copied = one_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6))
+    copied = capture_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6))
     assert copied.whole
 
 
 def test_a_pass_that_leaves_its_plan_is_whole_all_the_same(net: Net) -> None:
-    tap, wanted = Tap(Pool(), raises), targets(net, conv="output", pair="output", same="output")
+    tap, wanted = Tap(Pool(), raise_error), make_targets(net, conv="output", pair="output", same="output")
     x_BCHW = torch.randn(2, 1, 6, 6)
-    tap.release(one_pass(tap, net, wanted, x_BCHW))
+    tap.release_buffers(capture_pass(tap, net, wanted, x_BCHW))
     net.same = nn.Linear(4, 5)  # the second call of it fails, and the shape is another
     net.never.register_forward_hook(lambda *_: None)
-    tap.begin(targets(net, conv="output", pair="output", same="output"))
+    tap.begin_pass(make_targets(net, conv="output", pair="output", same="output"))
     with pytest.raises(RuntimeError):
         net(x_BCHW)
-    copied = tap.end()
+    copied = tap.end_pass()
     assert copied is not None and copied.plan is not None and not copied.whole
-    found = values(copied)
+    found = read_values(copied)
     assert torch.equal(found["conv:output"], net.conv(x_BCHW)) and found["same:output"].shape == (2, 5)
 
 
@@ -269,13 +269,13 @@ class Fickle(nn.Module):
 
 def test_whatever_modules_put_out_is_what_is_kept() -> None:
     draw = random.Random(0)
-    net, tap = nn.ModuleList(Fickle() for _ in range(6)), Tap(Pool(), raises)
-    wanted = targets(net, **{str(number): "output" for number in range(6)})
+    net, tap = nn.ModuleList(Fickle() for _ in range(6)), Tap(Pool(), raise_error)
+    wanted = make_targets(net, **{str(number): "output" for number in range(6)})
     steady = moved = 0
     for number in range(400):
         expected: dict[str, Tensor] = {}
         calls: dict[str, int] = {}
-        tap.begin(wanted)
+        tap.begin_pass(wanted)
         for path, module in net.named_children():
             if draw.random() < 0.03:
                 continue
@@ -289,28 +289,28 @@ def test_whatever_modules_put_out_is_what_is_kept() -> None:
                     expected |= {f"{name}.{index}": each for index, each in enumerate(found)}
                 elif found is not None:
                     expected[name] = found
-        copied = tap.end()
+        copied = tap.end_pass()
         assert copied is not None and copied.calls == calls
-        got = values(copied)
+        got = read_values(copied)
         assert list(got) == list(expected)
         assert all(torch.equal(got[path], tensor) for path, tensor in expected.items())
         assert copied.data_bytes == sum(tensor.nbytes for tensor in expected.values())
-        assert copied.rows(3) == [path for path, tensor in expected.items() if tensor.shape[:1] == (3,)]
+        assert copied.find_row_paths(3) == [path for path, tensor in expected.items() if tensor.shape[:1] == (3,)]
         steady += copied.whole
         moved += copied.plan is not None and copied.calls is copied.plan.calls
-        tap.release(copied)
+        tap.release_buffers(copied)
     assert steady > 150 and moved > 50 and tap.pool.used_bytes == 0
 
 
 def test_a_tensor_without_bytes_of_its_own_takes_the_longer_way() -> None:
     net, tap, seen = nn.Sequential(nn.Identity()), Tap(Pool(), lambda error: seen.append(error)), []
-    wanted = targets(net, **{"0": "output"})
+    wanted = make_targets(net, **{"0": "output"})
     for _ in range(2):
-        tap.release(one_pass(tap, net, wanted, torch.zeros(2)))
-    tap.begin(wanted)
+        tap.release_buffers(capture_pass(tap, net, wanted, torch.zeros(2)))
+    tap.begin_pass(wanted)
     mapped = torch.func.vmap(net)(torch.ones(1, 2))
     assert mapped.tolist() == [[1, 1]], "training goes on"
-    copied = tap.end()
+    copied = tap.end_pass()
     assert copied is not None and list(copied.skipped) == ["0:output"], "what has no bytes is named"
 
 
@@ -319,38 +319,38 @@ def test_views_are_stored_as_small_as_they_are() -> None:
         def forward(self, x_N: Tensor) -> Tensor:
             return x_N[:10]
 
-    net, tap = nn.Sequential(View()), Tap(Pool(), raises)
-    copied = one_pass(tap, net, targets(net, **{"0": "output"}), torch.zeros(1 << 20))
-    assert sum(buffer.numel() for buffer in copied.buffers()) == 40
+    net, tap = nn.Sequential(View()), Tap(Pool(), raise_error)
+    copied = capture_pass(tap, net, make_targets(net, **{"0": "output"}), torch.zeros(1 << 20))
+    assert sum(buffer.numel() for buffer in copied.list_buffers()) == 40
 
 
 def test_another_thread_s_pass_is_not_this_one_s(net: Net) -> None:
-    tap, other = Tap(Pool(), raises), torch.full((2, 1, 6, 6), 9.0)
-    tap.begin(targets(net, conv="output"))
+    tap, other = Tap(Pool(), raise_error), torch.full((2, 1, 6, 6), 9.0)
+    tap.begin_pass(make_targets(net, conv="output"))
     thread = threading.Thread(target=lambda: net(other))
     thread.start()
     thread.join()
     x_BCHW = torch.randn(2, 1, 6, 6)
     net(x_BCHW)
-    copied = tap.end()
+    copied = tap.end_pass()
     assert copied is not None and copied.calls == {"conv": 1}
-    assert torch.equal(values(copied)["conv:output"], net.conv(x_BCHW))
+    assert torch.equal(read_values(copied)["conv:output"], net.conv(x_BCHW))
 
 
 def test_nothing_of_the_program_is_held(net: Net) -> None:
-    tap, alive = Tap(Pool(), raises), []
+    tap, alive = Tap(Pool(), raise_error), []
     net.conv.register_forward_hook(lambda _, __, out: alive.append(weakref.ref(out)))
-    copied = one_pass(tap, net, targets(net, conv="output grad"), torch.randn(2, 1, 6, 6), backward=True)
-    assert copied.forms() and alive[0]() is None
+    copied = capture_pass(tap, net, make_targets(net, conv="output grad"), torch.randn(2, 1, 6, 6), backward=True)
+    assert copied.list_forms() and alive[0]() is None
 
 
 def test_no_room_costs_the_pass_and_nothing_else(net: Net) -> None:
-    tap = Tap(Pool(100, "drop"), raises)
-    held = tap.pool.take(90)
-    tap.begin(targets(net, conv="output", same="output"))
+    tap = Tap(Pool(100, "drop"), raise_error)
+    held = tap.pool.take_buffer(90)
+    tap.begin_pass(make_targets(net, conv="output", same="output"))
     net(torch.randn(2, 1, 6, 6))
-    assert tap.end() is None and tap.pool.used_bytes == 90
-    tap.pool.give(held)
+    assert tap.end_pass() is None and tap.pool.used_bytes == 90
+    tap.pool.return_buffer(held)
 
 
 @pytest.mark.parametrize(
@@ -361,11 +361,13 @@ def test_element_types(dtype: torch.dtype, tmp_path: Path) -> None:
         def forward(self, x_N: Tensor) -> Tensor:
             return x_N.to(dtype)
 
-    net, tap = nn.Sequential(Cast()), Tap(Pool(), raises)
+    net, tap = nn.Sequential(Cast()), Tap(Pool(), raise_error)
     recording = Recording(lambda: PageWriter(tmp_path), tap.pool)
     x_N = torch.randn(33)
     for number in range(2):
-        recording.put(Pass(one_pass(tap, net, targets(net, **{"0": "output"}), x_N), tap.pool, number, {}))
+        recording.submit_job(
+            Pass(capture_pass(tap, net, make_targets(net, **{"0": "output"}), x_N), tap.pool, number, {})
+        )
     recording.close()
     for point in PageSet.open(tmp_path):
         tensor = point.tensors["0:output"]
@@ -377,17 +379,17 @@ def test_element_types(dtype: torch.dtype, tmp_path: Path) -> None:
 # The thread
 
 
-def jobs(count: int, tap: Tap, net: nn.Module) -> Iterator[Pass]:
+def iter_passes(count: int, tap: Tap, net: nn.Module) -> Iterator[Pass]:
     for number in range(count):
-        copied = one_pass(tap, net, targets(net, conv="output"), torch.full((2, 1, 6, 6), float(number)))
+        copied = capture_pass(tap, net, make_targets(net, conv="output"), torch.full((2, 1, 6, 6), float(number)))
         yield Pass(copied, tap.pool, number, {})
 
 
 def test_all_is_written_in_order(net: Net, tmp_path: Path) -> None:
-    tap = Tap(Pool(), raises)
+    tap = Tap(Pool(), raise_error)
     recording = Recording(lambda: PageWriter(tmp_path), tap.pool)
-    for job in jobs(50, tap, net):
-        recording.put(job)
+    for job in iter_passes(50, tap, net):
+        recording.submit_job(job)
     assert recording.drain(30)
     assert (recording.written, tap.pool.used_bytes) == (50, 0)
     recording.close()
@@ -403,23 +405,23 @@ class Broken(PageWriter):
 
     left = 3
 
-    def _add(self, *args: Any, **kwargs: Any) -> int:
+    def _write_datapoint(self, *args: Any, **kwargs: Any) -> int:
         self.left -= 1
         if self.left < 0:
             raise OSError(28, "No space left on device")
-        return super()._add(*args, **kwargs)
+        return super()._write_datapoint(*args, **kwargs)
 
 
 @pytest.mark.parametrize("broken", [lambda folder: lambda: Broken(folder), lambda folder: lambda: 1 / 0])
 def test_what_fails_is_raised_once_counted_and_hangs_nobody(
     net: Net, tmp_path: Path, broken: Callable[[Path], Callable[[], PageWriter]]
 ) -> None:
-    tap = Tap(Pool(5000), raises)
+    tap = Tap(Pool(5000), raise_error)
     recording = Recording(broken(tmp_path), tap.pool)
     raised = 0
-    for job in jobs(40, tap, net):
+    for job in iter_passes(40, tap, net):
         try:
-            recording.put(job)
+            recording.submit_job(job)
         except (OSError, ZeroDivisionError):
             raised += 1
     try:
@@ -434,10 +436,10 @@ def test_what_fails_is_raised_once_counted_and_hangs_nobody(
 
 
 def test_dropped_ones_stand_in_the_pages(net: Net, tmp_path: Path) -> None:
-    tap = Tap(Pool(), raises)
+    tap = Tap(Pool(), raise_error)
     recording = Recording(lambda: PageWriter(tmp_path), tap.pool)
-    recording.put(next(jobs(1, tap, net)))
-    recording.drop(7, "no room")
+    recording.submit_job(next(iter_passes(1, tap, net)))
+    recording.count_dropped(7, "no room")
     recording.close()
     assert [(drop.datapoints, drop.reason) for drop in PageSet.open(tmp_path).drops] == [(7, "no room")]
     assert not any(thread.name == "tdbg-capture" for thread in threading.enumerate())
@@ -448,14 +450,14 @@ def test_a_module_that_calls_itself(tmp_path: Path) -> None:
         def forward(self, x_N: Tensor, depth: int) -> Tensor:
             return x_N if depth == 0 else self(x_N + 1, depth - 1)
 
-    net, tap = Tree(), Tap(Pool(), raises)
+    net, tap = Tree(), Tap(Pool(), raise_error)
     recording = Recording(lambda: PageWriter(tmp_path), tap.pool)
     for key in range(2):
-        tap.begin([Target("tree", weakref.ref(net), ("input", "output"))])
+        tap.begin_pass([Target("tree", weakref.ref(net), ("input", "output"))])
         net(torch.zeros(2), 2)
-        copied = tap.end()
+        copied = tap.end_pass()
         assert copied is not None
-        recording.put(Pass(copied, tap.pool, key, {}))
+        recording.submit_job(Pass(copied, tap.pool, key, {}))
     recording.close()
     assert recording.written == 2 and not recording.dropped
     for point in PageSet.open(tmp_path):
@@ -465,11 +467,11 @@ def test_a_module_that_calls_itself(tmp_path: Path) -> None:
 
 
 def test_gaps_hold_nothing_of_the_program_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, tap = nn.Linear(3, 3), Tap(Pool(), raises)
+    net, tap = nn.Linear(3, 3), Tap(Pool(), raise_error)
     monkeypatch.setattr(torch, "empty", lambda size, **kinds: torch.full((size,), 255, **kinds))
     for _ in range(3):
-        tap.begin([Target("fc", weakref.ref(net), ("output",))])
+        tap.begin_pass([Target("fc", weakref.ref(net), ("output",))])
         net(torch.ones(1, 3))
-        copied = tap.end()
+        copied = tap.end_pass()
         assert copied is not None
     assert copied.buffer is not None and copied.buffer[12:].count_nonzero() == 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.debuggers.captured_stats import channel_dim, each_tensor, numbers, spatial_dims, stats
+from tdbg.debuggers.captured_stats import channel_dim, compute_stats, each_tensor, spatial_dims, to_real_numbers
 
 
 class Block(nn.Module):
@@ -57,23 +57,23 @@ def test_the_caller_may_know_better():
 
 
 def test_stats_of_the_finite_part():
-    found = stats(torch.tensor([1.0, 2.0, 3.0, 6.0]))
+    found = compute_stats(torch.tensor([1.0, 2.0, 3.0, 6.0]))
     assert found.pop("shape") == [4]
     assert found == pytest.approx({"mean": 3.0, "std": math.sqrt(14 / 3), "min": 1.0, "max": 6.0})
-    found = stats(torch.tensor([1.0, 3.0, math.nan, math.inf, -math.inf]))
+    found = compute_stats(torch.tensor([1.0, 3.0, math.nan, math.inf, -math.inf]))
     assert found.pop("shape") == [5]
     whole = {"mean": 2.0, "std": math.sqrt(2), "min": 1.0, "max": 3.0, "nan_count": 1, "inf_count": 2}
     assert found == pytest.approx(whole)
     nothing = {"mean": None, "std": None, "min": None, "max": None}
-    assert stats(torch.empty(0, 3)) == {**nothing, "shape": [0, 3]}
-    assert stats(torch.tensor([math.nan])) == {**nothing, "shape": [1], "nan_count": 1}
+    assert compute_stats(torch.empty(0, 3)) == {**nothing, "shape": [0, 3]}
+    assert compute_stats(torch.tensor([math.nan])) == {**nothing, "shape": [1], "nan_count": 1}
 
 
 def test_numbers_are_wide_enough():
-    assert numbers(torch.ones(2, dtype=torch.bfloat16)).dtype is torch.float32
-    assert numbers(torch.tensor([2**40 + 1])).tolist() == [2**40 + 1]
-    assert numbers(torch.tensor([3 + 4j])).tolist() == [5]
-    assert numbers(torch.tensor([True])).tolist() == [1]
+    assert to_real_numbers(torch.ones(2, dtype=torch.bfloat16)).dtype is torch.float32
+    assert to_real_numbers(torch.tensor([2**40 + 1])).tolist() == [2**40 + 1]
+    assert to_real_numbers(torch.tensor([3 + 4j])).tolist() == [5]
+    assert to_real_numbers(torch.tensor([True])).tolist() == [1]
 
 
 def test_the_first_tensor_and_the_others():

@@ -19,7 +19,7 @@ class Output:
     loss: torch.Tensor | None = None
 
 
-def storage_bytes(tensor: torch.Tensor) -> int:
+def count_storage_bytes(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes()
 
 
@@ -27,7 +27,7 @@ def test_a_slice_does_not_keep_what_it_was_cut_from():
     whole = torch.arange(1 << 20, dtype=torch.float32)
     for view in (whole[7:17], whole[:80:8], whole.view(1024, 1024)[:10, 3], whole[:1].expand(10)):
         copied = snapshot({"x": view})["x"]
-        assert storage_bytes(copied) == 40 and copied.is_contiguous() and torch.equal(copied, view)
+        assert count_storage_bytes(copied) == 40 and copied.is_contiguous() and torch.equal(copied, view)
 
 
 def test_transposed_views_are_laid_out_anew():

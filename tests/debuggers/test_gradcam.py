@@ -28,7 +28,7 @@ class Headed(nn.Module):
         return self.head(self.act(self.conv(x_BCHW)).mean((2, 3)))
 
 
-def analytic(model, x_BCHW, classes):
+def compute_analytic_cam(model, x_BCHW, classes):
     """Of the activation: Zhou et al. 2016 (CAM), scaled by the number of places."""
     with torch.no_grad():
         a_BCHW = model.conv(x_BCHW).relu()
@@ -60,7 +60,7 @@ def test_the_analytic_map(model, mode, target):
     classes = predicted if target is None else torch.as_tensor(target).expand(4)
     assert set(found) == {"gradcam", "target_layer", "target_class", "gradcam_stats"}
     assert found["target_layer"] == "act" and found["target_class"].tolist() == classes.tolist()
-    expected = analytic(model, x_BCHW, classes)
+    expected = compute_analytic_cam(model, x_BCHW, classes)
     assert expected.max() > 0
     torch.testing.assert_close(found["gradcam"], expected)
     assert found["gradcam_stats"]["max"] == pytest.approx(expected.max().item(), rel=1e-5)
@@ -82,13 +82,13 @@ def test_a_model_made_in_inference_mode(model, x_BCHW):
         born.load_state_dict(model.state_dict())
         assert born.conv.weight.is_inference()
         found = GradCAM("act", 1)({"inputs": x_BCHW}, born)
-    torch.testing.assert_close(found["gradcam"], analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
+    torch.testing.assert_close(found["gradcam"], compute_analytic_cam(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
 
 
 def test_a_frozen_model(model, x_BCHW):
     model.requires_grad_(False)
     found = GradCAM("act", 1)({"inputs": x_BCHW}, model)
-    torch.testing.assert_close(found["gradcam"], analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
+    torch.testing.assert_close(found["gradcam"], compute_analytic_cam(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
@@ -101,7 +101,7 @@ def test_a_model_in_training_mode_is_looked_at_in_eval_mode(x_BCHW):
     assert torch.equal(found, expected) and all(module.training for module in model.modules())
 
 
-def everything(model):
+def snapshot_state(model):
     """All of a model's state that a pass could change."""
     numpy = np.random.get_state()
     return {
@@ -124,13 +124,13 @@ def everything(model):
     }
 
 
-def same(one, other):
+def is_same(one, other):
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
+        return len(one) == len(other) and all(is_same(*pair) for pair in zip(one, other, strict=True))
     return one == other
 
 
@@ -164,14 +164,14 @@ def test_all_state_is_restored(fails, training):
     model.net[6].weight.requires_grad_(False)
     model.fails = fails
     x_BCHW = torch.randn(2, 1, 6, 6)
-    before, x_before = everything(model), x_BCHW.clone()
+    before, x_before = snapshot_state(model), x_BCHW.clone()
     if fails:
         with pytest.raises(ArithmeticError, match="mine"):
             GradCAM("net.0")({"inputs": x_BCHW}, model)
     else:
         assert GradCAM("net.0")({"inputs": x_BCHW}, model)["gradcam"].shape == (2, 6, 6)
-    after = everything(model)
-    assert [key for key in before if not same(before[key], after[key])] == []
+    after = snapshot_state(model)
+    assert [key for key in before if not is_same(before[key], after[key])] == []
     assert torch.equal(x_BCHW, x_before)
 
 
@@ -186,7 +186,7 @@ def test_a_graph_that_is_in_use_is_not_disturbed():
             GradCAM("0")({"inputs": x_BCHW}, model)
         loss.backward()
         grads.append([p.grad.clone() for p in model.parameters()])
-    assert same(*grads)
+    assert is_same(*grads)
 
 
 def test_other_debuggers_do_not_see_its_pass(model, x_BCHW):
@@ -213,7 +213,7 @@ def test_autocast_with_inference_mode(x_BCHW):
 def test_other_dtypes(dtype, x_BCHW):
     model = Headed().to(dtype).eval()
     found = GradCAM("act", 1)({"inputs": x_BCHW.to(dtype)}, model)["gradcam"]
-    exact = analytic(model.float(), x_BCHW, torch.ones(4, dtype=torch.int64))
+    exact = compute_analytic_cam(model.float(), x_BCHW, torch.ones(4, dtype=torch.int64))
     torch.testing.assert_close(found, exact, rtol=0.05, atol=0.02 * exact.max().item())
 
 
@@ -271,7 +271,7 @@ def test_outputs_of_all_kinds(model, x_BCHW):
 
 def test_one_score_for_two_classes(model, x_BCHW):
     model.head = nn.Linear(5, 1)
-    expected = analytic(model, x_BCHW, torch.zeros(4, dtype=torch.int64))
+    expected = compute_analytic_cam(model, x_BCHW, torch.zeros(4, dtype=torch.int64))
     torch.testing.assert_close(GradCAM("act")({"inputs": x_BCHW}, model)["gradcam"], expected)
     model.head = nn.Sequential(model.head, nn.Flatten(0))
     torch.testing.assert_close(GradCAM("act")({"inputs": x_BCHW}, model)["gradcam"], expected)
@@ -279,7 +279,9 @@ def test_one_score_for_two_classes(model, x_BCHW):
 
 def test_a_score_of_the_users(model, x_BCHW):
     found = GradCAM("act", score=lambda y_BK: 2 * y_BK[:, 1])({"inputs": x_BCHW}, model)
-    torch.testing.assert_close(found["gradcam"], 2 * analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
+    torch.testing.assert_close(
+        found["gradcam"], 2 * compute_analytic_cam(model, x_BCHW, torch.ones(4, dtype=torch.int64))
+    )
     assert found["target_class"].tolist() == [-1] * 4
 
 
@@ -324,7 +326,7 @@ def test_outputs_of_the_layer_in_structures(model, x_BCHW):
             return self.head(self.packs(x)["maps"][0].mean((2, 3)))
 
     found = GradCAM("packs", 1, channel_dim=1)({"inputs": x_BCHW}, Unpacks())["gradcam"]
-    torch.testing.assert_close(found, analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
+    torch.testing.assert_close(found, compute_analytic_cam(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
 
 
 def test_a_trunk_under_no_grad(model, x_BCHW):
@@ -338,7 +340,7 @@ def test_a_trunk_under_no_grad(model, x_BCHW):
                 a = self.act(self.conv(x))
             return self.head(a.mean((2, 3)))
 
-    expected = analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64))
+    expected = compute_analytic_cam(model, x_BCHW, torch.ones(4, dtype=torch.int64))
     torch.testing.assert_close(GradCAM("act", 1)({"inputs": x_BCHW}, Frozen())["gradcam"], expected)
     with pytest.raises(TdbgError, match="runs 'conv' under no_grad, and changes its output in place"):
         GradCAM("conv", 1)({"inputs": x_BCHW}, Frozen())
@@ -382,7 +384,7 @@ def test_a_compiled_model(model, x_BCHW):
         frames = counter.frame_count
         found = GradCAM("act", 1)({"inputs": x_BCHW}, compiled)
         compiled(x_BCHW)
-    torch.testing.assert_close(found["gradcam"], analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
+    torch.testing.assert_close(found["gradcam"], compute_analytic_cam(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
     assert counter.frame_count == frames
 
 
@@ -395,12 +397,12 @@ def test_a_model_with_compiled_parts(model, x_BCHW):
     found = GradCAM("1.act", 1)({"inputs": x_BCHW}, parts)
     parts(x_BCHW)
     assert counter.frame_count == frames > 0
-    torch.testing.assert_close(found["gradcam"], analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
+    torch.testing.assert_close(found["gradcam"], compute_analytic_cam(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
 
 
 def test_inside_data_parallel(model, x_BCHW):
     found = GradCAM("act", 1)({"inputs": x_BCHW}, nn.DataParallel(model))
-    torch.testing.assert_close(found["gradcam"], analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
+    torch.testing.assert_close(found["gradcam"], compute_analytic_cam(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
 
 
 def test_another_thread_passes_by():

@@ -11,7 +11,7 @@ from tdbg.debuggers import Gradients
 from tests.debuggers.conftest import Branches, small_cnn
 
 
-def trained(model, debugger, x, loss=torch.sum):
+def run_backward(model, debugger, x, loss=torch.sum):
     with debugger.attach(model):
         loss(model(x)).backward()
     return debugger({}, model)
@@ -20,7 +20,7 @@ def trained(model, debugger, x, loss=torch.sum):
 def test_by_hand():
     model = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Linear(1, 1, bias=False))
     model[0].weight.data, model[1].weight.data = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0]])
-    found = trained(model, Gradients("0"), torch.tensor([[1.0, -1.0]]), lambda y: (y**2).sum())
+    found = run_backward(model, Gradients("0"), torch.tensor([[1.0, -1.0]]), lambda y: (y**2).sum())
     # y = 3 * (1 - 2) = -3, dy^2/dh = 2 * -3 * 3 = -18, dh/dw = x
     assert found["output_grad"].tolist() == [[-18.0]]
     assert found["parameter_grads"]["weight"].tolist() == [[-18.0, 18.0]]
@@ -38,7 +38,7 @@ def test_by_hand():
 
 def test_an_in_place_operation_behind_the_layer():
     model, x_BCHW = small_cnn().eval(), torch.randn(2, 1, 6, 6)
-    found = trained(model, Gradients("0"), x_BCHW)
+    found = run_backward(model, Gradients("0"), x_BCHW)
     out = model[0](x_BCHW).detach().requires_grad_()
     (expected,) = torch.autograd.grad(model[2:](out.relu()).sum(), out)
     torch.testing.assert_close(found["output_grad"], expected)
@@ -46,7 +46,7 @@ def test_an_in_place_operation_behind_the_layer():
 
 
 def test_only_figures():
-    found = trained(small_cnn().eval(), Gradients("0", values=False), torch.randn(2, 1, 6, 6))
+    found = run_backward(small_cnn().eval(), Gradients("0", values=False), torch.randn(2, 1, 6, 6))
     assert not any(isinstance(value, torch.Tensor) for value in found.values()) and "parameter_grads" not in found
     assert found["output_grad_stats"]["shape"] == [2, 4, 6, 6] and set(found["parameter_grad_stats"]) == {
         "weight",
@@ -56,7 +56,7 @@ def test_only_figures():
 
 def test_copies():
     model = small_cnn().eval()
-    found = trained(model, Gradients("6"), torch.randn(2, 1, 6, 6))
+    found = run_backward(model, Gradients("6"), torch.randn(2, 1, 6, 6))
     before = found["parameter_grads"]["weight"].clone()
     model.zero_grad(set_to_none=False)
     assert before.abs().sum() > 0 and torch.equal(found["parameter_grads"]["weight"], before)
@@ -64,7 +64,7 @@ def test_copies():
 
 def test_a_layer_that_runs_twice():
     model, debugger = Branches(), Gradients("shared")
-    found = trained(model, debugger, torch.randn(3, 4))
+    found = run_backward(model, debugger, torch.randn(3, 4))
     assert torch.equal(found["output_grad"], torch.ones(3, 4))
     torch.testing.assert_close(found["earlier_calls"][0]["output_grad"], torch.ones(3, 4) @ model.shared.weight)
     assert set(found["parameter_grads"]) == {"weight", "bias"}
@@ -73,7 +73,7 @@ def test_a_layer_that_runs_twice():
 def test_parts_that_have_none():
     model = small_cnn().eval()
     model[0].bias.requires_grad_(False)
-    found = trained(model, Gradients(""), torch.randn(2, 1, 6, 6))
+    found = run_backward(model, Gradients(""), torch.randn(2, 1, 6, 6))
     assert found["without_grad"] == ["0.bias"] and "6.weight" in found["parameter_grads"]
 
 
@@ -99,7 +99,9 @@ def test_several_outputs():
 
 def test_what_is_not_finite():
     model = nn.Sequential(nn.Linear(2, 2))
-    found = trained(model, Gradients("0"), torch.ones(1, 2), lambda y: (y * torch.tensor([float("inf"), 1.0])).sum())
+    found = run_backward(
+        model, Gradients("0"), torch.ones(1, 2), lambda y: (y * torch.tensor([float("inf"), 1.0])).sum()
+    )
     assert found["output_grad_stats"]["inf_count"] == 1 and found["output_grad_stats"]["max"] == 1
 
 
@@ -153,13 +155,13 @@ def test_a_checkpoint_of_the_newer_kind():
         def forward(self, x):
             return torch.utils.checkpoint.checkpoint(self.layer, x, use_reentrant=False)
 
-    found = trained(Model(), Gradients("layer"), torch.ones(1, 2))
+    found = run_backward(Model(), Gradients("layer"), torch.ones(1, 2))
     assert found["output_grad"].tolist() == [[1, 1]] and "earlier_calls" not in found
 
 
 def test_a_frozen_model_whose_input_wants_a_gradient():
     model = small_cnn().eval().requires_grad_(False)
-    found = trained(model, Gradients("0"), torch.randn(2, 1, 6, 6, requires_grad=True))
+    found = run_backward(model, Gradients("0"), torch.randn(2, 1, 6, 6, requires_grad=True))
     assert found["output_grad"].abs().sum() > 0 and found["without_grad"] == ["weight", "bias"] and "note" not in found
 
 
@@ -171,7 +173,7 @@ def test_a_gradient_that_cannot_be_read_harms_nothing(monkeypatch, caplog):
     x_BCHW, grads = torch.randn(2, 1, 6, 6), []
     model(x_BCHW).sum().backward()
     expected = [p.grad.clone() for p in model.parameters()]
-    monkeypatch.setattr("tdbg.debuggers.gradients._figures", fail)
+    monkeypatch.setattr("tdbg.debuggers.gradients._compute_stats", fail)
     with debugger.attach(model):
         for _ in range(2):
             model.zero_grad()

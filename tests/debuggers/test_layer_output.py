@@ -9,7 +9,7 @@ from tdbg.debuggers import LayerOutput
 from tests.debuggers.conftest import Gives
 
 
-def told(value, factor=4, layer=None, **how):
+def run_debugger(value, factor=4, layer=None, **how):
     model, debugger = Gives(), LayerOutput("layer", factor, **how)
     if layer is not None:
         layer.forward = lambda value: value
@@ -19,7 +19,7 @@ def told(value, factor=4, layer=None, **how):
         return debugger({}, model)
 
 
-def averaged(x, dims, factor):
+def average_blocks(x, dims, factor):
     """Block by block, with plain slices."""
     for dim in dims:
         parts = [x.narrow(dim, at, min(factor, x.size(dim) - at)) for at in range(0, x.size(dim), factor)]
@@ -27,8 +27,8 @@ def averaged(x, dims, factor):
     return x
 
 
-def expected(x, dims, factor):
-    return averaged(x, dims, factor) / averaged(torch.ones_like(x), dims, factor)
+def compute_expected(x, dims, factor):
+    return average_blocks(x, dims, factor) / average_blocks(torch.ones_like(x), dims, factor)
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def expected(x, dims, factor):
 )
 def test_averages(layer, shape, dims):
     x = torch.randn(shape)
-    found = told(x, layer=layer)
+    found = run_debugger(x, layer=layer)
     assert set(found) == {"layer_name", "original_shape", "output", "downsampled", "downsample_factor"}
     assert (found["original_shape"], found["downsampled"], found["downsample_factor"]) == (list(shape), True, 4)
-    torch.testing.assert_close(found["output"], expected(x, dims, 4))
+    torch.testing.assert_close(found["output"], compute_expected(x, dims, 4))
 
 
 def test_by_hand():
     x = torch.tensor([[[[1.0, 3.0, 10.0], [5.0, 7.0, 20.0]]]])
-    assert told(x, 2)["output"].tolist() == [[[[4.0, 15.0]]]]
+    assert run_debugger(x, 2)["output"].tolist() == [[[[4.0, 15.0]]]]
 
 
 @pytest.mark.parametrize(
@@ -75,25 +75,25 @@ def test_by_hand():
     ),
 )
 def test_nothing_to_average(tensor, factor):
-    found = told(tensor, factor)
+    found = run_debugger(tensor, factor)
     assert torch.equal(found["output"], tensor) and found["downsampled"] is False
     assert found["original_shape"] == list(tensor.shape)
 
 
 def test_the_dtype_stays_and_sums_do_not_overflow():
     x = torch.full((1, 1, 4, 4), 6e4, dtype=torch.float16)
-    found = told(x)["output"]
+    found = run_debugger(x)["output"]
     assert found.dtype is torch.float16 and found.tolist() == [[[[60000.0]]]]
 
 
 def test_channels_where_the_caller_says():
     x = torch.randn(2, 3, 8)
-    torch.testing.assert_close(told(x, channel_dim=1)["output"], expected(x, (2,), 4))
+    torch.testing.assert_close(run_debugger(x, channel_dim=1)["output"], compute_expected(x, (2,), 4))
 
 
 def test_several_tensors():
     x = torch.randn(2, 8, 3)
-    found = told((x, x * 2))
+    found = run_debugger((x, x * 2))
     torch.testing.assert_close(found["others"]["1"]["output"], found["output"] * 2)
 
 

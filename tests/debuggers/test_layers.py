@@ -6,8 +6,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from tdbg.core.errors import TdbgError
-from tdbg.debuggers.layers import get_layer_by_name, inner, layers_of, place_of, scripted_parts, select
-from tdbg.runtime.root_modules import unwrapped
+from tdbg.debuggers.layers import get_layer_by_name, layers_of, place_of, scripted_parts, select, unwrap_all
+from tdbg.runtime.root_modules import unwrap_module
 
 
 class Block(nn.Module):
@@ -94,7 +94,7 @@ def test_wrappers_are_seen_through(model):
     for wrapped in (model, torch.compile(model, backend="eager"), nn.DataParallel(model)):
         assert get_layer_by_name(wrapped, "layers.4.attn") is attn
         assert list(select(wrapped, "layers.4.*")) == ["layers.4.attn", "layers.4.mlp"]
-        assert inner(wrapped) is model
+        assert unwrap_all(wrapped) is model
     assert get_layer_by_name(model, "layers.4._checkpoint_wrapped_module._orig_mod.attn") is attn
     assert get_layer_by_name(model, "module.layers.4.attn") is attn
     assert not isinstance(get_layer_by_name(model, "layers.4"), type(model.layers[4])), "the user's block"
@@ -167,7 +167,7 @@ def test_the_place_of_a_part_that_is_called_by_itself() -> None:
 
 def test_scripted_models_can_be_walked() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
-    assert unwrapped(scripted) is scripted
+    assert unwrap_module(scripted) is scripted
     net = nn.Sequential(scripted, nn.Linear(2, 2))
     assert list(select(net, "**")) == ["", "0", "0.0", "0.1", "1"]
     assert scripted_parts(net) == {"0.0", "0.1"} and scripted_parts(scripted) == {"0", "1"}

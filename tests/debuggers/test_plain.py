@@ -18,7 +18,7 @@ from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.pages.format.page_writer import PageWriter
 from tdbg.pages.read.datapoint import Datapoint
 from tdbg.pages.read.page_set import PageSet
-from tests.debuggers.test_capture_parts import raises
+from tests.debuggers.test_capture_parts import raise_error
 
 
 class Gives(nn.Module):
@@ -32,25 +32,25 @@ class Gives(nn.Module):
         return self.make(x)
 
 
-def passes(
+def capture_passes(
     folder: Path, make: Callable[[Tensor], Any], inputs: list[Tensor], *, stats: bool = False
 ) -> tuple[list[Datapoint], list[Copied]]:
     """What the pages hold of passes of such a layer."""
-    net, tap = nn.Sequential(Gives(make)), Tap(Pool(), raises)
+    net, tap = nn.Sequential(Gives(make)), Tap(Pool(), raise_error)
     recording = Recording(lambda: PageWriter(folder), tap.pool)
     found = []
     for number, x in enumerate(inputs):
-        tap.begin([Target("a", weakly(net[0]), ("output",))], graded=False)
+        tap.begin_pass([Target("a", make_reference(net[0]), ("output",))], graded=False)
         net(x)
-        copied = tap.end()
+        copied = tap.end_pass()
         assert copied is not None
         found.append(copied)
-        recording.put(Pass(copied, tap.pool, number, {}, stats=stats))
+        recording.submit_job(Pass(copied, tap.pool, number, {}, stats=stats))
     recording.close()
     return list(PageSet.open(folder)), found
 
 
-def weakly(module: nn.Module) -> Any:
+def make_reference(module: nn.Module) -> Any:
     return lambda: module
 
 
@@ -61,11 +61,11 @@ def per_tensor(x: Tensor) -> Tensor:
     return torch.quantize_per_tensor(x, 0.05, 3, torch.quint8)
 
 
-def moving(x: Tensor) -> Tensor:
+def quantize_with_moving_scale(x: Tensor) -> Tensor:
     return torch.quantize_per_tensor(x, float(x.abs().max()) / 127, 0, torch.qint8)
 
 
-def wide(x: Tensor) -> Tensor:
+def quantize_to_int32(x: Tensor) -> Tensor:
     return torch.quantize_per_tensor(x, 1e-4, -7, torch.qint32)
 
 
@@ -73,19 +73,19 @@ def per_channel(x: Tensor) -> Tensor:
     return torch.quantize_per_channel(x, torch.arange(1, 7) / 50, torch.arange(6), 1, torch.quint8)
 
 
-@pytest.mark.parametrize("make", [per_tensor, moving, wide, per_channel])
+@pytest.mark.parametrize("make", [per_tensor, quantize_with_moving_scale, quantize_to_int32, per_channel])
 def test_quantised_tensors_keep_their_values(tmp_path: Path, make: Callable[[Tensor], Tensor]) -> None:
-    points, copied = passes(tmp_path, make, X)
+    points, copied = capture_passes(tmp_path, make, X)
     for point, x in zip(points, X, strict=True):
         tensor, expected = point.tensors["a:output"], make(x)
         assert tensor.dtype.name == str(expected.dtype).removeprefix("torch.")
         assert tensor.read() == expected.int_repr().numpy().tobytes()
         assert np.allclose(tensor.array(), expected.dequantize().numpy(), atol=1e-6)
-    assert copied[-1].whole == (make is not moving), "a scale of its own is a layout of its own"
+    assert copied[-1].whole == (make is not quantize_with_moving_scale), "a scale of its own is a layout of its own"
 
 
 def test_figures_of_quantised_tensors_and_integers_are_those_of_their_values(tmp_path: Path) -> None:
-    points, _ = passes(tmp_path, lambda x: (per_tensor(x), per_channel(x), x.argmax(1)), X, stats=True)
+    points, _ = capture_passes(tmp_path, lambda x: (per_tensor(x), per_channel(x), x.argmax(1)), X, stats=True)
     for point, x in zip(points, X, strict=True):
         for path, expected in (("0", per_tensor(x)), ("1", per_channel(x))):
             values = expected.dequantize()
@@ -101,7 +101,7 @@ def test_sparse_tensors_are_kept_as_their_parts(tmp_path: Path) -> None:
         "csc": lambda x: x.relu().to_sparse_csc(),
         "bsr": lambda x: x.relu().to_sparse_bsr((2, 3)),
     }
-    points, _ = passes(tmp_path, lambda x: {name: make(x) for name, make in layouts.items()}, X)
+    points, _ = capture_passes(tmp_path, lambda x: {name: make(x) for name, make in layouts.items()}, X)
     for point, x in zip(points, X, strict=True):
         found = {path.removeprefix("a:output."): tensor for path, tensor in point.tensors.items()}
         arrays = {path: torch.from_numpy(tensor.array().copy()) for path, tensor in found.items()}
@@ -122,7 +122,7 @@ def test_nested_tensors_are_kept_as_rows_behind_one_another(tmp_path: Path) -> N
             "jagged": torch.nested.nested_tensor(rows, layout=torch.jagged),
         }
 
-    points, _ = passes(tmp_path, make, X)
+    points, _ = capture_passes(tmp_path, make, X)
     for point, x in zip(points, X, strict=True):
         whole = torch.cat([x[:1], x])
         found = {path.removeprefix("a:output."): tensor.array() for path, tensor in point.tensors.items()}
@@ -151,7 +151,7 @@ def test_nested_tensors_are_kept_as_rows_behind_one_another(tmp_path: Path) -> N
     ],
 )
 def test_what_torch_calls_one_tensor_is_one(tmp_path: Path, name: str, make: Callable[[Tensor], Tensor]) -> None:
-    points, copied = passes(tmp_path, make, X)
+    points, copied = capture_passes(tmp_path, make, X)
     assert copied[-1].whole and not copied[-1].skipped
     for point, x in zip(points, X, strict=True):
         tensor, expected = point.tensors["a:output"], make(x)
@@ -191,7 +191,7 @@ def test_structures_and_plain_values_are_kept_and_the_rest_is_named(tmp_path: Pa
             {"deep": [{"x": x - 1}]},
         )
 
-    points, copied = passes(tmp_path, make, X)
+    points, copied = capture_passes(tmp_path, make, X)
     for point, x in zip(points, X, strict=True):
         found = {path.removeprefix("a:output."): tensor.array() for path, tensor in point.tensors.items()}
         expected = {
@@ -208,7 +208,7 @@ def test_structures_and_plain_values_are_kept_and_the_rest_is_named(tmp_path: Pa
 
 
 def test_a_layer_without_tensors_is_kept_too(tmp_path: Path) -> None:
-    points, _ = passes(tmp_path, lambda x: "a caption", X[:2])
+    points, _ = capture_passes(tmp_path, lambda x: "a caption", X[:2])
     assert [dict(point.scalars) for point in points] == [{"a:output": "a caption"}] * 2
 
 
@@ -223,7 +223,7 @@ def test_what_has_no_values_is_named_and_costs_nothing_else(tmp_path: Path) -> N
             x, torch.ones(4), torch.zeros(4), 0, torch.quint4x2
         )}  # fmt: skip
 
-    points, copied = passes(tmp_path, make, X)
+    points, copied = capture_passes(tmp_path, make, X)
     for point, x in zip(points, X, strict=True):
         assert list(point.tensors) == ["a:output.x"] and np.array_equal(point.tensors["a:output.x"].array(), x.numpy())
     told = {path.removeprefix("a:output."): why for path, why in copied[-1].skipped.items()}
@@ -237,18 +237,18 @@ def test_what_has_no_values_is_named_and_costs_nothing_else(tmp_path: Path) -> N
 
 
 def test_of_a_wide_structure_the_rest_is_counted(tmp_path: Path) -> None:
-    points, copied = passes(tmp_path, lambda x: [x[0] for _ in range(5000)], X[:1])
+    points, copied = capture_passes(tmp_path, lambda x: [x[0] for _ in range(5000)], X[:1])
     assert len(points[0].tensors) == 4096
     assert copied[0].skipped == {"a:output.4096": "904 more after the first 4,096"}
 
 
 def test_inside_torch_func_it_is_named(tmp_path: Path) -> None:
-    net, tap = nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 2)), Tap(Pool(), raises)
+    net, tap = nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 2)), Tap(Pool(), raise_error)
     for _ in range(2):
-        tap.begin([Target("0", weakly(net[0]), ("output", "input"))], graded=False)
+        tap.begin_pass([Target("0", make_reference(net[0]), ("output", "input"))], graded=False)
         torch.vmap(net)(X[0])
-        copied = tap.end()
-        assert copied is not None and not copied.forms()
+        copied = tap.end_pass()
+        assert copied is not None and not copied.list_forms()
         why = "inside torch.func, where it has no values of its own"
         assert copied.skipped == {"0:input.0": why, "0:output": why}
 
@@ -256,7 +256,7 @@ def test_inside_torch_func_it_is_named(tmp_path: Path) -> None:
 def test_a_subclass_made_of_tensors_is_kept_as_these(tmp_path: Path) -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
-    points, copied = passes(tmp_path, lambda x: TwoTensor(x, x * 2), X)
+    points, copied = capture_passes(tmp_path, lambda x: TwoTensor(x, x * 2), X)
     assert copied[-1].whole
     for point, x in zip(points, X, strict=True):
         assert np.array_equal(point.tensors["a:output/b"].array(), x.numpy() * 2)
@@ -275,7 +275,7 @@ def test_of_a_dtensor_it_is_this_rank_s_part(tmp_path: Path) -> None:
         def make(x: Tensor) -> list[Tensor]:
             return [DTensor.from_local(x[:, 3:], mesh, [Shard(1)]), DTensor.from_local(x, mesh, [Replicate()])]
 
-        points, copied = passes(tmp_path, make, X)
+        points, copied = capture_passes(tmp_path, make, X)
     finally:
         dist.destroy_process_group()
     assert copied[-1].whole

@@ -37,16 +37,16 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[Watch]:
+def capturing_watch(tmp_path: Path) -> Iterator[Watch]:
     found = Watch(Settings(level="basic", max_overhead=50.0, capture=["a:output", "b:output,grad"]))
-    found.monitor.lasting.append(Capture.into(lambda: tmp_path / "rank0000"))
-    found.monitor.use([])
+    found.monitor.lasting.append(Capture.with_folder(lambda: tmp_path / "rank0000"))
+    found.monitor.activate_probes([])
     yield found
     found.monitor.detach()
     assert not found.failures, found.failures
 
 
-def test_a_pass_in_another_thread_does_not_end_this_one(watched: Watch, tmp_path: Path) -> None:
+def test_a_pass_in_another_thread_does_not_end_this_one(capturing_watch: Watch, tmp_path: Path) -> None:
     net, side = Net(), Net()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
 
@@ -67,7 +67,7 @@ def test_a_pass_in_another_thread_does_not_end_this_one(watched: Watch, tmp_path
         optimizer.step()
         optimizer.zero_grad()
         beside()  # alone: it is captured
-    watched.monitor.detach()
+    capturing_watch.monitor.detach()
     found = [(point.phase, list(point.tensors)) for point in PageSet.open(tmp_path) if point.phase == "train"]
     assert found == [("train", ["a:output", "b:output", "b:grad"])] * 3
     alone = [point for point in PageSet.open(tmp_path) if point.phase != "train"]
@@ -103,8 +103,8 @@ def test_a_budget_that_ends_behind_the_last_pass_is_told(tmp_path: Path, monkeyp
         return written(self, *args, **kwargs)
 
     monkeypatch.setattr(PageWriter, "add", slow)
-    watched.monitor.lasting.append(Capture.into(lambda: tmp_path / "rank0000"))
-    watched.monitor.use([])
+    watched.monitor.lasting.append(Capture.with_folder(lambda: tmp_path / "rank0000"))
+    watched.monitor.activate_probes([])
     with torch.no_grad():
         for _ in range(3):
             net(torch.ones(2000, 4))
@@ -114,19 +114,19 @@ def test_a_budget_that_ends_behind_the_last_pass_is_told(tmp_path: Path, monkeyp
     assert len(over) == 1 and not watched.failures
 
 
-def values(tensor: Any) -> Any:
+def read_values(tensor: Any) -> Any:
     return torch.frombuffer(bytearray(tensor.read()), dtype=torch.float32).reshape(tensor.shape).tolist()
 
 
-def grads(folder: Path) -> list[tuple[int | None, dict[str, list[float]]]]:
+def read_gradients(folder: Path) -> list[tuple[int | None, dict[str, list[float]]]]:
     """Of each datapoint its step and the gradients of b."""
     return [
-        (point.step, {path: values(tensor) for path, tensor in point.tensors.items() if ":grad" in path})
+        (point.step, {path: read_values(tensor) for path, tensor in point.tensors.items() if ":grad" in path})
         for point in PageSet.open(folder)
     ]
 
 
-def test_two_forwards_before_one_backward_have_their_gradients_each(watched: Watch, tmp_path: Path) -> None:
+def test_two_forwards_before_one_backward_have_their_gradients_each(capturing_watch: Watch, tmp_path: Path) -> None:
     """As two views of one image have, with a pass between them that has no gradients."""
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
@@ -138,12 +138,12 @@ def test_two_forwards_before_one_backward_have_their_gradients_each(watched: Wat
         (2 * first.sum() + 5 * second.sum()).backward()
         optimizer.step()
         optimizer.zero_grad()
-    watched.monitor.detach()
+    capturing_watch.monitor.detach()
     first_grad, second_grad = ({"b:grad": [[value] * 4] * 3} for value in (2.0, 5.0))
-    assert [found for _, found in grads(tmp_path)] == [first_grad, {}, second_grad] * 3
+    assert [found for _, found in read_gradients(tmp_path)] == [first_grad, {}, second_grad] * 3
 
 
-def test_the_gradients_of_two_optimizers_that_take_turns(watched: Watch, tmp_path: Path) -> None:
+def test_the_gradients_of_two_optimizers_that_take_turns(capturing_watch: Watch, tmp_path: Path) -> None:
     """The generator's forward is before the update of the discriminator, its backward after it."""
     maker, judge = Net(), Net()
     of_judge, of_maker = (torch.optim.SGD(net.parameters(), 0.01) for net in (judge, maker))
@@ -153,38 +153,38 @@ def test_the_gradients_of_two_optimizers_that_take_turns(watched: Watch, tmp_pat
         of_judge.step()
         judge(made).sum().backward()
         of_maker.step()
-    watched.monitor.detach()
-    found = grads(tmp_path)
+    capturing_watch.monitor.detach()
+    found = read_gradients(tmp_path)
     assert len(found) == 9 and all("b:grad" in values for _, values in found), found
 
 
-def test_outputs_that_nobody_uses_do_not_hold_passes_up(watched: Watch, tmp_path: Path) -> None:
+def test_outputs_that_nobody_uses_do_not_hold_passes_up(capturing_watch: Watch, tmp_path: Path) -> None:
     """Their gradients never come: the pass is written at the update, as it is."""
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     for _ in range(20):
         net(torch.ones(3, 4))
-    assert len(watched.monitor.probe("capture").waiting) <= MOST
+    assert len(capturing_watch.monitor.find_probe("capture").waiting) <= MOST
     net(torch.ones(3, 4)).sum().backward()
     optimizer.step()
-    assert not watched.monitor.probe("capture").waiting
-    watched.monitor.detach()
-    assert [len(values) for _, values in grads(tmp_path)] == [0] * 20 + [1]
+    assert not capturing_watch.monitor.find_probe("capture").waiting
+    capturing_watch.monitor.detach()
+    assert [len(values) for _, values in read_gradients(tmp_path)] == [0] * 20 + [1]
 
 
-def test_more_passes_than_can_wait_are_the_reason_that_is_given(watched: Watch) -> None:
+def test_more_passes_than_can_wait_are_the_reason_that_is_given(capturing_watch: Watch) -> None:
     """As in a rollout of reinforcement learning: many forwards, one backward that reaches them all."""
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     outputs = [net(torch.ones(3, 4)) for _ in range(MOST + 4)]
     torch.stack(outputs).sum().backward()
     optimizer.step()
-    assert watched.monitor.probe("capture")._skipped == {"b:grad": CROWDED}
+    assert capturing_watch.monitor.find_probe("capture")._skipped == {"b:grad": CROWDED}
 
 
-def test_passes_that_wait_for_gradients_give_room_to_others(watched: Watch, tmp_path: Path) -> None:
+def test_passes_that_wait_for_gradients_give_room_to_others(capturing_watch: Watch, tmp_path: Path) -> None:
     """Room is not waited for in vain where those that hold it wait themselves."""
-    capture = watched.monitor.probe("capture")
+    capture = capturing_watch.monitor.find_probe("capture")
     capture.pool.limit_bytes = 1_000_000
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
@@ -192,7 +192,7 @@ def test_passes_that_wait_for_gradients_give_room_to_others(watched: Watch, tmp_
     small, large = net(torch.ones(12_000, 4)), net(torch.ones(25_000, 4))
     (small.sum() + large.sum()).backward()
     optimizer.step()
-    watched.monitor.detach()
+    capturing_watch.monitor.detach()
     assert time.monotonic() - begun < PATIENCE_S / 2
     assert [point.tensors["b:output"].shape[0] for point in PageSet.open(tmp_path)] == [12_000, 25_000]
 
@@ -201,9 +201,9 @@ def test_room_for_a_new_epoch_is_made_by_the_writer_of_the_last(tmp_path: Path) 
     """A pass that needs room has passes of two epochs written: the recording of the first is closed meanwhile."""
     asked = ["a:output", "b:output,grad"]
     watched = Watch(Settings(level="basic", max_overhead=50.0, capture=asked, capture_epochs="all"))
-    watched.monitor.lasting.append(Capture.into(lambda: tmp_path / "rank0000"))
-    watched.monitor.use(CATALOG.select("basic", {}))
-    capture = watched.monitor.probe("capture")
+    watched.monitor.lasting.append(Capture.with_folder(lambda: tmp_path / "rank0000"))
+    watched.monitor.activate_probes(CATALOG.select_probes("basic", {}))
+    capture = watched.monitor.find_probe("capture")
     capture.pool.limit_bytes = 1_000_000
     net = Net()
     begun = time.monotonic()
@@ -211,7 +211,7 @@ def test_room_for_a_new_epoch_is_made_by_the_writer_of_the_last(tmp_path: Path) 
     for _ in range(3):
         for x_NF in loader:
             net(x_NF)  # nobody uses what it puts out: its gradient is waited for
-    watched.monitor.finish()
+    watched.monitor.finish_run()
     watched.monitor.detach()
     assert time.monotonic() - begun < PATIENCE_S / 2
     assert not watched.failures
@@ -219,24 +219,24 @@ def test_room_for_a_new_epoch_is_made_by_the_writer_of_the_last(tmp_path: Path) 
     assert [point.epoch for point in PageSet.open(tmp_path)] == [0] * 3 + [1] * 3 + [2] * 3
 
 
-def test_a_pass_that_is_larger_than_all_room_is_alone_in_it(watched: Watch, tmp_path: Path) -> None:
+def test_a_pass_that_is_larger_than_all_room_is_alone_in_it(capturing_watch: Watch, tmp_path: Path) -> None:
     """The first of its kind comes tensor by tensor: it does not wait for the room that it holds itself."""
-    watched.monitor.probe("capture").pool.limit_bytes = 1_000_000
+    capturing_watch.monitor.find_probe("capture").pool.limit_bytes = 1_000_000
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     begun = time.monotonic()
     for _ in range(3):
         net(torch.ones(50_000, 4)).sum().backward()
         optimizer.step()
-    watched.monitor.detach()
+    capturing_watch.monitor.detach()
     assert time.monotonic() - begun < PATIENCE_S / 2
     assert [list(point.tensors) for point in PageSet.open(tmp_path)] == [["a:output", "b:output", "b:grad"]] * 3
     assert not PageSet.open(tmp_path).drops
 
 
-def test_passes_that_wait_for_gradients_do_not_have_all_others_dropped(watched: Watch, tmp_path: Path) -> None:
+def test_passes_that_wait_for_gradients_do_not_have_all_others_dropped(capturing_watch: Watch, tmp_path: Path) -> None:
     """Policy drop: the first pass that finds no room has them written, so that those after it have room again."""
-    capture = watched.monitor.probe("capture")
+    capture = capturing_watch.monitor.find_probe("capture")
     capture.pool.limit_bytes, capture.pool.policy = 1_000_000, "drop"
     net = Net()
     waiting = []
@@ -244,7 +244,7 @@ def test_passes_that_wait_for_gradients_do_not_have_all_others_dropped(watched: 
         net(torch.ones(12_000, 4))
         waiting.append(len(capture.waiting))
     assert waiting == [0, 1, 0]
-    watched.monitor.finish()
+    capturing_watch.monitor.finish_run()
     assert len(list(PageSet.open(tmp_path))) == 2 and sum(d.datapoints for d in PageSet.open(tmp_path).drops) == 1
 
 
@@ -293,47 +293,47 @@ class Sum(nn.Module):
         return self.parts[0](out_NF, y_NF) + self.parts[1](out_NF, y_NF)
 
 
-def capturing(tmp_path: Path, *specs: str) -> Watch:
+def start_capture(tmp_path: Path, *specs: str) -> Watch:
     found = Watch(Settings(level="basic", max_overhead=50.0, capture=list(specs)))
-    found.monitor.lasting.append(Capture.into(lambda: tmp_path / "rank0000"))
-    found.monitor.use([])
+    found.monitor.lasting.append(Capture.with_folder(lambda: tmp_path / "rank0000"))
+    found.monitor.activate_probes([])
     return found
 
 
-def observed(watch: Watch, part: str) -> list[Observation]:
+def list_observations(watch: Watch, part: str) -> list[Observation]:
     return [one for one in watch.events if isinstance(one, Observation) and one.part == part]
 
 
 def test_a_path_that_fits_one_place_below_the_root_is_taken_with_a_note(tmp_path: Path) -> None:
-    watch = capturing(tmp_path, "stages.*")
+    watch = start_capture(tmp_path, "stages.*")
     net = WithLoss()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(2):
         net(torch.ones(2, 4), torch.ones(2, 4)).backward()
         optimizer.step()
     watch.monitor.detach()
-    assert [one.values["layers"] for one in observed(watch, "LAYERS")] == [
+    assert [one.values["layers"] for one in list_observations(watch, "LAYERS")] == [
         ["model.stages.0", "model.stages.1", "model.stages.2"]
     ]
-    (place,) = observed(watch, "PLACE")
+    (place,) = list_observations(watch, "PLACE")
     assert (place.values["place"], place.values["pattern"], place.values["root"]) == ("model", "stages.*", "WithLoss")
-    assert not observed(watch, "MISSING") and not watch.failures
+    assert not list_observations(watch, "MISSING") and not watch.failures
 
 
 def test_a_path_that_fits_several_places_is_refused_with_their_names(tmp_path: Path) -> None:
-    watch = capturing(tmp_path, "stages.*")
+    watch = start_capture(tmp_path, "stages.*")
     net = WithLoss(models=2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     net(torch.ones(2, 4), torch.ones(2, 4)).backward()
     optimizer.step()
     watch.monitor.detach()
-    (missing,) = observed(watch, "MISSING")
-    assert "model.stages.*, ema.stages.*" in missing.values["hint"] and not observed(watch, "LAYERS")
+    (missing,) = list_observations(watch, "MISSING")
+    assert "model.stages.*, ema.stages.*" in missing.values["hint"] and not list_observations(watch, "LAYERS")
 
 
 @pytest.mark.parametrize("criterion", [CenterLoss, Sum, lambda: nn.CrossEntropyLoss(torch.ones(4))])
 def test_a_criterion_is_no_root(tmp_path: Path, criterion: Callable[[], nn.Module]) -> None:
-    watch = capturing(tmp_path, "stages*")
+    watch = start_capture(tmp_path, "stages*")
     net, judge = Stages(), criterion()
     optimizer = torch.optim.SGD([*net.parameters(), *judge.parameters()], lr=0.1)
     for _ in range(3):
@@ -345,8 +345,8 @@ def test_a_criterion_is_no_root(tmp_path: Path, criterion: Callable[[], nn.Modul
             judge(net(torch.ones(2, 4)), torch.ones(2, 4))
     assert watch.monitor.eval_calls == before + 2, "a call of the model, and none of the criterion"
     watch.monitor.detach()
-    assert [one.values["root"] for one in observed(watch, "LAYERS")] == ["Stages"]
-    assert not observed(watch, "MISSING") and not watch.failures
+    assert [one.values["root"] for one in list_observations(watch, "LAYERS")] == ["Stages"]
+    assert not list_observations(watch, "MISSING") and not watch.failures
 
 
 class Holders(nn.Module):
@@ -366,8 +366,8 @@ class Holders(nn.Module):
         return x_NF
 
 
-def captured_of_holders(tmp_path: Path, *specs: str) -> Watch:
-    watch = capturing(tmp_path, *specs)
+def capture_holders(tmp_path: Path, *specs: str) -> Watch:
+    watch = start_capture(tmp_path, *specs)
     net = Holders()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     net(torch.ones(2, 4)).sum().backward()
@@ -378,7 +378,7 @@ def captured_of_holders(tmp_path: Path, *specs: str) -> Watch:
 
 
 def test_what_only_holds_other_modules_is_not_missed(tmp_path: Path) -> None:
-    (done,) = observed(captured_of_holders(tmp_path, "**"), "DONE")
+    (done,) = list_observations(capture_holders(tmp_path, "**"), "DONE")
     assert done.values["not_executed"] == ["spare", "spare.0", "unused"]
     (point,) = PageSet.open(tmp_path)
     ran = ["blocks.0", "heads.a", "steps.0", "steps.1", "root"]
@@ -386,7 +386,7 @@ def test_what_only_holds_other_modules_is_not_missed(tmp_path: Path) -> None:
 
 
 def test_a_name_of_nothing_but_a_holder_is_answered_with_its_parts(tmp_path: Path) -> None:
-    (done,) = observed(captured_of_holders(tmp_path, "blocks", "heads*"), "DONE")
+    (done,) = list_observations(capture_holders(tmp_path, "blocks", "heads*"), "DONE")
     assert done.values["skipped"] == {
         "blocks": "a ModuleList is never called itself: name its parts, blocks.*",
         "heads": "a ModuleDict is never called itself: name its parts, heads.*",

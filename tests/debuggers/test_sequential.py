@@ -19,7 +19,7 @@ from tdbg.debuggers.mixins import EvaluationDebugging, ValidationDebugging
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
 from tdbg.pages.outputs import load_debug_outputs
 from tdbg.pages.read.page_set import PageSet
-from tests.stores import counted
+from tests.stores import use_counting_store
 
 
 class Ones(BaseDebugger):
@@ -41,11 +41,11 @@ class Output(ForwardDebugger):
         return {"feature_map": output}
 
 
-def config(name: str, cls: type, **args: Any) -> dict[str, Any]:
+def make_config(name: str, cls: type, **args: Any) -> dict[str, Any]:
     return {"name": name, "debugger_config": {"class": cls, "args": args}}
 
 
-def point(idx: Any) -> dict[str, Any]:
+def make_datapoint(idx: Any) -> dict[str, Any]:
     return {"inputs": torch.zeros(1), "labels": 0, "meta_info": {"idx": idx}, "outputs": None}
 
 
@@ -56,19 +56,21 @@ def net() -> nn.Module:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 def test_the_interface(net: nn.Module, tmp_path: Path) -> None:
-    found = SequentialDebugger([config("first", Output, layer_name="0"), config("all", Ones)], net, page_size_mb=5)
+    found = SequentialDebugger(
+        [make_config("first", Output, layer_name="0"), make_config("all", Ones)], net, page_size_mb=5
+    )
     assert list(found.debuggers) == ["first", "all"] and list(found.forward_debuggers) == ["0"]
     assert (found.enabled, found.page_size, found.output_dir) == (False, 5_000_000, None)
-    assert found(point(1)) == {} and not any(layer._forward_hooks for layer in net)
+    assert found(make_datapoint(1)) == {} and not any(layer._forward_hooks for layer in net)
     found.enabled = True
     x_BF = torch.randn(1, 4)
     net(x_BF)
-    given = found(point(7))
+    given = found(make_datapoint(7))
     expected = nn.functional.linear(x_BF, net[0].weight, net[0].bias)
     assert list(given) == ["first", "all"] and torch.equal(given["first"]["feature_map"], expected)
     found.enabled = False
@@ -83,10 +85,10 @@ def test_the_interface(net: nn.Module, tmp_path: Path) -> None:
 
 def test_names_and_classes(net: nn.Module) -> None:
     with pytest.raises(AssertionError, match="Duplicate debugger name: a"):
-        SequentialDebugger([config("a", Ones), config("a", Ones)], net)
+        SequentialDebugger([make_config("a", Ones), make_config("a", Ones)], net)
     found = SequentialDebugger([{"class": Ones, "args": {}}], net)
     assert list(found.debuggers) == ["Ones"]
-    missing = SequentialDebugger([config("a", Output, layer_name="9")], net)
+    missing = SequentialDebugger([make_config("a", Output, layer_name="9")], net)
     with pytest.raises(TdbgError, match="no layer is named '9'"):
         missing.enabled = True
     assert not missing.enabled and not any(layer._forward_hooks for layer in net)
@@ -110,10 +112,10 @@ def test_checkpoint_methods_that_are_none(method: Any) -> None:
 
 
 def test_pages_are_written_as_they_fill_and_no_larger_than_asked(net: nn.Module, tmp_path: Path) -> None:
-    found = SequentialDebugger([config("ones", Ones)], net, page_size_mb=1, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("ones", Ones)], net, page_size_mb=1, output_dir=tmp_path / "out")
     found.enabled = True
     for idx in range(20):
-        found(point(idx))
+        found(make_datapoint(idx))
     found.flush()
     pages = list((tmp_path / "out").glob("*.safetensors"))
     assert len(pages) >= 19, "before anybody asked to save"
@@ -124,11 +126,11 @@ def test_pages_are_written_as_they_fill_and_no_larger_than_asked(net: nn.Module,
 
 
 def test_datapoints_wait_in_bounded_memory(net: nn.Module) -> None:
-    found = SequentialDebugger([config("ones", Ones)], net, ring_bytes=3_000_000)
+    found = SequentialDebugger([make_config("ones", Ones)], net, ring_bytes=3_000_000)
     found.enabled = True
     most = 0
     for idx in range(60):
-        found(point(idx))
+        found(make_datapoint(idx))
         most = max(most, found._pool.used_bytes)
     found.close()
     assert 0 < most <= 3_200_000
@@ -148,9 +150,9 @@ def test_what_can_be_stored(net: nn.Module, tmp_path: Path) -> None:
         "view": view,
         "half": torch.ones(3, dtype=torch.bfloat16),
     }
-    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
     found.enabled = True
-    found(point("a/b"))
+    found(make_datapoint("a/b"))
     found.save_all()
     (kept,) = PageSet.open(tmp_path / "out")
     assert kept.key == "a/b" and found.dropped == {}
@@ -180,9 +182,9 @@ def test_outputs_come_back_as_they_were_given(net: nn.Module, tmp_path: Path) ->
         "numbers": {"np32": np.float32(0.5), "np64": np.int64(3), "complex": 1 + 2j, "bytes": b"xy"},
         "arrays": [np.arange(3.0)[::-1], np.broadcast_to(np.float32(1), (2,))],
     }
-    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
     found.enabled = True
-    found(point(7))
+    found(make_datapoint(7))
     found.save_all()
     (kept,) = load_debug_outputs(tmp_path / "out", 7).values()
     assert found.dropped == {}
@@ -201,9 +203,9 @@ def test_quantised_tensors_keep_their_scales(net: nn.Module, tmp_path: Path) -> 
         "whole": torch.quantize_per_tensor(x, 0.1, 10, torch.quint8),
         "rows": torch.quantize_per_channel(x, torch.tensor([0.1, 0.2]), torch.tensor([0, 1]), 0, torch.qint8),
     }
-    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
     found.enabled = True
-    found(point(7))
+    found(make_datapoint(7))
     found.save_all()
     kept = load_debug_outputs(tmp_path / "out", 7)["all"]
     for name, wanted in gives.items():
@@ -220,9 +222,9 @@ def test_tensors_without_plain_bytes_leave_the_others_alone(net: nn.Module, tmp_
         "half_bytes": torch.quantize_per_tensor(x, 1.0, 0, torch.quint4x2),
         "fine": x,
     }
-    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
     found.enabled = True
-    found(point(7))
+    found(make_datapoint(7))
     found.save_all()
     (kept,) = PageSet.open(tmp_path / "out")
     assert {path.split("/")[1] for path in kept.tensors} == {"csr", "nested", "fine"}, "some have parts that are plain"
@@ -231,12 +233,12 @@ def test_tensors_without_plain_bytes_leave_the_others_alone(net: nn.Module, tmp_
 
 def test_flush_tells_what_could_not_be_written(net: nn.Module, tmp_path: Path) -> None:
     (tmp_path / "MANIFEST.json").write_text("{}")
-    found = SequentialDebugger([config("all", Ones)], net, output_dir=tmp_path)
+    found = SequentialDebugger([make_config("all", Ones)], net, output_dir=tmp_path)
     found.enabled = True
-    found(point(1))
+    found(make_datapoint(1))
     with pytest.raises(TdbgError, match="MANIFEST"):
         found.flush()
-    found(point(2))
+    found(make_datapoint(2))
     found.close()
     assert found.dropped == {"not written": 2}
 
@@ -245,15 +247,15 @@ def test_what_cannot_be_stored_is_named_and_the_others_are_kept(net: nn.Module, 
     circle: dict[str, Any] = {"fine": torch.ones(1)}
     circle["self"] = circle
     debuggers = [
-        config("good", Ones),
-        config("bad", Ones, gives={"lambda": lambda: 0, "tensor": torch.ones(2)}),
-        config("round", Ones, gives=circle),
-        config("meta", Ones, gives={"x": torch.eye(2).to("meta")}),
+        make_config("good", Ones),
+        make_config("bad", Ones, gives={"lambda": lambda: 0, "tensor": torch.ones(2)}),
+        make_config("round", Ones, gives=circle),
+        make_config("meta", Ones, gives={"x": torch.eye(2).to("meta")}),
     ]
     found = SequentialDebugger(debuggers, net, output_dir=tmp_path / "out")
     found.enabled = True
     for idx in range(3):
-        found(point(idx))
+        found(make_datapoint(idx))
     found.save_all()
     kept = list(PageSet.open(tmp_path / "out"))
     assert [list(one.tensors) for one in kept] == [["good/ones", "bad/tensor", "round/fine"]] * 3
@@ -278,9 +280,9 @@ def test_outputs_are_read_as_they_were_given(net: nn.Module, tmp_path: Path) -> 
         "quantised": quantised,
         "sparse": torch.eye(2).to_sparse(),
     }
-    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
     found.enabled = True
-    found(point(3))
+    found(make_datapoint(3))
     found.save_all()
     assert found.dropped == {}
     again = load_debug_outputs(tmp_path / "out", 3, as_torch=True)["all"]
@@ -310,14 +312,14 @@ class Sometimes(nn.Module):
 
 def test_a_layer_that_did_not_run_says_so_in_the_page(tmp_path: Path) -> None:
     net = Sometimes()
-    debuggers = [config("branch", Output, layer_name="branch"), config("always", Output, layer_name="always")]
+    debuggers = [make_config("branch", Output, layer_name="branch"), make_config("always", Output, layer_name="always")]
     found = SequentialDebugger(debuggers, net, output_dir=tmp_path / "out")
     found.enabled = True
     nn.init.eye_(net.always.weight)
     nn.init.zeros_(net.always.bias)
     for idx, value in enumerate((1.0, -1.0)):
         net(torch.full((1, 4), value))
-        given = found(point(idx))
+        given = found(make_datapoint(idx))
         assert (given["branch"] is None) == (value < 0)
     found.save_all()
     ran, idle = (load_debug_outputs(tmp_path / "out", idx) for idx in (0, 1))
@@ -327,11 +329,11 @@ def test_a_layer_that_did_not_run_says_so_in_the_page(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_stored_once_and_found_sample_by_sample(net: nn.Module, tmp_path: Path) -> None:
-    found = SequentialDebugger([config("out", Output, layer_name="2")], net, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("out", Output, layer_name="2")], net, output_dir=tmp_path / "out")
     found.enabled = True
     x_BF = torch.randn(3, 4)
     out_BF = net(x_BF)
-    found({**point(torch.tensor([5, 9, 7])), "inputs": x_BF})
+    found({**make_datapoint(torch.tensor([5, 9, 7])), "inputs": x_BF})
     found.save_all()
     pages = PageSet.open(tmp_path / "out")
     assert len(list(pages)) == 1 and [row.key for row in pages.rows()] == [5, 9, 7]
@@ -340,34 +342,34 @@ def test_a_batch_is_stored_once_and_found_sample_by_sample(net: nn.Module, tmp_p
 
 
 def test_an_id_that_comes_again_is_kept_again(net: nn.Module, tmp_path: Path) -> None:
-    found = SequentialDebugger([config("ones", Ones)], net, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("ones", Ones)], net, output_dir=tmp_path / "out")
     found.enabled = True
     for _ in range(2):
-        found(point(4))
+        found(make_datapoint(4))
     found.save_all()
     assert len(PageSet.open(tmp_path / "out").find(4)) == 2
 
 
 def test_results_are_copies(net: nn.Module, tmp_path: Path) -> None:
     shared = torch.zeros(1000)
-    found = SequentialDebugger([config("all", Ones, gives={"x": shared})], net, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("all", Ones, gives={"x": shared})], net, output_dir=tmp_path / "out")
     found.enabled = True
     for idx in range(20):
         shared.fill_(idx)
-        found(point(idx))
+        found(make_datapoint(idx))
     found.save_all()
     assert [one.tensors["all/x"].array()[0] for one in PageSet.open(tmp_path / "out")] == [*range(20)]
 
 
 def test_each_epoch_has_its_own_pages_and_nothing_is_written_over(net: nn.Module, tmp_path: Path) -> None:
-    found = SequentialDebugger([config("ones", Ones)], net)
+    found = SequentialDebugger([make_config("ones", Ones)], net)
     found.enabled = True
     for epoch in range(2):
-        found(point(epoch))
+        found(make_datapoint(epoch))
         found.save_all(tmp_path / f"epoch_{epoch}" / "debugger")
     for epoch in range(2):
         assert [one.key for one in PageSet.open(tmp_path / f"epoch_{epoch}")] == [epoch]
-    found(point(9))
+    found(make_datapoint(9))
     with pytest.raises(TdbgError, match="is not empty"):
         found.save_all(tmp_path / "epoch_0" / "debugger")
     found.save_all(tmp_path / "elsewhere")
@@ -375,12 +377,12 @@ def test_each_epoch_has_its_own_pages_and_nothing_is_written_over(net: nn.Module
 
 
 def test_reset_forgets_what_was_not_saved(net: nn.Module, tmp_path: Path) -> None:
-    found = SequentialDebugger([config("ones", Ones)], net)
+    found = SequentialDebugger([make_config("ones", Ones)], net)
     found.enabled = True
-    found(point(1))
+    found(make_datapoint(1))
     found.reset_buffer()
     assert not list(tmp_path.glob(".tdbg-pages-*"))
-    found(point(2))
+    found(make_datapoint(2))
     found.save_all(tmp_path / "out")
     assert [one.key for one in PageSet.open(tmp_path / "out")] == [2]
 
@@ -390,23 +392,23 @@ def test_an_exception_of_a_debugger_is_the_caller_s(net: nn.Module) -> None:
         def __call__(self, datapoint: Any, model: nn.Module) -> Any:
             raise KeyError("mine")
 
-    found = SequentialDebugger([config("fails", Fails)], net)
+    found = SequentialDebugger([make_config("fails", Fails)], net)
     found.enabled = True
     with pytest.raises(KeyError, match="mine"):
-        found(point(1))
+        found(make_datapoint(1))
     found.close()
 
 
 def test_a_disk_that_fails_raises_and_never_hangs(net: nn.Module, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     found = SequentialDebugger(
-        [config("ones", Ones)], net, output_dir=tmp_path / "file" / "below", ring_bytes=3_000_000
+        [make_config("ones", Ones)], net, output_dir=tmp_path / "file" / "below", ring_bytes=3_000_000
     )
     found.enabled = True
     begun, raised = time.monotonic(), 0
     for idx in range(10):
         try:
-            found(point(idx))
+            found(make_datapoint(idx))
         except OSError:
             raised += 1
     for last in (found.save_all, found.close):
@@ -419,9 +421,9 @@ def test_a_disk_that_fails_raises_and_never_hangs(net: nn.Module, tmp_path: Path
 
 
 def test_a_debugger_that_is_forgotten_leaves_no_thread(net: nn.Module) -> None:
-    found = SequentialDebugger([config("ones", Ones)], net)
+    found = SequentialDebugger([make_config("ones", Ones)], net)
     found.enabled = True
-    found(point(1))
+    found(make_datapoint(1))
     assert any(thread.name == "tdbg-capture" for thread in threading.enumerate())
     found.enabled = False
     del found
@@ -433,7 +435,7 @@ def test_a_debugger_that_is_forgotten_leaves_no_thread(net: nn.Module) -> None:
 
 
 def test_a_datapoint_without_a_name_is_refused(net: nn.Module) -> None:
-    found = SequentialDebugger([config("ones", Ones, gives={"x": torch.ones(1)})], net)
+    found = SequentialDebugger([make_config("ones", Ones, gives={"x": torch.ones(1)})], net)
     found.enabled = True
     with pytest.raises(TdbgError, match="no meta_info"):
         found({"inputs": torch.zeros(1)})
@@ -449,7 +451,7 @@ class Trainer(ValidationDebugging, EvaluationDebugging):
     def __init__(self, net: nn.Module) -> None:
         self.net = net
 
-    def run(self, epochs: int) -> list[int]:
+    def run_epochs(self, epochs: int) -> list[int]:
         hooked = []
         for epoch in range(epochs):
             self.net(torch.zeros(1, 4))  # training
@@ -457,21 +459,21 @@ class Trainer(ValidationDebugging, EvaluationDebugging):
             for idx in range(2):
                 self.net(torch.full((1, 4), float(idx)))
                 hooked.append(sum(len(layer._forward_hooks) for layer in self.net))
-                self.on_val_step(point(10 * epoch + idx))
+                self.on_val_step(make_datapoint(10 * epoch + idx))
             self.on_val_end(epoch)
         self.on_eval_start()
         self.net(torch.ones(1, 4))
-        self.on_eval_step(point(77))
+        self.on_eval_step(make_datapoint(77))
         self.on_eval_end()
         return hooked
 
 
 def test_five_lines_keep_the_chosen_epochs(net: nn.Module, tmp_path: Path) -> None:
     trainer = Trainer(net)
-    debugger = SequentialDebugger([config("out", Output, layer_name="2")], net)
+    debugger = SequentialDebugger([make_config("out", Output, layer_name="2")], net)
     trainer.debug_validation(debugger, epochs=5, output_dir=tmp_path / "run", checkpoint_method=2)
     trainer.debug_evaluation(debugger, tmp_path / "run")
-    assert trainer.run(5) == [0, 0, 1, 1, 0, 0, 1, 1, 1, 1]
+    assert trainer.run_epochs(5) == [0, 0, 1, 1, 0, 0, 1, 1, 1, 1]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["debugger", "epoch_1", "epoch_3", "epoch_4"]
     for epoch in (1, 3, 4):
         kept = list(PageSet.open(tmp_path / "run" / f"epoch_{epoch}" / "debugger"))
@@ -482,23 +484,23 @@ def test_five_lines_keep_the_chosen_epochs(net: nn.Module, tmp_path: Path) -> No
 
 
 def test_without_a_debugger_the_callbacks_do_nothing(net: nn.Module, tmp_path: Path) -> None:
-    assert Trainer(net).run(2) == [0] * 4
+    assert Trainer(net).run_epochs(2) == [0] * 4
     assert not list(tmp_path.iterdir())
 
 
 def test_pages_go_to_a_store(net: nn.Module, tmp_path: Path) -> None:
-    with counted() as store, SequentialDebugger([config("ones", Ones)], net) as found:
+    with use_counting_store() as store, SequentialDebugger([make_config("ones", Ones)], net) as found:
         trainer = ValidationDebugging()
         trainer.debug_validation(found, 3, "counted://store/run", "latest")
         for epoch in range(3):
             trainer.on_val_start(epoch)
-            trainer.on_val_step(point(epoch))
+            trainer.on_val_step(make_datapoint(epoch))
             trainer.on_val_end(epoch)
         place = "counted://store/run/epoch_2/debugger"
         assert str(found.output_dir) == place and [datapoint.key for datapoint in PageSet.open(place)] == [2]
         assert not list(tmp_path.iterdir()), "nothing is left on the disk"
         found.enabled = True
-        found(point(7))
+        found(make_datapoint(7))
         with pytest.raises(TdbgError, match="is not empty"):
             found.save_all(place)
         store.failing.add("elsewhere")
@@ -523,26 +525,26 @@ def test_the_model_may_be_given_as_other_debuggers_take_it(tmp_path: Path) -> No
             return {"one": torch.ones(1)}
 
     model, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    debugger = SequentialDebugger([config("a", Takes)], model, output_dir=tmp_path / "pages")
+    debugger = SequentialDebugger([make_config("a", Takes)], model, output_dir=tmp_path / "pages")
     assert isinstance(debugger, BaseDebugger)
-    assert debugger(point(0), model) == {}
+    assert debugger(make_datapoint(0), model) == {}
     debugger.enabled = True
-    debugger(point(0))
-    debugger(point(1), other)
+    debugger(make_datapoint(0))
+    debugger(make_datapoint(1), other)
     assert given == [model, other]
     debugger.close()
 
 
 def test_it_is_a_debugger_of_another_one(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 2))
-    inner = [config("layer", Output, layer_name="0")]
+    inner = [make_config("layer", Output, layer_name="0")]
     args = {"debuggers_config": inner, "model": model, "output_dir": tmp_path / "inner"}
     with SequentialDebugger(
-        [config("whole", SequentialDebugger, **args)], model, output_dir=tmp_path / "o"
+        [make_config("whole", SequentialDebugger, **args)], model, output_dir=tmp_path / "o"
     ) as debugger:
         debugger.enabled = True
         model(torch.zeros(1, 2))
-        found = debugger(point(3), model)
+        found = debugger(make_datapoint(3), model)
         assert set(found["whole"]) == {"layer"} and found["whole"]["layer"]["feature_map"].shape == (1, 2)
         debugger.enabled = False
         assert not model[0]._forward_hooks and debugger.debuggers["whole"].enabled is False  # type: ignore[attr-defined]
@@ -556,13 +558,13 @@ def test_pages_below_an_epochs_folder_are_of_that_epoch(
     model = nn.Linear(2, 2)
     for epoch in (2, 7):
         gives = {"x": torch.full((3,), float(epoch)), "name": "a scalar"}
-        debugger = SequentialDebugger([config("ones", Ones, gives=gives)], model)
+        debugger = SequentialDebugger([make_config("ones", Ones, gives=gives)], model)
         debugger.enabled = True
-        debugger(point(5))
+        debugger(make_datapoint(5))
         debugger.save_all(tmp_path / f"epoch_{epoch}" / "debugger")
-        only = SequentialDebugger([config("none", Ones, gives={"note": "scalars alone"})], model)
+        only = SequentialDebugger([make_config("none", Ones, gives={"note": "scalars alone"})], model)
         only.enabled = True
-        only(point(6))
+        only(make_datapoint(6))
         only.save_all(tmp_path / f"epoch_{epoch}" / "notes")
 
     def ask(*words: str) -> tuple[int, str]:
@@ -595,9 +597,9 @@ def test_pages_below_an_epochs_folder_are_of_that_epoch(
 def test_show_of_a_batch_gives_the_row_of_each_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(2, 2)
     gives = {"x": torch.tensor([[1.5, 2.5], [3.5, 4.5]])}
-    debugger = SequentialDebugger([config("ones", Ones, gives=gives)], model, output_dir=tmp_path)
+    debugger = SequentialDebugger([make_config("ones", Ones, gives=gives)], model, output_dir=tmp_path)
     debugger.enabled = True
-    debugger(point([10, 11]))
+    debugger(make_datapoint([10, 11]))
     debugger.save_all()
     for key, row in ((10, ("1.5", "2.5")), (11, ("3.5", "4.5"))):
         assert main(["inspect-pages", "show", str(tmp_path), f"{key}/ones/x"]) == 0
@@ -612,10 +614,10 @@ def test_an_output_that_cannot_be_stored_is_told_once_and_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     gives = {"x": torch.ones(2), "odd": Nowhere()}
-    debugger = SequentialDebugger([config("ones", Ones, gives=gives)], nn.Linear(2, 2), output_dir=tmp_path)
+    debugger = SequentialDebugger([make_config("ones", Ones, gives=gives)], nn.Linear(2, 2), output_dir=tmp_path)
     debugger.enabled = True
     for idx in range(4):
-        debugger(point(idx))
+        debugger(make_datapoint(idx))
     debugger.close()
     assert [record.getMessage() for record in caplog.records if record.name == "tdbg"] == [
         "tdbg: not stored: ones/odd: a Nowhere cannot be stored; the other outputs are kept"
@@ -638,12 +640,14 @@ def test_a_debugger_whose_hook_fails_is_told_by_ls(
     net: nn.Module, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     found = SequentialDebugger(
-        [config("bad", Fails, layer_name="0"), config("good", Output, layer_name="0")], net, output_dir=tmp_path / "out"
+        [make_config("bad", Fails, layer_name="0"), make_config("good", Output, layer_name="0")],
+        net,
+        output_dir=tmp_path / "out",
     )
     found.enabled = True
     for idx in range(3):
         net(torch.ones(1, 4))
-        found(point(idx))
+        found(make_datapoint(idx))
     found.save_all()
     why = "bad: switched off: LookupError: mine"
     assert found.dropped == {why: 3}

@@ -15,15 +15,15 @@ from tdbg.core.errors import TdbgError
 from tdbg.debuggers.sequential import SequentialDebugger
 from tdbg.pages.format.page_writer import PageWriter
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.repair.verification import verify
-from tests.debuggers.test_sequential import Ones, Output, config, point
+from tdbg.pages.repair.verification import verify_pages
+from tests.debuggers.test_sequential import Ones, Output, make_config, make_datapoint
 
 ROOT = Path(__file__).parents[2]
 
 
-def ones(folder: Path, **more: Any) -> SequentialDebugger:
+def make_debugger(folder: Path, **more: Any) -> SequentialDebugger:
     """One that stores a megabyte a datapoint, a page each."""
-    found = SequentialDebugger([config("ones", Ones)], nn.Linear(1, 1), 1, output_dir=folder, **more)
+    found = SequentialDebugger([make_config("ones", Ones)], nn.Linear(1, 1), 1, output_dir=folder, **more)
     found.enabled = True
     return found
 
@@ -34,12 +34,12 @@ def test_files_that_may_not_grow(tmp_path: Path) -> None:
 import resource, sys, torch
 from torch import nn
 from tdbg.debuggers.sequential import SequentialDebugger
-from tests.debuggers.test_sequential import Ones, config, point
+from tests.debuggers.test_sequential import Ones, make_config, make_datapoint
 resource.setrlimit(resource.RLIMIT_FSIZE, (3_500_000, 3_500_000))
-found = SequentialDebugger([config("ones", Ones)], nn.Linear(1, 1), 100, output_dir=sys.argv[1])
+found = SequentialDebugger([make_config("ones", Ones)], nn.Linear(1, 1), 100, output_dir=sys.argv[1])
 found.enabled = True
 raised = []
-for call in (*(lambda idx=idx: found(point(idx)) for idx in range(8)), found.flush, found.save_all, found.close):
+for call in (*(lambda idx=idx: found(make_datapoint(idx)) for idx in range(8)), found.flush, found.save_all, found.close):
     try:
         call()
     except OSError as error:
@@ -51,7 +51,7 @@ print(raised, found.dropped)
     assert done.stdout.splitlines() == ["['File too large'] {'not written': 6}"]
     points = list(PageSet.open(tmp_path / "out"))
     assert [one.tensors["ones/ones"].array()[-1] for one in points] == [0.0, 1.0]
-    assert not [problem for problem in verify(tmp_path / "out") if problem.grave]
+    assert not [problem for problem in verify_pages(tmp_path / "out") if problem.grave]
 
 
 def test_a_fault_of_the_thread_is_raised_and_hangs_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,9 +64,9 @@ def test_a_fault_of_the_thread_is_raised_and_hangs_nobody(tmp_path: Path, monkey
         return before(self, *args, **fields)
 
     monkeypatch.setattr(PageWriter, "add", add)
-    found = ones(tmp_path / "out", ring_bytes=2_200_000)
+    found = make_debugger(tmp_path / "out", ring_bytes=2_200_000)
     begun, raised = time.monotonic(), 0
-    for call in (*(lambda idx=idx: found(point(idx)) for idx in range(8)), found.save_all, found.close):
+    for call in (*(lambda idx=idx: found(make_datapoint(idx)) for idx in range(8)), found.save_all, found.close):
         try:
             call()
         except ZeroDivisionError:
@@ -80,7 +80,7 @@ def test_threads_on_one_model(tmp_path: Path) -> None:
     """Two hundred datapoints by four threads: each has the activation of its own pass."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 2))
-    found = SequentialDebugger([config("out", Output, layer_name="0")], net, output_dir=tmp_path / "out")
+    found = SequentialDebugger([make_config("out", Output, layer_name="0")], net, output_dir=tmp_path / "out")
     found.enabled = True
     failed: list[BaseException] = []
 
@@ -90,7 +90,7 @@ def test_threads_on_one_model(tmp_path: Path) -> None:
                 with torch.no_grad():
                     net(torch.full((1, 4), float(idx)))
                 time.sleep(0)
-                found(point(idx))
+                found(make_datapoint(idx))
         except BaseException as error:
             failed.append(error)
 
@@ -109,18 +109,18 @@ def test_threads_on_one_model(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_an_earlier_run_is_refused(tmp_path: Path) -> None:
-    first = ones(tmp_path / "out")
+    first = make_debugger(tmp_path / "out")
     for idx in range(3):
-        first(point(idx))
+        first(make_datapoint(idx))
     first.save_all()
-    first(point(3))  # the same object goes on
+    first(make_datapoint(3))  # the same object goes on
     first.save_all()
-    again = ones(tmp_path / "out")
+    again = make_debugger(tmp_path / "out")
     with pytest.raises(TdbgError, match="holds pages of an earlier run"):
-        again(point(0))
+        again(make_datapoint(0))
     again.close()
     assert [one.key for one in PageSet.open(tmp_path / "out")] == [0, 1, 2, 3]
-    other = ones(tmp_path / "out", rank=1)
-    other(point(9))
+    other = make_debugger(tmp_path / "out", rank=1)
+    other(make_datapoint(9))
     other.save_all()
     assert [(one.rank, one.key) for one in PageSet.open(tmp_path / "out")] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 9)]

@@ -34,7 +34,7 @@ class Net(nn.Module):
         return self.head(self.body(x_BCHW).mean((2, 3)))
 
 
-def pictures(count):
+def draw_pictures(count):
     """Noise, with a square of stripes somewhere: lying ones are class 0, standing ones class 1.
 
     Returns the pictures, the classes, and masks of where the squares are (BHW).
@@ -64,7 +64,7 @@ class Reader(nn.Module):
         return self.head(out_BTC[:, 0])
 
 
-def sentences(count):
+def draw_sentences(count):
     """Words, and at one place, not the first, a word that says the class. Returns ids, classes, and the place."""
     ids_BT = torch.randint(0, WORDS, (count, TOKENS))
     place_B, y_B = torch.randint(1, TOKENS, (count,)), torch.randint(0, CLASSES, (count,))
@@ -72,7 +72,7 @@ def sentences(count):
     return ids_BT, y_B, place_B
 
 
-def trained(model, data, steps, lr):
+def train_model(model, data, steps, lr):
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     for _ in range(steps):
         x, y_B, _ = data(64)
@@ -87,7 +87,7 @@ def trained(model, data, steps, lr):
 
 
 @pytest.fixture
-def quick():
+def single_thread():
     """One thread: nothing here is large."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -95,8 +95,8 @@ def quick():
     torch.set_num_threads(before)
 
 
-def test_gradcam_finds_the_square(quick, tmp_path):
-    model, x_BCHW, y_B, place_BHW = trained(Net(), pictures, 120, 0.01)
+def test_gradcam_finds_the_square(single_thread, tmp_path):
+    model, x_BCHW, y_B, place_BHW = train_model(Net(), draw_pictures, 120, 0.01)
     with torch.inference_mode():
         found = GradCAM("body")({"inputs": x_BCHW, "labels": y_B}, model)
     assert (found["target_class"] == y_B).float().mean() > 0.97
@@ -105,28 +105,28 @@ def test_gradcam_finds_the_square(quick, tmp_path):
     near_BHW = F.max_pool2d(place_BHW.float()[:, None], 5, 1, 2)[:, 0].bool()
     share_B = (map_BHW * near_BHW).sum((1, 2)) / map_BHW.sum((1, 2))
     area = near_BHW.float().mean().item()
-    png.write(tmp_path / "picture.png", x_BCHW[0, 0])
-    png.write(tmp_path / "gradcam.png", map_BHW[0])
+    png.write_png(tmp_path / "picture.png", x_BCHW[0, 0])
+    png.write_png(tmp_path / "gradcam.png", map_BHW[0])
     assert share_B.mean() > 0.7 > 2 * area, (share_B.mean(), area)
     hits = place_BHW.flatten(1).gather(1, map_BHW.flatten(1).argmax(1, keepdim=True)).float().mean()
     assert hits > 0.9, "the brightest place lies on the square"
 
 
-def test_gradcam_of_another_class_is_another_map(quick):
-    model, x_BCHW, y_B, place_BHW = trained(Net(), pictures, 120, 0.01)
+def test_gradcam_of_another_class_is_another_map(single_thread):
+    model, x_BCHW, y_B, place_BHW = train_model(Net(), draw_pictures, 120, 0.01)
     right = GradCAM("body", y_B)({"inputs": x_BCHW}, model)["gradcam"]
     wrong = GradCAM("body", 1 - y_B)({"inputs": x_BCHW}, model)["gradcam"]
     here = F.max_pool2d(place_BHW.float()[:, None], 2)[:, 0]
     assert (right * here).sum() > 4 * (wrong * here).sum(), "the square speaks against it"
 
 
-def test_attention_looks_at_the_word_that_decides(quick, tmp_path):
-    model, ids_BT, _, place_B = trained(Reader(), sentences, 150, 0.01)
+def test_attention_looks_at_the_word_that_decides(single_thread, tmp_path):
+    model, ids_BT, _, place_B = train_model(Reader(), draw_sentences, 150, 0.01)
     debugger = Attention("attn")
     with debugger.attach(model), torch.no_grad():
         model(ids_BT)
         weights_BLS = debugger({}, model)["attention_map"]
     asked_BS = weights_BLS[:, 0]
-    png.write(tmp_path / "attention.png", weights_BLS[0])
+    png.write_png(tmp_path / "attention.png", weights_BLS[0])
     assert asked_BS.gather(1, place_B[:, None]).mean() > 0.5, "both heads together; without looking it would be 0.1"
     assert (asked_BS.argmax(1) == place_B).float().mean() > 0.85

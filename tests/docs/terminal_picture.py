@@ -46,7 +46,7 @@ def drop_progress(lines: list[str]) -> list[str]:
     return kept
 
 
-def draw(lines: list[str]) -> str:
+def draw_svg(lines: list[str]) -> str:
     """Draw the rows as an SVG that loads nothing from elsewhere."""
     rows = [f"$ {COMMAND}", *lines]
     width, height = round(COLUMNS * CHAR + 2 * EDGE), (len(rows) + 1) * LINE + 2 * EDGE
@@ -77,14 +77,14 @@ def draw_row(row: str, y: int) -> str:
     )
 
 
-def comparable(text: str) -> str:
+def normalize_text(text: str) -> str:
     """Join wrapped rows and leave out numbers, but for the step of a finding and codes."""
     joined = " ".join(re.sub(r"^tdbg:", "", row.strip()).strip() for row in text.splitlines())
     joined = re.sub(r"(?<![\w.-])(?<!at step )(?<!since step )\d[\d,.]*", "#", joined)
     return re.sub(r"\s+", " ", joined)
 
 
-def picture_text(svg: str) -> str:
+def extract_text(svg: str) -> str:
     """Return the text that the picture shows, a row a line."""
     from html import unescape
 
@@ -92,22 +92,22 @@ def picture_text(svg: str) -> str:
     return "\n".join(unescape(re.sub(r"<[^>]+>", "", row)).replace("\xa0", " ") for row in rows)
 
 
-def missing_lines(svg: str, lines: list[str]) -> list[str]:
+def list_missing_lines(svg: str, lines: list[str]) -> list[str]:
     """Return the stable lines of a run that the picture does not show."""
-    shown = comparable(picture_text(svg))
+    shown = normalize_text(extract_text(svg))
     plain = [re.sub(r"^tdbg:", "", COLOR.sub("", line)).strip() for line in lines]
-    return [line for line in plain if line.startswith(STABLE) and comparable(line) not in shown]
+    return [line for line in plain if line.startswith(STABLE) and normalize_text(line) not in shown]
 
 
 def main(words: list[str]) -> int:
     """Write the picture, or check it."""
     if words == ["--check"]:
-        missing = missing_lines(PICTURE.read_text(encoding="utf-8"), run_demo(2000))
+        missing = list_missing_lines(PICTURE.read_text(encoding="utf-8"), run_demo(2000))
         for line in missing:
             print(f"not in {PICTURE.name}: {line}")
         return 1 if missing else 0
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    PICTURE.write_text(draw(run_demo(COLUMNS)), encoding="utf-8")
+    PICTURE.write_text(draw_svg(run_demo(COLUMNS)), encoding="utf-8")
     print(f"written: {PICTURE}")
     return 0
 

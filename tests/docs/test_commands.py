@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import BIN, PROGRAMS, Result, call, environment
-from tests.e2e.test_readme import TRAIN, live  # noqa: F401 - a fixture
+from tests.e2e.conftest import BIN, PROGRAMS, Result, build_environment, run_command
+from tests.e2e.test_readme import TRAIN, live_folder  # noqa: F401 - a fixture
 
 DOCS = Path(__file__).parents[2] / "docs"
 LIVE = ("status", "control")
@@ -47,7 +47,7 @@ SAID = {
 }
 
 
-def commands(page: Path) -> list[str]:
+def list_commands(page: Path) -> list[str]:
     """The lines of a page's blocks that are commands of tdbg, without comments; none that stands for more than itself."""
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.S | re.M)
     texts = [text for language, text in blocks if language in ("", "bash")]
@@ -55,7 +55,7 @@ def commands(page: Path) -> list[str]:
     return [line for line in lines if line.startswith("tdbg ") and not re.search(r"\.\.\.| \| |\[", line)]
 
 
-def words_of(line: str) -> list[str]:
+def split_command(line: str) -> list[str]:
     """The words of a command, with what they stand for."""
     for word, meaning in WORDS.items():
         line = line.replace(word, meaning)
@@ -63,7 +63,7 @@ def words_of(line: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def offline_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """W&B stays here, and completions go into a home of the test's own."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -73,14 +73,14 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
 def test_every_command_of_a_page_works(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    lines = list(dict.fromkeys(commands(page)))
+    lines = list(dict.fromkeys(list_commands(page)))
     assert lines, "the page begins with a command"
     folder = tmp_path / "work"
     folder.mkdir()
     for line in lines:
-        words = words_of(line)
-        place = request.getfixturevalue("live") if words[1] in LIVE else folder
-        result = call([sys.executable, "-m", *words], place)
+        words = split_command(line)
+        place = request.getfixturevalue("live_folder") if words[1] in LIVE else folder
+        result = run_command([sys.executable, "-m", *words], place)
         allowed = (0, 1) if set(words[1:3]) & set(MAY_SAY_NO) else (0,)
         assert result.code in allowed, (line, result.stdout[-2000:], result.stderr[-2000:])
         assert "Traceback" not in result.stderr, (line, result.stderr)
@@ -99,7 +99,7 @@ wait
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
+def cluster_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment with `srun`, a job's variables, and `train.py` in the folder."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "srun").write_text(SRUN)
@@ -109,7 +109,7 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    yield environment(
+    yield build_environment(
         {
             "PATH": f"{tmp_path / 'bin'}:{BIN}:{os.environ['PATH']}",
             "SCRATCH": str(tmp_path),
@@ -129,30 +129,32 @@ def run_script(text: str, folder: Path, env: dict[str, str]) -> Result:
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def blocks(name: str, language: str = "bash") -> list[str]:
+def find_blocks(name: str, language: str = "bash") -> list[str]:
     """The blocks of a page in one language."""
     text = (DOCS / "places" / name).read_text(encoding="utf-8")
     return [block for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M) if kind == language]
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["tasks", "torchrun"])
-def test_the_tasks_of_a_slurm_job_join_one_run(number: int, tmp_path: Path, cluster: dict[str, str]) -> None:
-    start, read = blocks("slurm.md")[number], blocks("slurm.md")[2]
-    result = run_script(start, tmp_path, cluster)
+def test_the_tasks_of_a_slurm_job_join_one_run(
+    number: int, tmp_path: Path, cluster_environment: dict[str, str]
+) -> None:
+    start, read = find_blocks("slurm.md")[number], find_blocks("slurm.md")[2]
+    result = run_script(start, tmp_path, cluster_environment)
     assert result.code == 0 and result.stderr.count("verdict:") == 1, result.stderr
     assert "2 ranks" in result.stderr, result.stderr
-    result = run_script(read, tmp_path, cluster)
+    result = run_script(read, tmp_path, cluster_environment)
     assert result.code == 0 and "2 ranks" in result.stdout, (result.stdout, result.stderr)
 
 
-def test_the_manifest_of_kubernetes_runs_its_command(tmp_path: Path, cluster: dict[str, str]) -> None:
+def test_the_manifest_of_kubernetes_runs_its_command(tmp_path: Path, cluster_environment: dict[str, str]) -> None:
     import yaml
 
-    (text,) = blocks("kubernetes.md", "yaml")
+    (text,) = find_blocks("kubernetes.md", "yaml")
     (container,) = yaml.safe_load(text)["spec"]["template"]["spec"]["containers"]
     mount = container["volumeMounts"][0]["mountPath"]
     words = [word.replace(mount, str(tmp_path)) for word in container["command"]]
-    env = {**cluster, **{item["name"]: item["value"] for item in container["env"]}}
+    env = {**cluster_environment, **{item["name"]: item["value"] for item in container["env"]}}
     for name in ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
         del env[name]
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
@@ -160,12 +162,12 @@ def test_the_manifest_of_kubernetes_runs_its_command(tmp_path: Path, cluster: di
     assert (tmp_path / "train-1" / "run.json").is_file()
 
 
-def test_the_pods_of_a_job_join_one_run(tmp_path: Path, cluster: dict[str, str]) -> None:
-    (text,) = blocks("kubernetes.md")
+def test_the_pods_of_a_job_join_one_run(tmp_path: Path, cluster_environment: dict[str, str]) -> None:
+    (text,) = find_blocks("kubernetes.md")
     text = text.replace("/runs/", f"{tmp_path}/").replace("train-0.train", "127.0.0.1")
     for name in ("SLURM_JOB_ID", "MASTER_ADDR", "MASTER_PORT"):
-        del cluster[name]
-    result = run_script(f"({text}) & ({text}) & wait", tmp_path, cluster)
+        del cluster_environment[name]
+    result = run_script(f"({text}) & ({text}) & wait", tmp_path, cluster_environment)
     assert result.stderr.count("verdict:") == 1 and "2 ranks" in result.stderr, result.stderr
 
 
@@ -182,36 +184,36 @@ for step in range(30):
 
 
 @pytest.mark.skipif(not shutil.which("jupyter"), reason="jupyter is not installed")
-def test_a_notebook_is_watched(tmp_path: Path, cluster: dict[str, str]) -> None:
+def test_a_notebook_is_watched(tmp_path: Path, cluster_environment: dict[str, str]) -> None:
     import json
 
     cell = {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": PROGRAM, "id": "a"}
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     (tmp_path / "train.ipynb").write_text(json.dumps(notebook))
-    for line in blocks("notebooks.md")[0].splitlines():
-        result = run_script(line, tmp_path, cluster)
+    for line in find_blocks("notebooks.md")[0].splitlines():
+        result = run_script(line, tmp_path, cluster_environment)
         assert result.code == 0 and "TD-N001 critical: first NaN at step 21" in result.stderr, result.stderr
 
 
 def test_the_cell_of_the_notebook_page_works(tmp_path: Path) -> None:
-    (code,) = blocks("notebooks.md", "python")
-    assert "PyTorchDebugger" in call([sys.executable, "-c", code], tmp_path).stdout
+    (code,) = find_blocks("notebooks.md", "python")
+    assert "PyTorchDebugger" in run_command([sys.executable, "-c", code], tmp_path).stdout
 
 
 @pytest.mark.skipif(not shutil.which("ray"), reason="ray is not installed")
-def test_an_actor_of_ray_is_watched(tmp_path: Path, cluster: dict[str, str]) -> None:
+def test_an_actor_of_ray_is_watched(tmp_path: Path, cluster_environment: dict[str, str]) -> None:
     body = "".join(f"    {line}\n" for line in PROGRAM.strip().splitlines())
     start = "ray.init(num_cpus=1, include_dashboard=False)\nray.get(train.remote())\n"
     (tmp_path / "ray_train.py").write_text(f"import ray\n\n\n@ray.remote\ndef train():\n{body}\n\n{start}")
-    result = run_script(blocks("ray.md")[0], tmp_path, {**cluster, "HOME": str(tmp_path)})
+    result = run_script(find_blocks("ray.md")[0], tmp_path, {**cluster_environment, "HOME": str(tmp_path)})
     assert result.code == 0 and "TD-N001 critical: first NaN at step 21" in result.stderr, result.stderr
 
 
 def test_the_workflow_of_ci_is_yaml_and_its_commands_are_those_of_the_page() -> None:
     import yaml
 
-    (text,) = blocks("ci.md", "yaml")
+    (text,) = find_blocks("ci.md", "yaml")
     steps = yaml.safe_load(text)
-    plain = commands(DOCS / "places" / "ci.md")
+    plain = list_commands(DOCS / "places" / "ci.md")
     assert [step["run"].partition(" >>")[0] for step in steps] == plain[:2]

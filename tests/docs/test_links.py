@@ -16,7 +16,7 @@ FENCE = re.compile(r"^```.*?^```", re.S | re.M)
 SPAN = re.compile(r"`[^`\n]*`")
 
 
-def links(page: Path) -> Iterator[str]:
+def iter_links(page: Path) -> Iterator[str]:
     """The targets of all links of a page, without those in code."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     linked = re.sub(r"\[`([^`\n]*)`\]", r"[\1]", text)  # a name in code that is a link
@@ -24,7 +24,7 @@ def links(page: Path) -> Iterator[str]:
 
 
 @cache
-def anchors(page: Path) -> frozenset[str]:
+def list_anchors(page: Path) -> frozenset[str]:
     """The names of all headings of a page, as GitHub and the site make them."""
     seen: Counter[str] = Counter()
     found = set()
@@ -39,12 +39,12 @@ def anchors(page: Path) -> frozenset[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_link_is_dead(page: Path) -> None:
     dead = []
-    for link in links(page):
+    for link in iter_links(page):
         if re.match(r"[a-z]+:", link):
             continue
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in list_anchors(target)):
             dead.append(link)
     assert dead == []
 
@@ -54,7 +54,7 @@ def test_no_page_of_docs_links_out_of_docs() -> None:
     outside = [
         f"{page.name}: {link}"
         for page in DOCS.rglob("*.md")
-        for link in links(page)
+        for link in iter_links(page)
         if not re.match(r"[a-z]+:|#", link)
         and not (page.parent / link.partition("#")[0]).resolve().is_relative_to(DOCS)
     ]

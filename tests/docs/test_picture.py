@@ -22,11 +22,11 @@ def test_the_picture_is_current() -> None:
 def test_a_picture_that_says_something_else_is_stale(shown: str) -> None:
     """Each stable part is compared."""
     svg = terminal_picture.PICTURE.read_text(encoding="utf-8")
-    text = terminal_picture.picture_text(svg)
+    text = terminal_picture.extract_text(svg)
     lines = [line for line in text.splitlines() if line.startswith("tdbg:")]
     assert shown in text
     changed = [line.replace(shown, "at step 121" if "step" in shown else f"try: another {shown}x") for line in lines]
-    assert terminal_picture.missing_lines(svg, changed)
+    assert terminal_picture.list_missing_lines(svg, changed)
 
 
 def test_the_picture_loads_nothing() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tdbg.core.events import Observation, Step, Trigger
 from tdbg.pages.read.page_set import PageSet
-from tests.e2e.conftest import PROGRAMS, Result, call
+from tests.e2e.conftest import PROGRAMS, Result, run_command
 
 LEVELS = ("off", "basic", "advanced", "extreme")
 SINGLE: dict[str, tuple[str, ...]] = {
@@ -31,7 +31,7 @@ GREETING = re.compile(r"\[Gloo\]|connected peer ranks")  # of torch 2.9, in piec
 LOOK = ("--max-overhead", "100", "--capture", "**:output,input", "--when", "step == 3", "--then", "level=extreme for 4")
 
 
-def words_of(name: str) -> list[str]:
+def build_command(name: str) -> list[str]:
     """The command that runs a program under the fingerprint."""
     rest = [str(PROGRAMS / "fingerprint.py"), name, *{**SINGLE, **RANKS}[name]]
     return ["torchrun", "--standalone", "--nproc-per-node=2", *rest] if name in RANKS else [sys.executable, *rest]
@@ -40,41 +40,43 @@ def words_of(name: str) -> list[str]:
 def run_bare(name: str, folder: Path) -> Result:
     """Without tdbg."""
     folder.mkdir(parents=True)
-    return call(words_of(name), folder, ENV)
+    return run_command(build_command(name), folder, ENV)
 
 
 def run_watched(name: str, level: str, folder: Path) -> Result:
     """Under tdbg, which looks at all it can: into every module, with capture, and with an escalation at step 3."""
     folder.mkdir(parents=True)
     options = ["--run-dir", str(folder / "run"), "--level", level, *(LOOK if level != "off" else ())]
-    result = call([sys.executable, "-m", "tdbg", "run", *options, "--", *words_of(name)], folder, ENV)
+    result = run_command([sys.executable, "-m", "tdbg", "run", *options, "--", *build_command(name)], folder, ENV)
     result.folder = folder / "run"
     return result
 
 
-def differences(result: Result, expected: Result, level: str) -> list[str]:
+def list_differences(result: Result, expected: Result, level: str) -> list[str]:
     """What is not as in the bare program; nothing if all is."""
     found = [] if result.code == expected.code == 0 else [f"exit code {result.code}, {expected.code} without"]
-    ours, theirs = ({print_["rank"]: print_ for print_ in done.printed("fingerprint")} for done in (result, expected))
+    ours, theirs = (
+        {print_["rank"]: print_ for print_ in done.list_printed("fingerprint")} for done in (result, expected)
+    )
     if not theirs or ours.keys() != theirs.keys():
         found.append(f"ranks {sorted(ours)}, {sorted(theirs)} without")
     for rank, print_ in theirs.items():
         found += [f"rank {rank}: {name}" for name, value in print_.items() if ours.get(rank, {}).get(name) != value]
     counted = level == "off"  # captured steps run uncompiled
-    if _lines(result, counted) != _lines(expected, counted):
+    if _list_printed_lines(result, counted) != _list_printed_lines(expected, counted):
         found.append("stdout")
     return found
 
 
-def _lines(result: Result, counted: bool) -> list[str]:
+def _list_printed_lines(result: Result, counted: bool) -> list[str]:
     """What was printed, without gloo's greeting. counted: with how often the compiler was called."""
     lines = [line for line in result.stdout.splitlines() if not GREETING.search(line)]
     return sorted(line for line in lines if counted or not line.startswith('{"event": "compile"'))
 
 
-def work_done(result: Result) -> dict[str, int]:
+def count_work(result: Result) -> dict[str, int]:
     """What tdbg did in the run, from the run's own events: of each kind how much, on all ranks."""
-    events = [event for process in result.run.processes() for event in process.events()]
+    events = [event for process in result.run_dir.list_processes() for event in process.iter_events()]
     looks = Counter(type(event) for event in events)
     escalations = [event for event in events if isinstance(event, Trigger)]
     passes = sum(1 for _ in PageSet.open(result.folder)) if list(result.folder.rglob("pages/*")) else 0
@@ -91,10 +93,10 @@ def main(names: list[str]) -> int:
     with tempfile.TemporaryDirectory() as root:
         for name in names or [*SINGLE, *RANKS]:
             expected = run_bare(name, Path(root) / "bare" / name)
-            files = sum(len(print_["files"]) for print_ in expected.printed("fingerprint"))
+            files = sum(len(print_["files"]) for print_ in expected.list_printed("fingerprint"))
             for level in LEVELS:
                 result = run_watched(name, level, Path(root) / level / name)
-                differ, work = differences(result, expected, level), work_done(result)
+                differ, work = list_differences(result, expected, level), count_work(result)
                 idle = level != "off" and not all(work.values())
                 bad += bool(differ) or idle
                 row = " ".join(f"{work[key]:>{max(len(key), 6)}}" for key in work)

@@ -37,47 +37,47 @@ class Result:
     folder: Path = field(default_factory=Path)
 
     @cached_property
-    def run(self) -> RunDir:
+    def run_dir(self) -> RunDir:
         """The run directory."""
         return RunDir(self.folder)
 
     @cached_property
-    def said(self) -> list[str]:
+    def tdbg_lines(self) -> list[str]:
         """The lines of tdbg."""
         return [line for line in self.stderr.splitlines() if line.startswith("tdbg:")]
 
-    def printed(self, event: str = "step", rank: int | None = None) -> list[dict[str, Any]]:
+    def list_printed(self, event: str = "step", rank: int | None = None) -> list[dict[str, Any]]:
         """The facts of one kind that the program printed, of one rank or of all."""
         lines = [json.loads(line) for line in self.stdout.splitlines() if line.startswith('{"event"')]
         return [line for line in lines if line["event"] == event and rank in (None, line.get("rank", 0))]
 
-    def events(self, kind: type[Event], rank: int = 0) -> list[Any]:
+    def list_events(self, kind: type[Event], rank: int = 0) -> list[Any]:
         """The events of one kind of the process that is the rank."""
-        processes = [process for process in self.run.processes() if process.rank == rank and process.is_rank]
-        return [event for process in processes for event in process.events() if isinstance(event, kind)]
+        processes = [process for process in self.run_dir.list_processes() if process.rank == rank and process.is_rank]
+        return [event for process in processes for event in process.iter_events() if isinstance(event, kind)]
 
-    def steps(self, rank: int = 0, phase: str = "train") -> list[Step]:
+    def list_steps(self, rank: int = 0, phase: str = "train") -> list[Step]:
         """The step records of a rank."""
-        return [event for event in self.events(Step, rank) if event.phase == phase]
+        return [event for event in self.list_events(Step, rank) if event.phase == phase]
 
     @cached_property
     def verdict(self) -> dict[str, Any]:
         """The verdict, from the files alone."""
-        return judge_run(self.run).as_dict()
+        return judge_run(self.run_dir).as_dict()
 
     @property
     def codes(self) -> list[str]:
         """The codes of all findings, worst first."""
         return [finding["code"] for finding in self.verdict["findings"]]
 
-    def finding(self, code: str) -> dict[str, Any]:
+    def find_finding(self, code: str) -> dict[str, Any]:
         """The one finding with this code."""
         found = [finding for finding in self.verdict["findings"] if finding["code"] == code]
         assert len(found) == 1, f"{len(found)} findings {code} in {self.codes}\n{self.stderr}"
         return found[0]
 
 
-def environment(extra: Mapping[str, str]) -> dict[str, str]:
+def build_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """A clean environment: one thread, no network, nothing of an outer run."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     fixed = {
@@ -91,12 +91,12 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **fixed, **extra}
 
 
-def call(words: Sequence[str], cwd: Path, env: Mapping[str, str] = {}) -> Result:
+def run_command(words: Sequence[str], cwd: Path, env: Mapping[str, str] = {}) -> Result:
     """Run a command to its end; a test that waits for longer than its patience fails with what was said."""
     process = subprocess.Popen(
-        warmed(words),
+        warm_command(words),
         cwd=cwd,
-        env=environment(env),
+        env=build_environment(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -112,20 +112,22 @@ def call(words: Sequence[str], cwd: Path, env: Mapping[str, str] = {}) -> Result
     return Result(process.returncode, stdout, stderr)
 
 
-def warmed(words: Sequence[str]) -> list[str]:
+def warm_command(words: Sequence[str]) -> list[str]:
     """The command, its program for a Python that has torch loaded, unless the test is marked ``cold``."""
     at = words.index("--") + 1 if "--" in words else 0
     if not at and list(words[1:3]) == ["-m", "tdbg"]:
         return list(words)  # no program below it
-    return [*words[:at], *WARMTH.translate(words[at:], environment({}))]
+    return [*words[:at], *WARMTH.translate_command(words[at:], build_environment({}))]
 
 
-def program(name: str, *args: str) -> list[str]:
+def build_program_command(name: str, *args: str) -> list[str]:
     """The command of a program of this folder."""
     return [sys.executable, str(PROGRAMS / f"{name}.py"), *args]
 
 
-def torchrun(name: str, *args: str, options: Sequence[str] = ("--standalone", "--nproc-per-node=2")) -> list[str]:
+def build_torchrun_command(
+    name: str, *args: str, options: Sequence[str] = ("--standalone", "--nproc-per-node=2")
+) -> list[str]:
     """The command that starts two ranks of a program."""
     return ["torchrun", *options, str(PROGRAMS / f"{name}.py"), *args]
 
@@ -134,57 +136,57 @@ Runner = Callable[..., Result]
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Runner:
+def watched_runner(tmp_path: Path) -> Runner:
     """``watched(words, options, env)``: the command under `tdbg run`, in a folder of its own."""
 
-    def run(words: Sequence[str], options: Sequence[str] = (), env: Mapping[str, str] = {}) -> Result:
+    def run_watched(words: Sequence[str], options: Sequence[str] = (), env: Mapping[str, str] = {}) -> Result:
         folder = tmp_path / "run"
         command = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(folder), *options, "--", *words]
-        result = call(command, tmp_path, env)
+        result = run_command(command, tmp_path, env)
         result.folder = folder
         return result
 
-    return run
+    return run_watched
 
 
 @pytest.fixture(scope="session")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def bare_runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """``bare(words, env)``: the command without tdbg; a command is run once for all tests."""
     seen: dict[tuple[str, ...], Result] = {}
 
-    def run(words: Sequence[str], env: Mapping[str, str] = {}) -> Result:
+    def run_bare(words: Sequence[str], env: Mapping[str, str] = {}) -> Result:
         key = (*words, *(f"{name}={value}" for name, value in sorted(env.items())))
         if key not in seen:
-            seen[key] = call(words, tmp_path_factory.mktemp("bare"), env)
+            seen[key] = run_command(words, tmp_path_factory.mktemp("bare"), env)
         return seen[key]
 
-    return run
+    return run_bare
 
 
-def same_output(result: Result, expected: Result) -> None:
+def assert_same_output(result: Result, expected: Result) -> None:
     """Exit code and stdout are those of the bare program, byte for byte (of several ranks: line by line)."""
     assert result.code == expected.code, result.stderr
-    ranks = {line.get("rank", 0) for line in expected.printed("step")}
+    ranks = {line.get("rank", 0) for line in expected.list_printed("step")}
     if len(ranks) > 1:
         assert sorted(result.stdout.splitlines()) == sorted(expected.stdout.splitlines())
     else:
         assert result.stdout == expected.stdout
 
 
-def same_steps(result: Result, rank: int = 0, *, norms: str = "all", every: bool = False) -> list[Step]:
+def assert_same_steps(result: Result, rank: int = 0, *, norms: str = "all", every: bool = False) -> list[Step]:
     """Steps, losses, rates and norms on record equal those that the program printed.
 
     norms: "all": on every record; "some": wherever there is one, and there is one.
     every: no step is missing. At the default budget that is so for the first eight; these programs make steps of
         a millisecond, of which one percent does not pay for a record each.
     """
-    printed = {line["step"]: line for line in result.printed("step", rank)}
-    steps = result.steps(rank)
+    printed = {line["step"]: line for line in result.list_printed("step", rank)}
+    steps = result.list_steps(rank)
     numbers = [step.step for step in steps]
     needed = list(printed) if every else list(printed)[:ALWAYS_RECORDED]
     assert numbers[: len(needed)] == needed and numbers == sorted(set(numbers) & set(printed)), numbers
     for step in steps:
-        _same_step(step, printed[step.step])
+        _assert_same_step(step, printed[step.step])
     (row,) = [row for row in result.verdict["ranks"] if row["rank"] == rank]
     assert row["steps"] == max(printed), "steps that were not recorded still count"
     have = [step.grad_norm is not None for step in steps]
@@ -192,7 +194,7 @@ def same_steps(result: Result, rank: int = 0, *, norms: str = "all", every: bool
     return steps
 
 
-def _same_step(step: Step, line: dict[str, Any]) -> None:
+def _assert_same_step(step: Step, line: dict[str, Any]) -> None:
     assert float(step.loss or "nan") == pytest.approx(line["loss"], rel=1e-6, nan_ok=True), step
     if "lr" in line:
         assert step.lr[0] == pytest.approx(line["lr"]), step
@@ -216,7 +218,7 @@ def assert_notes_alone(result: Result) -> None:
     assert [one for one in result.verdict["findings"] if one["severity"] != "info"] == [], result.stderr
 
 
-def nothing_found(result: Result) -> None:
+def assert_no_finding(result: Result) -> None:
     """A healthy run: no finding, nothing of tdbg switched off."""
     assert result.codes == [], result.stderr
     assert result.verdict["trouble"] == []

@@ -26,7 +26,7 @@ SPARSE_BYTES = 10 << 30
 LOG_BYTES = 30 << 20  # a log is read to its end, however long it is
 
 
-def _bomb(path: Path, good: bytes) -> None:
+def _write_bomb(path: Path, good: bytes) -> None:
     """30 MB of one letter in thirty kilobytes."""
     pack = zlib.compressobj(9, zlib.DEFLATED, 31)
     block = b"a" * (1 << 20)
@@ -36,20 +36,20 @@ def _bomb(path: Path, good: bytes) -> None:
         file.write(pack.flush())
 
 
-def _sparse(path: Path, good: bytes) -> None:
+def _write_sparse(path: Path, good: bytes) -> None:
     path.write_bytes(good)
     is_log = path.name.endswith((".log", ".txt")) or path.name.startswith("records")
     os.truncate(path, LOG_BYTES if is_log else SPARSE_BYTES)
 
 
-def _corrupt(path: Path, good: bytes) -> None:
+def _write_corrupt(path: Path, good: bytes) -> None:
     text = b"".join(b"%d %d\n" % (at, random.Random(at).getrandbits(64)) for at in range(5000))
     packed = bytearray(gzip.compress(good + text))
     packed[len(packed) // 2 : len(packed) // 2 + 40] = bytes(40)
     path.write_bytes(packed)
 
 
-def _locked(path: Path, good: bytes) -> None:
+def _write_locked(path: Path, good: bytes) -> None:
     path.write_bytes(good)
     path.chmod(0)
 
@@ -60,7 +60,7 @@ PLAIN: dict[str, Callable[[Path, bytes], Any]] = {
     "zero": lambda path, good: path.symlink_to("/dev/zero"),
     "full": lambda path, good: path.symlink_to("/dev/full"),
     "folder": lambda path, good: path.mkdir(),
-    "sparse": _sparse,
+    "sparse": _write_sparse,
     "deep": lambda path, good: path.write_bytes(DEEP + b"\n"),
     "deep in a record": lambda path, good: path.write_bytes(good + b'{"type":"note","v":1,"x":' + DEEP + b"}\n"),
     "huge line": lambda path, good: path.write_bytes(good + b"x" * (20 << 20)),
@@ -73,13 +73,13 @@ PLAIN: dict[str, Callable[[Path, bytes], Any]] = {
     "keys twice": lambda path, good: path.write_bytes(good.replace(b'"t":', b'"t":1,"t":')),
     "empty": lambda path, good: path.write_bytes(b""),
     "loop": lambda path, good: path.symlink_to(path),
-    "locked": _locked,
+    "locked": _write_locked,
 }
 PACKED: dict[str, Callable[[Path, bytes], Any]] = {
     "cut": lambda path, good: path.write_bytes(gzip.compress(good * 2000)[:-300]),
-    "corrupt": _corrupt,
+    "corrupt": _write_corrupt,
     "not gzip": lambda path, good: path.write_bytes(b"plain text\n" * 100),
-    "bomb": _bomb,
+    "bomb": _write_bomb,
     "empty": lambda path, good: path.write_bytes(b""),
     "deep": lambda path, good: path.write_bytes(gzip.compress(DEEP)),
     "zero": lambda path, good: path.symlink_to("/dev/zero"),
@@ -90,34 +90,34 @@ class TooSlowError(BaseException):
     """The time is up."""
 
 
-def _end(*_: object) -> None:
+def _raise_too_slow(*_: object) -> None:
     raise TooSlowError
 
 
-def _used_s() -> float:
+def _measure_used_s() -> float:
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
 
-def _memory_mb(kind: str) -> float:
+def _read_memory_mb(kind: str) -> float:
     """``VmHWM``, the peak, or ``VmRSS``, what is held now."""
     with open("/proc/self/status", encoding="ascii") as file:
         return next(int(line.split()[1]) / 1000 for line in file if line.startswith(kind))
 
 
-def run(words: list[str]) -> dict[str, Any]:
+def run_command(words: list[str]) -> dict[str, Any]:
     """Run one command line here; returns what it printed and cost."""
     from tdbg import __main__
 
     kept = os.dup(1), os.dup(2)
-    begun, code, held_mb = _used_s(), -1, 0.0
+    begun, code, held_mb = _measure_used_s(), -1, 0.0
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         os.dup2(out.fileno(), 1), os.dup2(err.fileno(), 2)
         signal.alarm(STUCK_S)
         try:
             with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
                 file.write("5")  # the peak begins anew
-            held_mb = _memory_mb("VmRSS")
+            held_mb = _read_memory_mb("VmRSS")
             sys.argv = ["tdbg", *words]
             code = __main__.main()
             sys.stdout.flush()
@@ -128,7 +128,7 @@ def run(words: list[str]) -> dict[str, Any]:
             sys.stdout.flush(), sys.stderr.flush()
             os.dup2(kept[0], 1), os.dup2(kept[1], 2)
             os.close(kept[0]), os.close(kept[1])
-        took, mb = _used_s() - begun, _memory_mb("VmHWM")
+        took, mb = _measure_used_s() - begun, _read_memory_mb("VmHWM")
         err.seek(0)
         told = err.read(20_000).decode("utf-8", "replace")
         size, grown_mb = out.seek(0, os.SEEK_END), mb - held_mb
@@ -140,10 +140,10 @@ def main() -> None:
 
     import tdbg.cli  # noqa: F401
 
-    signal.signal(signal.SIGALRM, _end)
+    signal.signal(signal.SIGALRM, _raise_too_slow)
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
     for line in sys.stdin:
-        print(json.dumps(run(json.loads(line))), flush=True)
+        print(json.dumps(run_command(json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

@@ -32,18 +32,18 @@ Run = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(TRAIN)
     for name in [name for name in os.environ if name.startswith(("TDBG_", "TORCHELASTIC_", "SLURM_"))]:
         monkeypatch.delenv(name)
 
 
-def run(*words: str, **kwargs: object) -> Run:
+def run_tdbg(*words: str, **kwargs: object) -> Run:
     return subprocess.run([*TDBG, *words], capture_output=True, text=True, timeout=120, **kwargs)  # type: ignore[call-overload]
 
 
-def expect(done: Run, code: int, what: str, next_: str) -> None:
+def assert_refused(done: Run, code: int, what: str, next_: str) -> None:
     """Exactly two lines on stderr, nothing on stdout, and the code."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
@@ -86,42 +86,50 @@ WRONG = {
 def test_wrong_use_is_2_and_nothing_is_started(case: str) -> None:
     words, what, next_ = WRONG[case]
     command = [] if case.startswith("option without") else ["--", "touch", "started"]
-    expect(run(*words, *command), 2, what, next_)
+    assert_refused(run_tdbg(*words, *command), 2, what, next_)
     assert sorted(os.listdir()) == ["train.py"]
 
 
 @pytest.mark.parametrize("words", [[], ["--"], ["--tee"], ["--level", "basic", "--"]])
 def test_no_command_is_2(words: list[str]) -> None:
-    expect(run(*words), 2, "no command to run", "tdbg run -- python train.py")
+    assert_refused(run_tdbg(*words), 2, "no command to run", "tdbg run -- python train.py")
     assert sorted(os.listdir()) == ["train.py"]
 
 
 def test_bad_values_of_other_sources_name_the_source() -> None:
     Path("tdbg.yaml").write_text("level: loud\n")
-    expect(run("--", "true"), 2, "tdbg.yaml: level cannot be 'loud'", "choose from")
+    assert_refused(run_tdbg("--", "true"), 2, "tdbg.yaml: level cannot be 'loud'", "choose from")
     Path("tdbg.yaml").write_text("levle: basic\n")
-    expect(run("--", "true"), 2, "tdbg.yaml: unknown setting 'levle'", "level")
+    assert_refused(run_tdbg("--", "true"), 2, "tdbg.yaml: unknown setting 'levle'", "level")
     Path("tdbg.yaml").write_text("level: [\n")
-    expect(run("--", "true"), 2, "cannot read", "correct its YAML syntax")
+    assert_refused(run_tdbg("--", "true"), 2, "cannot read", "correct its YAML syntax")
     Path("tdbg.yaml").unlink()
-    expect(
-        run("--", "true", env={**os.environ, "TDBG_LEVEL": "loud"}), 2, "environment: level cannot be", "choose from"
+    assert_refused(
+        run_tdbg("--", "true", env={**os.environ, "TDBG_LEVEL": "loud"}),
+        2,
+        "environment: level cannot be",
+        "choose from",
     )
     Path("pyproject.toml").write_text("[tool.tdbg\n")
-    expect(run("--", "true"), 2, "pyproject.toml", "correct its TOML syntax")
+    assert_refused(run_tdbg("--", "true"), 2, "pyproject.toml", "correct its TOML syntax")
 
 
 def test_a_flag_the_programs_source_knows_is_no_mistake() -> None:
     Path("train.py").write_text("cfg = {}\nif cfg.DEBUG.MY_OWN_FLAG:\n    pass\n")
-    assert run("--dry-run", "-f", "MY_OWN_FLAG", "--", sys.executable, "train.py").returncode == 0
-    done = run("--dry-run", "-f", "MY_OWN_FLAQ", "--", sys.executable, "train.py")
-    expect(done, 2, "no flag is named 'MY_OWN_FLAQ'", "did you mean MY_OWN_FLAG?")
+    assert run_tdbg("--dry-run", "-f", "MY_OWN_FLAG", "--", sys.executable, "train.py").returncode == 0
+    done = run_tdbg("--dry-run", "-f", "MY_OWN_FLAQ", "--", sys.executable, "train.py")
+    assert_refused(done, 2, "no flag is named 'MY_OWN_FLAQ'", "did you mean MY_OWN_FLAG?")
 
 
 def test_a_directory_of_another_run_is_refused_and_left_as_it_was() -> None:
-    assert run("--run-dir", "d", "-q", "--", "true").returncode == 0
+    assert run_tdbg("--run-dir", "d", "-q", "--", "true").returncode == 0
     before = {path: path.read_bytes() for path in Path("d").rglob("*") if path.is_file()}
-    expect(run("--run-dir", "d", "--", "touch", "started"), 2, "already holds a run (true)", "choose another --run-dir")
+    assert_refused(
+        run_tdbg("--run-dir", "d", "--", "touch", "started"),
+        2,
+        "already holds a run (true)",
+        "choose another --run-dir",
+    )
     assert {path: path.read_bytes() for path in Path("d").rglob("*") if path.is_file()} == before
     assert not Path("started").exists()
 
@@ -129,20 +137,22 @@ def test_a_directory_of_another_run_is_refused_and_left_as_it_was() -> None:
 def test_a_directory_with_other_files_is_refused() -> None:
     Path("d").mkdir()
     Path("d/thesis.tex").write_text("")
-    expect(run("--run-dir", "d", "--", "true"), 2, "is not empty and holds no run", "choose another --run-dir")
+    assert_refused(
+        run_tdbg("--run-dir", "d", "--", "true"), 2, "is not empty and holds no run", "choose another --run-dir"
+    )
 
 
 def test_a_file_in_the_place_of_the_directory_is_wrong_use() -> None:
     Path("d").write_text("")
-    expect(run("--run-dir", "d", "--", "true"), 2, "is no folder", "--run-dir")
+    assert_refused(run_tdbg("--run-dir", "d", "--", "true"), 2, "is no folder", "--run-dir")
     Path("tdbg_runs").write_text("")
-    expect(run("--", "true"), 2, "is no folder", "--run-dir")
+    assert_refused(run_tdbg("--", "true"), 2, "is no folder", "--run-dir")
 
 
 CAP_DAC_OVERRIDE, PR_CAPBSET_DROP = 1, 24
 
 
-def bound_by_permissions() -> None:
+def drop_file_privileges() -> None:
     """In a child about to start: root without its power over file permissions."""
     if os.geteuid() == 0 and sys.platform == "linux":
         import ctypes
@@ -152,11 +162,11 @@ def bound_by_permissions() -> None:
 
 def test_a_folder_one_may_not_write_is_125() -> None:
     Path("locked").mkdir(mode=0o555)
-    done = run("--run-dir", "locked/run", "--", "touch", "started", preexec_fn=bound_by_permissions)
-    expect(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
+    done = run_tdbg("--run-dir", "locked/run", "--", "touch", "started", preexec_fn=drop_file_privileges)
+    assert_refused(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
     assert "Permission denied" in done.stderr
-    done = run("--", "touch", "../started", cwd="locked", preexec_fn=bound_by_permissions)
-    expect(done, 125, "cannot write the run directory", "--run-dir")
+    done = run_tdbg("--", "touch", "../started", cwd="locked", preexec_fn=drop_file_privileges)
+    assert_refused(done, 125, "cannot write the run directory", "--run-dir")
     assert not Path("started").exists()
 
 
@@ -170,7 +180,7 @@ class Disk:
         words = ["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(path)]
         self.mounted = bool(shutil.which("mount")) and subprocess.run(words, capture_output=True).returncode == 0
 
-    def fill(self) -> None:
+    def fill_up(self) -> None:
         """Leave no room at all."""
         self.room = 0
         if self.mounted:
@@ -183,7 +193,7 @@ class Disk:
         """Nothing can be written any more."""
         subprocess.run(["mount", "-o", "remount,ro", str(self.path)], check=True, capture_output=True)
 
-    def limit(self) -> None:
+    def limit_file_size(self) -> None:
         """In a child about to start: the limit, where there is no file system of our own."""
         if not self.mounted:
             import resource
@@ -196,54 +206,54 @@ class Disk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Callable[[int], Disk]]:
+def make_disk(tmp_path: Path) -> Iterator[Callable[[int], Disk]]:
     """Makes places with little room."""
     made: list[Disk] = []
 
-    def make(room: int) -> Disk:
+    def make_one(room: int) -> Disk:
         made.append(Disk(tmp_path / f"disk{len(made)}", room))
         return made[-1]
 
-    yield make
+    yield make_one
     for found in made:
         found.unmount()
 
 
-def test_a_full_disk_at_the_start_is_125(disk: Callable[[int], Disk]) -> None:
-    place = disk(64 << 10)
-    place.fill()
-    done = run("--run-dir", str(place.path / "run"), "--", "touch", "started", preexec_fn=place.limit)
-    expect(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
+def test_a_full_disk_at_the_start_is_125(make_disk: Callable[[int], Disk]) -> None:
+    place = make_disk(64 << 10)
+    place.fill_up()
+    done = run_tdbg("--run-dir", str(place.path / "run"), "--", "touch", "started", preexec_fn=place.limit_file_size)
+    assert_refused(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
     assert not Path("started").exists()
 
 
-def test_a_disk_with_room_for_run_json_alone_is_125(disk: Callable[[int], Disk]) -> None:
-    place = disk(8 << 10)  # two pages: run.json takes one, the boot file needs two
+def test_a_disk_with_room_for_run_json_alone_is_125(make_disk: Callable[[int], Disk]) -> None:
+    place = make_disk(8 << 10)  # two pages: run.json takes one, the boot file needs two
     room = 3000 if not place.mounted else place.room
     place.room = room
-    done = run("--run-dir", str(place.path / "run"), "--", "touch", "started", preexec_fn=place.limit)
-    expect(done, 125, "cannot write", "--run-dir")
+    done = run_tdbg("--run-dir", str(place.path / "run"), "--", "touch", "started", preexec_fn=place.limit_file_size)
+    assert_refused(done, 125, "cannot write", "--run-dir")
     assert not Path("started").exists()
 
 
-def test_a_read_only_file_system_is_125(disk: Callable[[int], Disk]) -> None:
-    place = disk(64 << 10)
+def test_a_read_only_file_system_is_125(make_disk: Callable[[int], Disk]) -> None:
+    place = make_disk(64 << 10)
     if place.mounted:
         place.make_readonly()
         folder = place.path
     else:
         folder = Path("/System" if sys.platform == "darwin" else "/proc")
-    done = run("--run-dir", str(folder / "run"), "--", "touch", "started")
-    expect(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
+    done = run_tdbg("--run-dir", str(folder / "run"), "--", "touch", "started")
+    assert_refused(done, 125, "cannot write the run directory", "choose one that can be written with --run-dir")
     assert not place.mounted or "Read-only file system" in done.stderr
     assert not Path("started").exists()
 
 
-def test_no_space_half_way_costs_records_and_not_the_training(disk: Callable[[int], Disk]) -> None:
-    place = disk(160 << 10)
+def test_no_space_half_way_costs_records_and_not_the_training(make_disk: Callable[[int], Disk]) -> None:
+    place = make_disk(160 << 10)
     folder = place.path / "run"
     words = ["--run-dir", str(folder), "--max-overhead", "100", "--", sys.executable, "train.py", "2000"]
-    done = run(*words, preexec_fn=place.limit)
+    done = run_tdbg(*words, preexec_fn=place.limit_file_size)
     assert done.returncode == 0, done.stderr
     bare = subprocess.run([sys.executable, "train.py", "2000"], capture_output=True, text=True, timeout=120)
     assert done.stdout == bare.stdout
@@ -258,11 +268,11 @@ def test_no_space_half_way_costs_records_and_not_the_training(disk: Callable[[in
     assert "verdict" in report.stdout + report.stderr
 
 
-def test_no_space_half_way_costs_the_copy_and_not_the_output(disk: Callable[[int], Disk]) -> None:
-    place = disk(64 << 10)
+def test_no_space_half_way_costs_the_copy_and_not_the_output(make_disk: Callable[[int], Disk]) -> None:
+    place = make_disk(64 << 10)
     text = "import sys\nfor i in range(20_000): print(i, 'x' * 20)\nsys.exit(6)"
     words = ["--tee", "--run-dir", str(place.path / "run"), "--", sys.executable, "-c", text]
-    done = run(*words, preexec_fn=place.limit)
+    done = run_tdbg(*words, preexec_fn=place.limit_file_size)
     assert done.returncode == 6
     assert done.stdout == "".join(f"{i} {'x' * 20}\n" for i in range(20_000))
     lines = done.stderr.splitlines()
@@ -279,22 +289,24 @@ def test_a_run_directory_that_vanishes_half_way_costs_the_record_and_not_the_tra
         "    if step % 100 == 0:\n", "    if step == 50:\n        shutil.rmtree('run')\n    if step % 100 == 0:\n"
     )
     Path("train.py").write_text(text)
-    done = run("--run-dir", "run", "--", sys.executable, "train.py", "400")
+    done = run_tdbg("--run-dir", "run", "--", sys.executable, "train.py", "400")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "trained"
     assert all(line.startswith("tdbg: ") for line in done.stderr.splitlines()), done.stderr
     assert "run.json" in done.stderr
 
 
-def test_a_file_system_that_turns_read_only_costs_records_and_not_the_training(disk: Callable[[int], Disk]) -> None:
+def test_a_file_system_that_turns_read_only_costs_records_and_not_the_training(
+    make_disk: Callable[[int], Disk],
+) -> None:
     """It turns after the start, before the first step. Where none may be mounted, the folder is locked instead."""
-    place = disk(4 << 20)
+    place = make_disk(4 << 20)
     remount = f"ctypes.CDLL(None).mount(b'tmpfs', {os.fsencode(place.path)!r}, b'tmpfs', 32 | 1, None)"  # MS_REMOUNT | MS_RDONLY
     lock = f"os.chmod({str(place.path / 'run')!r}, 0o555)"
     ruin = f"import ctypes, os\nassert not {remount if place.mounted else lock}\n"
     Path("train.py").write_text(TRAIN.replace("torch.manual_seed(0)\n", ruin))
     words = ["--run-dir", str(place.path / "run"), "--", sys.executable, "train.py", "400"]
-    done = run(*words, preexec_fn=None if place.mounted else bound_by_permissions)
+    done = run_tdbg(*words, preexec_fn=None if place.mounted else drop_file_privileges)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "trained"
     assert all(line.startswith("tdbg: ") for line in done.stderr.splitlines()), done.stderr

@@ -8,30 +8,30 @@ import torch
 
 from tdbg.core.events import Cost, Observation
 from tdbg.pages.read.page_set import PageSet
-from tests.e2e.conftest import Result, Runner, program, same_output, torchrun
-from tests.e2e.programs.common import tokens
+from tests.e2e.conftest import Result, Runner, assert_same_output, build_program_command, build_torchrun_command
+from tests.e2e.programs.common import make_tokens
 
 TRAIN = [*range(1, 7)]
 
 
-def own(result: Result, rank: int = 0) -> dict[str, Any]:
+def load_kept(result: Result, rank: int = 0) -> dict[str, Any]:
     """What the program kept itself."""
     return torch.load(result.folder.parent / f"kept{rank}.pt", weights_only=True)
 
 
-def equal(tensor: Any, expected: torch.Tensor) -> bool:
+def is_equal(tensor: Any, expected: torch.Tensor) -> bool:
     return tuple(tensor.shape) == tuple(expected.shape) and tensor.read() == expected.contiguous().numpy().tobytes()
 
 
-def told(result: Result, part: str) -> list[Observation]:
-    return [event for event in result.events(Observation) if event.probe == "capture" and event.part == part]
+def list_capture_events(result: Result, part: str) -> list[Observation]:
+    return [event for event in result.list_events(Observation) if event.probe == "capture" and event.part == part]
 
 
-def test_outputs_inputs_and_gradients_are_those_of_the_program(watched: Runner, bare: Runner) -> None:
-    words = program("layers")
-    result = watched(words, ["--capture", "conv:output,input,grad", "--capture", "mix", "--capture", "h*d"])
-    same_output(result, bare(words))
-    expected, pages = own(result), PageSet.open(result.folder)
+def test_outputs_inputs_and_gradients_are_those_of_the_program(watched_runner: Runner, bare_runner: Runner) -> None:
+    words = build_program_command("layers")
+    result = watched_runner(words, ["--capture", "conv:output,input,grad", "--capture", "mix", "--capture", "h*d"])
+    assert_same_output(result, bare_runner(words))
+    expected, pages = load_kept(result), PageSet.open(result.folder)
     found = list(pages)
     assert not list(pages.problems)
     assert [(point.phase, point.step, point.epoch) for point in found] == [
@@ -46,18 +46,18 @@ def test_outputs_inputs_and_gradients_are_those_of_the_program(watched: Runner, 
         assert list(point.tensors) == [*kinds, *(["conv:grad"] if point.phase == "train" else [])]
         for path, tensor in point.tensors.items():
             if path != "conv:input.0":
-                assert equal(tensor, expected[f"{place}/{path}"]), (place, path)
+                assert is_equal(tensor, expected[f"{place}/{path}"]), (place, path)
         assert point.tensors["conv:output"].array().min() < 0, "before the ReLU wrote into it"
         assert point.keys == [100 + 8 * ((point.seq % 6) % 3) + row for row in range(8)]
     (datapoint, again, *_) = pages.find(117)
     assert datapoint.row == 1 and datapoint.step == 3 and again.phase == "val"
     assert datapoint.tensors["head:output"].read() == expected["train3/head:output"][1].numpy().tobytes()
-    (layers,) = told(result, "LAYERS")
+    (layers,) = list_capture_events(result, "LAYERS")
     assert layers.values["layers"] == ["conv", "mix", "head"]
-    (done,) = told(result, "DONE")
+    (done,) = list_capture_events(result, "DONE")
     assert done.values["datapoints"] == 12 and done.values["dropped"] == {}
     assert result.codes == []
-    (*_, cost) = result.events(Cost)
+    (*_, cost) = result.list_events(Cost)
     assert cost.capture_ms > 0
     assert "capturing" in result.stderr, "in the verdict's line of the cost"
 
@@ -73,64 +73,68 @@ def test_outputs_inputs_and_gradients_are_those_of_the_program(watched: Runner, 
         (["--capture-phase", "val", "--capture-epochs", "all"], [("val", 3)] * 3 + [("val", 6)] * 3),
     ],
 )
-def test_which_passes(watched: Runner, options: list[str], expected: list[tuple[str, int]]) -> None:
-    result = watched(program("layers"), ["--capture", "head", *options])
+def test_which_passes(watched_runner: Runner, options: list[str], expected: list[tuple[str, int]]) -> None:
+    result = watched_runner(build_program_command("layers"), ["--capture", "head", *options])
     assert result.code == 0
     assert sorted((point.phase, point.step) for point in PageSet.open(result.folder)) == sorted(expected)
 
 
-def test_samples_are_those_of_the_pass_where_batches_are_fetched_ahead(watched: Runner) -> None:
-    result = watched(program("hf_trainer", "2"), ["--capture", "transformer.wte:input"])
-    points, sequences = list(PageSet.open(result.folder)), tokens(80, 16, 50)
+def test_samples_are_those_of_the_pass_where_batches_are_fetched_ahead(watched_runner: Runner) -> None:
+    result = watched_runner(build_program_command("hf_trainer", "2"), ["--capture", "transformer.wte:input"])
+    points, sequences = list(PageSet.open(result.folder)), make_tokens(80, 16, 50)
     assert len(points) == 20
     for point in points:
         assert point.keys is not None and len(point.keys) == 4
-        assert equal(point.tensors["transformer.wte:input.0"], sequences[point.keys])
+        assert is_equal(point.tensors["transformer.wte:input.0"], sequences[point.keys])
 
 
-def test_validation_belongs_to_the_epoch_that_was_trained(watched: Runner) -> None:
-    result = watched(program("lightning_fit"), ["--capture", "2", "--capture-epochs", "latest"])
+def test_validation_belongs_to_the_epoch_that_was_trained(watched_runner: Runner) -> None:
+    result = watched_runner(build_program_command("lightning_fit"), ["--capture", "2", "--capture-epochs", "latest"])
     points = list(PageSet.open(result.folder))
     assert {point.phase for point in points} == {"train", "val"}
     assert {point.epoch for point in points} == {1}, "the second of two"
 
 
-def test_a_batch_has_no_key_that_a_sample_could_have(watched: Runner) -> None:
-    result = watched(program("layers"), ["--capture", "head", "--capture-phase", "train"])
+def test_a_batch_has_no_key_that_a_sample_could_have(watched_runner: Runner) -> None:
+    result = watched_runner(build_program_command("layers"), ["--capture", "head", "--capture-phase", "train"])
     assert [point.key for point in PageSet.open(result.folder)] == [f"step{step}" for step in TRAIN]
 
 
-def test_ranks_have_pages_of_their_own(watched: Runner) -> None:
-    result = watched(torchrun("layers", "--ddp"), ["--capture", "conv", "--capture-phase", "train"])
-    assert any(line.startswith("tdbg: rank 0: captured") for line in result.said), (
+def test_ranks_have_pages_of_their_own(watched_runner: Runner) -> None:
+    result = watched_runner(
+        build_torchrun_command("layers", "--ddp"), ["--capture", "conv", "--capture-phase", "train"]
+    )
+    assert any(line.startswith("tdbg: rank 0: captured") for line in result.tdbg_lines), (
         "the line says whose passes these are"
     )
     assert result.code == 0, result.stderr
     points = list(PageSet.open(result.folder))
     assert [(point.rank, point.step) for point in points] == [(rank, step) for rank in (0, 1) for step in TRAIN]
     for rank in (0, 1):
-        expected = own(result, rank)
+        expected = load_kept(result, rank)
         for point in (point for point in points if point.rank == rank):
-            assert equal(point.tensors["conv:output"], expected[f"train{point.step}/conv:output"])
+            assert is_equal(point.tensors["conv:output"], expected[f"train{point.step}/conv:output"])
 
 
-def test_a_layer_that_is_not_there_is_said_with_the_nearest(watched: Runner, bare: Runner) -> None:
-    result = watched(program("layers"), ["--capture", "cnv"])
-    same_output(result, bare(program("layers")))
-    finding = result.finding("TD-C020")
+def test_a_layer_that_is_not_there_is_said_with_the_nearest(watched_runner: Runner, bare_runner: Runner) -> None:
+    result = watched_runner(build_program_command("layers"), ["--capture", "cnv"])
+    assert_same_output(result, bare_runner(build_program_command("layers")))
+    finding = result.find_finding("TD-C020")
     assert finding["severity"] == "error"
     assert finding["title"] == "--capture 'cnv': no layer of Net matches; did you mean conv?, rank 0"
     assert not list(result.folder.rglob("*.journal"))
 
 
-def test_a_layer_that_never_runs_is_said(watched: Runner) -> None:
-    result = watched(program("layers"), ["--capture", "unused", "--capture", "head"])
+def test_a_layer_that_never_runs_is_said(watched_runner: Runner) -> None:
+    result = watched_runner(build_program_command("layers"), ["--capture", "unused", "--capture", "head"])
     assert result.code == 0
-    (done,) = told(result, "DONE")
+    (done,) = list_capture_events(result, "DONE")
     assert done.values["not_executed"] == ["unused"]
-    finding = result.finding("TD-C020")
+    finding = result.find_finding("TD-C020")
     assert (finding["severity"], finding["title"]) == ("warning", "unused not executed in any captured pass, rank 0")
-    assert any(line.startswith("tdbg: captured 12 passes") and "tdbg inspect-pages" in line for line in result.said)
+    assert any(
+        line.startswith("tdbg: captured 12 passes") and "tdbg inspect-pages" in line for line in result.tdbg_lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,14 +144,16 @@ def test_a_layer_that_never_runs_is_said(watched: Runner) -> None:
         (["--capture-on", "TD-N001"], "no finding came that --capture-on waits for"),
     ],
 )
-def test_nothing_captured_is_said(watched: Runner, options: list[str], why: str) -> None:
-    result = watched(program("layers"), ["--capture", "head", *options])
-    assert f"tdbg: captured nothing: {why}" in result.said
+def test_nothing_captured_is_said(watched_runner: Runner, options: list[str], why: str) -> None:
+    result = watched_runner(build_program_command("layers"), ["--capture", "head", *options])
+    assert f"tdbg: captured nothing: {why}" in result.tdbg_lines
 
 
-def test_figures_instead_of_tensors(watched: Runner) -> None:
-    result = watched(program("layers"), ["--capture", "head", "--capture-stats", "--capture-phase", "train"])
-    points, expected = list(PageSet.open(result.folder)), own(result)
+def test_figures_instead_of_tensors(watched_runner: Runner) -> None:
+    result = watched_runner(
+        build_program_command("layers"), ["--capture", "head", "--capture-stats", "--capture-phase", "train"]
+    )
+    points, expected = list(PageSet.open(result.folder)), load_kept(result)
     assert [point.step for point in points] == TRAIN and not any(point.tensors for point in points)
     for point in points:
         tensor = expected[f"train{point.step}/head:output"]
@@ -156,20 +162,20 @@ def test_figures_instead_of_tensors(watched: Runner) -> None:
         assert (point.scalars["head:output/nan"], point.scalars["head:output/count"]) == (0, 32)
 
 
-def test_the_budget_ends_it_and_nothing_else(watched: Runner, bare: Runner) -> None:
-    result = watched(program("layers"), ["--capture", "conv", "--capture-budget", "100kB"])
-    same_output(result, bare(program("layers")))
+def test_the_budget_ends_it_and_nothing_else(watched_runner: Runner, bare_runner: Runner) -> None:
+    result = watched_runner(build_program_command("layers"), ["--capture", "conv", "--capture-budget", "100kB"])
+    assert_same_output(result, bare_runner(build_program_command("layers")))
     pages = sum(path.stat().st_size for path in result.folder.rglob("pages/*"))
     assert 0 < pages <= 100_000
-    finding = result.finding("TD-C020")
+    finding = result.find_finding("TD-C020")
     assert finding["severity"] == "info" and "capturing ended at step" in finding["title"]
-    (done,) = told(result, "DONE")
+    (done,) = list_capture_events(result, "DONE")
     assert done.values["datapoints"] == len(list(PageSet.open(result.folder))) > 0
     assert set(done.values["dropped"]) == {"over budget"} and done.values["datapoints"] < 12
 
 
-def test_a_killed_run_leaves_what_was_written(watched: Runner) -> None:
-    result = watched(program("layers", "--die-at", "5"), ["--capture", "conv:output"])
+def test_a_killed_run_leaves_what_was_written(watched_runner: Runner) -> None:
+    result = watched_runner(build_program_command("layers", "--die-at", "5"), ["--capture", "conv:output"])
     assert result.code == 137
     pages = PageSet.open(result.folder)
     points = list(pages)
@@ -178,7 +184,7 @@ def test_a_killed_run_leaves_what_was_written(watched: Runner) -> None:
         assert all(len(tensor.read()) == tensor.nbytes for tensor in point.tensors.values())
 
 
-def test_a_wrong_word_is_told_before_the_start(watched: Runner) -> None:
+def test_a_wrong_word_is_told_before_the_start(watched_runner: Runner) -> None:
     for options, text in (
         (["--capture", "conv:outputs"], "a layer has no 'outputs'"),
         (["--capture", "conv", "--capture-phase", "test"], "capture-phase cannot be 'test'"),
@@ -187,14 +193,14 @@ def test_a_wrong_word_is_told_before_the_start(watched: Runner) -> None:
         (["--capture", "conv", "--capture-on", "TD-X99"], "TD-X99"),
         (["--capture-every", "2"], "--capture-every needs --capture"),
     ):
-        result = watched(program("layers"), options)
+        result = watched_runner(build_program_command("layers"), options)
         assert result.code == 2 and text in result.stderr, result.stderr
         assert not Path(result.folder).exists()
 
 
-def test_a_finding_starts_it_on_all_ranks_at_one_step(watched: Runner) -> None:
-    words = torchrun("layers", "--ddp", "--nan-at", "4", "--epochs", "60", "--pause", "0.05")
-    result = watched(words, ["--capture", "conv", "--capture-on", "TD-N001", "--capture-phase", "train"])
+def test_a_finding_starts_it_on_all_ranks_at_one_step(watched_runner: Runner) -> None:
+    words = build_torchrun_command("layers", "--ddp", "--nan-at", "4", "--epochs", "60", "--pause", "0.05")
+    result = watched_runner(words, ["--capture", "conv", "--capture-on", "TD-N001", "--capture-phase", "train"])
     assert result.code == 0, result.stderr
     assert "TD-N001" in result.codes
     steps = {rank: [] for rank in (0, 1)}
@@ -204,21 +210,25 @@ def test_a_finding_starts_it_on_all_ranks_at_one_step(watched: Runner) -> None:
     assert steps[0][0] > 4
 
 
-def test_without_the_finding_nothing_is_captured(watched: Runner, bare: Runner) -> None:
-    result = watched(program("layers"), ["--capture", "conv", "--capture-on", "warning"])
-    same_output(result, bare(program("layers")))
+def test_without_the_finding_nothing_is_captured(watched_runner: Runner, bare_runner: Runner) -> None:
+    result = watched_runner(build_program_command("layers"), ["--capture", "conv", "--capture-on", "warning"])
+    assert_same_output(result, bare_runner(build_program_command("layers")))
     assert result.codes == [] and not list(result.folder.rglob("pages"))
 
 
 @pytest.mark.parametrize("form", ["whole", "block", "fullgraph", "method"])
-def test_compiled_models_run_uncompiled_in_the_captured_steps_only(watched: Runner, bare: Runner, form: str) -> None:
-    words = program("compiled", form)
-    result = watched(words, ["--capture", "blocks.*.fc:output,grad", "--capture-steps", "6:7"])
-    expected = bare(words)
+def test_compiled_models_run_uncompiled_in_the_captured_steps_only(
+    watched_runner: Runner, bare_runner: Runner, form: str
+) -> None:
+    words = build_program_command("compiled", form)
+    result = watched_runner(words, ["--capture", "blocks.*.fc:output,grad", "--capture-steps", "6:7"])
+    expected = bare_runner(words)
     assert result.code == 0, result.stderr
-    (mine,), (theirs,) = result.printed("compile"), expected.printed("compile")
+    (mine,), (theirs,) = result.list_printed("compile"), expected.list_printed("compile")
     assert (mine["graphs"], mine["breaks"]) == (theirs["graphs"], theirs["breaks"])
-    assert [line["loss"] for line in result.printed()] == pytest.approx([line["loss"] for line in expected.printed()])
+    assert [line["loss"] for line in result.list_printed()] == pytest.approx(
+        [line["loss"] for line in expected.list_printed()]
+    )
     points = list(PageSet.open(result.folder))
     assert [point.step for point in points] == [6, 7]
     for point in points:

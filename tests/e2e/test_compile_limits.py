@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.conftest import Runner, program, same_output
+from tests.e2e.conftest import Runner, assert_same_output, build_program_command
 
 TOLD = {
     "recompile": ("TD-P005", "warning", "reached its recompile limit for forward (", "self.label"),
@@ -12,18 +12,18 @@ TOLD = {
 
 
 @pytest.mark.parametrize("kind", TOLD)
-def test_what_the_compiler_gave_up_is_named(watched: Runner, kind: str) -> None:
-    result = watched(program("compile_limits", kind))
+def test_what_the_compiler_gave_up_is_named(watched_runner: Runner, kind: str) -> None:
+    result = watched_runner(build_program_command("compile_limits", kind))
     assert result.code == 0, result.stderr
     code, severity, words, reason = TOLD[kind]
-    finding = result.finding(code)
+    finding = result.find_finding(code)
     assert finding["severity"] == severity and words in finding["title"], finding
     assert reason in " ".join(finding["evidence"]).replace("s.label", "self.label"), finding
     assert finding["grade"] == "located"
 
 
 @pytest.mark.parametrize("kind", ["well", "dynamic"])
-def test_a_program_that_compiles_well_hears_nothing(watched: Runner, bare: Runner, kind: str) -> None:
-    result = watched(program("compile_limits", kind))
-    same_output(result, bare(program("compile_limits", kind)))
+def test_a_program_that_compiles_well_hears_nothing(watched_runner: Runner, bare_runner: Runner, kind: str) -> None:
+    result = watched_runner(build_program_command("compile_limits", kind))
+    assert_same_output(result, bare_runner(build_program_command("compile_limits", kind)))
     assert result.codes == [], result.stderr

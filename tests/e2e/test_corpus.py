@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Runner, assert_notes_alone, program
+from tests.e2e.conftest import Runner, assert_notes_alone, build_program_command
 from tests.e2e.corpus.generator import CHOICES, draw_recipes, list_conflicts, write_programs
 from tests.e2e.corpus.runs import LEAST_STEPS, Program, list_hand_programs, name_program, run_program
 
@@ -17,8 +17,8 @@ HERE = (  # what no other test runs at the default level
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_the_default_level_is_silent_about_a_healthy_program(watched: Runner, name: str) -> None:
-    result = watched(name_program(*name.split("/")).words)
+def test_the_default_level_is_silent_about_a_healthy_program(watched_runner: Runner, name: str) -> None:
+    result = watched_runner(name_program(*name.split("/")).words)
     assert_notes_alone(result)
     assert result.verdict["watched"]["steps"] >= LEAST_STEPS, "so that it is one"
 
@@ -48,7 +48,7 @@ def test_each_generated_program_is_a_whole_file(tmp_path: Path) -> None:
 
 
 def test_a_bug_is_counted_as_a_finding_above_a_note(tmp_path: Path) -> None:
-    bug = Program("zero-rate", (*program("planted", "zero-rate"), "fault"))
+    bug = Program("zero-rate", (*build_program_command("planted", "zero-rate"), "fault"))
     outcome = run_program(bug, "basic", tmp_path / "run")
     assert [line.split()[0] for line in outcome.above] == ["TD-S002"]
     assert outcome.steps and outcome.armed and outcome.looks and not outcome.is_sound

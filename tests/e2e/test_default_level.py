@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, program
+from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, build_program_command
 
 NAMED = {  # kind -> code, and a part of the first line
     "unused": ("TD-C008", "side.weight, side.bias"),
@@ -31,10 +31,10 @@ NAMED = {  # kind -> code, and a part of the first line
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
-    assert_named_first(watched(program("planted", kind, "fault")), *NAMED[kind])
+def test_the_default_level_names_what_is_wrong(watched_runner: Runner, kind: str) -> None:
+    assert_named_first(watched_runner(build_program_command("planted", kind, "fault")), *NAMED[kind])
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
-    assert_notes_alone(watched(program("planted", kind, "healthy")))
+def test_the_default_level_is_silent_about_the_healthy_twin(watched_runner: Runner, kind: str) -> None:
+    assert_notes_alone(watched_runner(build_program_command("planted", kind, "healthy")))

@@ -2,7 +2,13 @@
 
 import pytest
 
-from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, program, torchrun
+from tests.e2e.conftest import (
+    Runner,
+    assert_named_first,
+    assert_notes_alone,
+    build_program_command,
+    build_torchrun_command,
+)
 
 NAMED = {  # kind -> code, and a part of the first line
     "scaled": ("TD-D010", "input 0 is scaled differently in evaluation"),
@@ -20,13 +26,13 @@ NAMED = {  # kind -> code, and a part of the first line
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
-    assert_named_first(watched(program("planted_data", kind, "fault")), *NAMED[kind])
+def test_the_default_level_names_what_is_wrong(watched_runner: Runner, kind: str) -> None:
+    assert_named_first(watched_runner(build_program_command("planted_data", kind, "fault")), *NAMED[kind])
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
-    assert_notes_alone(watched(program("planted_data", kind, "healthy")))
+def test_the_default_level_is_silent_about_the_healthy_twin(watched_runner: Runner, kind: str) -> None:
+    assert_notes_alone(watched_runner(build_program_command("planted_data", kind, "healthy")))
 
 
 RANKS = {  # kind -> code, and a part of the first line
@@ -41,12 +47,12 @@ MAY_DIFFER = ("ignored", "local-sgd", "zero", "actors", "two-models", "one-batch
 
 
 @pytest.mark.parametrize("kind", RANKS)
-def test_the_default_level_names_ranks_that_differ_or_do_the_same(watched: Runner, kind: str) -> None:
-    assert_named_first(watched(torchrun("planted_ranks", kind, "fault")), *RANKS[kind])
+def test_the_default_level_names_ranks_that_differ_or_do_the_same(watched_runner: Runner, kind: str) -> None:
+    assert_named_first(watched_runner(build_torchrun_command("planted_ranks", kind, "fault")), *RANKS[kind])
 
 
 @pytest.mark.parametrize("kind", [*RANKS, *MAY_DIFFER])
-def test_ranks_that_agree_or_may_differ_are_no_finding(watched: Runner, kind: str) -> None:
-    result = watched(torchrun("planted_ranks", kind, "healthy"))
+def test_ranks_that_agree_or_may_differ_are_no_finding(watched_runner: Runner, kind: str) -> None:
+    result = watched_runner(build_torchrun_command("planted_ranks", kind, "healthy"))
     assert result.code == 0, result.stderr
     assert result.verdict["findings"] == [], result.stderr

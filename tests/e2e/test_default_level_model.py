@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, program
+from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, build_program_command
 
 NAMED = {  # kind -> code, and a part of the first line
     "left-in-eval-mode": ("TD-C021", "in eval mode since step 21, after evaluation: Net, 1 dropout layer and 1 batch"),
@@ -33,15 +33,15 @@ HEALTHY = (
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_the_default_level_names_what_is_wrong(watched: Runner, kind: str) -> None:
-    assert_named_first(watched(program("planted_model", kind, "fault")), *NAMED[kind])
+def test_the_default_level_names_what_is_wrong(watched_runner: Runner, kind: str) -> None:
+    assert_named_first(watched_runner(build_program_command("planted_model", kind, "fault")), *NAMED[kind])
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_the_default_level_is_silent_about_the_healthy_twin(watched: Runner, kind: str) -> None:
-    assert_notes_alone(watched(program("planted_model", kind, "healthy")))
+def test_the_default_level_is_silent_about_the_healthy_twin(watched_runner: Runner, kind: str) -> None:
+    assert_notes_alone(watched_runner(build_program_command("planted_model", kind, "healthy")))
 
 
 @pytest.mark.parametrize("kind", HEALTHY)
-def test_the_default_level_is_silent_about_healthy_models(watched: Runner, kind: str) -> None:
-    assert_notes_alone(watched(program("healthy_model", kind)))
+def test_the_default_level_is_silent_about_healthy_models(watched_runner: Runner, kind: str) -> None:
+    assert_notes_alone(watched_runner(build_program_command("healthy_model", kind)))

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Result, call
+from tests.e2e.conftest import Result, run_command
 
 STEPS, FAULT_STEP = 60, 36
 
 
-def demo(folder: Path, *options: str) -> Result:
+def run_demo(folder: Path, *options: str) -> Result:
     words = [sys.executable, "-m", "tdbg", "demo", "--run-dir", str(folder / "run"), *options]
-    result = call(words, folder)
+    result = run_command(words, folder)
     result.folder = folder / "run"
     return result
 
@@ -28,27 +28,27 @@ def demo(folder: Path, *options: str) -> Result:
     ],
 )
 def test_the_verdict_names_the_fault(tmp_path: Path, fault: str, said: list[str]) -> None:
-    result = demo(tmp_path, "--steps", str(STEPS), "--fault", fault)
+    result = run_demo(tmp_path, "--steps", str(STEPS), "--fault", fault)
     assert result.code == 0, result.stderr
-    finding = result.finding(said[0])
+    finding = result.find_finding(said[0])
     assert finding["first_step"] == FAULT_STEP
     assert all(word in f"{finding['code']} {finding['title']}" for word in said), finding["title"]
-    assert any(all(word in line for word in said) for line in result.said), result.stderr
+    assert any(all(word in line for word in said) for line in result.tdbg_lines), result.stderr
 
 
 def test_without_a_fault_nothing_is_found(tmp_path: Path) -> None:
-    result = demo(tmp_path)
+    result = run_demo(tmp_path)
     assert result.code == 0, result.stderr
     assert result.codes == []
     assert result.stdout.splitlines()[-1].startswith("step  200/200  loss ")
-    assert any("1 rank, 200 steps" in line for line in result.said)
-    assert result.said[-1] == "tdbg: next: `tdbg demo --fault backward-nan` plants a fault; then read its verdict"
+    assert any("1 rank, 200 steps" in line for line in result.tdbg_lines)
+    assert result.tdbg_lines[-1] == "tdbg: next: `tdbg demo --fault backward-nan` plants a fault; then read its verdict"
 
 
 def test_an_unknown_fault_is_wrong_use(tmp_path: Path) -> None:
-    result = demo(tmp_path, "--fault", "backwards-nan")
+    result = run_demo(tmp_path, "--fault", "backwards-nan")
     assert result.code == 2
-    assert [line.removeprefix("tdbg: ") for line in result.said] == [
+    assert [line.removeprefix("tdbg: ") for line in result.tdbg_lines] == [
         "--fault cannot be 'backwards-nan'",
         "did you mean backward-nan? choose from: none, forward-inf, backward-nan, inf-grad, bad-batch, lr-spike",
     ]

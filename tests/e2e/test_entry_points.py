@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.entries.table import HEAD, SETUPS, list_entries, run_setup, unknown
+from tests.e2e.entries.table import HEAD, SETUPS, list_entries, list_unknown, run_setup
 
 ALL = bool(os.environ.get("ENTRIES_ALL"))
 SEED = random.SystemRandom().randrange(1 << 20)
@@ -21,7 +21,7 @@ CHOSEN = sorted(SETUPS) if ALL else [random.Random(SEED).choice(["basic", "captu
 @pytest.mark.parametrize("name", ["capture", "debuggers", "extreme", "pair", "profile", "trackers"])
 def test_every_entry_is_known(tmp_path: Path, name: str) -> None:
     entries, _ = list_entries(SETUPS[name], tmp_path)
-    assert entries and not unknown(entries), "entries that tests/e2e/entries/known.txt does not list"
+    assert entries and not list_unknown(entries), "entries that tests/e2e/entries/known.txt does not list"
 
 
 @pytest.mark.parametrize("name", CHOSEN if ALL else ["a setup"])
@@ -31,4 +31,4 @@ def test_entry_points(tmp_path: Path, name: str) -> None:
     rows = run_setup(setup, tmp_path, SEED, limit=None if ALL else 10)[2]
     table = "\n".join([HEAD, *map(str, rows)])
     print(table)
-    assert rows and all(row.fine for row in rows), table
+    assert rows and all(row.is_fine for row in rows), table

@@ -59,7 +59,7 @@ for step in range(1, 400):
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "train.py").write_text(TRAIN)
@@ -68,12 +68,12 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def run(*command: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def run_watched(*command: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     words = [*TDBG, "--run-dir", "run", *options, "--", *command]
     return subprocess.run(words, capture_output=True, text=True, timeout=120)
 
 
-def bash(*command: str) -> int:
+def run_in_bash(*command: str) -> int:
     """What a shell makes of the same command."""
     return subprocess.run(["bash", "-c", '"$@"; exit $?', "bash", *command], capture_output=True).returncode
 
@@ -97,20 +97,20 @@ HOWS = [
 @pytest.mark.parametrize("how", HOWS)
 def test_the_commands_own_code_as_a_shell_would_see_it(how: str) -> None:
     command = (sys.executable, "program.py", how)
-    assert run(*command).returncode == bash(*command)
+    assert run_watched(*command).returncode == run_in_bash(*command)
 
 
 @pytest.mark.parametrize(
     ("how", "expected"), [("0", 0), ("7", 7), ("SIGTERM", 143), ("SIGSEGV", 139), ("SIGKILL", 137), ("SIGINT", 130)]
 )
 def test_the_codes_by_number(how: str, expected: int) -> None:
-    assert run(sys.executable, "program.py", how).returncode == expected
+    assert run_watched(sys.executable, "program.py", how).returncode == expected
 
 
 def test_a_traceback_is_the_users_own() -> None:
     command = [sys.executable, "program.py", "raise"]
     direct = subprocess.run(command, capture_output=True, text=True).stderr
-    assert run(*command).stderr.startswith(direct)
+    assert run_watched(*command).stderr.startswith(direct)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_traceback_is_the_users_own() -> None:
 def test_a_command_that_cannot_start(word: str, expected: int, what: str, next_: str) -> None:
     Path("bad").write_text("#!/no/such/interpreter\n")
     Path("bad").chmod(0o755)
-    done = run(word)
-    assert done.returncode == expected == bash(word)
+    done = run_watched(word)
+    assert done.returncode == expected == run_in_bash(word)
     first, second = done.stderr.splitlines()
     assert first == f"tdbg: {what}" and second.startswith("tdbg: ") and next_ in second
     assert done.stdout == ""
@@ -220,17 +220,17 @@ def test_sigterm_to_tdbg_gives_the_program_time_to_end_its_own_way() -> None:
     ],
 )
 def test_fail_on_changes_only_a_zero(options: tuple[str, ...], code: int, expected: int) -> None:
-    done = run(sys.executable, "train.py", "12", "3", str(code), options=options)
+    done = run_watched(sys.executable, "train.py", "12", "3", str(code), options=options)
     assert done.returncode == expected, done.stderr
     assert "TD-N001" in done.stderr
 
 
 def test_fail_on_leaves_a_healthy_run_alone() -> None:
-    assert run(sys.executable, "train.py", "12", "0", "0", options=("--fail-on", "info")).returncode == 0
+    assert run_watched(sys.executable, "train.py", "12", "0", "0", options=("--fail-on", "info")).returncode == 0
 
 
 def test_stop_on_ends_the_command_and_the_code_is_its_own() -> None:
-    done = run(sys.executable, "train.py", "3000", "3", "0", options=("--stop-on", "TD-N001"))
+    done = run_watched(sys.executable, "train.py", "3000", "3", "0", options=("--stop-on", "TD-N001"))
     assert done.returncode == 143, done.stderr
     assert "tdbg: stopping the command at TD-N001, as --stop-on asks" in done.stderr
     (ended,) = [
@@ -248,7 +248,7 @@ def test_through_torchrun_its_own_code_comes_back_and_the_verdict_names_the_rank
     how: str, said: str, code: int
 ) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "ranks.py", how]
-    done = run(*torchrun)
+    done = run_watched(*torchrun)
     assert done.returncode == 1
     report = json.loads(Path("run/report.json").read_text())
     ends = {row["rank"]: row for row in report["ranks"]}

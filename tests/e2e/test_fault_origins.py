@@ -13,7 +13,7 @@ KINDS = ("input", "forward", "loss", "backward", "gradient", "weights")
 
 
 @pytest.fixture(scope="module")
-def origins() -> Any:
+def fault_origins_module() -> Any:
     sys.path.insert(0, str(BENCHMARKS))
     try:
         yield importlib.import_module("fault_origins")
@@ -22,11 +22,11 @@ def origins() -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_origin_is_the_generators(origins: Any, kind: str, tmp_path: Path) -> None:
+def test_the_origin_is_the_generators(fault_origins_module: Any, kind: str, tmp_path: Path) -> None:
     """The first run of its kind in the seed's sequence that is short; DDP and FSDP2 are both among the six."""
     parallel = "fsdp2" if kind in ("gradient", "loss") else "ddp"
-    specs = (origins.generate(SEED, index) for index in range(1000))
+    specs = (fault_origins_module.generate_spec(SEED, index) for index in range(1000))
     spec = next(
         spec for spec in specs if (spec.kind, spec.parallel, spec.world) == (kind, parallel, 2) and 10 < spec.step < 40
     )
-    assert origins.judge(spec, origins.run(spec, tmp_path / "run")) == ""
+    assert fault_origins_module.judge_verdict(spec, fault_origins_module.run_spec(spec, tmp_path / "run")) == ""

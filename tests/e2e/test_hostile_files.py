@@ -31,7 +31,7 @@ LOG = b'2026-11-20 03:06:40,000 - rank0 - root - ERROR - [DEBUG_FORWARD] loss 1\
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sound_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a sound run, and a sound trace."""
     base = tmp_path_factory.mktemp("good")
     (base / "train.py").write_text(PROGRAM)
@@ -43,7 +43,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def trace() -> bytes:
+def make_trace() -> bytes:
     events = [
         {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": at * 100 + 1, "dur": 90, "args": {"a": 1}}
         for at in range(3)
@@ -81,13 +81,13 @@ class Runner:
 
 
 @pytest.fixture(scope="module")
-def tdbg(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+def command_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     runner = Runner(tmp_path_factory.mktemp("cases"))
     yield runner
     runner.close()
 
 
-def check(done: dict[str, Any], what: str) -> None:
+def assert_sound_answer(done: dict[str, Any], what: str) -> None:
     """What holds of every command and every file."""
     assert done["code"] in (0, 1, 2), f"{what}: {done}"
     lines = done["err"].splitlines()
@@ -98,7 +98,7 @@ def check(done: dict[str, Any], what: str) -> None:
     assert done["s"] < MAX_S and done["mb"] < MAX_MB, f"{what}: {done}"
 
 
-def bad(path: Path, kind: str, make: Any, good: bytes) -> None:
+def replace_with_bad(path: Path, kind: str, make: Any, good: bytes) -> None:
     """Put a bad file in the place of a good one."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -123,17 +123,17 @@ RUN_FILES: dict[str, tuple[list[str], ...]] = {
 
 
 @pytest.mark.parametrize("name", RUN_FILES)
-def test_a_bad_file_in_a_run_directory(name: str, good: Path, tdbg: Runner, tmp_path: Path) -> None:
+def test_a_bad_file_in_a_run_directory(name: str, sound_run: Path, command_runner: Runner, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    shutil.copytree(good / "run", run)
+    shutil.copytree(sound_run / "run", run)
     path = run / name
     sound = path.read_bytes() if path.exists() else b'{"rank":0,"t":1}\n'
     trouble = []
     for kind, make in PLAIN.items():
-        bad(path, kind, make, sound)
+        replace_with_bad(path, kind, make, sound)
         for command in RUN_FILES[name]:
             try:
-                check(tdbg(*command, str(run)), f"{' '.join(command)} with {name}: {kind}")
+                assert_sound_answer(command_runner(*command, str(run)), f"{' '.join(command)} with {name}: {kind}")
             except AssertionError as error:
                 trouble.append(str(error).partition("\n")[0][:600])
     assert not trouble, "\n".join(trouble)
@@ -149,31 +149,31 @@ VIEWS = (
 )
 
 
-def test_a_bad_log(tdbg: Runner, tmp_path: Path) -> None:
+def test_a_bad_log(command_runner: Runner, tmp_path: Path) -> None:
     trouble = []
     for kind, make in {**PLAIN, **{f"{kind}.gz": make for kind, make in PACKED.items()}}.items():
         path = tmp_path / ("x.log.gz" if kind.endswith(".gz") else "x.log")
-        bad(path, kind, make, LOG)
+        replace_with_bad(path, kind, make, LOG)
         if kind == "fifo":
             continue  # a log may be one; it waits for who writes
         for view in VIEWS:
             try:
-                check(tdbg("filter-logs", str(path), *view), f"{' '.join(view)}: {kind}")
+                assert_sound_answer(command_runner("filter-logs", str(path), *view), f"{' '.join(view)}: {kind}")
             except AssertionError as error:
                 trouble.append(str(error).partition("\n")[0][:600])
         path.unlink() if not path.is_dir() else shutil.rmtree(path)
     assert not trouble, "\n".join(trouble)
 
 
-def test_a_bad_trace(tdbg: Runner, tmp_path: Path) -> None:
+def test_a_bad_trace(command_runner: Runner, tmp_path: Path) -> None:
     trouble = []
-    sound = trace()
+    sound = make_trace()
     (tmp_path / "good").mkdir()
     other = tmp_path / "good" / "other.pt.trace.json"
     other.write_bytes(sound)
     for kind, make in {**PLAIN, **{f"{kind}.gz": make for kind, make in PACKED.items()}}.items():
         path = tmp_path / ("x.pt.trace.json.gz" if kind.endswith(".gz") else "x.pt.trace.json")
-        bad(path, kind, make, sound)
+        replace_with_bad(path, kind, make, sound)
         for command in (
             ["show"],
             ["advise"],
@@ -182,20 +182,20 @@ def test_a_bad_trace(tdbg: Runner, tmp_path: Path) -> None:
             ["slice", "--step", "1", "--force", "-o", str(tmp_path / "out.json")],
         ):
             try:
-                check(tdbg("trace", *command, str(path)), f"{' '.join(command)}: {kind}")
+                assert_sound_answer(command_runner("trace", *command, str(path)), f"{' '.join(command)}: {kind}")
             except AssertionError as error:
                 trouble.append(str(error).partition("\n")[0][:600])
         path.unlink() if not path.is_dir() else shutil.rmtree(path)
     assert not trouble, "\n".join(trouble)
 
 
-def test_a_bad_file_of_another_kind(tdbg: Runner, good: Path, tmp_path: Path) -> None:
+def test_a_bad_file_of_another_kind(command_runner: Runner, sound_run: Path, tmp_path: Path) -> None:
     """Maps of flags, sources, page files and their journals, rows of metrics."""
     trouble = []
     log = tmp_path / "good.log"
     log.write_bytes(LOG)
     pages = tmp_path / "run"
-    shutil.copytree(good / "run", pages)
+    shutil.copytree(sound_run / "run", pages)
     page_files = [path for path in sorted((pages / "rank0000" / "pages").rglob("*")) if path.is_file()]
     assert page_files
     places = [
@@ -216,10 +216,10 @@ def test_a_bad_file_of_another_kind(tdbg: Runner, good: Path, tmp_path: Path) ->
     for path, sound, commands in places:
         path.parent.mkdir(exist_ok=True)
         for kind, make in PLAIN.items():
-            bad(path, kind, make, sound)
+            replace_with_bad(path, kind, make, sound)
             for words in commands:
                 try:
-                    check(tdbg(*words), f"{' '.join(words)} {path.name}: {kind}")
+                    assert_sound_answer(command_runner(*words), f"{' '.join(words)} {path.name}: {kind}")
                 except AssertionError as error:
                     trouble.append(str(error).partition("\n")[0][:600])
         path.unlink() if not path.is_dir() else shutil.rmtree(path)
@@ -227,17 +227,17 @@ def test_a_bad_file_of_another_kind(tdbg: Runner, good: Path, tmp_path: Path) ->
     assert not trouble, "\n".join(trouble)
 
 
-def test_a_rank_beyond_all_numbers_costs_nothing(tdbg: Runner, tmp_path: Path) -> None:
+def test_a_rank_beyond_all_numbers_costs_nothing(command_runner: Runner, tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("2026-11-20 03:06:40,000 ERROR [rank3] a\n2026-11-20 03:06:41,000 ERROR [rank9999999] b\n")
     for view in VIEWS:
-        done = tdbg("filter-logs", str(log), *view)
-        check(done, " ".join(view))
+        done = command_runner("filter-logs", str(log), *view)
+        assert_sound_answer(done, " ".join(view))
         assert len(done["err"]) < 2000 and done["out"] < 2000 and done["grown_mb"] < 30, done
 
 
-def test_gzip_is_told_what_is_wrong_with_it(tdbg: Runner, tmp_path: Path) -> None:
+def test_gzip_is_told_what_is_wrong_with_it(command_runner: Runner, tmp_path: Path) -> None:
     path = tmp_path / "x.log.gz"
     path.write_bytes(gzip.compress(LOG * 5000)[:-300])
-    done = tdbg("filter-logs", str(path), "--stats")
+    done = command_runner("filter-logs", str(path), "--stats")
     assert "damaged" in done["err"] or "middle" in done["err"], done

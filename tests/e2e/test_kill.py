@@ -12,7 +12,7 @@ import pytest
 
 from tdbg.core.events import Step
 from tdbg.core.rundir import RunDir
-from tests.e2e.conftest import BIN, call, environment, program
+from tests.e2e.conftest import BIN, build_environment, build_program_command, run_command
 
 KILLS = int(os.environ.get("TDBG_TEST_KILLS", "6"))  # 50 by hand: TDBG_TEST_KILLS=50 pytest tests/e2e/test_kill.py
 
@@ -25,9 +25,9 @@ def test_a_killed_run_loses_nothing(tmp_path: Path) -> None:
         folder, witness = tmp_path / f"run{index}", tmp_path / f"witness{index}"
         command = [str(BIN / "tdbg"), "run", "--quiet", "--max-overhead", "100", "--run-dir", str(folder), "--"]
         process = subprocess.Popen(
-            [*command, *program("witness", str(witness), "100000")],
+            [*command, *build_program_command("witness", str(witness), "100000")],
             cwd=tmp_path,
-            env=environment({}),
+            env=build_environment({}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -39,7 +39,7 @@ def test_a_killed_run_loses_nothing(tmp_path: Path) -> None:
         process.wait()
         time.sleep(0.2)  # the kernel ends the program, whose last write may still be on its way
         done = [line.split() for line in witness.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        _check(folder, [(int(step), float(loss)) for step, loss in done])
+        _check_run(folder, [(int(step), float(loss)) for step, loss in done])
         interrupted += bool(done)
     assert interrupted == KILLS
 
@@ -51,12 +51,12 @@ def _wait_for_steps(witness: Path, process: "subprocess.Popen[bytes]") -> None:
         time.sleep(0.02)
 
 
-def _check(folder: Path, done: list[tuple[int, float]]) -> None:
-    report = call([sys.executable, "-m", "tdbg", "report", str(folder), "--json"], folder)
+def _check_run(folder: Path, done: list[tuple[int, float]]) -> None:
+    report = run_command([sys.executable, "-m", "tdbg", "report", str(folder), "--json"], folder)
     assert report.code == 0, report.stderr
     assert "Traceback" not in report.stderr
-    (rank,) = [process for process in RunDir(folder).processes() if process.is_rank]
-    steps = [event for event in rank.events() if isinstance(event, Step)]
+    (rank,) = [process for process in RunDir(folder).list_processes() if process.is_rank]
+    steps = [event for event in rank.iter_events() if isinstance(event, Step)]
     assert [event.step for event in steps] == list(range(1, len(steps) + 1)), "a record in the middle is missing"
     assert len(steps) >= len(done), "a step the program had finished has no record"
     for (step, loss), record in zip(done, steps, strict=False):

@@ -5,24 +5,24 @@ import json
 import pytest
 
 from tdbg.core.events import Observation
-from tests.e2e.conftest import Runner, torchrun
+from tests.e2e.conftest import Runner, build_torchrun_command
 
 OPTIONS = ("--flag", "DISTRIBUTED", "--threshold", "DISTRIBUTED.quiet_s=3")
 
 
 @pytest.mark.parametrize(("place", "state"), [("all_reduce", "collective"), ("backward", "backward")])
-def test_the_rank_that_does_not_come_is_named(watched: Runner, place: str, state: str) -> None:
-    result = watched(torchrun("late_rank", "--in", place, "--for", "8"), OPTIONS)
+def test_the_rank_that_does_not_come_is_named(watched_runner: Runner, place: str, state: str) -> None:
+    result = watched_runner(build_torchrun_command("late_rank", "--in", place, "--for", "8"), OPTIONS)
     assert result.code == 0, result.stderr
-    live = next(line for line in result.said if "TD-R006" in line)
+    live = next(line for line in result.tdbg_lines if "TD-R006" in line)
     assert f"rank 1 does not come to {place}, where rank 0 has waited" in live
     assert "in evaluate_alone" in live
-    finding = result.finding("TD-R006")
+    finding = result.find_finding("TD-R006")
     assert (finding["rank"], finding["first_step"], finding["severity"]) == (1, 3, "info")
     assert finding["title"].startswith(f"rank 1 came late to {place}, where rank 0 waited for")
     assert result.codes == ["TD-R006"]
     (waits, *_), (sleeps, *_) = (
-        [event for event in result.events(Observation, rank) if (event.part, event.step) == ("QUIET", 3)]
+        [event for event in result.list_events(Observation, rank) if (event.part, event.step) == ("QUIET", 3)]
         for rank in (0, 1)
     )
     assert (waits.values["state"], sleeps.values["state"]) == (state, "elsewhere")
@@ -31,7 +31,7 @@ def test_the_rank_that_does_not_come_is_named(watched: Runner, place: str, state
     assert "evaluate_alone" in main[-1]
 
 
-def test_a_short_wait_is_no_matter(watched: Runner) -> None:
-    result = watched(torchrun("late_rank", "--for", "1"), ("--flag", "DISTRIBUTED"))
+def test_a_short_wait_is_no_matter(watched_runner: Runner) -> None:
+    result = watched_runner(build_torchrun_command("late_rank", "--for", "1"), ("--flag", "DISTRIBUTED"))
     assert result.code == 0 and result.codes == [], result.stderr
     assert not list(result.folder.glob("rank*/stacks_*"))

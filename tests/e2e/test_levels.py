@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tdbg.rules import RULES
-from tests.e2e.levels import ROOT, Planted, planted
-from tests.e2e.levels.__main__ import HEAD, NOT_IN_BASIC, NOT_PLANTED, PAGE, describe_fault, rest, rows_of
+from tests.e2e.levels import ROOT, Planted, iter_planted
+from tests.e2e.levels.__main__ import HEAD, NOT_IN_BASIC, NOT_PLANTED, PAGE, build_rest, describe_fault, index_rows
 
-FAULTS = {fault.kind: fault for fault in planted()}
+FAULTS = {fault.kind: fault for fault in iter_planted()}
 
 
 def test_every_code_is_planted_or_says_why_not() -> None:
@@ -21,15 +21,15 @@ def test_every_code_is_planted_or_says_why_not() -> None:
 
 def test_the_page_has_every_planted_fault_and_no_other() -> None:
     page = PAGE.read_text()
-    assert page.startswith(HEAD) and page.endswith(rest())
-    assert {kind: row.split("|")[2].strip() for kind, row in rows_of(page).items()} == {
+    assert page.startswith(HEAD) and page.endswith(build_rest())
+    assert {kind: row.split("|")[2].strip() for kind, row in index_rows(page).items()} == {
         fault.kind: fault.code for fault in FAULTS.values()
     }
 
 
 @pytest.mark.parametrize("kind", FAULTS)
 def test_each_is_named_at_the_default_level_or_has_a_reason_and_its_twin_is_silent(kind: str) -> None:
-    cells = [cell.strip() for cell in rows_of(PAGE.read_text())[kind].split("|")]
+    cells = [cell.strip() for cell in index_rows(PAGE.read_text())[kind].split("|")]
     assert cells[3].startswith("-") or FAULTS[kind].code == "TD-R002", (
         "only the launcher's side sees anything at level off"
     )

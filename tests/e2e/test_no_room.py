@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import environment
+from tests.e2e.conftest import build_environment
 
 OWN_SITE = Path(__file__).parent / "programs" / "own_site"
 # Two processes, one after the other: what the first one leaves behind must not hurt the second.
@@ -30,7 +30,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, limit: int) -> None:
     words = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(tmp_path / "run"), "--", *python, "-c", PROGRAM]
     done = subprocess.run(
         words,
-        env=environment({"PYTHONPATH": str(tmp_path / "own")}),
+        env=build_environment({"PYTHONPATH": str(tmp_path / "own")}),
         cwd=tmp_path,
         capture_output=True,
         text=True,

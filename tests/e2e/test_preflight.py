@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Runner, assert_named_first, assert_notes_alone, environment, program, torchrun
+from tests.e2e.conftest import (
+    Runner,
+    assert_named_first,
+    assert_notes_alone,
+    build_environment,
+    build_program_command,
+    build_torchrun_command,
+)
 
 ROOT = Path(__file__).parents[2]
 PREFLIGHT = ("--preflight",)
@@ -49,13 +56,17 @@ TRIED = {  # kind -> the trial that its healthy twin must go through
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_preflight_names_what_is_wrong(watched: Runner, kind: str) -> None:
-    assert_named_first(watched(program("planted_preflight", kind, "fault"), PREFLIGHT), *NAMED[kind])
+def test_preflight_names_what_is_wrong(watched_runner: Runner, kind: str) -> None:
+    assert_named_first(
+        watched_runner(build_program_command("planted_preflight", kind, "fault"), PREFLIGHT), *NAMED[kind]
+    )
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_preflight_ends_before_the_first_update_and_keeps_nothing(watched: Runner, kind: str, tmp_path: Path) -> None:
-    result = watched(program("planted_preflight", kind, "healthy"), PREFLIGHT)
+def test_preflight_ends_before_the_first_update_and_keeps_nothing(
+    watched_runner: Runner, kind: str, tmp_path: Path
+) -> None:
+    result = watched_runner(build_program_command("planted_preflight", kind, "healthy"), PREFLIGHT)
     assert_notes_alone(result)
     assert result.stdout == ""
     assert not (tmp_path / "first.pt").exists()
@@ -63,7 +74,8 @@ def test_preflight_ends_before_the_first_update_and_keeps_nothing(watched: Runne
     trial = TRIED.get(kind)
     assert trial is None or [row["tried"] for row in result.verdict["preflight"] if row["trial"] == trial] == [True]
     assert any(
-        line.startswith("tdbg: preflight tried: evaluation twice (the output is the same)") for line in result.said
+        line.startswith("tdbg: preflight tried: evaluation twice (the output is the same)")
+        for line in result.tdbg_lines
     )
 
 
@@ -85,10 +97,10 @@ def make_old_files(folder: Path) -> None:
     (folder / "mapped.bin").write_bytes(bytes(16))
 
 
-def test_nothing_of_the_program_is_written(watched: Runner, tmp_path: Path) -> None:
+def test_nothing_of_the_program_is_written(watched_runner: Runner, tmp_path: Path) -> None:
     make_old_files(tmp_path)
     before = list_contents(tmp_path)
-    result = watched(program("writes_files"), PREFLIGHT)
+    result = watched_runner(build_program_command("writes_files"), PREFLIGHT)
     assert result.code == 0, result.stderr
     after = {name: held for name, held in list_contents(tmp_path).items() if Path(name).parts[0] != "run"}
     assert after == before
@@ -96,14 +108,14 @@ def test_nothing_of_the_program_is_written(watched: Runner, tmp_path: Path) -> N
     assert "updated" not in result.stdout
     assert any(
         line.startswith("tdbg: preflight: what the program and its Python processes wrote went to ")
-        for line in result.said
+        for line in result.tdbg_lines
     )
     assert not (result.folder / "preflight").exists()
 
 
-def test_without_preflight_the_same_program_writes(watched: Runner, tmp_path: Path) -> None:
+def test_without_preflight_the_same_program_writes(watched_runner: Runner, tmp_path: Path) -> None:
     make_old_files(tmp_path)
-    result = watched(program("writes_files"))
+    result = watched_runner(build_program_command("writes_files"))
     assert "updated" in result.stdout and (tmp_path / "out" / "model.pt").exists(), result.stderr
 
 
@@ -122,12 +134,12 @@ AS_BEFORE = (
 
 @pytest.mark.parametrize(("first", "second", "told"), [(CHANGED, "pass", 1), ("pass", CHANGED, 1), ("pass", "pass", 0)])
 def test_commands_that_see_files_as_before_are_told_of(
-    watched: Runner, first: str, second: str, told: int, tmp_path: Path
+    watched_runner: Runner, first: str, second: str, told: int, tmp_path: Path
 ) -> None:
     (tmp_path / "old.txt").write_text("old")
-    result = watched([sys.executable, "-c", STARTS.format(first=first, second=second)], PREFLIGHT)
+    result = watched_runner([sys.executable, "-c", STARTS.format(first=first, second=second)], PREFLIGHT)
     assert result.stdout.split() == ["old", "old"], result.stderr
-    assert [line for line in result.said if line.startswith(AS_BEFORE)] == [AS_BEFORE] * told
+    assert [line for line in result.tdbg_lines if line.startswith(AS_BEFORE)] == [AS_BEFORE] * told
     assert not (result.folder / "preflight").exists()
 
 
@@ -144,18 +156,18 @@ LOOPS = {  # program and its arguments -> a trial that must be made
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_loops_end_before_the_first_update_and_write_nothing(watched: Runner, kind: str, tmp_path: Path) -> None:
+def test_loops_end_before_the_first_update_and_write_nothing(watched_runner: Runner, kind: str, tmp_path: Path) -> None:
     args, trial = LOOPS[kind]
-    result = watched(program(kind, *args), PREFLIGHT)
+    result = watched_runner(build_program_command(kind, *args), PREFLIGHT)
     assert_notes_alone(result)
-    assert all(step.skipped for step in result.steps())
+    assert all(step.skipped for step in result.list_steps())
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
     made = [row["trial"] for row in result.verdict["preflight"] if row["tried"]]
     assert trial in made if trial else not made, result.stderr
 
 
-def test_under_ddp_one_rank_tries_and_all_end(watched: Runner) -> None:
-    result = watched(torchrun("preflight_ranks", "ddp"), PREFLIGHT)
+def test_under_ddp_one_rank_tries_and_all_end(watched_runner: Runner) -> None:
+    result = watched_runner(build_torchrun_command("preflight_ranks", "ddp"), PREFLIGHT)
     assert result.code == 0 and "updated" not in result.stdout, result.stderr
     rows = result.verdict["preflight"]
     assert [row["trial"] for row in rows if row["tried"]] == [
@@ -176,19 +188,19 @@ SHARED = {
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_a_forward_that_needs_other_ranks_is_refused(watched: Runner, kind: str) -> None:
-    result = watched(torchrun("preflight_ranks", kind), PREFLIGHT)
+def test_a_forward_that_needs_other_ranks_is_refused(watched_runner: Runner, kind: str) -> None:
+    result = watched_runner(build_torchrun_command("preflight_ranks", kind), PREFLIGHT)
     assert result.code == 2 and "updated" not in result.stdout, result.stderr
     refused = f"tdbg: preflight refused: the forward pass needs other ranks ({SHARED[kind]})"
-    assert any(line.startswith(refused) for line in result.said), result.stderr
+    assert any(line.startswith(refused) for line in result.tdbg_lines), result.stderr
 
 
-def test_a_program_without_an_update_keeps_its_code(watched: Runner) -> None:
-    result = watched(
+def test_a_program_without_an_update_keeps_its_code(watched_runner: Runner) -> None:
+    result = watched_runner(
         [sys.executable, "-c", "import torch; torch.nn.Linear(2, 2)(torch.ones(2)); raise SystemExit(7)"], PREFLIGHT
     )
     assert result.code == 7
-    assert any(ENDED_BEFORE in line for line in result.said), result.stderr
+    assert any(ENDED_BEFORE in line for line in result.tdbg_lines), result.stderr
 
 
 SLEEPS = """
@@ -203,7 +215,7 @@ time.sleep(60)
 def test_a_program_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal.Signals, code: int) -> None:
     words = [sys.executable, "-m", "tdbg", "run", "--run-dir", "run", "--preflight", "--", sys.executable, "-c", SLEEPS]
     with subprocess.Popen(
-        words, cwd=tmp_path, env=environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        words, cwd=tmp_path, env=build_environment({}), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         pid, seen = process.stdout.readline().split()
@@ -215,9 +227,9 @@ def test_a_program_that_is_stopped_leaves_nothing(tmp_path: Path, number: signal
     assert ENDED_BEFORE in stderr
 
 
-def test_a_program_that_fails_keeps_its_code_and_its_files(watched: Runner, tmp_path: Path) -> None:
+def test_a_program_that_fails_keeps_its_code_and_its_files(watched_runner: Runner, tmp_path: Path) -> None:
     fails = "import torch\nopen('mine.txt', 'w').write('x')\nraise ValueError('before the first update')"
-    result = watched([sys.executable, "-c", fails], PREFLIGHT)
+    result = watched_runner([sys.executable, "-c", fails], PREFLIGHT)
     assert result.code == 1 and "ValueError: before the first update" in result.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
@@ -252,12 +264,14 @@ HAND_MADE = "model.weight.grad = torch.randn(4, 4); optimizer.step()"
 BACKWARD = "model(torch.randn(8, 4)).sum().backward(); optimizer.step()"
 CLOSURE = "optimizer.step(lambda: model(torch.randn(8, 4)).sum().backward())"
 IN_RECORD = "from tdbg.probes.preflight.batch_overfitted import LossRecorder; LossRecorder.backward_begins = None"
-IN_TRIALS = "import tdbg.probes.preflight as probe; probe.unwrapped = None"
+IN_TRIALS = "import tdbg.probes.preflight as probe; probe.unwrap_module = None"
 
 
 @pytest.mark.parametrize(("how", "update"), [(IN_RECORD, BACKWARD), (IN_TRIALS, BACKWARD), (IN_RECORD, CLOSURE)])
-def test_a_failure_of_the_trials_ends_the_process_too(watched: Runner, how: str, update: str, tmp_path: Path) -> None:
-    result = watched([sys.executable, "-c", FAILS.format(how=how, update=update)], PREFLIGHT)
+def test_a_failure_of_the_trials_ends_the_process_too(
+    watched_runner: Runner, how: str, update: str, tmp_path: Path
+) -> None:
+    result = watched_runner([sys.executable, "-c", FAILS.format(how=how, update=update)], PREFLIGHT)
     assert result.code == 125 and "updated" not in result.stdout, result.stderr
     assert "was ended before its first update, because the trials failed (TD-C005)" in result.stderr
     assert "TD-C005" in result.codes and "training went on" not in str(result.verdict)
@@ -274,9 +288,9 @@ COMPILED = {  # how an update is compiled, each with the eager backend
 
 @pytest.mark.parametrize("kind", COMPILED)
 @pytest.mark.parametrize(("how", "code"), [("", 0), (IN_TRIALS, 125)])
-def test_a_compiled_update_ends_the_process(watched: Runner, kind: str, how: str, code: int) -> None:
+def test_a_compiled_update_ends_the_process(watched_runner: Runner, kind: str, how: str, code: int) -> None:
     update = BACKWARD.replace("optimizer.step()", "update()" if kind == "function" else "optimizer.step()")
-    result = watched(
+    result = watched_runner(
         [sys.executable, "-c", FAILS.format(how=how, update=update).replace("for _", f"{COMPILED[kind]}\nfor _")],
         PREFLIGHT,
     )
@@ -285,8 +299,8 @@ def test_a_compiled_update_ends_the_process(watched: Runner, kind: str, how: str
 
 
 @pytest.mark.parametrize("update", [HAND_MADE, "optimizer.step(lambda: model.weight.sum().detach())"])
-def test_updates_without_a_backward_pass_end_the_process(watched: Runner, update: str) -> None:
-    result = watched([sys.executable, "-c", FAILS.format(how="", update=update)], PREFLIGHT)
+def test_updates_without_a_backward_pass_end_the_process(watched_runner: Runner, update: str) -> None:
+    result = watched_runner([sys.executable, "-c", FAILS.format(how="", update=update)], PREFLIGHT)
     assert result.code == 0 and "updated" not in result.stdout, result.stderr
     assert {row["reason"] for row in result.verdict["preflight"]} == {"no call of a model was seen"}
 
@@ -312,15 +326,15 @@ optimizer.step()
 
 
 @pytest.mark.parametrize("logits", ["logits.detach()", "logits"])
-def test_a_loss_that_gives_no_parameter_a_gradient_is_named(watched: Runner, logits: str) -> None:
-    result = watched([sys.executable, "-c", CUT.format(logits=logits)], PREFLIGHT)
+def test_a_loss_that_gives_no_parameter_a_gradient_is_named(watched_runner: Runner, logits: str) -> None:
+    result = watched_runner([sys.executable, "-c", CUT.format(logits=logits)], PREFLIGHT)
     assert result.code == 0, result.stderr
     assert [row["tried"] for row in result.verdict["preflight"] if row["trial"] == "one batch overfitted"] == [True]
     if logits == "logits":
         assert "TD-L022" not in result.codes
     else:
         named = "one batch cannot be overfitted: no parameter receives a gradient of cross_entropy"
-        assert named in result.finding("TD-L022")["title"]
+        assert named in result.find_finding("TD-L022")["title"]
 
 
 @pytest.mark.cold
@@ -328,7 +342,11 @@ def test_a_loss_that_gives_no_parameter_a_gradient_is_named(watched: Runner, log
     ("broken", "text", "other"),
     [
         ("tdbg/inject/redirects.py", "import", "this is no Python"),
-        ("tdbg/inject/redirects.py", "def install() -> None:", "def install() -> None:\n    raise ValueError\n"),
+        (
+            "tdbg/inject/redirects.py",
+            "def install_torch_redirects() -> None:",
+            "def install_torch_redirects() -> None:\n    raise ValueError\n",
+        ),
         ("tdbg/inject/redirects.py", "        setattr(owner, name, ", "        owner.__closed__.set(name, "),
         ("tdbg/runtime/torch_hooks.py", '("torch:save",)', '("torch:saved",)'),
         ("tdbg/probes/preflight/__init__.py", "import", "this is no Python"),
@@ -344,9 +362,14 @@ def test_a_program_does_not_run_where_preflight_cannot_start(
     file.write_text(file.read_text().replace(text, other, 1))
     (tmp_path / "work").mkdir()
     run = [sys.executable, "-P", "-m", "tdbg", "run", "--run-dir", str(tmp_path / "run"), "--preflight", "--"]
-    env = environment({"PYTHONPATH": str(tmp_path / "copy"), "PYTHONDONTWRITEBYTECODE": "1"})
+    env = build_environment({"PYTHONPATH": str(tmp_path / "copy"), "PYTHONDONTWRITEBYTECODE": "1"})
     done = subprocess.run(
-        [*run, *program("writes_files")], cwd=tmp_path / "work", env=env, capture_output=True, text=True, check=False
+        [*run, *build_program_command("writes_files")],
+        cwd=tmp_path / "work",
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 125, done.stderr
     assert re.search(

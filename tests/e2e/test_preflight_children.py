@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tdbg
-from tests.e2e.conftest import Result, call, program
+from tests.e2e.conftest import Result, build_program_command, run_command
 from tests.e2e.test_preflight import AS_BEFORE
 
 TREE = str(Path(tdbg.__file__).parent.parent)
@@ -40,7 +40,7 @@ def start(folder: Path, kinds: tuple[str, ...], *options: str) -> Result:
     for name, text in (*BEFORE.items(), *((f"victim-{kind}.txt", "") for kind in kinds)):
         (folder / name).write_text(text)
     words = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(folder / "run"), *options, "--"]
-    result = call([*words, *program("preflight_children", *kinds)], folder, {"PYTHONPATH": TREE})
+    result = run_command([*words, *build_program_command("preflight_children", *kinds)], folder, {"PYTHONPATH": TREE})
     result.folder = folder
     assert result.code == 0, result.stderr
     return result
@@ -84,7 +84,7 @@ def test_nothing_of_theirs_is_written(shared: Result) -> None:
     assert list_files(shared.folder) == {**BEFORE, **{f"victim-{kind}.txt": "" for kind in SHARED}}
     assert not (shared.folder / "made").exists() and not (shared.folder / "run" / "preflight").exists()
     assert list(shared.folder.joinpath("sub").iterdir()) == []
-    assert AS_BEFORE not in shared.said
+    assert AS_BEFORE not in shared.tdbg_lines
 
 
 @pytest.mark.parametrize("kind", REAL)
@@ -96,13 +96,13 @@ def test_other_commands_write_for_real(real: Result, kind: str) -> None:
 
 
 def test_it_is_said_that_they_may(real: Result) -> None:
-    assert AS_BEFORE in real.said
-    assert any("other commands, and Python that ignores PYTHONPATH, wrote for real" in line for line in real.said)
+    assert AS_BEFORE in real.tdbg_lines
+    assert any("other commands, and Python that ignores PYTHONPATH, wrote for real" in line for line in real.tdbg_lines)
 
 
 @pytest.mark.parametrize("kind", REAL)
 def test_each_of_them_is_told_of(tmp_path: Path, kind: str) -> None:
-    assert AS_BEFORE in start(tmp_path, (kind,), "--preflight").said
+    assert AS_BEFORE in start(tmp_path, (kind,), "--preflight").tdbg_lines
 
 
 def test_without_preflight_all_of_them_write(tmp_path: Path) -> None:

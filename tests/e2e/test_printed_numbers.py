@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.e2e.conftest import Result, Runner, program
+from tests.e2e.conftest import Result, Runner, build_program_command
 
 KEYS = {
     "print": ("val_acc", {"train_loss", "val_acc"}),
@@ -14,37 +14,37 @@ KEYS = {
 }
 
 
-def text_rows(result: Result) -> list[dict[str, object]]:
+def list_text_rows(result: Result) -> list[dict[str, object]]:
     lines = (result.folder / "rank0000" / "metrics.jsonl").read_text().splitlines()
     return [row for row in map(json.loads, lines) if row.get("source") == "text"]
 
 
-def reported(result: Result) -> list[dict[str, str]]:
+def read_findings(result: Result) -> list[dict[str, str]]:
     findings: list[dict[str, str]] = json.loads((result.folder / "report.json").read_text())["findings"]
     return findings
 
 
 @pytest.mark.parametrize("style", KEYS)
-def test_printed_results_are_rows_of_the_run(watched: Runner, style: str) -> None:
-    result = watched(program("prints", style))
+def test_printed_results_are_rows_of_the_run(watched_runner: Runner, style: str) -> None:
+    result = watched_runner(build_program_command("prints", style))
     assert result.code == 0, result.stderr
-    rows = text_rows(result)
+    rows = list_text_rows(result)
     score, keys = KEYS[style]
     assert {key for row in rows for key in row["values"]} == keys  # type: ignore[attr-defined]
     values = {row["step"]: row["values"][score] for row in rows if score in row["values"]}  # type: ignore[index, operator]
     assert list(values) == [16, 32, 48, 64, 80, 96], "the step at which each was printed"
-    assert reported(result) == [], result.stderr
+    assert read_findings(result) == [], result.stderr
 
 
 @pytest.mark.parametrize("style", KEYS)
-def test_accuracy_that_does_not_follow_the_loss_is_a_note(watched: Runner, style: str) -> None:
-    result = watched(program("prints", style, "--mislabelled"))
+def test_accuracy_that_does_not_follow_the_loss_is_a_note(watched_runner: Runner, style: str) -> None:
+    result = watched_runner(build_program_command("prints", style, "--mislabelled"))
     assert result.code == 0, result.stderr
-    (finding,) = reported(result)
+    (finding,) = read_findings(result)
     assert (finding["code"], finding["severity"]) == ("TD-K012", "info")
     assert finding["title"].startswith(KEYS[style][0]), finding
 
 
-def test_without_records_nothing_is_read(watched: Runner) -> None:
-    result = watched(program("prints", "print"), env={"TDBG_RECORDS": "false"})
-    assert result.code == 0 and text_rows(result) == []
+def test_without_records_nothing_is_read(watched_runner: Runner) -> None:
+    result = watched_runner(build_program_command("prints", "print"), env={"TDBG_RECORDS": "false"})
+    assert result.code == 0 and list_text_rows(result) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import PATIENCE_S, PROGRAMS, call, environment
+from tests.e2e.conftest import PATIENCE_S, PROGRAMS, build_environment, run_command
 
 README = Path(__file__).parents[2] / "README.md"
 TRAIN = f"{sys.executable} {PROGRAMS / 'readme.py'}"
@@ -39,7 +39,7 @@ SAID = {
 }
 
 
-def commands() -> list[str]:
+def list_commands() -> list[str]:
     """All command lines of the page that begin with tdbg, those in its tables with their variants."""
     text = README.read_text(encoding="utf-8")
     found: list[str] = []
@@ -53,7 +53,7 @@ def commands() -> list[str]:
     return [line for line in dict.fromkeys(found) if not line.startswith("tdbg demo")]  # that is test_demo.py's
 
 
-def filled(line: str) -> list[str]:
+def fill_placeholders(line: str) -> list[str]:
     """The words of a line with its placeholders filled in."""
     for word, meant in WORDS.items():
         line = line.replace(word, meant)
@@ -61,18 +61,18 @@ def filled(line: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def command_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the commands are run, one after another."""
     return tmp_path_factory.mktemp("readme")
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def live_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder in which a run is going on."""
     place = tmp_path_factory.mktemp("live")
     words = ["tdbg", "run", "--", *TRAIN.split(), "--epochs", "100000", "--until", str(place / "over")]
     process = subprocess.Popen(
-        [sys.executable, "-m", *words], cwd=place, env=environment({}), stdout=subprocess.DEVNULL,
+        [sys.executable, "-m", *words], cwd=place, env=build_environment({}), stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -87,18 +87,18 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_the_page_has_commands() -> None:
-    heads = {line.split()[1] for line in commands()}
+    heads = {line.split()[1] for line in list_commands()}
     wanted = {"run", "status", "control", "report", "filter-logs", "inspect-pages", "flags", "explain", "doctor"}
-    assert heads >= wanted and len(commands()) >= 16, commands()
+    assert heads >= wanted and len(list_commands()) >= 16, list_commands()
 
 
-@pytest.mark.parametrize("line", commands())
-def test_every_command_of_the_page_works(folder: Path, line: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("line", list_commands())
+def test_every_command_of_the_page_works(command_folder: Path, line: str, request: pytest.FixtureRequest) -> None:
     head, *_ = line.split()[1:]
-    words = filled(line)
+    words = fill_placeholders(line)
     assert not re.search(r"\b[A-Z]{3,}\b", " ".join(words).replace("TD-N001", "").replace("GRADIENTS", "")), words
-    place = request.getfixturevalue("live") if head in LIVE else folder
-    result = call([sys.executable, "-m", *words], place)
+    place = request.getfixturevalue("live_folder") if head in LIVE else command_folder
+    result = run_command([sys.executable, "-m", *words], place)
     may_find_nothing = head == "filter-logs" or "scan" in words
     assert result.code in ((0, 1) if may_find_nothing else (0,)), (words, result.stdout, result.stderr)
     assert "Traceback" not in result.stderr

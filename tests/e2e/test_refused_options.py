@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tdbg
-from tests.e2e.conftest import environment
+from tests.e2e.conftest import build_environment
 
 TREE = str(Path(tdbg.__file__).parent.parent)
 NUMBERS = [
@@ -84,7 +84,7 @@ def list_contents(folder: Path) -> dict[str, object]:
 
 def run_tdbg(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "tdbg", *words]
-    env = environment({"PYTHONPATH": TREE, "PYTHONDONTWRITEBYTECODE": "1"})
+    env = build_environment({"PYTHONPATH": TREE, "PYTHONDONTWRITEBYTECODE": "1"})
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Result, call
-from tests.e2e.test_taxa import train, verdict, watch
+from tests.e2e.conftest import Result, run_command
+from tests.e2e.test_taxa import build_train_command, judge_result, run_watched
 
 FLAG = "LOSS.NULL_MASKING"
 TAGS = [f"[DEBUG_NULL_MASKING_{part}]" for part in ("INPUT", "INTERNAL", "SUMMARY")]
@@ -18,24 +18,24 @@ HEADER = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+ [DSIWEC] r\d{4} s\d{8} ")
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+def masked_run(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """The run: `tdbg run --flag LOSS.NULL_MASKING -- torchrun --nproc-per-node=2 examples/taxa/train.py ...`."""
     place = tmp_path_factory.mktemp("logs")
-    found = watch(place, [FLAG], (), train("LOSS.NULL_MASKING.ENABLED", True, ranks=2))
-    codes, _ = verdict(found)
+    found = run_watched(place, [FLAG], (), build_train_command("LOSS.NULL_MASKING.ENABLED", True, ranks=2))
+    codes, _ = judge_result(found)
     assert found.code == 0 and codes == [], found.stderr
     return found
 
 
-def filtered(result: Result, *more: str) -> str:
+def filter_logs(result: Result, *more: str) -> str:
     """What `tdbg filter-logs` prints of the flag."""
     command = [sys.executable, "-m", "tdbg", "filter-logs", str(result.folder), "--flag", FLAG, *more]
-    done = call(command, result.folder.parent)
+    done = run_command(command, result.folder.parent)
     assert done.code == 0, done.stderr
     return done.stdout
 
 
-def written(result: Result, rank: int) -> list[str]:
+def read_records(result: Result, rank: int) -> list[str]:
     """The records of the flag in the log of a rank, as they stand there, read without tdbg."""
     records: list[str] = []
     for log in result.folder.glob(f"rank{rank:04d}/debug_log_rank{rank}.txt"):
@@ -48,8 +48,10 @@ def written(result: Result, rank: int) -> list[str]:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_three_tags_of_each_step_whole(result: Result, rank: int) -> None:
-    lines = [json.loads(line) for line in filtered(result, "--ranks", str(rank), "--format", "jsonl").splitlines()]
+def test_the_three_tags_of_each_step_whole(masked_run: Result, rank: int) -> None:
+    lines = [
+        json.loads(line) for line in filter_logs(masked_run, "--ranks", str(rank), "--format", "jsonl").splitlines()
+    ]
     assert [line["tag"] for line in lines] == TAGS * STEPS and {line["rank"] for line in lines} == {rank}
     assert [line["step"] for line in lines] == [step for step in range(1, STEPS + 1) for _ in TAGS]
     for given, inside, summary in zip(*(iter(str(line["text"]) for line in lines),) * 3, strict=True):
@@ -64,27 +66,29 @@ def test_the_three_tags_of_each_step_whole(result: Result, rank: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_record_of_several_lines_is_printed_as_it_was_written(result: Result, rank: int) -> None:
-    records = written(result, rank)
+def test_a_record_of_several_lines_is_printed_as_it_was_written(masked_run: Result, rank: int) -> None:
+    records = read_records(masked_run, rank)
     assert len(records) == 3 * STEPS and sum(record.count("\n") for record in records) == 2 * len(RANKS) * STEPS
-    assert filtered(result, "--ranks", str(rank)) == "".join(f"{record}\n" for record in records)
+    assert filter_logs(masked_run, "--ranks", str(rank)) == "".join(f"{record}\n" for record in records)
 
 
-def test_rank_by_rank(result: Result) -> None:
+def test_rank_by_rank(masked_run: Result) -> None:
     """All ranks are those of both, one after the other; they saw different words."""
-    one, two = (filtered(result, "--ranks", str(rank)) for rank in (0, 1))
-    both = filtered(result)
+    one, two = (filter_logs(masked_run, "--ranks", str(rank)) for rank in (0, 1))
+    both = filter_logs(masked_run)
     assert sorted(both.splitlines()) == sorted((one + two).splitlines())
     assert re.sub(r"(?m)^\S+ . r\d+ ", "", one) != re.sub(r"(?m)^\S+ . r\d+ ", "", two)
 
 
-def test_a_tag_and_a_step_alone(result: Result) -> None:
+def test_a_tag_and_a_step_alone(masked_run: Result) -> None:
     words = ["--prefix", TAGS[1], "--steps", "3", "--ranks", "1"]
-    text = call([sys.executable, "-m", "tdbg", "filter-logs", str(result.folder), *words], result.folder).stdout
+    text = run_command(
+        [sys.executable, "-m", "tdbg", "filter-logs", str(masked_run.folder), *words], masked_run.folder
+    ).stdout
     assert len(text.splitlines()) == 1 + len(RANKS) and " r0001 s00000003 [DEBUG_NULL_MASKING_INTERNAL]" in text
     assert all(re.search(rf"^ +{task}: \d+ of 32 null", text, re.M) for task in RANKS)
 
 
-def test_another_flag_has_no_record(result: Result) -> None:
-    command = [sys.executable, "-m", "tdbg", "filter-logs", str(result.folder), "--flag", "LOSS.CLASS_WEIGHTING"]
-    assert call(command, Path(result.folder).parent).code == 1
+def test_another_flag_has_no_record(masked_run: Result) -> None:
+    command = [sys.executable, "-m", "tdbg", "filter-logs", str(masked_run.folder), "--flag", "LOSS.CLASS_WEIGHTING"]
+    assert run_command(command, Path(masked_run.folder).parent).code == 1

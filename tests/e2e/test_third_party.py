@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tdbg.core.events import Observation
-from tests.e2e.conftest import EVERY_STEP, Runner, program
+from tests.e2e.conftest import EVERY_STEP, Runner, build_program_command
 
 PROBE = """
 from tdbg.probes import Probe
@@ -18,7 +18,7 @@ class Losses(Probe):
 """
 
 
-def package(folder: Path, point: str) -> dict[str, str]:
+def write_package(folder: Path, point: str) -> dict[str, str]:
     """An installed package with one probe; returns the environment that finds it."""
     (folder / "losses_probe.py").write_text(PROBE)
     info = folder / "losses_probe-1.0.dist-info"
@@ -28,16 +28,20 @@ def package(folder: Path, point: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def test_it_watches_like_one_of_ours(watched: Runner, tmp_path: Path) -> None:
-    result = watched(program("plain"), EVERY_STEP, env=package(tmp_path, "losses_probe:Losses"))
+def test_it_watches_like_one_of_ours(watched_runner: Runner, tmp_path: Path) -> None:
+    result = watched_runner(
+        build_program_command("plain"), EVERY_STEP, env=write_package(tmp_path, "losses_probe:Losses")
+    )
     assert result.code == 0, result.stderr
-    seen = [event for event in result.events(Observation) if event.probe == "losses"]
-    assert [event.values["loss"] for event in seen] == [step.loss for step in result.steps()]
+    seen = [event for event in result.list_events(Observation) if event.probe == "losses"]
+    assert [event.values["loss"] for event in seen] == [step.loss for step in result.list_steps()]
     assert result.codes == []
 
 
-def test_one_that_cannot_be_imported_is_named(watched: Runner, tmp_path: Path) -> None:
-    result = watched(program("plain"), EVERY_STEP, env=package(tmp_path, "losses_probe:Absent"))
+def test_one_that_cannot_be_imported_is_named(watched_runner: Runner, tmp_path: Path) -> None:
+    result = watched_runner(
+        build_program_command("plain"), EVERY_STEP, env=write_package(tmp_path, "losses_probe:Absent")
+    )
     assert result.code == 0, result.stderr
-    assert "losses_probe:Absent" in result.finding("TD-C005")["title"]
-    assert len(result.steps()) == len(result.printed())
+    assert "losses_probe:Absent" in result.find_finding("TD-C005")["title"]
+    assert len(result.list_steps()) == len(result.list_printed())

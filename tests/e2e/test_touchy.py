@@ -4,27 +4,27 @@ import random
 
 import pytest
 
-from tests.e2e.conftest import Runner, program
+from tests.e2e.conftest import Runner, build_program_command
 
 EVERYTHING = ("--level", "extreme", "--max-overhead", "100", "--capture", "**:input,output,grad")
 
 
-def test_an_output_that_raises_is_named_and_no_more(watched: Runner, bare: Runner) -> None:
+def test_an_output_that_raises_is_named_and_no_more(watched_runner: Runner, bare_runner: Runner) -> None:
     """The case of issue 17: capturing gradients of an output object whose attributes raise."""
-    words = program("touchy", "7", "output")
-    result = watched(words, ("--capture", "**:output,grad"))
-    assert (result.code, result.stdout) == (0, bare(words).stdout), result.stderr
-    assert result.codes == ["TD-C020"] and "when it was looked at" in str(result.finding("TD-C020"))
+    words = build_program_command("touchy", "7", "output")
+    result = watched_runner(words, ("--capture", "**:output,grad"))
+    assert (result.code, result.stdout) == (0, bare_runner(words).stdout), result.stderr
+    assert result.codes == ["TD-C020"] and "when it was looked at" in str(result.find_finding("TD-C020"))
 
 
 @pytest.mark.parametrize("options", [(), EVERYTHING], ids=["basic", "everything"])
-def test_objects_that_raise(watched: Runner, bare: Runner, options: tuple[str, ...]) -> None:
+def test_objects_that_raise(watched_runner: Runner, bare_runner: Runner, options: tuple[str, ...]) -> None:
     """In a fresh order each time, since a part that one of them switched off does not meet the others."""
     seed = random.SystemRandom().randrange(1 << 20)
     print(f"seed {seed}")
-    words = program("touchy", str(seed))
-    plain = bare(words)
+    words = build_program_command("touchy", str(seed))
+    plain = bare_runner(words)
     assert plain.code == 0, plain.stderr
-    result = watched(words, options)
+    result = watched_runner(words, options)
     assert (result.code, result.stdout) == (0, plain.stdout), result.stderr
     assert "Traceback" not in result.stderr

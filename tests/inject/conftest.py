@@ -30,7 +30,7 @@ class Run:
         table = dict(watch) if watch is not None else watch_table(settings)
         (self.boot / "sitecustomize.py").write_text(boot_source(str(path), PARENT, table), encoding="utf-8")
 
-    def env(self, *before: str, after: Sequence[str] = (), **extra: str) -> dict[str, str]:
+    def build_environment(self, *before: str, after: Sequence[str] = (), **extra: str) -> dict[str, str]:
         """The environment of a child: nothing of this test run's own Python settings."""
         env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TDBG_"))}
         env["PYTHONPATH"] = os.pathsep.join([*before, str(self.boot), *after])
@@ -39,7 +39,7 @@ class Run:
             env["TDBG_FLAGS"] = flags_to_env(self.settings.flags)
         return {**env, **extra}
 
-    def python(
+    def run_python(
         self,
         *args: str,
         env: Mapping[str, str] | None = None,
@@ -50,7 +50,7 @@ class Run:
         """Run ``python ARGS`` in the run."""
         return subprocess.run(
             [python, *args],
-            env=env if env is not None else self.env(),
+            env=env if env is not None else self.build_environment(),
             cwd=cwd or self.path.parent,
             input=stdin,
             capture_output=True,
@@ -58,19 +58,19 @@ class Run:
             timeout=120,
         )
 
-    def events(self, kind: str = "") -> list[dict[str, Any]]:
+    def list_events(self, kind: str = "") -> list[dict[str, Any]]:
         """Every event of every process, as plain records."""
         lines = [line for path in sorted(self.path.glob("**/events.jsonl")) for line in path.read_text().splitlines()]
         records = [json.loads(line) for line in lines]
         return [record for record in records if not kind or record["type"] == kind]
 
     @property
-    def woke(self) -> bool:
+    def has_woken(self) -> bool:
         """True if a process started with the boot file."""
         return (self.boot / "woke").exists()
 
     @property
-    def errors(self) -> str:
+    def boot_errors(self) -> str:
         """What went wrong inside the boot file."""
         path = self.boot / "errors.log"
         return path.read_text() if path.exists() else ""
@@ -81,9 +81,9 @@ def make_run(tmp_path: Path) -> Any:
     """Make a run: ``make_run(flags={...}, strict_flags=True)``; ``watch=`` replaces the table."""
     count = 0
 
-    def make(watch: Mapping[str, str] | None = None, **settings: Any) -> Run:
+    def make_numbered_run(watch: Mapping[str, str] | None = None, **settings: Any) -> Run:
         nonlocal count
         count += 1
         return Run(tmp_path / f"run{count}", Settings(**settings), watch)
 
-    return make
+    return make_numbered_run

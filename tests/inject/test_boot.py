@@ -36,12 +36,12 @@ class Stage:
         (self.modules / "parcel.py").write_text(PARCEL)
         (self.modules / "tdbg_test_handler.py").write_text(HANDLER)
 
-    def env(self, *before: str, after: tuple[str, ...] = (), **extra: str) -> dict[str, str]:
-        return self.run.env(*before, after=(*after, str(self.modules)), ARRIVALS=str(self.log), **extra)
+    def build_environment(self, *before: str, after: tuple[str, ...] = (), **extra: str) -> dict[str, str]:
+        return self.run.build_environment(*before, after=(*after, str(self.modules)), ARRIVALS=str(self.log), **extra)
 
-    def python(self, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
-        more.setdefault("env", self.env())
-        return self.run.python(*args, cwd=self.folder, **more)
+    def run_python(self, *args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        more.setdefault("env", self.build_environment())
+        return self.run.run_python(*args, cwd=self.folder, **more)
 
     @property
     def arrivals(self) -> list[str]:
@@ -49,11 +49,11 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, make_run: Any) -> Stage:
+def boot_stage(tmp_path: Path, make_run: Any) -> Stage:
     return Stage(tmp_path, make_run(watch=WATCHED))
 
 
-def script(stage: Stage, text: str, name: str = "s.py") -> str:
+def write_script(stage: Stage, text: str, name: str = "s.py") -> str:
     path = stage.folder / name
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text(textwrap.dedent(text))
@@ -71,42 +71,44 @@ WAYS_ON = {
 
 
 @pytest.mark.parametrize("args", WAYS_ON.values(), ids=WAYS_ON.keys())
-def test_ways_in(stage: Stage, args: list[str]) -> None:
-    script(stage, "import parcel")
-    done = stage.python(*args)
+def test_ways_in(boot_stage: Stage, args: list[str]) -> None:
+    write_script(boot_stage, "import parcel")
+    done = boot_stage.run_python(*args)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert len(stage.arrivals) == 1
-    assert stage.run.woke and not stage.run.errors
+    assert len(boot_stage.arrivals) == 1
+    assert boot_stage.run.has_woken and not boot_stage.run.boot_errors
 
 
-def test_stdin(stage: Stage) -> None:
-    assert stage.python("-", stdin="import parcel").returncode == 0
-    assert len(stage.arrivals) == 1
+def test_stdin(boot_stage: Stage) -> None:
+    assert boot_stage.run_python("-", stdin="import parcel").returncode == 0
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_shell(stage: Stage) -> None:
-    script(stage, "import parcel")
-    subprocess.run(["sh", "-c", f"{sys.executable} s.py"], env=stage.env(), cwd=stage.folder, check=True)
-    assert len(stage.arrivals) == 1
+def test_shell(boot_stage: Stage) -> None:
+    write_script(boot_stage, "import parcel")
+    subprocess.run(
+        ["sh", "-c", f"{sys.executable} s.py"], env=boot_stage.build_environment(), cwd=boot_stage.folder, check=True
+    )
+    assert len(boot_stage.arrivals) == 1
 
 
 @pytest.mark.parametrize("option", ["-I", "-E", "-S"])
-def test_ways_that_stay_off(stage: Stage, option: str) -> None:
+def test_ways_that_stay_off(boot_stage: Stage, option: str) -> None:
     """Known limits, which the supervisor reports; `tdbg hook` is the way out for the first two."""
-    done = stage.python(option, "-c", "print('ran')")
+    done = boot_stage.run_python(option, "-c", "print('ran')")
     assert done.stdout == "ran\n"
-    assert not stage.run.woke
+    assert not boot_stage.run.has_woken
 
 
-def test_empty_environment_is_off(stage: Stage) -> None:
-    assert stage.python("-c", "print('ran')", env={}).stdout == "ran\n"
-    assert not stage.run.woke
+def test_empty_environment_is_off(boot_stage: Stage) -> None:
+    assert boot_stage.run_python("-c", "print('ran')", env={}).stdout == "ran\n"
+    assert not boot_stage.run.has_woken
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing(stage: Stage, method: str) -> None:
-    script(
-        stage,
+def test_multiprocessing(boot_stage: Stage, method: str) -> None:
+    write_script(
+        boot_stage,
         f"""
         import multiprocessing
         def work():
@@ -117,14 +119,14 @@ def test_multiprocessing(stage: Stage, method: str) -> None:
             raise SystemExit(child.exitcode)
         """,
     )
-    done = stage.python("s.py")
+    done = boot_stage.run_python("s.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert len(stage.arrivals) == 1
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_fork_after_arrival_keeps_its_modules(stage: Stage) -> None:
-    script(
-        stage,
+def test_fork_after_arrival_keeps_its_modules(boot_stage: Stage) -> None:
+    write_script(
+        boot_stage,
         """
         import os, parcel
         pid = os.fork()
@@ -134,30 +136,32 @@ def test_fork_after_arrival_keeps_its_modules(stage: Stage) -> None:
         raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         """,
     )
-    assert stage.python("s.py").returncode == 0
-    assert len(stage.arrivals) == 1
+    assert boot_stage.run_python("s.py").returncode == 0
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_subprocess(stage: Stage) -> None:
-    script(stage, "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import parcel'], check=True)")
-    assert stage.python("s.py").returncode == 0
-    assert len(stage.arrivals) == 1
+def test_subprocess(boot_stage: Stage) -> None:
+    write_script(
+        boot_stage, "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import parcel'], check=True)"
+    )
+    assert boot_stage.run_python("s.py").returncode == 0
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_pythonpath_overwritten_and_prepended(stage: Stage) -> None:
+def test_pythonpath_overwritten_and_prepended(boot_stage: Stage) -> None:
     code = "import os, subprocess, sys; {}; subprocess.run([sys.executable, '-c', 'import parcel'], check=True)"
-    stage.python("-c", code.format(f"os.environ['PYTHONPATH'] = {str(stage.modules)!r}"))
-    assert stage.arrivals == []
-    stage.python("-c", code.format("os.environ['PYTHONPATH'] = '/nowhere:' + os.environ['PYTHONPATH']"))
-    assert len(stage.arrivals) == 1
+    boot_stage.run_python("-c", code.format(f"os.environ['PYTHONPATH'] = {str(boot_stage.modules)!r}"))
+    assert boot_stage.arrivals == []
+    boot_stage.run_python("-c", code.format("os.environ['PYTHONPATH'] = '/nowhere:' + os.environ['PYTHONPATH']"))
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_tdbg_variables_dropped(stage: Stage) -> None:
+def test_tdbg_variables_dropped(boot_stage: Stage) -> None:
     """DeepSpeed's pdsh launcher passes PYTHON* on, and little else."""
-    env = {key: value for key, value in stage.env().items() if not key.startswith("TDBG_")}
-    done = stage.python("-c", "import os, parcel; print(os.environ['TDBG_RUN_DIR'])", env=env)
-    assert done.stdout.strip() == str(stage.run.path)
-    assert len(stage.arrivals) == 1
+    env = {key: value for key, value in boot_stage.build_environment().items() if not key.startswith("TDBG_")}
+    done = boot_stage.run_python("-c", "import os, parcel; print(os.environ['TDBG_RUN_DIR'])", env=env)
+    assert done.stdout.strip() == str(boot_stage.run.path)
+    assert len(boot_stage.arrivals) == 1
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +171,7 @@ def bare_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def site_packages(folder: Path) -> Path:
+def find_site_packages(folder: Path) -> Path:
     return next(folder.glob("lib/python*/site-packages"))
 
 
@@ -183,23 +187,23 @@ def test_environment_without_tdbg(make_run: Any, bare_venv: Path, tmp_path: Path
         "print([importlib.util.find_spec(name) for name in ('torch', 'pytest', 'tests')])"
     )
     python = str(bare_venv / "bin/python")
-    done = run.python("-c", code, python=python)
-    bare = run.python("-c", "import sys; print(len(sys.path))", python=python, env={"PATH": os.environ["PATH"]})
+    done = run.run_python("-c", code, python=python)
+    bare = run.run_python("-c", "import sys; print(len(sys.path))", python=python, env={"PATH": os.environ["PATH"]})
     assert done.stderr == ""
     assert done.stdout == f"True {bare.stdout}[None, None, None]\n"
-    assert "no attribute 'arrive'" in run.errors  # tdbg.inject.on is no handler: said, not raised
+    assert "no attribute 'arrive'" in run.boot_errors  # tdbg.inject.on is no handler: said, not raised
 
 
-def test_own_tdbg_of_the_program_wins(stage: Stage) -> None:
-    (stage.folder / "tdbg.py").write_text("mine = True")
-    script(stage, "import tdbg; print(tdbg.mine)")
-    assert stage.python("s.py").stdout == "True\n"
+def test_own_tdbg_of_the_program_wins(boot_stage: Stage) -> None:
+    (boot_stage.folder / "tdbg.py").write_text("mine = True")
+    write_script(boot_stage, "import tdbg; print(tdbg.mine)")
+    assert boot_stage.run_python("s.py").stdout == "True\n"
 
 
 # The user's own sitecustomize
 
 
-def own(folder: Path, text: str = "import sys; sys.users_own = __file__") -> str:
+def write_sitecustomize(folder: Path, text: str = "import sys; sys.users_own = __file__") -> str:
     folder.mkdir(exist_ok=True, parents=True)
     (folder / "sitecustomize.py").write_text(text)
     return str(folder)
@@ -209,42 +213,42 @@ SEE = "import sys; import sitecustomize; print(getattr(sys, 'users_own', None), 
 SHOW = f"{SEE}; import parcel"
 
 
-def test_own_sitecustomize_after_ours(stage: Stage) -> None:
-    theirs = own(stage.folder / "theirs")
-    done = stage.python("-c", SHOW, env=stage.env(after=(theirs,)))
+def test_own_sitecustomize_after_ours(boot_stage: Stage) -> None:
+    theirs = write_sitecustomize(boot_stage.folder / "theirs")
+    done = boot_stage.run_python("-c", SHOW, env=boot_stage.build_environment(after=(theirs,)))
     assert done.stdout == f"{theirs}/sitecustomize.py {theirs}/sitecustomize.py\n"
-    assert len(stage.arrivals) == 1
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_own_sitecustomize_in_site_packages(stage: Stage, bare_venv: Path) -> None:
-    theirs = own(site_packages(bare_venv))
+def test_own_sitecustomize_in_site_packages(boot_stage: Stage, bare_venv: Path) -> None:
+    theirs = write_sitecustomize(find_site_packages(bare_venv))
     try:
         python = str(bare_venv / "bin/python")
-        done = stage.python("-c", SHOW, python=python)
-        bare = stage.python("-c", SEE, python=python, env={"PATH": os.environ["PATH"]})
+        done = boot_stage.run_python("-c", SHOW, python=python)
+        bare = boot_stage.run_python("-c", SEE, python=python, env={"PATH": os.environ["PATH"]})
     finally:
         os.unlink(f"{theirs}/sitecustomize.py")
     assert bare.stdout and done.stdout == bare.stdout  # Debian's Python has one of its own, which comes first
-    assert len(stage.arrivals) == 1
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_own_sitecustomize_before_ours_wins(stage: Stage) -> None:
+def test_own_sitecustomize_before_ours_wins(boot_stage: Stage) -> None:
     """Off, as facts say; the supervisor reports that nobody woke."""
-    theirs = own(stage.folder / "theirs")
-    assert stage.python("-c", "print('ran')", env=stage.env(theirs)).stdout == "ran\n"
-    assert not stage.run.woke
+    theirs = write_sitecustomize(boot_stage.folder / "theirs")
+    assert boot_stage.run_python("-c", "print('ran')", env=boot_stage.build_environment(theirs)).stdout == "ran\n"
+    assert not boot_stage.run.has_woken
 
 
 @pytest.mark.parametrize("text", ["1 / 0", "import no_such_module", "def f(:", "import sys; sys.exit(3)"])
-def test_own_sitecustomize_that_fails_fails_as_before(stage: Stage, text: str) -> None:
-    theirs = own(stage.folder / "theirs", text)
-    with_tdbg = stage.python("-c", "print('ran')", env=stage.env(after=(theirs,)))
-    env = {**stage.env(), "PYTHONPATH": theirs}
-    without = stage.python("-c", "print('ran')", env=env)
+def test_own_sitecustomize_that_fails_fails_as_before(boot_stage: Stage, text: str) -> None:
+    theirs = write_sitecustomize(boot_stage.folder / "theirs", text)
+    with_tdbg = boot_stage.run_python("-c", "print('ran')", env=boot_stage.build_environment(after=(theirs,)))
+    env = {**boot_stage.build_environment(), "PYTHONPATH": theirs}
+    without = boot_stage.run_python("-c", "print('ran')", env=env)
     assert (with_tdbg.returncode, with_tdbg.stdout) == (without.returncode, without.stdout)
     if "exit" not in text:  # Python dumps its whole stack then, with our frames in it
         assert with_tdbg.stderr == without.stderr
-    assert stage.run.woke
+    assert boot_stage.run.has_woken
 
 
 # Nothing to notice
@@ -265,40 +269,40 @@ print(json.dumps({
 """
 
 
-def test_nothing_to_notice(stage: Stage) -> None:
-    script(stage, LOOK)
-    boot = str(stage.run.boot)
-    env = stage.env()
+def test_nothing_to_notice(boot_stage: Stage) -> None:
+    write_script(boot_stage, LOOK)
+    boot = str(boot_stage.run.boot)
+    env = boot_stage.build_environment()
     bare = {**env, "PYTHONPATH": env["PYTHONPATH"].replace(boot + os.pathsep, "")}
-    ours = stage.python("-W", "error", "s.py", env=env)
+    ours = boot_stage.run_python("-W", "error", "s.py", env=env)
     assert (ours.returncode, ours.stderr) == (0, "")
-    theirs = json.loads(stage.python("-W", "error", "s.py", env=bare).stdout)
+    theirs = json.loads(boot_stage.run_python("-W", "error", "s.py", env=bare).stdout)
     assert json.loads(ours.stdout) == theirs
-    assert len(stage.arrivals) == 1
+    assert len(boot_stage.arrivals) == 1
 
 
 BROKEN = "def deep():\n    raise RuntimeError('not today')\ndeep()\n"
 
 
-def test_watched_module_that_fails_shows_its_own_traceback(stage: Stage) -> None:
-    (stage.modules / "parcel.py").write_text(BROKEN)
-    env = stage.env()
-    bare = {**env, "PYTHONPATH": str(stage.modules)}
-    with_tdbg, without = (stage.python("-c", "import parcel", env=each) for each in (env, bare))
+def test_watched_module_that_fails_shows_its_own_traceback(boot_stage: Stage) -> None:
+    (boot_stage.modules / "parcel.py").write_text(BROKEN)
+    env = boot_stage.build_environment()
+    bare = {**env, "PYTHONPATH": str(boot_stage.modules)}
+    with_tdbg, without = (boot_stage.run_python("-c", "import parcel", env=each) for each in (env, bare))
     assert (with_tdbg.returncode, with_tdbg.stderr) == (1, without.stderr)
-    assert stage.arrivals == []
+    assert boot_stage.arrivals == []
 
 
-def test_watched_module_retried_after_a_failure(stage: Stage) -> None:
-    (stage.modules / "parcel.py").write_text(
+def test_watched_module_retried_after_a_failure(boot_stage: Stage) -> None:
+    (boot_stage.modules / "parcel.py").write_text(
         "import sys\nif not hasattr(sys, 'ok'): raise ImportError('first')\nready = 1"
     )
     code = "import sys\ntry: import parcel\nexcept ImportError: sys.ok = 1\nimport parcel"
-    assert stage.python("-c", code).stderr == ""
-    assert len(stage.arrivals) == 1
+    assert boot_stage.run_python("-c", code).stderr == ""
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_lazy_import_arrives_when_it_happens(stage: Stage) -> None:
+def test_lazy_import_arrives_when_it_happens(boot_stage: Stage) -> None:
     code = """if True:
         import importlib.util, os, sys
         spec = importlib.util.find_spec("parcel")
@@ -308,75 +312,79 @@ def test_lazy_import_arrives_when_it_happens(stage: Stage) -> None:
         spec.loader.exec_module(module)
         print(os.path.exists(os.environ["ARRIVALS"]), module.ready)
     """
-    assert stage.python("-c", code).stdout == "False True\n"
-    assert len(stage.arrivals) == 1
+    assert boot_stage.run_python("-c", code).stdout == "False True\n"
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_module_in_a_zip_file(stage: Stage) -> None:
-    shutil.make_archive(str(stage.folder / "pack"), "zip", stage.modules)
-    shutil.rmtree(stage.modules)
-    (stage.modules).mkdir()
-    archive = str(stage.folder / "pack.zip")
-    done = stage.python("-c", "import parcel, tdbg_test_handler", env=stage.env(after=(archive,)))
+def test_module_in_a_zip_file(boot_stage: Stage) -> None:
+    shutil.make_archive(str(boot_stage.folder / "pack"), "zip", boot_stage.modules)
+    shutil.rmtree(boot_stage.modules)
+    (boot_stage.modules).mkdir()
+    archive = str(boot_stage.folder / "pack.zip")
+    done = boot_stage.run_python(
+        "-c", "import parcel, tdbg_test_handler", env=boot_stage.build_environment(after=(archive,))
+    )
     assert done.stderr == ""
-    assert len(stage.arrivals) == 1
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_module_that_was_there_first(stage: Stage) -> None:
+def test_module_that_was_there_first(boot_stage: Stage) -> None:
     """A .pth file may import it before sitecustomize runs."""
-    first = own(stage.folder / "first", "import parcel")  # the outer file stands for any earlier import
-    text = (stage.run.boot / "sitecustomize.py").read_text()
-    (stage.run.boot / "sitecustomize.py").write_text(f"import parcel\n{text}")
-    assert stage.python("-c", "pass", env=stage.env(after=(first,))).stderr == ""
-    assert len(stage.arrivals) == 1
+    first = write_sitecustomize(
+        boot_stage.folder / "first", "import parcel"
+    )  # the outer file stands for any earlier import
+    text = (boot_stage.run.boot / "sitecustomize.py").read_text()
+    (boot_stage.run.boot / "sitecustomize.py").write_text(f"import parcel\n{text}")
+    assert boot_stage.run_python("-c", "pass", env=boot_stage.build_environment(after=(first,))).stderr == ""
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_handler_that_fails_is_noted(stage: Stage) -> None:
-    (stage.modules / "tdbg_test_handler.py").write_text("def arrive(module): raise ValueError('two\\nlines')")
-    done = stage.python("-c", "import parcel; print(parcel.ready)")
+def test_handler_that_fails_is_noted(boot_stage: Stage) -> None:
+    (boot_stage.modules / "tdbg_test_handler.py").write_text("def arrive(module): raise ValueError('two\\nlines')")
+    done = boot_stage.run_python("-c", "import parcel; print(parcel.ready)")
     assert (done.stdout, done.stderr) == ("True\n", "")
-    assert stage.run.errors.endswith("tdbg_test_handler: ValueError: two lines\n")
+    assert boot_stage.run.boot_errors.endswith("tdbg_test_handler: ValueError: two lines\n")
 
 
-def test_run_directory_gone(stage: Stage) -> None:
-    shutil.copytree(stage.run.boot, stage.folder / "kept")
-    shutil.rmtree(stage.run.path)
-    env = {**stage.env(), "PYTHONPATH": f"{stage.folder}/kept:{stage.modules}"}
-    done = stage.python("-c", "import parcel; print(parcel.ready)", env=env)
+def test_run_directory_gone(boot_stage: Stage) -> None:
+    shutil.copytree(boot_stage.run.boot, boot_stage.folder / "kept")
+    shutil.rmtree(boot_stage.run.path)
+    env = {**boot_stage.build_environment(), "PYTHONPATH": f"{boot_stage.folder}/kept:{boot_stage.modules}"}
+    done = boot_stage.run_python("-c", "import parcel; print(parcel.ready)", env=env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
-def test_run_inside_a_run(stage: Stage, make_run: Any) -> None:
+def test_run_inside_a_run(boot_stage: Stage, make_run: Any) -> None:
     """Two boot folders: the first is in charge, and each gives way to the next."""
     outer = make_run(watch=WATCHED)
-    theirs = own(stage.folder / "theirs")
-    done = stage.python("-c", SHOW, env=stage.env(after=(str(outer.boot), theirs)))
+    theirs = write_sitecustomize(boot_stage.folder / "theirs")
+    done = boot_stage.run_python("-c", SHOW, env=boot_stage.build_environment(after=(str(outer.boot), theirs)))
     assert done.stdout.split()[0] == f"{theirs}/sitecustomize.py"
-    assert len(stage.arrivals) == 1
-    assert stage.run.woke and not outer.woke
+    assert len(boot_stage.arrivals) == 1
+    assert boot_stage.run.has_woken and not outer.has_woken
 
 
-def test_hook_name_does_not_chain(stage: Stage) -> None:
+def test_hook_name_does_not_chain(boot_stage: Stage) -> None:
     """`tdbg hook` runs the file under another name, before or without sitecustomize."""
     code = (
-        f"import sys; path = {str(stage.run.boot / 'sitecustomize.py')!r}\n"
+        f"import sys; path = {str(boot_stage.run.boot / 'sitecustomize.py')!r}\n"
         "exec(compile(open(path).read(), path, 'exec'), {'__name__': 'tdbg_boot', '__file__': path})\n"
         "import parcel"
     )
-    env = {**stage.env(), "PYTHONPATH": str(stage.modules)}
-    done = stage.python("-c", code, env=env)
+    env = {**boot_stage.build_environment(), "PYTHONPATH": str(boot_stage.modules)}
+    done = boot_stage.run_python("-c", code, env=env)
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(stage.arrivals) == 1
+    assert len(boot_stage.arrivals) == 1
 
 
-def test_old_python_gets_past_it(stage: Stage) -> None:
+def test_old_python_gets_past_it(boot_stage: Stage) -> None:
     """No older interpreter may be at hand: the version is played."""
-    path = stage.run.boot / "sitecustomize.py"
+    path = boot_stage.run.boot / "sitecustomize.py"
     path.write_text(path.read_text().replace("sys.version_info < (3, 11)", "sys.version_info < (9,)"))
-    done = stage.python("-c", "import parcel; print('ran')")
+    done = boot_stage.run_python("-c", "import parcel; print('ran')")
     assert (done.stdout, done.stderr) == ("ran\n", "")
-    assert (stage.run.boot / "old-python").exists() and not stage.run.woke
-    assert stage.arrivals == []
+    assert (boot_stage.run.boot / "old-python").exists() and not boot_stage.run.has_woken
+    assert boot_stage.arrivals == []
 
 
 def test_boot_file_is_old_syntax() -> None:
@@ -395,16 +403,16 @@ def test_any_path_fits_into_the_boot_file(path: str) -> None:
     from tdbg.inject import boot_source
 
     names: dict[str, Any] = {"__name__": "tdbg_boot"}
-    text = boot_source(path, path, {"torch": path}).replace("\n    _boot()", "\n    pass")
+    text = boot_source(path, path, {"torch": path}).replace("\n    _boot_process()", "\n    pass")
     exec(compile(text, "boot", "exec"), names)
     assert names["RUN_DIR"] == names["TDBG_PARENT"] == names["WATCH"]["torch"] == path
 
 
 @pytest.mark.parametrize("name", ["parcel", "tdbg"])
-def test_a_program_that_wraps_the_finders(stage: Stage, name: str) -> None:
+def test_a_program_that_wraps_the_finders(boot_stage: Stage, name: str) -> None:
     """The finder is asked from within another one, and stands in the list no more."""
-    script(
-        stage,
+    write_script(
+        boot_stage,
         f"""
         import sys
         class Wrapped:
@@ -414,13 +422,13 @@ def test_a_program_that_wraps_the_finders(stage: Stage, name: str) -> None:
         import {name}
         """,
     )
-    done = stage.python("s.py")
+    done = boot_stage.run_python("s.py")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_whoever_asks_during_the_arrival_is_told_too(stage: Stage) -> None:
+def test_whoever_asks_during_the_arrival_is_told_too(boot_stage: Stage) -> None:
     """For Python a module is still loading then, so that nobody takes it for complete."""
-    (stage.modules / "tdbg_test_handler.py").write_text(
+    (boot_stage.modules / "tdbg_test_handler.py").write_text(
         HANDLER
         + """
 first = arrive
@@ -431,6 +439,6 @@ def arrive(module):
     first(module)
 """
     )
-    done = stage.python(script(stage, "import parcel\nimport parcel\n"))
+    done = boot_stage.run_python(write_script(boot_stage, "import parcel\nimport parcel\n"))
     assert done.returncode == 0, done.stderr
-    assert [line.partition(" ")[2] for line in stage.arrivals] == ["parcel True"] * 2
+    assert [line.partition(" ")[2] for line in boot_stage.arrivals] == ["parcel True"] * 2

@@ -8,9 +8,9 @@ import pytest
 SETUP = """
 import multiprocessing, os, signal, subprocess, sys, types
 from tdbg.inject import children
-from tdbg.inject.agent import agent
-me = agent()
-children.install(me)
+from tdbg.inject.agent import get_agent
+me = get_agent()
+children.install_child_watch(me)
 HELLO = f"import os; open({str(me.run_dir)!r} + '/hello/{me.host}-' + str(os.getpid()) + '.json', 'w').close();"
 os.makedirs(me.run_dir / "hello", exist_ok=True)
 def child(code, hello=True): return subprocess.Popen([sys.executable, "-c", (HELLO if hello else "") + code])
@@ -19,13 +19,13 @@ def killed(number): os.kill(os.getpid(), number)
 """
 
 
-def codes(run: Any, text: str) -> list[int]:
+def list_exit_codes(run: Any, text: str) -> list[int]:
     path = run.path.parent / "s.py"
     path.write_text(SETUP + "if __name__ == '__main__':\n" + textwrap.indent(textwrap.dedent(text), "    "))
-    done = run.python(str(path))
+    done = run.run_python(str(path))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert run.events("probe_off") == []
-    return [event.get("code", 0) for event in run.events("child_exit")]
+    assert run.list_events("probe_off") == []
+    return [event.get("code", 0) for event in run.list_events("child_exit")]
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def codes(run: Any, text: str) -> list[int]:
     ids=["code", "signal", "polled", "success", "one of three", "tool", "not torch", "launcher"],
 )
 def test_subprocess(make_run: Any, text: str, then: list[int]) -> None:
-    assert codes(make_run(), text) == then
+    assert list_exit_codes(make_run(), text) == then
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(make_run: Any, method: str) -> None:
     run = make_run()
-    found = codes(
+    found = list_exit_codes(
         run,
         f"""
         context = multiprocessing.get_context("{method}")
@@ -64,7 +64,7 @@ def test_multiprocessing(make_run: Any, method: str) -> None:
     )
     # a forkserver knows its children's signals too
     assert found == [3, -9]
-    assert all(event["pid"] and event["host"] for event in run.events("child_exit"))
+    assert all(event["pid"] and event["host"] for event in run.list_events("child_exit"))
 
 
 def test_terminated_by_multiprocessing_itself(make_run: Any) -> None:
@@ -73,4 +73,4 @@ def test_terminated_by_multiprocessing_itself(make_run: Any) -> None:
     process = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
     process.start(); process.terminate(); process.join()
     """
-    assert codes(make_run(), text) == []
+    assert list_exit_codes(make_run(), text) == []

@@ -16,11 +16,11 @@ def speak():
 """
 
 
-def shown(run: Any, text: str = "", program: str = PROGRAM, env: Any = None) -> tuple[list[str], str]:
+def run_program(run: Any, text: str = "", program: str = PROGRAM, env: Any = None) -> tuple[list[str], str]:
     path = run.path.parent / "s.py"
     path.write_text(program + textwrap.dedent(text))
-    done = run.python(str(path), env=env)
-    assert (done.returncode, run.errors) == (0, ""), done.stderr
+    done = run.run_python(str(path), env=env)
+    assert (done.returncode, run.boot_errors) == (0, ""), done.stderr
     log = run.path.parent / "out.log"
     return [line.split()[-1] for line in done.stdout.splitlines()], log.read_text() if log.exists() else ""
 
@@ -37,7 +37,7 @@ def shown(run: Any, text: str = "", program: str = PROGRAM, env: Any = None) -> 
 )
 def test_console_changes_and_the_file_does_not(make_run: Any, level: str, then: list[str]) -> None:
     run = make_run(log_level=level)
-    assert shown(run, "speak()") == (then, "20\n30\n40\n")
+    assert run_program(run, "speak()") == (then, "20\n30\n40\n")
 
 
 def test_handler_levels_are_overruled_on_the_console_alone(make_run: Any) -> None:
@@ -46,15 +46,15 @@ def test_handler_levels_are_overruled_on_the_console_alone(make_run: Any) -> Non
     speak(); print(log.level, log.getEffectiveLevel(), logging.getLogger().handlers[0].level)
     """
     run = make_run(log_level="DEBUG")
-    assert shown(run, text) == (["10", "15", "20", "30", "40", "40"], "40\n")
+    assert run_program(run, text) == (["10", "15", "20", "30", "40", "40"], "40\n")
 
 
 def test_stats_has_its_name(make_run: Any) -> None:
     run = make_run(log_level="STATS")
-    assert shown(run, "print(logging.getLevelName(15))")[0] == ["STATS"]
+    assert run_program(run, "print(logging.getLevelName(15))")[0] == ["STATS"]
     own = make_run(log_level="STATS")
     program = "import logging; logging.addLevelName(15, 'MINE'); print(logging.getLevelName(15))"
-    assert shown(own, program=program)[0] == ["MINE"]
+    assert run_program(own, program=program)[0] == ["MINE"]
 
 
 def test_installed_packages_keep_their_levels(make_run: Any) -> None:
@@ -62,7 +62,7 @@ def test_installed_packages_keep_their_levels(make_run: Any) -> None:
     import yacs.config, asyncio
     for name in ("yacs.config", "asyncio", "mine.own", "__main__"): logging.getLogger(name).debug(name)
     """
-    assert shown(make_run(log_level="DEBUG"), text)[0] == ["mine.own", "__main__"]
+    assert run_program(make_run(log_level="DEBUG"), text)[0] == ["mine.own", "__main__"]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_installed_packages_keep_their_levels(make_run: Any) -> None:
     ],
 )
 def test_what_the_program_silences_stays_silent(make_run: Any, text: str) -> None:
-    assert shown(make_run(log_level="DEBUG"), f"{text}\nspeak()")[0] == []
+    assert run_program(make_run(log_level="DEBUG"), f"{text}\nspeak()")[0] == []
 
 
 def test_without_any_handler(make_run: Any) -> None:
@@ -83,7 +83,7 @@ def test_without_any_handler(make_run: Any) -> None:
     run = make_run(log_level="INFO")
     path = run.path.parent / "s.py"
     path.write_text("import logging\nlog = logging.getLogger('train'); log.debug('a'); log.info('b'); log.error('c')")
-    assert run.python(str(path)).stderr == "b\nc\n"
+    assert run.run_python(str(path)).stderr == "b\nc\n"
 
 
 def test_rich_handlers_count_as_console(make_run: Any) -> None:
@@ -95,4 +95,4 @@ handler = RichHandler(console=Console(file=sys.stdout), show_time=False, show_pa
 logging.basicConfig(level="WARNING", handlers=[handler], format="%(message)s")
 logging.getLogger("train").debug("seen")
 """
-    assert shown(make_run(log_level="DEBUG"), program=program)[0] == ["seen"]
+    assert run_program(make_run(log_level="DEBUG"), program=program)[0] == ["seen"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tdbg.inject.on.torch_ import identity
+from tdbg.inject.on.torch_ import get_rank_and_world_size
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ def test_tasks_are_ranks_of_one_training_only_where_the_program_says_so(
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert identity() == expected
+    assert get_rank_and_world_size() == expected

@@ -40,36 +40,36 @@ log = logging.getLogger("train")
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture
-def play(make_run: Any, tmp_path: Path, cache: None) -> Any:
+def play_program(make_run: Any, tmp_path: Path, cache_folder: None) -> Any:
     """Run a program after STEP; gives what it printed, on stdout and stderr, and its records."""
 
-    def play(text: str, before: str = "", **settings: Any) -> tuple[str, str, list[dict[str, Any]]]:
+    def run_text(text: str, before: str = "", **settings: Any) -> tuple[str, str, list[dict[str, Any]]]:
         run = make_run(**settings)
         folder = tmp_path / "program"
         folder.mkdir(exist_ok=True)
         (folder / "s.py").write_text(textwrap.dedent(before) + STEP + textwrap.dedent(text))
-        env = run.env(OMP_NUM_THREADS="1")
-        done = run.python("s.py", cwd=folder, env=env)
+        env = run.build_environment(OMP_NUM_THREADS="1")
+        done = run.run_python("s.py", cwd=folder, env=env)
         bare = {key: value for key, value in env.items() if key not in ("PYTHONPATH", "TDBG_RUN_DIR")}
-        alone = run.python("s.py", cwd=folder, env=bare)
-        assert (done.returncode, run.errors, run.events("probe_off")) == (0, "", []), done.stderr
+        alone = run.run_python("s.py", cwd=folder, env=bare)
+        assert (done.returncode, run.boot_errors, run.list_events("probe_off")) == (0, "", []), done.stderr
         assert (done.stdout, done.stderr) == (alone.stdout, alone.stderr)  # in every test: nothing shows
-        return done.stdout, done.stderr, found(run.path)
+        return done.stdout, done.stderr, read_records(run.path)
 
-    return play
+    return run_text
 
 
-def found(run: Path) -> list[dict[str, Any]]:
+def read_records(run: Path) -> list[dict[str, Any]]:
     path = run / "rank0000" / "records.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def texts(records: list[dict[str, Any]]) -> list[str]:
+def list_messages(records: list[dict[str, Any]]) -> list[str]:
     return [record["message"] for record in records]
 
 
@@ -122,10 +122,10 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("name", "early"), [*((name, False) for name in SETTINGS), ("class", True), ("factory", True)])
-def test_whatever_the_program_sets(play: Any, name: str, early: bool) -> None:
+def test_whatever_the_program_sets(play_program: Any, name: str, early: bool) -> None:
     setting = textwrap.dedent(SETTINGS[name])
     head = f"import logging, sys\nlog = logging.getLogger('train')\n{setting}\n" if early else ""
-    _, _, said = play(
+    _, _, said = play_program(
         ("" if early else setting)
         + textwrap.dedent("""
         step()
@@ -163,20 +163,20 @@ ANY = [
 ]
 
 
-def test_any_record(play: Any) -> None:
+def test_any_record(play_program: Any) -> None:
     bad = "class Bad:\n    def __str__(self): raise ValueError\n    __repr__ = __str__\nlogging.raiseExceptions = False"
-    _, _, said = play("\n".join([bad, "step()", *(text for text, _ in ANY)]))
-    assert texts(said) == [then for _, then in ANY]
+    _, _, said = play_program("\n".join([bad, "step()", *(text for text, _ in ANY)]))
+    assert list_messages(said) == [then for _, then in ANY]
 
 
-def test_warnings_that_are_logged_come_once(play: Any) -> None:
-    _, _, said = play("step()\nlogging.captureWarnings(True)\nwarnings.warn('caught')\n")
-    assert ["UserWarning: caught" in text for text in texts(said)] == [True]
+def test_warnings_that_are_logged_come_once(play_program: Any) -> None:
+    _, _, said = play_program("step()\nlogging.captureWarnings(True)\nwarnings.warn('caught')\n")
+    assert ["UserWarning: caught" in text for text in list_messages(said)] == [True]
     assert said[0]["logger"] == "py.warnings"
 
 
-def test_tracebacks_are_whole(play: Any) -> None:
-    _, _, said = play(
+def test_tracebacks_are_whole(play_program: Any) -> None:
+    _, _, said = play_program(
         """
         step()
         logging.disable(logging.INFO)
@@ -193,8 +193,8 @@ def test_tracebacks_are_whole(play: Any) -> None:
     assert [r.get("suppressed", False) for r in said] == [False, True]
 
 
-def test_what_the_program_asks_is_answered_as_before(play: Any) -> None:
-    out, _, said = play(
+def test_what_the_program_asks_is_answered_as_before(play_program: Any) -> None:
+    out, _, said = play_program(
         """
         step()
         def wraps(message): log.debug(message)
@@ -220,23 +220,23 @@ def test_what_the_program_asks_is_answered_as_before(play: Any) -> None:
     ]
 
 
-def test_a_flag_that_is_one_way_of_several(play: Any) -> None:
+def test_a_flag_that_is_one_way_of_several(play_program: Any) -> None:
     text = """
     step()
     for verbose in (True,):
         if cfg.DEBUG.LR or verbose: log.warning("either")
     """
-    assert [r["flags"] for r in play(text)[2]] == [[]]
-    assert [r["flags"] for r in play(text, flags={"LR": True})[2]] == [["LR"]]
+    assert [r["flags"] for r in play_program(text)[2]] == [[]]
+    assert [r["flags"] for r in play_program(text, flags={"LR": True})[2]] == [["LR"]]
 
 
-def test_a_program_that_never_steps_leaves_no_file(play: Any, tmp_path: Path) -> None:
-    assert play("log.warning('x'); print('y')")[2] == []
+def test_a_program_that_never_steps_leaves_no_file(play_program: Any, tmp_path: Path) -> None:
+    assert play_program("log.warning('x'); print('y')")[2] == []
     assert not list(tmp_path.glob("run*/**/records.jsonl*"))
 
 
-def test_loader_workers_leave_no_file(play: Any, tmp_path: Path) -> None:
-    play(
+def test_loader_workers_leave_no_file(play_program: Any, tmp_path: Path) -> None:
+    play_program(
         """
         class Set(torch.utils.data.Dataset):
             def __len__(self): return 4
@@ -252,25 +252,25 @@ def test_loader_workers_leave_no_file(play: Any, tmp_path: Path) -> None:
     assert [json.loads(line)["message"] for line in path.read_text().splitlines()] == ["before"]
 
 
-def test_level_off_hooks_nothing(play: Any) -> None:
-    out, _, said = play(
+def test_level_off_hooks_nothing(play_program: Any) -> None:
+    out, _, said = play_program(
         "step(); print(logging.Logger.callHandlers.__module__, 'write' in vars(sys.stdout))", level="off"
     )
     assert (out, said) == ("logging False\n", [])
 
 
-def test_records_switched_off(play: Any) -> None:
-    out, _, said = play("step(); print('write' in vars(sys.stdout))", records=False)
+def test_records_switched_off(play_program: Any) -> None:
+    out, _, said = play_program("step(); print('write' in vars(sys.stdout))", records=False)
     assert (out, said) == ("False\n", [])
 
 
-def test_a_function_of_the_programs_own(play: Any) -> None:
+def test_a_function_of_the_programs_own(play_program: Any) -> None:
     text = "step()\ndef wants(name): return True\nif wants('AMP'): log.error('x')\n"
-    assert [r["flags"] for r in play(text, flag_functions=["wants"])[2]] == [["AMP"]]
+    assert [r["flags"] for r in play_program(text, flag_functions=["wants"])[2]] == [["AMP"]]
 
 
-def test_the_disk_budget_holds(play: Any, tmp_path: Path) -> None:
-    _, _, said = play(
+def test_the_disk_budget_holds(play_program: Any, tmp_path: Path) -> None:
+    _, _, said = play_program(
         """
         step()
         for number in range(3000): log.info("x" * 200) if number < 0 else log.error("y%d " % number + "x" * 200)
@@ -285,11 +285,11 @@ def test_the_disk_budget_holds(play: Any, tmp_path: Path) -> None:
     assert "records-rotated" in (folder / "events.jsonl").read_text()
 
 
-def test_a_kill_leaves_whole_lines(make_run: Any, tmp_path: Path, cache: None) -> None:
+def test_a_kill_leaves_whole_lines(make_run: Any, tmp_path: Path, cache_folder: None) -> None:
     run = make_run()
     path = tmp_path / "s.py"
     path.write_text(STEP + "step()\nfor number in range(10**9): log.error('%d', number)\n")
-    child = subprocess.Popen([sys.executable, str(path)], env=run.env(), stderr=subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, str(path)], env=run.build_environment(), stderr=subprocess.PIPE)
     assert child.stderr is not None
     while int(child.stderr.readline() or b"200") < 200:
         pass
@@ -314,7 +314,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_process_that_dies_before_its_first_step_leaves_what_flags_made_it_say(
-    make_run: Any, tmp_path: Path, cache: None, death: str
+    make_run: Any, tmp_path: Path, cache_folder: None, death: str
 ) -> None:
     text, more = DEATHS[death]
     run = make_run(flags={"MEMORY": True})
@@ -330,7 +330,7 @@ if __name__ == "__main__":
     main()
 """
     (tmp_path / "s.py").write_text(STEP + body)
-    run.python("s.py", cwd=tmp_path, env=run.env(OMP_NUM_THREADS="1"))
+    run.run_python("s.py", cwd=tmp_path, env=run.build_environment(OMP_NUM_THREADS="1"))
     (path,) = run.path.rglob("records.jsonl")  # of the rank, if a probe made it one, else beside the ranks
     records = [json.loads(line) for line in path.read_text().splitlines()]
     assert ("model: 12 MB", ["MEMORY"]) in [(row["message"], row["flags"]) for row in records]
@@ -338,7 +338,7 @@ if __name__ == "__main__":
     told = [row["message"] for row in records if "ValueError: no luck" in row["message"]]
     assert [message.splitlines()[0] for message in told] == more
     assert all("s.py" in message and "Traceback" in message for message in told)
-    assert run.errors == "" and run.events("probe_off") == []
+    assert run.boot_errors == "" and run.list_events("probe_off") == []
 
 
 class Quiet:
@@ -352,50 +352,53 @@ class Quiet:
     def __init__(self, folder: Path) -> None:
         self.folder = None
         self.folder_aside = folder
-        self.at_fork = self.at_rank = self.charge = self.note_once = lambda *args: None
+        self.at_fork = self.at_rank = self.charge_disk = self.note_once = lambda *args: None
 
-    def failed(self, part: str, error: BaseException) -> None:
+    def record_failure(self, part: str, error: BaseException) -> None:
         raise error
 
-    def guard(self, name: str) -> Guard:
-        return Guard(name, self.failed)
+    def get_guard(self, name: str) -> Guard:
+        return Guard(name, self.record_failure)
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> Records:
+def waiting_records(tmp_path: Path) -> Records:
     """Records of a process that is no rank yet."""
     return Records(cast(Any, Quiet(tmp_path)))
 
 
-def spoken(text: str, *, raised: bool = False) -> Spoken:
+def make_spoken(text: str, *, raised: bool = False) -> Spoken:
     return Spoken(0.0, "INFO", "train", 0, "", text, [("<nowhere>", 1)], raised=raised)
 
 
 def test_records_that_wait_for_the_first_step_are_looked_at_once(
-    waiting: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    waiting_records: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     looks = []
-    monkeypatch.setattr(waiting, "flags", lambda places: looks.append(places) or NONE)
+    monkeypatch.setattr(waiting_records, "find_flags", lambda places: looks.append(places) or NONE)
     for number in range(200):
-        waiting.take(spoken(str(number)), 0.0)
+        waiting_records.submit_record(make_spoken(str(number)), 0.0)
     assert len(looks) == 200
-    waiting.take(spoken("raised", raised=True), 0.0)
+    waiting_records.submit_record(make_spoken("raised", raised=True), 0.0)
     lines = (tmp_path / "records.jsonl").read_text().splitlines()
-    assert texts([json.loads(line) for line in lines]) == [*map(str, range(200)), "raised"]  # with those before it
+    assert list_messages([json.loads(line) for line in lines]) == [
+        *map(str, range(200)),
+        "raised",
+    ]  # with those before it
 
 
 @pytest.fixture
-def loggers(waiting: Records, monkeypatch: pytest.MonkeyPatch) -> Records:
+def heard_loggers(waiting_records: Records, monkeypatch: pytest.MonkeyPatch) -> Records:
     """Loggers that are listened to as in a run, until the test is over."""
     for name in ("handle", "callHandlers", "isEnabledFor"):
         monkeypatch.setattr(logging.Logger, name, getattr(logging.Logger, name))
-    records_module._hear_loggers(waiting, logging)
-    records_module._hear_what_is_dropped(waiting, logging)
-    return waiting
+    records_module._hear_loggers(waiting_records, logging)
+    records_module._hear_what_is_dropped(waiting_records, logging)
+    return waiting_records
 
 
 def test_a_dropped_call_is_kept_if_the_maps_are_ready_at_that_very_moment(
-    loggers: Records, cache: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    heard_loggers: Records, cache_folder: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen under load: the thread had read the tree while the file was read by itself, and the record was lost."""
     program = tmp_path / "program" / "train.py"
@@ -404,18 +407,18 @@ def test_a_dropped_call_is_kept_if_the_maps_are_ready_at_that_very_moment(
     real = maps_module.map_of
 
     def read_slowly(*args: Any) -> Any:
-        loggers.maps.wait(30.0)
+        heard_loggers.maps.wait_for_thread(30.0)
         return real(*args)
 
     monkeypatch.setattr(maps_module, "map_of", read_slowly)
     names = {"log": logging.Logger("train", logging.INFO), "cfg": SimpleNamespace(DEBUG=SimpleNamespace(MEMORY=True))}
     exec(compile(program.read_text(), str(program), "exec"), names)
-    loggers.finish()
+    heard_loggers.flush_at_exit()
     kept = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
-    assert texts(kept) == ["kept"] and kept[0]["flags"] == ["MEMORY"]
+    assert list_messages(kept) == ["kept"] and kept[0]["flags"] == ["MEMORY"]
 
 
-def test_a_question_that_is_answered_no_keeps_nothing_alive(loggers: Records) -> None:
+def test_a_question_that_is_answered_no_keeps_nothing_alive(heard_loggers: Records) -> None:
     class Big:
         pass
 
@@ -442,7 +445,7 @@ def test_a_method_that_loggers_were_given_is_told_from_a_function() -> None:
     assert records_module._is_method_of(log, cast(Any, log).stats(""))
 
 
-def test_what_the_filters_of_the_program_reject_or_mask_is_not_kept(loggers: Records) -> None:
+def test_what_the_filters_of_the_program_reject_or_mask_is_not_kept(heard_loggers: Records) -> None:
     def mask(record: logging.LogRecord) -> bool:
         record.msg = record.msg.replace("Ann", "***")
         return "reject" not in record.msg
@@ -458,4 +461,4 @@ def test_what_the_filters_of_the_program_reject_or_mask_is_not_kept(loggers: Rec
     log.warning("patient Ann")
     log.warning("reject this")
     own.warning("heard")
-    assert [one.text for one in loggers._held] == ["patient ***", "heard"]
+    assert [one.text for one in heard_loggers._held] == ["patient ***", "heard"]

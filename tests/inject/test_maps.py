@@ -21,12 +21,12 @@ def test_who_waits_at_the_moment_of_its_start_goes_on(tmp_path: Path, monkeypatc
     start = threading.Thread.start
 
     def start_later(thread: threading.Thread) -> None:
-        maps.wait(1.0)
+        maps.wait_for_thread(1.0)
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_later)
-    assert maps.pending(str(file))
-    maps.wait(30.0)
+    assert maps.is_pending(str(file))
+    maps.wait_for_thread(30.0)
     assert not failures and not maps.busy
 
 
@@ -44,12 +44,12 @@ def test_the_thread_leaves_the_warnings_of_the_program_alone(tmp_path: Path, mon
     monkeypatch.setattr(ast, "parse", parse_slowly)
     before = list(warnings.filters)
     maps = Maps((), lambda: None, lambda part, error: None)
-    assert maps.pending(str(file)) and is_parsing.wait(30.0)
+    assert maps.is_pending(str(file)) and is_parsing.wait(30.0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         goes_on.set()
-        maps.wait(30.0)
+        maps.wait_for_thread(30.0)
         warnings.warn("of the program", stacklevel=1)
     assert [str(one.message) for one in caught] == ["of the program"]
-    assert not maps.pending(str(file)) and maps.of(str(file)) is not None
+    assert not maps.is_pending(str(file)) and maps.get_map(str(file)) is not None
     assert list(warnings.filters) == before

@@ -69,28 +69,28 @@ class Recording:
         self.hears = True
         self.booked: list[float] = []
 
-    def logged(self, source: str, data: Any, *, step: int, phase: str) -> None:
+    def record_logged(self, source: str, data: Any, *, step: int, phase: str) -> None:
         self.rows.append((source, dict(data), step, phase))
 
-    def book(self, seconds: float) -> None:
+    def record_cost(self, seconds: float) -> None:
         self.booked.append(seconds)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def fake_clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     now = SimpleNamespace(t=100.0)
     monkeypatch.setattr("tdbg.inject.metrics.printed_numbers.time", SimpleNamespace(perf_counter=lambda: now.t))
     return now
 
 
-def test_a_text_keeps_the_step_at_which_it_was_printed(clock: SimpleNamespace) -> None:
+def test_a_text_keeps_the_step_at_which_it_was_printed(fake_clock: SimpleNamespace) -> None:
     feed = Recording()
     printed = PrintedNumbers(feed)  # type: ignore[arg-type]
     printed.add_text("loss 3.0", 1, "train")
     printed.add_text("loss 2.0", 2, "train")
     printed.add_text("acc 0.5", 2, "eval")
     assert feed.rows == [("text", {"loss": 3.0}, 1, "train")], "the others wait"
-    clock.t += PAUSE_S
+    fake_clock.t += PAUSE_S
     printed.add_text("epoch 0: train_loss 2.5 val_loss 2.7", 3, "")
     assert feed.rows[1:] == [
         ("text", {"loss": 2.0}, 2, "train"),
@@ -101,7 +101,7 @@ def test_a_text_keeps_the_step_at_which_it_was_printed(clock: SimpleNamespace) -
     assert len(feed.booked) == 2
 
 
-def test_what_waits_is_bounded_and_read_at_the_end(clock: SimpleNamespace) -> None:
+def test_what_waits_is_bounded_and_read_at_the_end(fake_clock: SimpleNamespace) -> None:
     feed = Recording()
     printed = PrintedNumbers(feed)  # type: ignore[arg-type]
     for step in range(10 * MAX_WAITING):
@@ -111,16 +111,16 @@ def test_what_waits_is_bounded_and_read_at_the_end(clock: SimpleNamespace) -> No
     assert feed.rows[-1][2] == 10 * MAX_WAITING - 1
 
 
-def test_a_bar_that_is_redrawn_makes_one_row_a_step(clock: SimpleNamespace) -> None:
+def test_a_bar_that_is_redrawn_makes_one_row_a_step(fake_clock: SimpleNamespace) -> None:
     feed = Recording()
     printed = PrintedNumbers(feed)  # type: ignore[arg-type]
     for step in (1, 1, 1, 2):
-        clock.t += 1
+        fake_clock.t += 1
         printed.add_text(f"\r {step}%|# | {step}/9 [00:01<00:02, loss=0.5]", step, "train")
     assert [row[2] for row in feed.rows] == [1, 2]
 
 
-def test_bars_do_not_crowd_out_what_stands_between_them(clock: SimpleNamespace) -> None:
+def test_bars_do_not_crowd_out_what_stands_between_them(fake_clock: SimpleNamespace) -> None:
     feed = Recording()
     printed = PrintedNumbers(feed)  # type: ignore[arg-type]
     printed.add_text("begins", 0, "train")
@@ -136,17 +136,17 @@ def test_bars_do_not_crowd_out_what_stands_between_them(clock: SimpleNamespace) 
     ]
 
 
-def test_only_the_beginning_of_a_long_text_is_read(clock: SimpleNamespace) -> None:
+def test_only_the_beginning_of_a_long_text_is_read(fake_clock: SimpleNamespace) -> None:
     feed = Recording()
     PrintedNumbers(feed).add_text("x" * MAX_CHARS + " loss 1.0", 1, "train")  # type: ignore[arg-type]
     assert feed.rows == []
 
 
-def test_a_forked_child_does_not_read_its_parents_texts(clock: SimpleNamespace) -> None:
+def test_a_forked_child_does_not_read_its_parents_texts(fake_clock: SimpleNamespace) -> None:
     feed = Recording()
     printed = PrintedNumbers(feed)  # type: ignore[arg-type]
     for loss in (1.0, 2.0):
         printed.add_text(f"loss {loss}", 1, "train")
-    printed.forget()
+    printed.reset_after_fork()
     printed.parse_waiting()
     assert [row[1] for row in feed.rows] == [{"loss": 1.0}]

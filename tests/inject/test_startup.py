@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from tdbg.launch.bytecode import precompile
+from tdbg.launch.bytecode import precompile_boot_file
 
 
 def test_nothing_but_os_and_sys_is_loaded(make_run: Any) -> None:
@@ -22,6 +22,6 @@ def test_no_process_compiles_the_boot_file(make_run: Any) -> None:
     source, bytecode = f"# code object from {boot_file}", f"matches {boot_file}"
     compiled_anew = run.python("-v", "-c", "pass", env=env).stderr
     assert source in compiled_anew and bytecode not in compiled_anew
-    precompile(boot_file)
+    precompile_boot_file(boot_file)
     precompiled = run.python("-v", "-c", "pass", env=env).stderr
     assert bytecode in precompiled and source not in precompiled

@@ -15,14 +15,14 @@ NULL = {"LOSS.NULL_MASKING": True}
 def run_script(run: Any, text: str, *args: str, name: str = "s.py") -> Any:
     path = run.path.parent / name
     path.write_text(textwrap.dedent(text))
-    done = run.python(str(path), *args)
-    assert run.errors == ""
-    assert run.events("probe_off") == []
+    done = run.run_python(str(path), *args)
+    assert run.boot_errors == ""
+    assert run.list_events("probe_off") == []
     return done
 
 
-def said(run: Any) -> list[tuple[str, str, str]]:
-    return [(event["flag"], event.get("status", "set"), event["where"]) for event in run.events("injection")]
+def list_injections(run: Any) -> list[tuple[str, str, str]]:
+    return [(event["flag"], event.get("status", "set"), event["where"]) for event in run.list_events("injection")]
 
 
 YACS = """
@@ -47,8 +47,8 @@ def test_yacs_at_freeze(make_run: Any) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "NULL_MASKING: True 0.5 True\n"
-    assert said(run) == [("LOSS.NULL_MASKING", "set", "yacs DEBUG.LOSS.NULL_MASKING")]
-    event = run.events("injection")[0]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "set", "yacs DEBUG.LOSS.NULL_MASKING")]
+    event = run.list_events("injection")[0]
     assert (event["old"], event["new"]) == (False, True)
 
 
@@ -75,21 +75,21 @@ def test_yacs_file_that_says_no_is_overruled(make_run: Any) -> None:
 def test_yacs_never_frozen(make_run: Any, use: str) -> None:
     run = make_run(flags=NULL)
     assert run_script(run, YACS + use).stdout == "True\n"
-    assert said(run) == [("LOSS.NULL_MASKING", "set", "yacs DEBUG.LOSS.NULL_MASKING")]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "set", "yacs DEBUG.LOSS.NULL_MASKING")]
 
 
 def test_yacs_already_on(make_run: Any) -> None:
     run = make_run(flags=NULL)
     run_script(run, YACS.replace("NULL_MASKING = False", "NULL_MASKING = True") + "get().freeze()")
-    assert said(run) == [("LOSS.NULL_MASKING", "already", "yacs DEBUG.LOSS.NULL_MASKING")]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "already", "yacs DEBUG.LOSS.NULL_MASKING")]
 
 
 def test_yacs_rejects_with_a_hint_and_runs_on(make_run: Any) -> None:
     run = make_run(flags={"LOSS.NULL_MASK": True})
     done = run_script(run, YACS + "cfg = get(); cfg.freeze(); print('ran', cfg.DEBUG.LOSS.NULL_MASKING)")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran False\n", "")
-    assert said(run) == [("LOSS.NULL_MASK", "rejected", "yacs")]
-    assert run.events("injection")[0]["hint"] == "did you mean DEBUG.LOSS.NULL_MASKING?"
+    assert list_injections(run) == [("LOSS.NULL_MASK", "rejected", "yacs")]
+    assert run.list_events("injection")[0]["hint"] == "did you mean DEBUG.LOSS.NULL_MASKING?"
 
 
 def test_strict_flags_end_the_rank(make_run: Any) -> None:
@@ -113,7 +113,7 @@ def test_yacs_new_keys_where_they_are_allowed(make_run: Any) -> None:
         """,
     )
     assert (done.stdout, done.stderr) == ("True 3 True\n", "")
-    assert {status for _, status, _ in said(run)} == {"set"}
+    assert {status for _, status, _ in list_injections(run)} == {"set"}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_values_that_do_not_fit_are_rejected(make_run: Any, value: Any) -> None:
     run = make_run(flags={"EVERY": value})
     done = run_script(run, YACS + "cfg = get(); cfg.freeze(); print(cfg.DEBUG.EVERY)")
     assert done.stdout == "10\n"
-    assert said(run) == [("EVERY", "rejected", "yacs DEBUG.EVERY")]
+    assert list_injections(run) == [("EVERY", "rejected", "yacs DEBUG.EVERY")]
 
 
 def test_lower_case_and_flat_keys(make_run: Any) -> None:
@@ -162,7 +162,7 @@ def test_configs_without_a_debug_section_have_no_say(make_run: Any) -> None:
         run, "from yacs.config import CfgNode as CN\nCN({'A': 1}).freeze(); CN({'DEBUG': False}).freeze(); print('ran')"
     )
     assert done.stdout == "ran\n"
-    assert said(run) == []
+    assert list_injections(run) == []
 
 
 def test_flags_that_wake_tdbg_itself_need_no_key(make_run: Any) -> None:
@@ -175,14 +175,14 @@ def test_a_family_needs_one_member(make_run: Any) -> None:
 
     run = make_run(flags=parse("LOSS"), strict_flags=True)
     assert run_script(run, YACS + "cfg = get(); cfg.freeze(); print(cfg.DEBUG.LOSS.NULL_MASKING)").stdout == "True\n"
-    assert said(run) == [("LOSS.NULL_MASKING", "set", "yacs DEBUG.LOSS.NULL_MASKING")]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "set", "yacs DEBUG.LOSS.NULL_MASKING")]
 
 
 @pytest.mark.parametrize("mode", ["none", "env", "argparse", "hydra"])
 def test_inject_mode_leaves_others_alone(make_run: Any, mode: str) -> None:
     run = make_run(flags=NULL, inject=mode)
     assert run_script(run, YACS + "cfg = get(); cfg.freeze(); print(cfg.DEBUG.LOSS.NULL_MASKING)").stdout == "False\n"
-    assert said(run) == []
+    assert list_injections(run) == []
 
 
 # OmegaConf and Hydra
@@ -202,7 +202,7 @@ def test_omegaconf_merge_overrules(make_run: Any) -> None:
         + "cfg = OmegaConf.merge(base, OmegaConf.from_dotlist(['debug.loss.null_masking=false'])); print(cfg.debug.loss)",
     )
     assert (done.stdout, done.stderr) == ("{'null_masking': True}\n", "")
-    assert said(run) == [("LOSS.NULL_MASKING", "set", "omegaconf debug.loss.null_masking")]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "set", "omegaconf debug.loss.null_masking")]
 
 
 def test_omegaconf_structured_and_read_only(make_run: Any) -> None:
@@ -240,19 +240,19 @@ def test_omegaconf_values_that_cannot_be_resolved(make_run: Any, value: str) -> 
     register = "from omegaconf import OmegaConf\nOmegaConf.register_new_resolver('boom', lambda: 1 / 0)\n"
     done = run_script(run, register + "print(OmegaConf.load('c.yaml').debug.scheduling)")
     assert (done.stdout, done.stderr) == ("True\n", "")
-    assert run.events("probe_off") == []
+    assert run.list_events("probe_off") == []
 
 
 def test_omegaconf_doubt_becomes_a_rejection_at_the_end(make_run: Any) -> None:
     run = make_run(flags={"LOSS.NULL_MASK": True})
     assert run_script(run, OMEGA + "print(base.debug.loss)").stdout == "{'null_masking': False}\n"
-    assert said(run) == [("LOSS.NULL_MASK", "rejected", "omegaconf")]
-    assert "did you mean debug.loss.null_masking?" in run.events("injection")[0]["hint"]
+    assert list_injections(run) == [("LOSS.NULL_MASK", "rejected", "omegaconf")]
+    assert "did you mean debug.loss.null_masking?" in run.list_events("injection")[0]["hint"]
 
 
 def test_omegaconf_doubt_is_settled_before_the_first_step(make_run: Any) -> None:
     run = make_run(flags={"LOSS.NULL_MASK": True}, strict_flags=True)
-    done = run_script(run, OMEGA + "from tdbg.inject import take; take.settle(); print('stepped')")
+    done = run_script(run, OMEGA + "from tdbg.inject import take; take.finalize_injection(); print('stepped')")
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 2
 
@@ -268,7 +268,7 @@ def test_omegaconf_key_that_comes_later_is_no_rejection(make_run: Any) -> None:
         """,
     )
     assert done.stdout == "True\n"
-    assert [status for _, status, _ in said(run)] == ["set"]
+    assert [status for _, status, _ in list_injections(run)] == ["set"]
 
 
 HYDRA = """
@@ -281,7 +281,7 @@ if __name__ == "__main__":
 """
 
 
-def hydra_run(run: Any, *overrides: str, text: str = HYDRA) -> Any:
+def run_hydra(run: Any, *overrides: str, text: str = HYDRA) -> Any:
     conf = run.path.parent / "conf"
     conf.mkdir(exist_ok=True)
     (conf / "config.yaml").write_text("lr: 0.1\nDEBUG:\n  LOSS:\n    NULL_MASKING: false\n")
@@ -290,21 +290,21 @@ def hydra_run(run: Any, *overrides: str, text: str = HYDRA) -> Any:
 
 def test_hydra_main(make_run: Any) -> None:
     run = make_run(flags=NULL)
-    done = hydra_run(run, "lr=0.5", "DEBUG.LOSS.NULL_MASKING=false")
+    done = run_hydra(run, "lr=0.5", "DEBUG.LOSS.NULL_MASKING=false")
     assert (done.stdout, done.stderr) == ("True 0.5\n", "")
-    assert said(run)[-1] == ("LOSS.NULL_MASKING", "set", "hydra DEBUG.LOSS.NULL_MASKING")
+    assert list_injections(run)[-1] == ("LOSS.NULL_MASKING", "set", "hydra DEBUG.LOSS.NULL_MASKING")
     assert "NULL_MASKING: true" in (run.path.parent / "out/.hydra/config.yaml").read_text()
 
 
 def test_hydra_rejects(make_run: Any) -> None:
     run = make_run(flags={"LOSS.NULL_MASK": True})
-    assert hydra_run(run).stdout == "False 0.1\n"
-    assert said(run) == [("LOSS.NULL_MASK", "rejected", "hydra")]
+    assert run_hydra(run).stdout == "False 0.1\n"
+    assert list_injections(run) == [("LOSS.NULL_MASK", "rejected", "hydra")]
 
 
 def test_hydra_strict(make_run: Any) -> None:
     run = make_run(flags={"LOSS.NULL_MASK": True}, strict_flags=True)
-    done = hydra_run(run)
+    done = run_hydra(run)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-2].startswith("tdbg: the program's config rejects the flag LOSS.NULL_MASK")
 
@@ -316,7 +316,7 @@ def test_hydra_compose(make_run: Any) -> None:
     with initialize(version_base=None, config_path="conf"):
         print(compose("config").DEBUG.LOSS.NULL_MASKING)
     """
-    assert hydra_run(run, text=text).stdout == "True\n"
+    assert run_hydra(run, text=text).stdout == "True\n"
 
 
 # argparse
@@ -363,7 +363,7 @@ def test_argparse(make_run: Any, option: str, how: str, value: Any, then: str) -
     done = run_script(run, ARGS.format(option=option, how=how), "--lr", "0.5")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{{'lr': 0.5, {then}}} ['--lr', '0.5']\n"
-    assert said(run) == [("LOSS.NULL_MASKING", "set", f"argparse {option}")]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "set", f"argparse {option}")]
 
 
 def test_argparse_value_that_does_not_fit(make_run: Any) -> None:
@@ -371,7 +371,7 @@ def test_argparse_value_that_does_not_fit(make_run: Any) -> None:
     done = run_script(run, ARGS.format(option="--debug-null-masking", how="choices=['a', 'b'], default='a'"))
     assert (done.returncode, done.stderr) == (0, "")
     assert "'debug_null_masking': 'a'" in done.stdout
-    assert said(run) == [("LOSS.NULL_MASKING", "rejected", "argparse --debug-null-masking")]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "rejected", "argparse --debug-null-masking")]
 
 
 def test_argparse_subparser_remainder_and_subclass(make_run: Any) -> None:
@@ -397,7 +397,7 @@ def test_argparse_unknown_option_is_never_given(make_run: Any) -> None:
     run = make_run(flags=NULL)
     done = run_script(run, ARGS.format(option="--debug", how="action='store_true'"), "--lr", "1")
     assert done.stdout == "{'lr': 1.0, 'debug': False} ['--lr', '1']\n"
-    assert said(run) == []
+    assert list_injections(run) == []
 
 
 def test_argparse_launchers_are_left_alone(make_run: Any) -> None:
@@ -410,7 +410,7 @@ def test_argparse_launchers_are_left_alone(make_run: Any) -> None:
 def test_argparse_loads_nothing_without_a_match(make_run: Any) -> None:
     run = make_run(flags=NULL)
     code = "import argparse, sys; argparse.ArgumentParser().parse_args([]); print([n for n in sys.modules if n.startswith('tdbg')])"
-    done = run.python("-c", code)
+    done = run.run_python("-c", code)
     assert json.loads(done.stdout.replace("'", '"')) == [
         "tdbg",
         "tdbg.inject",
@@ -438,7 +438,7 @@ p = argparse.ArgumentParser(); p.add_argument("{dest}", nargs="*", default=None)
 def test_argv_mode_lengthens_the_override_list(make_run: Any, dest: str, args: list[str], then: list[str]) -> None:
     run = make_run(flags=NULL, inject="argv")
     assert run_script(run, OPTS.format(dest=dest), *args).stdout == f"{then}\n"
-    assert said(run) == [("LOSS.NULL_MASKING", "set", f"argv {dest}")]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "set", f"argv {dest}")]
 
 
 def test_auto_mode_gives_no_override_a_program_might_not_know(make_run: Any) -> None:
@@ -469,7 +469,7 @@ def test_jsonargparse(make_run: Any) -> None:
         + "p = build(); cfg = p.parse_args(['--lr', '0.5']); print(cfg.lr, cfg.debug.null_masking, p.instantiate(cfg).debug)",
     )
     assert (done.stdout, done.stderr) == ("0.5 True Debug(null_masking=True)\n", "")
-    assert said(run) == [("LOSS.NULL_MASKING", "set", "jsonargparse debug.null_masking")]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "set", "jsonargparse debug.null_masking")]
 
 
 def test_jsonargparse_subcommand(make_run: Any) -> None:
@@ -498,7 +498,7 @@ def test_jsonargparse_below_another_section(make_run: Any) -> None:
         """,
     )
     assert (done.stdout, done.stderr) == ("True\n", "")
-    assert said(run) == [("LOSS.NULL_MASKING", "set", "jsonargparse model: debug_null_masking")]
+    assert list_injections(run) == [("LOSS.NULL_MASKING", "set", "jsonargparse model: debug_null_masking")]
 
 
 # tdbg.flag()
@@ -517,8 +517,8 @@ def test_flag_of_a_run(make_run: Any) -> None:
     ]
     done = run_script(run, f"import tdbg; print([tdbg.flag(name) for name in {names}])")
     assert done.stdout == "[True, True, True, True, '5', False, False]\n"
-    assert ("LOSS.NULL_MASKING", "set", "env tdbg.flag()") in said(run)
-    assert not any(flag == "CHECKPOINT" for flag, _, _ in said(run))
+    assert ("LOSS.NULL_MASKING", "set", "env tdbg.flag()") in list_injections(run)
+    assert not any(flag == "CHECKPOINT" for flag, _, _ in list_injections(run))
 
 
 @pytest.mark.parametrize("mode", ["yacs", "none"])
@@ -529,8 +529,8 @@ def test_flag_is_shut_by_other_modes(make_run: Any, mode: str) -> None:
 
 def test_flag_where_tdbg_variables_were_dropped(make_run: Any) -> None:
     run = make_run(flags=NULL)
-    env = {key: value for key, value in run.env().items() if not key.startswith("TDBG_")}
-    assert run.python("-c", "import tdbg; print(tdbg.flag('NULL_MASKING'))", env=env).stdout == "True\n"
+    env = {key: value for key, value in run.build_environment().items() if not key.startswith("TDBG_")}
+    assert run.run_python("-c", "import tdbg; print(tdbg.flag('NULL_MASKING'))", env=env).stdout == "True\n"
 
 
 @pytest.mark.parametrize(
@@ -543,8 +543,10 @@ def test_flag_where_tdbg_variables_were_dropped(make_run: Any) -> None:
 )
 def test_flag_outside_a_run(make_run: Any, tmp_path: Path, variable: str, then: str) -> None:
     run = make_run()
-    env = {key: value for key, value in run.env().items() if key not in ("TDBG_RUN_DIR", "PYTHONPATH")}
-    done = run.python("-c", "import tdbg; print(tdbg.flag('LOSS.NULL_MASKING'))", env={**env, "TDBG_FLAGS": variable})
+    env = {key: value for key, value in run.build_environment().items() if key not in ("TDBG_RUN_DIR", "PYTHONPATH")}
+    done = run.run_python(
+        "-c", "import tdbg; print(tdbg.flag('LOSS.NULL_MASKING'))", env={**env, "TDBG_FLAGS": variable}
+    )
     assert (done.stdout, done.stderr) == (f"{then}\n", "")
 
 
@@ -566,23 +568,23 @@ def test_a_wrong_word_in_the_variable_is_named_and_the_others_hold(
     make_run: Any, variable: str, asked: list[str], said: list[str], first: str
 ) -> None:
     run = make_run()
-    env = {key: value for key, value in run.env().items() if key not in ("TDBG_RUN_DIR", "PYTHONPATH")}
+    env = {key: value for key, value in run.build_environment().items() if key not in ("TDBG_RUN_DIR", "PYTHONPATH")}
     code = f"import tdbg; import {first}; print([tdbg.flag(name) for name in {asked}])"
-    done = run.python("-c", code, env={**env, "TDBG_FLAGS": variable})
+    done = run.run_python("-c", code, env={**env, "TDBG_FLAGS": variable})
     held = {"LOSS.NULL_MASKING": True, "LR": not variable.startswith("{"), "MY.OWN": "3"}
     assert done.stdout == f"{[held.get(name, False) for name in asked]}\n"
     assert all(word in done.stderr for word in said)
     assert done.stderr.count("tdbg: TDBG_FLAGS") == 1 and all(
         line.startswith("tdbg: ") for line in done.stderr.splitlines()
     )
-    assert run.python("-c", code, env={**env, "TDBG_FLAGS": variable, "RANK": "1"}).stderr == ""
+    assert run.run_python("-c", code, env={**env, "TDBG_FLAGS": variable, "RANK": "1"}).stderr == ""
 
 
 def test_flag_default_and_a_vanished_run(make_run: Any) -> None:
     run = make_run()
-    env = {**run.env(), "TDBG_RUN_DIR": "/nowhere/at/all"}
+    env = {**run.build_environment(), "TDBG_RUN_DIR": "/nowhere/at/all"}
     env.pop("PYTHONPATH")
-    done = run.python("-c", "import tdbg; print(tdbg.flag('LOSS.NULL_MASKING', default='x'))", env=env)
+    done = run.run_python("-c", "import tdbg; print(tdbg.flag('LOSS.NULL_MASKING', default='x'))", env=env)
     assert (done.stdout, done.stderr) == ("x\n", "")
 
 
@@ -648,7 +650,7 @@ def test_forbid_flags_looks_at_the_programs_own_configuration(make_run: Any, pro
         run = make_run(forbid_flags=forbid)
         (run.path.parent / "own.yaml").write_text("debug: {loss: {null_masking: true}, port: 7, dir: logs}\n")
         done = run_script(run, program)
-        [(flag, status, where)] = said(run)
+        [(flag, status, where)] = list_injections(run)
         assert (flag, status, where.split()[0]) == ("LOSS.NULL_MASKING", "own", library)
         assert (done.returncode, done.stdout) == ((2, "") if forbid else (0, "ran\n"))
         lines = done.stderr.splitlines()
@@ -712,7 +714,7 @@ def test_what_is_no_flag_that_is_on_forbids_nothing(make_run: Any, value: str) -
     run = make_run(forbid_flags=True)
     own = YACS.replace("DEBUG.EVERY = 10", f"DEBUG.EVERY = {value}; _C.debugger = True; _C.DEBUG.AMP = False")
     assert run_script(run, own + "get().freeze(); print('ran')").stdout == "ran\n"
-    assert said(run) == []
+    assert list_injections(run) == []
 
 
 @pytest.mark.parametrize(
@@ -742,4 +744,4 @@ def test_the_name_as_typed_comes_first_in_a_config_tree(make_run: Any) -> None:
     own = "_C.DEBUG.MEMORY = False; _C.debug_memory_usage = False\n"
     done = run_script(run, YACS + own + "cfg = get(); cfg.freeze(); print(cfg.DEBUG.MEMORY, cfg.debug_memory_usage)")
     assert done.stdout == "False True\n"
-    assert said(run) == [("MEMORY", "set", "yacs debug_memory_usage")]
+    assert list_injections(run) == [("MEMORY", "set", "yacs debug_memory_usage")]

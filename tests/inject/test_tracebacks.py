@@ -8,9 +8,9 @@ import pytest
 # The handler of the test: what the handler of torch does, without torch.
 SETUP = """
 from tdbg.inject import tracebacks
-from tdbg.inject.agent import agent
-me = agent(); me.monitor = __import__("types").SimpleNamespace(step=7)
-tracebacks.install(me); tracebacks.install(me)
+from tdbg.inject.agent import get_agent
+me = get_agent(); me.monitor = __import__("types").SimpleNamespace(step=7)
+tracebacks.install_recorder(me); tracebacks.install_recorder(me)
 import logging, sys, traceback, io
 def fail(): raise ValueError("no luck")
 def swallow(how):
@@ -19,14 +19,14 @@ def swallow(how):
 """
 
 
-def events(run: Any, text: str, stdout: str = "") -> list[dict[str, Any]]:
+def list_tracebacks(run: Any, text: str, stdout: str = "") -> list[dict[str, Any]]:
     path = run.path.parent / "s.py"
     path.write_text(SETUP + textwrap.dedent(text))
-    done = run.python(str(path))
+    done = run.run_python(str(path))
     assert done.returncode == 0, done.stderr
     assert done.stdout == stdout
-    assert run.events("probe_off") == []
-    return [event for event in run.events() if event["type"] == "traceback"]
+    assert run.list_events("probe_off") == []
+    return [event for event in run.list_events() if event["type"] == "traceback"]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def events(run: Any, text: str, stdout: str = "") -> list[dict[str, Any]]:
 )
 def test_swallowed_exceptions(make_run: Any, how: str, kind: str) -> None:
     run = make_run()
-    (event,) = events(run, f"swallow(lambda error: {how})")
+    (event,) = list_tracebacks(run, f"swallow(lambda error: {how})")
     assert (event["exception"], event["message"], event["how"], event["step"]) == ("ValueError", "no luck", kind, 7)
     assert event["where"].endswith("s.py:7")
     assert event["lines"][0].startswith("Traceback") and event["lines"][-1] == "ValueError: no luck"
@@ -63,7 +63,7 @@ def test_swallowed_exceptions(make_run: Any, how: str, kind: str) -> None:
     ],
 )
 def test_what_is_no_crash(make_run: Any, text: str) -> None:
-    assert events(make_run(), text) == []
+    assert list_tracebacks(make_run(), text) == []
 
 
 TRACKER = """
@@ -86,19 +86,19 @@ def test_what_a_package_raises_once_the_program_has_ended_is_its_own_affair(
     log = logging.getLogger("tracker").exception
     {begin}
     """
-    assert len(events(make_run(), text)) == seen
+    assert len(list_tracebacks(make_run(), text)) == seen
 
 
 def test_each_exception_once(make_run: Any) -> None:
     text = "swallow(lambda error: (logging.exception('a'), traceback.print_exc(), logging.exception('b')))"
-    assert [event["how"] for event in events(make_run(), text)] == ["logged"]
+    assert [event["how"] for event in list_tracebacks(make_run(), text)] == ["logged"]
 
 
 def test_the_same_failure_in_each_step_is_told_three_times(make_run: Any) -> None:
     run = make_run()
-    found = events(run, "for me.monitor.step in range(1, 200): swallow(lambda error: traceback.print_exc())")
+    found = list_tracebacks(run, "for me.monitor.step in range(1, 200): swallow(lambda error: traceback.print_exc())")
     assert [event["step"] for event in found] == [1, 2, 3]
-    capped, counted = run.events("note")
+    capped, counted = run.list_events("note")
     assert capped["code"] == "tracebacks-capped"
     assert counted["text"].startswith("ValueError came 199 times, 3 are kept (") and "s.py:7)" in counted["text"]
 
@@ -110,8 +110,8 @@ def test_repeats_of_one_failure_leave_room_for_others(make_run: Any) -> None:
     except KeyError: logging.exception("another")
     """
     run = make_run()
-    assert [event["exception"] for event in events(run, text)] == ["ValueError"] * 3 + ["KeyError"]
-    assert "ValueError came 200 times" in run.events("note")[-1]["text"], "once each, though logged and printed"
+    assert [event["exception"] for event in list_tracebacks(run, text)] == ["ValueError"] * 3 + ["KeyError"]
+    assert "ValueError came 200 times" in run.list_events("note")[-1]["text"], "once each, though logged and printed"
 
 
 def test_the_number_of_different_failures_is_bounded(make_run: Any) -> None:
@@ -120,19 +120,19 @@ def test_the_number_of_different_failures_is_bounded(make_run: Any) -> None:
         try: exec("\\n" * me.monitor.step + "1 / 0")
         except ZeroDivisionError: logging.exception("bad")
     """
-    assert len(events(make_run(), text)) == 50
+    assert len(list_tracebacks(make_run(), text)) == 50
 
 
 def test_beyond_the_cap_nothing_is_formatted_or_kept(make_run: Any) -> None:
     text = """
-    real, calls = tracebacks.describe, []
-    tracebacks.describe = lambda *args: (calls.append(1), real(*args))[1]
+    real, calls = tracebacks.describe_exception, []
+    tracebacks.describe_exception = lambda *args: (calls.append(1), real(*args))[1]
     for me.monitor.step in range(500): swallow(lambda error: logging.exception('bad'))
     print(len(calls), len(tracebacks._recorder._kept))
     """
     run = make_run()
-    assert len(events(run, text, "3 3\n")) == 3
-    assert run.events("note")[0]["code"] == "tracebacks-capped"
+    assert len(list_tracebacks(run, text, "3 3\n")) == 3
+    assert run.list_events("note")[0]["code"] == "tracebacks-capped"
 
 
 def test_output_is_unchanged(make_run: Any) -> None:
@@ -145,11 +145,11 @@ def test_output_is_unchanged(make_run: Any) -> None:
         print(len(ours.getvalue()) > 100)
     swallow(both)
     """
-    assert len(events(make_run(), text, "True\n")) == 1
+    assert len(list_tracebacks(make_run(), text, "True\n")) == 1
 
 
 def test_long_tracebacks_are_cut(make_run: Any) -> None:
-    (event,) = events(
+    (event,) = list_tracebacks(
         make_run(),
         """
         def odd(n): return even(n - 1) if n else fail()
@@ -169,8 +169,9 @@ def tracebacks_lines() -> int:
 
 
 def test_uncaught_is_written_although_it_was_logged(make_run: Any) -> None:
-    found = events(
-        make_run(), "swallow(lambda error: (logging.exception('a'), tracebacks.record(me, error, 'uncaught')))"
+    found = list_tracebacks(
+        make_run(),
+        "swallow(lambda error: (logging.exception('a'), tracebacks.record_exception(me, error, 'uncaught')))",
     )
     assert [event.get("how", "uncaught") for event in found] == ["logged", "uncaught"]
 
@@ -192,7 +193,7 @@ def how(): {how}
 thread = threading.Thread(target=work); thread.start(); thread.join(); print("went on")
 """
     )
-    found = events(make_run(), text, "went on\n")
+    found = list_tracebacks(make_run(), text, "went on\n")
     assert [(event["how"], event["exception"], event["step"]) for event in found] == [
         (kind, "ValueError", 7) for kind in kinds
     ]
@@ -207,8 +208,8 @@ def test_the_programs_own_thread_hook_is_called_and_threads_that_leave_are_no_cr
     path.write_text(
         path_text + "for target in (fail, sys.exit):\n    t = threading.Thread(target=target); t.start(); t.join()\n"
     )
-    assert run.python(str(path)).stdout == "mine\n" * 2
-    assert [event["how"] for event in run.events("traceback")] == ["thread"]
+    assert run.run_python(str(path)).stdout == "mine\n" * 2
+    assert [event["how"] for event in run.list_events("traceback")] == ["thread"]
 
 
 def test_the_wrappers_of_tdbg_are_not_in_the_programs_traceback(make_run: Any) -> None:
@@ -226,7 +227,7 @@ def test_the_wrappers_of_tdbg_are_not_in_the_programs_traceback(make_run: Any) -
     try: raises()
     except TypeError: logging.exception("raised by a line of the wrapper itself")
     """
-    found = events(make_run(), text)
+    found = list_tracebacks(make_run(), text)
     names = [[line.rpartition(" in ")[2] for line in event["lines"] if line.startswith("  File")] for event in found]
     assert names == [["<module>", "outer", "inner", "fail", "<module>"], ["<module>", "raises"]]
     assert "hooks.py" not in found[1]["where"]
@@ -243,7 +244,7 @@ def test_what_a_loader_worker_raised_has_its_own_line(make_run: Any) -> None:
         for _ in DataLoader(Data(), num_workers=1): pass
     except ValueError: traceback.print_exc()
     """
-    (event,) = events(make_run(), text)
+    (event,) = list_tracebacks(make_run(), text)
     line = (
         (SETUP + textwrap.dedent(text))
         .splitlines()

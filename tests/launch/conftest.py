@@ -13,7 +13,7 @@ import pytest
 TDBG = [sys.executable, "-m", "tdbg"]
 
 
-def clean_env(**extra: str) -> dict[str, str]:
+def build_clean_env(**extra: str) -> dict[str, str]:
     """The environment without what a surrounding job or an outer tdbg put into it."""
     foreign = ("TDBG_", "SLURM_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "NODE_RANK")
     env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
@@ -26,20 +26,22 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def script(self, text: str, name: str = "x.py") -> str:
+    def write_script(self, text: str, name: str = "x.py") -> str:
         """A file of the program's; returns its name."""
         (self.folder / name).write_text(text, encoding="utf-8")
         return name
 
-    def words(self, *command: str, options: tuple[str, ...] = ()) -> list[str]:
+    def build_command(self, *command: str, options: tuple[str, ...] = ()) -> list[str]:
         """The command line of `tdbg run`."""
         return [*TDBG, "run", *options, "--", *command]
 
-    def run(self, *command: str, options: tuple[str, ...] = (), **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    def run_command(
+        self, *command: str, options: tuple[str, ...] = (), **kwargs: Any
+    ) -> subprocess.CompletedProcess[str]:
         """Run to the end."""
-        env = clean_env(**kwargs.pop("env", {}))
+        env = build_clean_env(**kwargs.pop("env", {}))
         return subprocess.run(
-            self.words(*command, options=options),
+            self.build_command(*command, options=options),
             cwd=self.folder,
             env=env,
             capture_output=True,
@@ -48,12 +50,12 @@ class Shell:
             **kwargs,
         )
 
-    def start(self, *command: str, options: tuple[str, ...] = (), **kwargs: Any) -> subprocess.Popen[str]:
+    def start_command(self, *command: str, options: tuple[str, ...] = (), **kwargs: Any) -> subprocess.Popen[str]:
         """Start, and leave it running."""
-        env = clean_env(**kwargs.pop("env", {}))
+        env = build_clean_env(**kwargs.pop("env", {}))
         pipe = subprocess.PIPE
         return subprocess.Popen(
-            self.words(*command, options=options),
+            self.build_command(*command, options=options),
             cwd=self.folder,
             env=env,
             stdout=kwargs.pop("stdout", pipe),
@@ -62,11 +64,11 @@ class Shell:
             **kwargs,
         )
 
-    def python(self, text: str, *args: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    def run_python(self, text: str, *args: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """Run a Python program given as text."""
-        return self.run(sys.executable, self.script(text), *args, **kwargs)
+        return self.run_command(sys.executable, self.write_script(text), *args, **kwargs)
 
-    def runs(self) -> list[Path]:
+    def list_runs(self) -> list[Path]:
         """The run directories made, oldest first."""
         return sorted((self.folder / "tdbg_runs").iterdir(), key=lambda path: path.stat().st_mtime)
 
@@ -77,7 +79,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
+def wait_until(true: Callable[[], Any], seconds: float = 20.0) -> Any:
     """What ``true`` returns once it is true; the test fails if it never is."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -88,7 +90,7 @@ def eventually(true: Callable[[], Any], seconds: float = 20.0) -> Any:
     raise AssertionError(f"not within {seconds} s: {true}")
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """True if the process runs (a zombie does not)."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -99,11 +101,11 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-@pytest.fixture(name="eventually")
-def _eventually() -> Callable[..., Any]:
-    return eventually
+@pytest.fixture(name="wait_until")
+def _wait_until() -> Callable[..., Any]:
+    return wait_until
 
 
-@pytest.fixture(name="alive")
-def _alive() -> Callable[[int], bool]:
-    return alive
+@pytest.fixture(name="is_alive")
+def _is_alive() -> Callable[[int], bool]:
+    return is_alive

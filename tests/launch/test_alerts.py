@@ -14,12 +14,12 @@ from tdbg.core.config import Settings
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Finding
 from tdbg.core.host import host_name
-from tdbg.core.rundir import RunDir, alerts_of
+from tdbg.core.rundir import RunDir, read_alert_reports
 from tdbg.launch import alert_command, alerts, join
 from tdbg.launch.alerts import Alerts, RankOwners
 from tdbg.rules.rule_engine import judge_run
 from tdbg.rules.verdict import Verdict
-from tests.webhook_server import webhook
+from tests.webhook_server import serve_webhook
 
 # What the tests have as the user's command: it adds what it read to a file.
 APPEND = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
@@ -27,199 +27,208 @@ SECRET = "/hook/xK7sEcReT42"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    record = {"command": ["x"], "settings": Settings().as_dict(), "supervisor": join.me(), "start": 1.0}
+def run_dir(tmp_path: Path) -> RunDir:
+    record = {"command": ["x"], "settings": Settings().as_dict(), "supervisor": join.describe_process(), "start": 1.0}
     return RunDir.create(tmp_path / "run", record)[0]
 
 
-def finding(title: str = "first NaN", rank: int | None = 0, code: str = "TD-N001", **more: Any) -> Finding:
+def make_finding(title: str = "first NaN", rank: int | None = 0, code: str = "TD-N001", **more: Any) -> Finding:
     return Finding(code=code, severity="critical", title=title, rank=rank, first_step=3, **more)
 
 
-def make(run: RunDir, leads: bool = True, command: Sequence[str] = ("python", "x.py"), **settings: Any) -> Alerts:
+def start_alerts(
+    run: RunDir, leads: bool = True, command: Sequence[str] = ("python", "x.py"), **settings: Any
+) -> Alerts:
     made = Alerts(run, Settings(**settings), command, leads=leads)
-    made.start()
+    made.start_senders()
     return made
 
 
-def append_to(path: Path) -> str:
+def build_append_command(path: Path) -> str:
     import shlex
 
     return shlex.join([sys.executable, "-c", APPEND, str(path)])
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def verdict(run: RunDir, *findings: Finding) -> Verdict:
+def make_verdict(run: RunDir, *findings: Finding) -> Verdict:
     return Verdict(run=str(run.path), findings=list(findings))
 
 
-def test_the_command_gets_the_finding_and_where_it_is_from(run: RunDir, tmp_path: Path) -> None:
-    found = finding(evidence=["a", "b"])
-    made = make(run, command=["python", "x.py", "--api-key", "Kx7qT4"], on_finding=append_to(tmp_path / "got"))
-    made.add(found)
-    made.finish(verdict(run, found), 0)
-    about = {"run": str(run.path), "host": host_name(), "command": ["python", "x.py", "--api-key", "***"]}
-    assert read(tmp_path / "got") == [{**found.as_dict(), **about}]
+def test_the_command_gets_the_finding_and_where_it_is_from(run_dir: RunDir, tmp_path: Path) -> None:
+    found = make_finding(evidence=["a", "b"])
+    made = start_alerts(
+        run_dir, command=["python", "x.py", "--api-key", "Kx7qT4"], on_finding=build_append_command(tmp_path / "got")
+    )
+    made.add_finding(found)
+    made.finish_sending(make_verdict(run_dir, found), 0)
+    about = {"run": str(run_dir.path), "host": host_name(), "command": ["python", "x.py", "--api-key", "***"]}
+    assert read_rows(tmp_path / "got") == [{**found.as_dict(), **about}]
 
 
-def test_what_is_confirmed_at_the_end_is_not_sent_twice_and_what_is_new_is(run: RunDir, tmp_path: Path) -> None:
-    made = make(run, on_finding=append_to(tmp_path / "got"))
-    live = [finding("first NaN"), finding("flag A", code="TD-C001"), finding("flag B", code="TD-C001")]
+def test_what_is_confirmed_at_the_end_is_not_sent_twice_and_what_is_new_is(run_dir: RunDir, tmp_path: Path) -> None:
+    made = start_alerts(run_dir, on_finding=build_append_command(tmp_path / "got"))
+    live = [make_finding("first NaN"), make_finding("flag A", code="TD-C001"), make_finding("flag B", code="TD-C001")]
     for found in (*live, *live):
-        made.add(found)
-    same = finding("first NaN, in other words")
-    made.finish(verdict(run, same, *live[1:], finding("flag C", code="TD-C001"), finding("late", code="TD-K001")), 1)
-    assert [one["title"] for one in read(tmp_path / "got")] == ["first NaN", "flag A", "flag B", "flag C", "late"]
+        made.add_finding(found)
+    same = make_finding("first NaN, in other words")
+    made.finish_sending(
+        make_verdict(
+            run_dir, same, *live[1:], make_finding("flag C", code="TD-C001"), make_finding("late", code="TD-K001")
+        ),
+        1,
+    )
+    assert [one["title"] for one in read_rows(tmp_path / "got")] == ["first NaN", "flag A", "flag B", "flag C", "late"]
 
 
-def test_a_finding_that_its_rule_rewords_is_the_same(run: RunDir, tmp_path: Path) -> None:
-    made = make(run, on_finding=append_to(tmp_path / "got"))
-    found = finding("RuntimeError", code="TD-R003")
-    made.add(found)
+def test_a_finding_that_its_rule_rewords_is_the_same(run_dir: RunDir, tmp_path: Path) -> None:
+    made = start_alerts(run_dir, on_finding=build_append_command(tmp_path / "got"))
+    found = make_finding("RuntimeError", code="TD-R003")
+    made.add_finding(found)
     found.title, found.evidence = "RuntimeError, after step 3", ["more"]
-    made.finish(verdict(run, found), 1)
-    assert [one["title"] for one in read(tmp_path / "got")] == ["RuntimeError"]
+    made.finish_sending(make_verdict(run_dir, found), 1)
+    assert [one["title"] for one in read_rows(tmp_path / "got")] == ["RuntimeError"]
 
 
-def test_a_webhook_gets_the_headline_too(run: RunDir) -> None:
-    with webhook([503]) as server:
-        made = make(run, notify=server.url)
-        made.add(finding())
-        made.finish(verdict(run, finding()), 1)
-    assert [body["kind"] for body in server.accepted] == ["finding", "verdict"]
-    assert server.accepted[-1]["text"].startswith("verdict: 1 finding (1 critical)")
-    assert server.accepted[-1]["worst_severity"] == "critical"
+def test_a_webhook_gets_the_headline_too(run_dir: RunDir) -> None:
+    with serve_webhook([503]) as server:
+        made = start_alerts(run_dir, notify=server.url)
+        made.add_finding(make_finding())
+        made.finish_sending(make_verdict(run_dir, make_finding()), 1)
+    assert [body["kind"] for body in server.accepted_bodies] == ["finding", "verdict"]
+    assert server.accepted_bodies[-1]["text"].startswith("verdict: 1 finding (1 critical)")
+    assert server.accepted_bodies[-1]["worst_severity"] == "critical"
 
 
 @pytest.mark.parametrize(("code", "kinds"), [(0, []), (1, ["verdict"]), (-9, ["verdict"])])
-def test_of_a_run_without_a_finding_only_a_failure_is_sent(run: RunDir, code: int, kinds: list[str]) -> None:
-    with webhook() as server:
-        make(run, notify=server.url).finish(verdict(run), code)
-    assert [body["kind"] for body in server.accepted] == kinds
-    assert alerts_of(run) == [] or kinds
+def test_of_a_run_without_a_finding_only_a_failure_is_sent(run_dir: RunDir, code: int, kinds: list[str]) -> None:
+    with serve_webhook() as server:
+        start_alerts(run_dir, notify=server.url).finish_sending(make_verdict(run_dir), code)
+    assert [body["kind"] for body in server.accepted_bodies] == kinds
+    assert read_alert_reports(run_dir) == [] or kinds
 
 
-def test_without_the_options_nothing_is_done(run: RunDir) -> None:
-    made = make(run)
-    made.add(finding())
-    made.finish(verdict(run, finding()), 1)
-    assert not (run.path / "alerts").exists()
+def test_without_the_options_nothing_is_done(run_dir: RunDir) -> None:
+    made = start_alerts(run_dir)
+    made.add_finding(make_finding())
+    made.finish_sending(make_verdict(run_dir, make_finding()), 1)
+    assert not (run_dir.path / "alerts").exists()
 
 
-def test_a_failure_is_said_once_and_the_report_counts_all(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    made = make(run, on_finding="false")
+def test_a_failure_is_said_once_and_the_report_counts_all(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    made = start_alerts(run_dir, on_finding="false")
     for number in range(3):
-        made.add(finding(f"{number}"))
-    made.finish(verdict(run), 0)
+        made.add_finding(make_finding(f"{number}"))
+    made.finish_sending(make_verdict(run_dir), 0)
     assert capsys.readouterr().err.splitlines() == ["tdbg: --on-finding: false ended with exit code 1"]
     note = f"--on-finding on {host_name()}: 3 of 3 not sent: false ended with exit code 1"
-    assert judge_run(run, 0).notes == [note]
+    assert judge_run(run_dir, 0).notes == [note]
 
 
-def test_errors_that_differ_each_time_are_no_flood(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    made = make(run, on_finding="sh -c 'cut -c 1-60; exit 1'")
+def test_errors_that_differ_each_time_are_no_flood(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    made = start_alerts(run_dir, on_finding="sh -c 'cut -c 1-60; exit 1'")
     for number in range(20):
-        made.add(finding("x", code=f"TD-N{number:03d}"))
-    made.finish(verdict(run), 0)
+        made.add_finding(make_finding("x", code=f"TD-N{number:03d}"))
+    made.finish_sending(make_verdict(run_dir), 0)
     assert len(capsys.readouterr().err.splitlines()) == alerts.MAX_SAID
 
 
-def test_a_command_that_is_gone_is_one_line(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    made = make(run, on_finding="no-such-command-anywhere 'a b'")
-    made.add(finding())
-    made.finish(verdict(run), 0)
+def test_a_command_that_is_gone_is_one_line(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    made = start_alerts(run_dir, on_finding="no-such-command-anywhere 'a b'")
+    made.add_finding(make_finding())
+    made.finish_sending(make_verdict(run_dir), 0)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tdbg: --on-finding: cannot start no-such-command-anywhere: ")
 
 
 def test_the_end_waits_for_one_command_and_not_for_each(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(alert_command.CommandChannel, "limit_s", 4.0)
     monkeypatch.setattr(alert_command, "LIMIT_S", 4.0)
-    made = make(run, on_finding="sleep 600")
+    made = start_alerts(run_dir, on_finding="sleep 600")
     for number in range(20):
-        made.add(finding(f"{number}"))
+        made.add_finding(make_finding(f"{number}"))
     begun = time.monotonic()
-    made.finish(verdict(run), 0)
+    made.finish_sending(make_verdict(run_dir), 0)
     assert 2.0 < time.monotonic() - begun < 5.0
     said = capsys.readouterr().err
     assert "--on-finding: 19 not sent: the time for it was used up" in said and "waiting for --on-finding" in said
-    tally = alerts_of(run)[0]["options"]["--on-finding"]
+    tally = read_alert_reports(run_dir)[0]["options"]["--on-finding"]
     assert tally.pop("error").startswith("sleep did not end within ")
     assert tally == {"sent": 0, "failed": 1, "dropped": 19}
 
 
-def test_a_slow_command_does_not_hold_up_the_follower(run: RunDir) -> None:
-    made = make(run, on_finding="sleep 5")
+def test_a_slow_command_does_not_hold_up_the_follower(run_dir: RunDir) -> None:
+    made = start_alerts(run_dir, on_finding="sleep 5")
     begun = time.monotonic()
     for number in range(50):
-        made.add(finding(f"{number}"))
+        made.add_finding(make_finding(f"{number}"))
     assert time.monotonic() - begun < 1.0
     made._senders[0].cancel()
 
 
 def test_ctrl_c_ends_the_waiting(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = make(run, on_finding="sleep 600")
-    made.add(finding())
+    made = start_alerts(run_dir, on_finding="sleep 600")
+    made.add_finding(make_finding())
 
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(alerts.time, "sleep", interrupt)
     begun = time.monotonic()
-    made.finish(verdict(run), 0)
+    made.finish_sending(make_verdict(run_dir), 0)
     assert time.monotonic() - begun < 5.0 and "interrupted" in capsys.readouterr().err
     assert not made._senders[0].is_working()
 
 
 def test_the_url_is_nowhere_below_the_run_directory_nor_in_what_is_said(
-    run: RunDir, capsys: pytest.CaptureFixture[str]
+    run_dir: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with webhook([404, 404], path=SECRET) as server:
-        made = make(run, notify=server.url, command=["python", "x.py", server.url])
-        made.add(finding())
-        made.finish(verdict(run, finding()), 1)
+    with serve_webhook([404, 404], path=SECRET) as server:
+        made = start_alerts(run_dir, notify=server.url, command=["python", "x.py", server.url])
+        made.add_finding(make_finding())
+        made.finish_sending(make_verdict(run_dir, make_finding()), 1)
         assert len(server.bodies) == 2 and SECRET not in json.dumps(server.bodies)
         assert SECRET not in json.dumps(Settings(notify=server.url).as_dict())
     assert capsys.readouterr().err.splitlines() == ["tdbg: --notify: HTTP 404 Not Found"]
-    for path in run.path.rglob("*"):
+    for path in run_dir.path.rglob("*"):
         assert SECRET.encode() not in (path.read_bytes() if path.is_file() else b"")
 
 
 def test_a_run_directory_that_cannot_be_written_is_said_once(
-    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_dir: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (run.path / "alerts").write_text("in the way")
-    made = make(run, on_finding=append_to(tmp_path / "got"))
-    made.add(finding("a"))
-    made.add(finding("b"))
-    made.finish(verdict(run), 0)
+    (run_dir.path / "alerts").write_text("in the way")
+    made = start_alerts(run_dir, on_finding=build_append_command(tmp_path / "got"))
+    made.add_finding(make_finding("a"))
+    made.add_finding(make_finding("b"))
+    made.finish_sending(make_verdict(run_dir), 0)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"tdbg: cannot write {run.path / 'alerts'}") and len(read(tmp_path / "got")) == 2
+    assert line.startswith(f"tdbg: cannot write {run_dir.path / 'alerts'}") and len(read_rows(tmp_path / "got")) == 2
 
 
-def test_the_next_attempt_of_a_run_does_not_send_it_again(run: RunDir, tmp_path: Path) -> None:
+def test_the_next_attempt_of_a_run_does_not_send_it_again(run_dir: RunDir, tmp_path: Path) -> None:
     for title in ("first", "second"):
-        made = make(run, on_finding=append_to(tmp_path / "got"))
-        made.add(finding("first"))
-        made.add(finding(title))
-        made.finish(verdict(run), 0)
-    assert [one["title"] for one in read(tmp_path / "got")] == ["first", "second"]
+        made = start_alerts(run_dir, on_finding=build_append_command(tmp_path / "got"))
+        made.add_finding(make_finding("first"))
+        made.add_finding(make_finding(title))
+        made.finish_sending(make_verdict(run_dir), 0)
+    assert [one["title"] for one in read_rows(tmp_path / "got")] == ["first", "second"]
 
 
-def test_notes_in_the_report_survive_a_damaged_file(run: RunDir) -> None:
-    (run.path / "alerts").mkdir()
+def test_notes_in_the_report_survive_a_damaged_file(run_dir: RunDir) -> None:
+    (run_dir.path / "alerts").mkdir()
     for name, text in (("a", "[]"), ("b", "{"), ("c", '{"options": 3}'), ("d", '{"options": {"x": {"failed": "y"}}}')):
-        (run.path / "alerts" / f"{name}.json").write_text(text)
-    (run.path / "alerts" / "e.json").write_text('{"findings": [3], "options": {"--notify": {"failed": 1}}}')
-    assert judge_run(run, 0).notes == ["--notify on None: 1 of 1 not sent"]
-    make(run, notify="http://127.0.0.1:9/x").finish(verdict(run), 0)
+        (run_dir.path / "alerts" / f"{name}.json").write_text(text)
+    (run_dir.path / "alerts" / "e.json").write_text('{"findings": [3], "options": {"--notify": {"failed": 1}}}')
+    assert judge_run(run_dir, 0).notes == ["--notify on None: 1 of 1 not sent"]
+    start_alerts(run_dir, notify="http://127.0.0.1:9/x").finish_sending(make_verdict(run_dir), 0)
 
 
 # several nodes
@@ -240,36 +249,36 @@ def add_agent(run: RunDir, pid: int, host: str) -> None:
 
 
 def test_each_agent_sends_what_its_own_ranks_found(
-    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two supervisors with one pid, as in containers: the host tells them apart. No rank 2 is known to anybody."""
-    add_agent(run, os.getpid(), "other")
-    add_rank(run, 0, 11, host_name(), os.getpid())
-    add_rank(run, 1, 11, "other", os.getpid())
-    found = [finding(f"rank {rank}", rank) for rank in (0, 1, 2, None)]
+    add_agent(run_dir, os.getpid(), "other")
+    add_rank(run_dir, 0, 11, host_name(), os.getpid())
+    add_rank(run_dir, 1, 11, "other", os.getpid())
+    found = [make_finding(f"rank {rank}", rank) for rank in (0, 1, 2, None)]
     for leads, host in ((True, host_name()), (False, "other")):
         monkeypatch.setattr(alerts, "host_name", lambda host=host: host)
-        made = make(run, leads=leads, on_finding=append_to(tmp_path / host))
+        made = start_alerts(run_dir, leads=leads, on_finding=build_append_command(tmp_path / host))
         for one in found:
-            made.add(one)
-        made.finish(verdict(run, *found), 1)
-    assert [one["title"] for one in read(tmp_path / host_name())] == ["rank 0", "rank 2", "rank None"]
-    assert [one["title"] for one in read(tmp_path / "other")] == ["rank 1"]
+            made.add_finding(one)
+        made.finish_sending(make_verdict(run_dir, *found), 1)
+    assert [one["title"] for one in read_rows(tmp_path / host_name())] == ["rank 0", "rank 2", "rank None"]
+    assert [one["title"] for one in read_rows(tmp_path / "other")] == ["rank 1"]
 
 
-def test_the_headline_is_the_leaders(run: RunDir) -> None:
-    with webhook() as server:
-        make(run, leads=False, notify=server.url).finish(verdict(run), 1)
+def test_the_headline_is_the_leaders(run_dir: RunDir) -> None:
+    with serve_webhook() as server:
+        start_alerts(run_dir, leads=False, notify=server.url).finish_sending(make_verdict(run_dir), 1)
     assert server.bodies == []
 
 
-def test_the_ranks_that_one_agent_started_on_other_hosts_are_its_own(run: RunDir) -> None:
-    add_agent(run, 500_000, "third")
-    add_rank(run, 7, 11, "far", os.getpid())
-    assert RankOwners(run).find(7) == (os.getpid(), host_name())
-    add_rank(run, 7, 12, "third", 500_000, attempt=1)
-    assert RankOwners(run).find(7) == (500_000, "third"), "of the latest attempt"
-    assert RankOwners(run).find(8) is None
+def test_the_ranks_that_one_agent_started_on_other_hosts_are_its_own(run_dir: RunDir) -> None:
+    add_agent(run_dir, 500_000, "third")
+    add_rank(run_dir, 7, 11, "far", os.getpid())
+    assert RankOwners(run_dir).find_owner(7) == (os.getpid(), host_name())
+    add_rank(run_dir, 7, 12, "third", 500_000, attempt=1)
+    assert RankOwners(run_dir).find_owner(7) == (500_000, "third"), "of the latest attempt"
+    assert RankOwners(run_dir).find_owner(8) is None
 
 
 # what is refused
@@ -278,7 +287,7 @@ def test_the_ranks_that_one_agent_started_on_other_hosts_are_its_own(run: RunDir
 @pytest.mark.parametrize(("source", "refused"), [("option", True), ("environment", False)])
 def test_a_typed_command_that_is_not_there_is_refused(source: str, refused: bool) -> None:
     def check() -> None:
-        alerts.check(Settings(on_finding="no-such-command-anywhere x"), {"on_finding": source})
+        alerts.check_on_finding(Settings(on_finding="no-such-command-anywhere x"), {"on_finding": source})
 
     if refused:
         with pytest.raises(TdbgError, match="command not found: no-such-command-anywhere"):
@@ -319,7 +328,7 @@ WRONG: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize(("option", "value", "text"), WRONG)
 def test_bad_input_is_refused_before_the_start(shell: Any, option: str, value: str, text: str) -> None:
-    done = shell.run("touch", "made", options=(option, value))
+    done = shell.run_command("touch", "made", options=(option, value))
     assert done.returncode == 2 and text in done.stderr and "ReT" not in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) == 2 and done.stdout == ""
     assert os.listdir(shell.folder) == []
@@ -327,39 +336,39 @@ def test_bad_input_is_refused_before_the_start(shell: Any, option: str, value: s
 
 @pytest.mark.parametrize(("option", "value"), [("--on-finding", "true"), ("--notify", "https://host/sEcReT")])
 def test_with_exec_nobody_is_left_who_could_send(shell: Any, option: str, value: str) -> None:
-    done = shell.run("touch", "made", options=("--exec", option, value))
+    done = shell.run_command("touch", "made", options=("--exec", option, value))
     assert done.returncode == 2 and f"{option} needs tdbg to stay running" in done.stderr
     assert f"leave out --exec or {option}" in done.stderr and os.listdir(shell.folder) == []
 
 
 def test_the_plan_and_the_doctor_do_not_show_the_url(shell: Any) -> None:
     url = "https://example.org/xK7sEcReT42"
-    done = shell.run(
+    done = shell.run_command(
         "true", options=("--dry-run", "--on-finding", f"curl --token Kx7abc {url}"), env={"TDBG_NOTIFY": url}
     )
     assert "setting: notify = *** (environment)" in done.stdout
     assert "Kx7abc" not in done.stdout
     import subprocess
 
-    from tests.launch.conftest import TDBG, clean_env
+    from tests.launch.conftest import TDBG, build_clean_env
 
-    shown = subprocess.run([*TDBG, "doctor"], env=clean_env(TDBG_NOTIFY=url), capture_output=True, text=True)
+    shown = subprocess.run([*TDBG, "doctor"], env=build_clean_env(TDBG_NOTIFY=url), capture_output=True, text=True)
     assert "sEcReT" not in shown.stdout + shown.stderr
 
 
 def test_the_programs_environment_does_not_hold_the_url(shell: Any) -> None:
     url = "http://127.0.0.1:9/xK7sEcReT42"
-    done = shell.run("env", env={"TDBG_NOTIFY": url})
+    done = shell.run_command("env", env={"TDBG_NOTIFY": url})
     assert done.returncode == 0 and "sEcReT" not in done.stdout
-    outer = shell.run("true", "--notify", url, f"--notify={url}", "tdbg", "run", "--notify", url, "--", "true")
+    outer = shell.run_command("true", "--notify", url, f"--notify={url}", "tdbg", "run", "--notify", url, "--", "true")
     assert outer.returncode == 0
     for path in (shell.folder / "tdbg_runs").rglob("*.json"):
         assert "sEcReT" not in path.read_text(), path
 
 
-def test_the_exit_code_stays(shell: Any, eventually: Callable[..., Any]) -> None:
+def test_the_exit_code_stays(shell: Any, wait_until: Callable[..., Any]) -> None:
     for code in (0, 7):
-        done = shell.run(
+        done = shell.run_command(
             "sh", "-c", f"exit {code}", options=("--on-finding", "false", "--notify", "http://127.0.0.1:9/x")
         )
         assert done.returncode == code

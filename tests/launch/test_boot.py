@@ -13,7 +13,7 @@ from tdbg.launch import boot
 
 
 def test_the_boot_file_is_one_python_can_read_and_names_the_run(tmp_path: Path) -> None:
-    folder = boot.write(RunDir(tmp_path), Settings())
+    folder = boot.write_boot_file(RunDir(tmp_path), Settings())
     text = (folder / "sitecustomize.py").read_text()
     compile(text, "sitecustomize.py", "exec")
     assert repr(str(tmp_path)) in text
@@ -23,7 +23,7 @@ def test_the_boot_file_is_one_python_can_read_and_names_the_run(tmp_path: Path) 
 def test_a_folder_that_cannot_be_written_is_125(tmp_path: Path) -> None:
     (tmp_path / "boot").write_text("a file in its place")
     with pytest.raises(LaunchError, match=r"cannot write .*sitecustomize\.py"):
-        boot.write(RunDir(tmp_path), Settings())
+        boot.write_boot_file(RunDir(tmp_path), Settings())
 
 
 def test_the_environment_gets_the_boot_folder_first_and_the_users_path_as_it_was(tmp_path: Path) -> None:
@@ -56,13 +56,13 @@ def test_a_path_that_pythonpath_cannot_carry_is_refused() -> None:
 
 
 def test_a_run_inside_a_run_has_a_directory_of_its_own(shell) -> None:
-    inner = shell.words(sys.executable, "-c", "print('inner')", options=("--run-dir", "inner", "--quiet"))
-    done = shell.run(*inner, options=("--run-dir", "outer", "--quiet"))
+    inner = shell.build_command(sys.executable, "-c", "print('inner')", options=("--run-dir", "inner", "--quiet"))
+    done = shell.run_command(*inner, options=("--run-dir", "outer", "--quiet"))
     assert (done.returncode, done.stdout) == (0, "inner\n")
     assert (shell.folder / "inner" / "boot" / "woke").exists()
-    again = shell.run(*shell.words("true"), options=("--run-dir", "outer2"))
+    again = shell.run_command(*shell.build_command("true"), options=("--run-dir", "outer2"))
     assert again.returncode == 0, again.stderr
-    assert len(shell.runs()) == 1  # the inner one, under its usual name
+    assert len(shell.list_runs()) == 1  # the inner one, under its usual name
 
 
 def test_the_recorder_of_torch_is_silent_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_short_name_holds_nothing_a_path_cannot(tmp_path) -> None:
 
 
 def test_a_command_that_exists_passes(tmp_path) -> None:
-    command.check(["sh", "-c", "true"], os.environ)
+    command.check_command(["sh", "-c", "true"], os.environ)
 
 
 @pytest.mark.parametrize(
@@ -61,12 +61,12 @@ def test_what_is_said_of_one_that_cannot_be_started(tmp_path, monkeypatch, word,
     (tmp_path / "job").write_text("")
     (tmp_path / "folder").mkdir()
     with pytest.raises(kind) as caught:
-        command.check([word], os.environ)
+        command.check_command([word], os.environ)
     assert str(caught.value) == what
     assert hint in caught.value.hint
 
 
 def test_no_command_at_all() -> None:
     with pytest.raises(TdbgError) as caught:
-        command.check([], os.environ)
+        command.check_command([], os.environ)
     assert caught.value.exit_code == 2

@@ -17,16 +17,16 @@ DEAD = {"pid": 2**22 + 1, "host": socket.gethostname(), "started": "123"}
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 def open_run(env: dict[str, str] | None = None, command: str = "python train.py", **settings: str):
-    record = {**RECORD, "command": command.split(), "supervisor": join.me()}
+    record = {**RECORD, "command": command.split(), "supervisor": join.describe_process()}
     return join.open_run(Settings(**settings), command.split(), env or {}, record)
 
 
-def end(path: Path, **values: object) -> None:
+def end_run(path: Path, **values: object) -> None:
     state = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**state, "end": 2.0, **values}))
 
@@ -84,7 +84,7 @@ def test_agents_of_one_job_share_a_directory_without_being_told(env: dict[str, s
     second, leads_too = open_run(env)
     assert (leads, leads_too) == (True, False)
     assert first.path == second.path
-    assert [node["pid"] for node in join.nodes(second)] == [os.getpid()]
+    assert [node["pid"] for node in join.read_nodes(second)] == [os.getpid()]
 
 
 def test_another_step_of_the_same_slurm_job_is_another_run() -> None:
@@ -132,11 +132,11 @@ def test_two_torchrun_agents_share_the_directory_they_were_both_given() -> None:
 def test_a_run_that_is_over_is_not_joined() -> None:
     env = SHARED[0]
     first, _ = open_run(env)
-    end(first.path)
+    end_run(first.path)
     second, leads = open_run(env)
     assert leads and second.path != first.path
     open_run(env, run_dir="d")
-    end(Path("d"))
+    end_run(Path("d"))
     with pytest.raises(TdbgError, match="already holds a run"):
         open_run(env, run_dir="d")
 
@@ -144,26 +144,26 @@ def test_a_run_that_is_over_is_not_joined() -> None:
 def test_a_run_whose_supervisor_is_dead_is_over() -> None:
     env = SHARED[0]
     first, _ = open_run(env)
-    end(first.path, end=None, supervisor=DEAD)
+    end_run(first.path, end=None, supervisor=DEAD)
     assert open_run(env)[0].path != first.path
 
 
 def test_a_supervisor_on_another_host_is_taken_to_live() -> None:
     env = SHARED[0]
     first, _ = open_run(env)
-    end(first.path, end=None, supervisor={**DEAD, "host": "elsewhere"})
+    end_run(first.path, end=None, supervisor={**DEAD, "host": "elsewhere"})
     assert open_run(env)[0].path == first.path
 
 
 def test_a_restart_of_the_job_goes_on_in_its_directory_and_one_agent_leads() -> None:
     env = SHARED[0]
     first, _ = open_run(env)
-    end(first.path)
+    end_run(first.path)
     again = {**env, "TORCHELASTIC_RESTART_COUNT": "1"}
     found = [open_run(again) for _ in range(3)]
     assert {run.path for run, _ in found} == {first.path}
     assert [leads for _, leads in found] == [True, False, False]
-    state = first.info()
+    state = first.read_info()
     assert (state["restart"], state["end"], state["command"]) == (1, None, ["python", "train.py"])
 
 
@@ -175,39 +175,39 @@ def test_a_restart_leads_where_the_host_of_the_first_leader_was_lost(variable: s
     """Nothing says that the run has ended: its leader was killed together with its host."""
     env = SHARED[2]
     first, _ = open_run(env)
-    end(first.path, end=None, supervisor=ELSEWHERE)
+    end_run(first.path, end=None, supervisor=ELSEWHERE)
     assert open_run(env)[1] is False
     found = [open_run({**env, variable: "1"}) for _ in range(3)]
     assert {run.path for run, _ in found} == {first.path}
     assert [leads for _, leads in found] == [True, False, False]
-    assert (first.info()["restart"], first.info()["supervisor"]) == (1, join.me())
+    assert (first.read_info()["restart"], first.read_info()["supervisor"]) == (1, join.describe_process())
 
 
 def test_a_requeued_job_counts_although_its_launcher_begins_at_0() -> None:
     """torchrun in a job that SLURM has started again."""
     env = SHARED[2]
     first, _ = open_run(env)
-    end(first.path, end=None, supervisor=ELSEWHERE)
+    end_run(first.path, end=None, supervisor=ELSEWHERE)
     requeued = {**env, "SLURM_RESTART_COUNT": "1", "TORCHELASTIC_RESTART_COUNT": "0"}
     assert [open_run(requeued)[1] for _ in range(2)] == [True, False]
-    assert first.info()["restart"] == 1
+    assert first.read_info()["restart"] == 1
 
 
 def test_of_agents_that_read_the_state_at_the_same_time_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     env = {**SHARED[2], "SLURM_RESTART_COUNT": "1"}
     first, _ = open_run(SHARED[2])
-    end(first.path, end=None, supervisor=ELSEWHERE)
-    state = first.info()
-    monkeypatch.setattr(join, "_state", lambda path: state)
+    end_run(first.path, end=None, supervisor=ELSEWHERE)
+    state = first.read_info()
+    monkeypatch.setattr(join, "_read_state", lambda path: state)
     assert [open_run(env)[1] for _ in range(3)] == [True, False, False]
 
 
 def test_agents_of_one_launch_that_count_different_restarts_have_one_leader() -> None:
     """torch elastic counts the failures of each node by itself."""
     first, _ = open_run(SHARED[0])
-    end(first.path, end=None, supervisor=ELSEWHERE)
+    end_run(first.path, end=None, supervisor=ELSEWHERE)
     assert open_run({**SHARED[0], "TORCHELASTIC_RESTART_COUNT": "1"})[1] is True
-    end(first.path, end=None, supervisor=ELSEWHERE)  # the one that leads now is on another host than the next
+    end_run(first.path, end=None, supervisor=ELSEWHERE)  # the one that leads now is on another host than the next
     again = {**SHARED[0], "TORCHELASTIC_RESTART_COUNT": "2"}
     assert open_run(again)[1] is False
     long_ago = join.time.time() - 2 * join.ONE_ROUND_S
@@ -231,7 +231,7 @@ def test_a_folder_that_cannot_be_made_is_125(tmp_path: Path) -> None:
 def test_the_folder_for_runs_is_not_for_the_group_to_write_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o002)
     try:
-        join._make(tmp_path / "tdbg_runs")
+        join._make_runs_folder(tmp_path / "tdbg_runs")
     finally:
         os.umask(before)
     assert (tmp_path / "tdbg_runs").stat().st_mode & 0o777 == 0o755

@@ -22,48 +22,48 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.events import Cost, End, Finding, Observation, Plan, Step, Switch
 from tdbg.core.rundir import process_start
 from tdbg.launch import ask as ask_module
-from tdbg.launch.ask import LOCK_FILE, ask, common_step
-from tdbg.launch.join import me
-from tdbg.launch.live import TAIL_BYTES, RankState, look
+from tdbg.launch.ask import LOCK_FILE, common_step, send_request
+from tdbg.launch.join import describe_process
+from tdbg.launch.live import TAIL_BYTES, RankState, read_snapshot
 from tdbg.launch.run_follower import FINDINGS, Follower
 
 
-def begin(folder: Path, **settings: Any) -> Stream:
+def begin_run(folder: Path, **settings: Any) -> Stream:
     """A run that is watched over by this very process."""
     run = Stream(folder, **settings)
     run.t -= 1000.0  # its ranks began a while ago
-    run.run.update(supervisor=me())
+    run.run.update_info(supervisor=describe_process())
     return run
 
 
-def rank_of(run: Stream, rank: int = 0, world: int = 2, pid: int | None = None) -> str:
+def begin_rank(run: Stream, rank: int = 0, world: int = 2, pid: int | None = None) -> str:
     """A rank that lives: this process, unless another pid is given."""
-    folder = run.rank(rank, world=world, pid=pid or os.getpid())
+    folder = run.begin_rank(rank, world=world, pid=pid or os.getpid())
     owner = {"pid": pid or os.getpid(), "host": HOST, "start": process_start(pid or os.getpid())}
     (run.run.path / folder / "owner.json").write_text(json.dumps(owner))
     return folder
 
 
-def steps(run: Stream, folder: str, last: int, rate: float = 10.0, count: int = 20, ago: float = 0.0) -> None:
+def emit_steps(run: Stream, folder: str, last: int, rate: float = 10.0, count: int = 20, ago: float = 0.0) -> None:
     """The last ``count`` records of a rank that does ``rate`` steps a second, the last of them ``ago`` seconds old."""
     now = time.time() - ago
     for step in range(max(last - count, 0) + 1, last + 1):
-        run.emit(folder, Step(t=now - (last - step) / rate, step=step, loss=1.0 / step, lr=[0.1], finite=True))
+        run.emit_events(folder, Step(t=now - (last - step) / rate, step=step, loss=1.0 / step, lr=[0.1], finite=True))
     run.t = max(run.t, now)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Stream:
-    return begin(tmp_path / "tdbg_runs" / "run")
+def run_stream(tmp_path: Path) -> Stream:
+    return begin_run(tmp_path / "tdbg_runs" / "run")
 
 
 @pytest.fixture
-def live(run: Stream) -> Stream:
+def live_run(run_stream: Stream) -> Stream:
     """Two ranks at steps 200 and 203, ten steps a second."""
-    folders = [rank_of(run, rank) for rank in (0, 1)]
+    folders = [begin_rank(run_stream, rank) for rank in (0, 1)]
     for folder, last in zip(folders, (200, 203), strict=True):
-        steps(run, folder, last)
-    return run
+        emit_steps(run_stream, folder, last)
+    return run_stream
 
 
 class Ranks:
@@ -72,60 +72,60 @@ class Ranks:
     def __init__(self, run: Stream, late: dict[int, int], deaf: set[int]) -> None:
         self.run, self.late, self.deaf = run, late, deaf
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self._answer, daemon=True)
+        self.thread = threading.Thread(target=self._answer_requests, daemon=True)
 
-    def _answer(self) -> None:
+    def _answer_requests(self) -> None:
         seen = 0
         while not self.over.wait(0.02):
-            for request in control.read(self.run.run.path / CONTROL_FILE):
+            for request in control.read_requests(self.run.run.path / CONTROL_FILE):
                 if request.number > seen:
                     seen = request.number
-                    self.switch(request)
+                    self.switch_level(request)
 
-    def switch(self, request: Request) -> None:
+    def switch_level(self, request: Request) -> None:
         for rank in {0, 1} - self.deaf:
             step = self.late.get(rank, request.at_step - 1)
             event = Switch(step=step, level=request.level or "basic", why="control", asked=request.number)
             event.late = rank in self.late
-            self.run.emit(f"rank{rank:04d}", event)
+            self.run.emit_events(f"rank{rank:04d}", event)
 
 
 @pytest.fixture
-def ranks(live: Stream) -> Iterator[Any]:
+def rank_starter(live_run: Stream) -> Iterator[Any]:
     started: list[Ranks] = []
 
-    def start(late: dict[int, int] | None = None, deaf: set[int] | None = None) -> None:
-        started.append(Ranks(live, late or {}, deaf or set()))
+    def start_ranks(late: dict[int, int] | None = None, deaf: set[int] | None = None) -> None:
+        started.append(Ranks(live_run, late or {}, deaf or set()))
         started[-1].thread.start()
 
-    yield start
+    yield start_ranks
     for one in started:
         one.over.set()
         one.thread.join(5)
 
 
 @pytest.fixture
-def at_once(live: Stream, monkeypatch: pytest.MonkeyPatch) -> Any:
+def at_once(live_run: Stream, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Ranks whose answer is there as soon as a request is written: for what waits no longer than it is told."""
-    write = control.write
+    write = control.write_requests
 
-    def start(late: dict[int, int], deaf: set[int]) -> None:
-        ranks = Ranks(live, late, deaf)
+    def answer_at_once(late: dict[int, int], deaf: set[int]) -> None:
+        ranks = Ranks(live_run, late, deaf)
 
-        def answered(path: Path, requests: list[Request]) -> None:
+        def write_and_switch(path: Path, requests: list[Request]) -> None:
             write(path, requests)
-            ranks.switch(requests[-1])
+            ranks.switch_level(requests[-1])
 
-        monkeypatch.setattr(control, "write", answered)
+        monkeypatch.setattr(control, "write_requests", write_and_switch)
 
-    return start
+    return answer_at_once
 
 
 # looking
 
 
-def test_a_live_run(live: Stream) -> None:
-    found = look(live.run)
+def test_a_live_run(live_run: Stream) -> None:
+    found = read_snapshot(live_run.run)
     assert not found.ended and [rank.state for rank in found.live] == ["running", "running"]
     first, second = found.ranks
     assert (first.step, second.step, first.level, first.flags) == (200, 203, "basic", [])
@@ -134,112 +134,122 @@ def test_a_live_run(live: Stream) -> None:
     assert found.t - first.last_t < 5
 
 
-def test_what_was_told_last_counts(run: Stream) -> None:
-    folder = rank_of(run)
-    run.emit(folder, Plan(steps=500))
-    steps(run, folder, 100, count=5)
-    run.emit(folder, Switch(step=100, level="extreme", flags={"MEMORY": True}, why="control"))
-    assert (look(run.run).ranks[0].level, look(run.run).ranks[0].flags) == ("extreme", ["MEMORY"])
-    run.emit(folder, Cost(step=140, level="advanced", flags=["AMP"], own_ms=2.0, wall_ms=100.0))
-    (rank,) = look(run.run).ranks
+def test_what_was_told_last_counts(run_stream: Stream) -> None:
+    folder = begin_rank(run_stream)
+    run_stream.emit_events(folder, Plan(steps=500))
+    emit_steps(run_stream, folder, 100, count=5)
+    run_stream.emit_events(folder, Switch(step=100, level="extreme", flags={"MEMORY": True}, why="control"))
+    assert (read_snapshot(run_stream.run).ranks[0].level, read_snapshot(run_stream.run).ranks[0].flags) == (
+        "extreme",
+        ["MEMORY"],
+    )
+    run_stream.emit_events(folder, Cost(step=140, level="advanced", flags=["AMP"], own_ms=2.0, wall_ms=100.0))
+    (rank,) = read_snapshot(run_stream.run).ranks
     assert (rank.step, rank.level, rank.flags, rank.planned) == (140, "advanced", ["AMP"], 500)
     assert rank.cost_pct == pytest.approx(2.0)
 
 
 def test_level_and_flags_as_started_without_any_word_of_them(tmp_path: Path) -> None:
-    run = begin(tmp_path / "r", level="advanced", flags={"AMP": True, "LR": False, "OWN": "7"})
-    steps(run, rank_of(run), 5)
-    assert (look(run.run).ranks[0].level, look(run.run).ranks[0].flags) == ("advanced", ["AMP", "OWN"])
+    run = begin_run(tmp_path / "r", level="advanced", flags={"AMP": True, "LR": False, "OWN": "7"})
+    emit_steps(run, begin_rank(run), 5)
+    assert (read_snapshot(run.run).ranks[0].level, read_snapshot(run.run).ranks[0].flags) == (
+        "advanced",
+        ["AMP", "OWN"],
+    )
 
 
-def test_only_the_ends_of_long_files_are_read(run: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = rank_of(run)
-    steps(run, folder, 20_000, rate=1000.0, count=20_000)
-    path = run.run.path / folder / "events.jsonl"
+def test_only_the_ends_of_long_files_are_read(run_stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begin_rank(run_stream)
+    emit_steps(run_stream, folder, 20_000, rate=1000.0, count=20_000)
+    path = run_stream.run.path / folder / "events.jsonl"
     read = 0
     original = os.stat(path).st_size
     from tdbg.launch.run_follower import Tail
 
-    def take(self: Tail, data: bytes, known: Any = Tail._take) -> Any:
+    def take(self: Tail, data: bytes, known: Any = Tail._decode_chunk) -> Any:
         nonlocal read
         read += len(data)
         return known(self, data)
 
-    monkeypatch.setattr(Tail, "_take", take)
-    (rank,) = look(run.run).ranks
+    monkeypatch.setattr(Tail, "_decode_chunk", take)
+    (rank,) = read_snapshot(run_stream.run).ranks
     assert rank.step == 20_000 and original > 10 * TAIL_BYTES and read <= TAIL_BYTES
     assert rank.pid == os.getpid(), "the first line is read too"
 
 
-def test_a_long_last_event_does_not_hide_the_step(run: Stream) -> None:
-    folder = rank_of(run)
-    steps(run, folder, 50)
-    run.emit(folder, Observation(probe="tensor-stats", step=50, values={"weight_rms": [0.123456] * 60_000}))
-    assert (run.run.path / folder / "events.jsonl").stat().st_size > 4 * TAIL_BYTES
-    assert look(run.run).ranks[0].step == 50
+def test_a_long_last_event_does_not_hide_the_step(run_stream: Stream) -> None:
+    folder = begin_rank(run_stream)
+    emit_steps(run_stream, folder, 50)
+    run_stream.emit_events(
+        folder, Observation(probe="tensor-stats", step=50, values={"weight_rms": [0.123456] * 60_000})
+    )
+    assert (run_stream.run.path / folder / "events.jsonl").stat().st_size > 4 * TAIL_BYTES
+    assert read_snapshot(run_stream.run).ranks[0].step == 50
 
 
-def test_torn_and_foreign_lines(live: Stream) -> None:
-    with (live.run.path / "rank0000" / "events.jsonl").open("ab") as file:
+def test_torn_and_foreign_lines(live_run: Stream) -> None:
+    with (live_run.run.path / "rank0000" / "events.jsonl").open("ab") as file:
         file.write(b'\xff\xfe\n{"type":"step","v":1,"st\n[1,2]\n{"type":"cost","step":250,"t":')
-    assert look(live.run).ranks[0].step == 200
+    assert read_snapshot(live_run.run).ranks[0].step == 200
 
 
-def test_a_rank_that_is_gone_and_one_that_ended(run: Stream) -> None:
+def test_a_rank_that_is_gone_and_one_that_ended(run_stream: Stream) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    steps(run, rank_of(run, 0, pid=dead.pid), 10)
-    ended = rank_of(run, 1)
-    steps(run, ended, 12)
-    run.emit(ended, End(step=12))
-    found = look(run.run)
+    emit_steps(run_stream, begin_rank(run_stream, 0, pid=dead.pid), 10)
+    ended = begin_rank(run_stream, 1)
+    emit_steps(run_stream, ended, 12)
+    run_stream.emit_events(ended, End(step=12))
+    found = read_snapshot(run_stream.run)
     assert [rank.state for rank in found.ranks] == ["gone", "ended"] and found.live == []
 
 
-def test_a_rank_of_another_host(run: Stream) -> None:
+def test_a_rank_of_another_host(run_stream: Stream) -> None:
     for rank, ago in ((1, 300.0), (0, 1.0)):
-        folder = run.rank(rank, world=2, host="elsewhere", t=time.time() - 400)
-        (run.run.path / folder / "owner.json").write_text(json.dumps({"pid": 1, "host": "elsewhere", "start": "1"}))
-        steps(run, folder, 10, ago=ago)
-    found = look(run.run)
+        folder = run_stream.begin_rank(rank, world=2, host="elsewhere", t=time.time() - 400)
+        (run_stream.run.path / folder / "owner.json").write_text(
+            json.dumps({"pid": 1, "host": "elsewhere", "start": "1"})
+        )
+        emit_steps(run_stream, folder, 10, ago=ago)
+    found = read_snapshot(run_stream.run)
     assert [rank.state for rank in found.ranks] == ["running", "silent"]
     assert len(found.live) == 2, "silence is no proof"
 
 
-def test_the_latest_attempt_counts(run: Stream) -> None:
-    steps(run, rank_of(run), 90)
-    run.rank(0, attempt=1, world=1, pid=os.getpid())
-    steps(run, "rank0000/attempt1", 7)
-    assert [(rank.rank, rank.step) for rank in look(run.run).ranks] == [(0, 7)]
+def test_the_latest_attempt_counts(run_stream: Stream) -> None:
+    emit_steps(run_stream, begin_rank(run_stream), 90)
+    run_stream.begin_rank(0, attempt=1, world=1, pid=os.getpid())
+    emit_steps(run_stream, "rank0000/attempt1", 7)
+    assert [(rank.rank, rank.step) for rank in read_snapshot(run_stream.run).ranks] == [(0, 7)]
 
 
-def test_the_end_of_a_run(live: Stream) -> None:
-    live.done(3)
-    found = look(live.run)
+def test_the_end_of_a_run(live_run: Stream) -> None:
+    live_run.record_exit(3)
+    found = read_snapshot(live_run.run)
     assert found.ended and found.exit_text == "exit 3" and found.live == []
 
 
-def test_a_supervisor_that_is_gone_takes_the_run_with_it(live: Stream) -> None:
-    live.run.update(supervisor={"pid": 2**22 - 1, "host": HOST, "started": "1"})
-    assert look(live.run).ended
+def test_a_supervisor_that_is_gone_takes_the_run_with_it(live_run: Stream) -> None:
+    live_run.run.update_info(supervisor={"pid": 2**22 - 1, "host": HOST, "started": "1"})
+    assert read_snapshot(live_run.run).ended
 
 
-def test_the_last_finding(live: Stream) -> None:
-    assert look(live.run).finding is None
-    with (live.run.path / FINDINGS).open("w") as file:
+def test_the_last_finding(live_run: Stream) -> None:
+    assert read_snapshot(live_run.run).finding is None
+    with (live_run.run.path / FINDINGS).open("w") as file:
         for step in (3, 9):
             title = f"first NaN at step {step}"
             file.write(
                 json.dumps({"t": 1.0, **Finding(code="TD-N001", severity="critical", title=title).as_dict()}) + "\n"
             )
         file.write('{"torn')
-    assert (look(live.run).finding or {})["title"] == "first NaN at step 9"
+    assert (read_snapshot(live_run.run).finding or {})["title"] == "first NaN at step 9"
 
 
 # the step all ranks can keep
 
 
-def rank_state(step: int = 100, fastest: float = 10.0, ago: float = 0.0, host: str = HOST) -> RankState:
+def make_rank_state(step: int = 100, fastest: float = 10.0, ago: float = 0.0, host: str = HOST) -> RankState:
     return RankState(
         process=None,  # type: ignore[arg-type]
         rank=0,
@@ -262,19 +272,19 @@ def rank_state(step: int = 100, fastest: float = 10.0, ago: float = 0.0, host: s
     ("ranks", "step"),
     [
         ([], 0),
-        ([rank_state(100, 0.0)], 102),
-        ([rank_state(100, 10.0)], 117),  # half a second until it is polled, one for luck
-        ([rank_state(100, 10.0), rank_state(130, 10.0)], 147),  # the fastest
-        ([rank_state(100, 10.0, ago=4.0)], 157),  # where it must be by now
-        ([rank_state(100, 10.0, ago=4.0), rank_state(120, 10.0)], 157),
-        ([rank_state(100, 10.0, ago=3600.0)], 177),  # it stands still: it would have written something
-        ([rank_state(100, 0.1, ago=5.0)], 103),
-        ([rank_state(100, 10.0, host="elsewhere")], 157),  # a shared file system is slow
-        ([rank_state(100, 10.0, ago=-50.0)], 117),  # clocks differ
+        ([make_rank_state(100, 0.0)], 102),
+        ([make_rank_state(100, 10.0)], 117),  # half a second until it is polled, one for luck
+        ([make_rank_state(100, 10.0), make_rank_state(130, 10.0)], 147),  # the fastest
+        ([make_rank_state(100, 10.0, ago=4.0)], 157),  # where it must be by now
+        ([make_rank_state(100, 10.0, ago=4.0), make_rank_state(120, 10.0)], 157),
+        ([make_rank_state(100, 10.0, ago=3600.0)], 177),  # it stands still: it would have written something
+        ([make_rank_state(100, 0.1, ago=5.0)], 103),
+        ([make_rank_state(100, 10.0, host="elsewhere")], 157),  # a shared file system is slow
+        ([make_rank_state(100, 10.0, ago=-50.0)], 117),  # clocks differ
     ],
 )
-def test_common_step(ranks: list[RankState], step: int) -> None:
-    assert common_step(ranks, 1000.0) == step
+def test_common_step(rank_starter: list[RankState], step: int) -> None:
+    assert common_step(rank_starter, 1000.0) == step
 
 
 @pytest.mark.parametrize("step_s", [0.001, 0.02, 0.3, 0.7, 2.0, 10.0])
@@ -283,7 +293,7 @@ def test_no_rank_is_past_the_step_when_it_reads_of_it(step_s: float, asked_at: f
     """Ranks that step at an even pace and poll at their step's end, at most twice a second, each at its own beat."""
     now = 100.0 + asked_at * step_s
     done = int(now / step_s)
-    seen = rank_state(done, 1 / step_s, ago=0.0)
+    seen = make_rank_state(done, 1 / step_s, ago=0.0)
     seen.last_t = 1000.0 - (now - done * step_s)
     wanted = common_step([seen], 1000.0)
     for beat in (0.0, 0.13, 0.37):
@@ -301,127 +311,130 @@ def test_no_rank_is_past_the_step_when_it_reads_of_it(step_s: float, asked_at: f
 # asking
 
 
-def test_all_ranks_answer(live: Stream, ranks: Any) -> None:
-    ranks()
-    answer = ask(live.run, Request(number=0, level="advanced", for_steps=30))
+def test_all_ranks_answer(live_run: Stream, rank_starter: Any) -> None:
+    rank_starter()
+    answer = send_request(live_run.run, Request(number=0, level="advanced", for_steps=30))
     assert answer.missing == [] and not answer.late and answer.waited
     assert {rank: switch.step + 1 for rank, switch in answer.switched.items()} == dict.fromkeys(
         (0, 1), answer.request.at_step
     )
     assert answer.request.at_step > 203 + 15
-    (kept,) = control.read(live.run.path / CONTROL_FILE)
+    (kept,) = control.read_requests(live_run.run.path / CONTROL_FILE)
     assert (kept.level, kept.for_steps, kept.number) == ("advanced", 30, answer.request.number)
     assert abs(kept.t - time.time()) < 60
 
 
-def test_earlier_requests_stay_and_numbers_grow(live: Stream) -> None:
-    path = live.run.path / CONTROL_FILE
-    control.write(path, [Request(number=4 * 10**9, level="extreme")])
-    ask(live.run, Request(number=0, flags={"AMP": True}), 0)
-    first, second = control.read(path)
+def test_earlier_requests_stay_and_numbers_grow(live_run: Stream) -> None:
+    path = live_run.run.path / CONTROL_FILE
+    control.write_requests(path, [Request(number=4 * 10**9, level="extreme")])
+    send_request(live_run.run, Request(number=0, flags={"AMP": True}), 0)
+    first, second = control.read_requests(path)
     assert (first.level, second.flags, second.number) == ("extreme", {"AMP": True}, 4 * 10**9 + 1)
 
 
-def test_a_lost_file_does_not_make_numbers_small(live: Stream) -> None:
-    first = ask(live.run, Request(number=0, level="basic"), 0).request.number
-    ask(live.run, Request(number=0, level="basic"), 0)
-    (live.run.path / CONTROL_FILE).unlink()
-    assert ask(live.run, Request(number=0, level="basic"), 0).request.number >= first > 10**9
+def test_a_lost_file_does_not_make_numbers_small(live_run: Stream) -> None:
+    first = send_request(live_run.run, Request(number=0, level="basic"), 0).request.number
+    send_request(live_run.run, Request(number=0, level="basic"), 0)
+    (live_run.run.path / CONTROL_FILE).unlink()
+    assert send_request(live_run.run, Request(number=0, level="basic"), 0).request.number >= first > 10**9
 
 
-def test_a_late_rank_and_one_that_does_not_answer(live: Stream, at_once: Any) -> None:
+def test_a_late_rank_and_one_that_does_not_answer(live_run: Stream, at_once: Any) -> None:
     at_once(late={1: 400}, deaf={0})
-    answer = ask(live.run, Request(number=0, level="advanced"), 1.0)
+    answer = send_request(live_run.run, Request(number=0, level="advanced"), 1.0)
     assert list(answer.late) == [1] and [rank.rank for rank in answer.missing] == [0]
     assert answer.as_dict()["missing"] == [0]
 
 
-def test_a_rank_that_ends_meanwhile_is_not_waited_for(live: Stream, ranks: Any, monkeypatch) -> None:
+def test_a_rank_that_ends_meanwhile_is_not_waited_for(live_run: Stream, rank_starter: Any, monkeypatch) -> None:
     monkeypatch.setattr(ask_module, "LOOK_AT_ALL_EVERY_S", 0.2)
-    ranks(deaf={0})
-    threading.Timer(0.5, lambda: live.emit("rank0000", End(step=204))).start()
+    rank_starter(deaf={0})
+    threading.Timer(0.5, lambda: live_run.emit_events("rank0000", End(step=204))).start()
     begun = time.monotonic()
-    answer = ask(live.run, Request(number=0, level="advanced"), 30)
+    answer = send_request(live_run.run, Request(number=0, level="advanced"), 30)
     assert answer.ended == [0] and answer.missing == [] and time.monotonic() - begun < 15
 
 
-def test_a_step_far_away_is_not_waited_for(live: Stream) -> None:
+def test_a_step_far_away_is_not_waited_for(live_run: Stream) -> None:
     begun = time.monotonic()
-    answer = ask(live.run, Request(number=0, level="advanced", at_step=100_000))
+    answer = send_request(live_run.run, Request(number=0, level="advanced", at_step=100_000))
     assert not answer.waited and time.monotonic() - begun < 5
     assert answer.likely_s == pytest.approx(9980, rel=0.2)
 
 
-def test_a_run_without_steps_is_asked_for_whatever_comes(run: Stream) -> None:
-    answer = ask(run.run, Request(number=0, level="advanced"))
+def test_a_run_without_steps_is_asked_for_whatever_comes(run_stream: Stream) -> None:
+    answer = send_request(run_stream.run, Request(number=0, level="advanced"))
     assert answer.asked == [] and answer.request.at_step == 0 and not answer.waited
 
 
-def test_two_at_once_lose_nothing(live: Stream) -> None:
+def test_two_at_once_lose_nothing(live_run: Stream) -> None:
     def many(flag: str) -> None:
         for _ in range(4):
-            ask(live.run, Request(number=0, flags={flag: True}), 0)
+            send_request(live_run.run, Request(number=0, flags={flag: True}), 0)
 
     threads = [threading.Thread(target=many, args=(flag,)) for flag in ("AMP", "LR", "MEMORY")]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    kept = control.read(live.run.path / CONTROL_FILE)
+    kept = control.read_requests(live_run.run.path / CONTROL_FILE)
     assert len(kept) == 12 and len({request.number for request in kept}) == 12
 
 
-def test_a_lock_that_is_never_let_go(live: Stream, monkeypatch) -> None:
+def test_a_lock_that_is_never_let_go(live_run: Stream, monkeypatch) -> None:
     monkeypatch.setattr(ask_module, "LOCK_PATIENCE_S", 0.3)
-    with (live.run.path / LOCK_FILE).open("w") as file:
+    with (live_run.run.path / LOCK_FILE).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(TdbgError, match="another `tdbg control`"):
-            ask(live.run, Request(number=0, level="basic"), 0)
+            send_request(live_run.run, Request(number=0, level="basic"), 0)
 
 
-def test_a_broken_file_is_replaced_and_that_is_said(live: Stream, capsys) -> None:
-    (live.run.path / CONTROL_FILE).write_text('{"requests": [{"num')
-    ask(live.run, Request(number=0, level="advanced"), 0)
+def test_a_broken_file_is_replaced_and_that_is_said(live_run: Stream, capsys) -> None:
+    (live_run.run.path / CONTROL_FILE).write_text('{"requests": [{"num')
+    send_request(live_run.run, Request(number=0, level="advanced"), 0)
     assert "is replaced" in capsys.readouterr().err
-    (kept,) = control.read(live.run.path / CONTROL_FILE)
+    (kept,) = control.read_requests(live_run.run.path / CONTROL_FILE)
     assert kept.level == "advanced" and kept.number > 10**9, "a rank may have taken up any number before"
 
 
 # the commands
 
 
-def control_words(run: Stream, *words: str) -> list[str]:
+def build_control_words(run: Stream, *words: str) -> list[str]:
     return ["control", str(run.run.path), *words]
 
 
-def test_control_says_what_came_of_it(live: Stream, ranks: Any, capsys) -> None:
-    ranks()
-    assert main(control_words(live, "--level", "advanced", "--for", "30", "-f", "MEMORY", "--no-flag", "amp")) == 0
-    (request,) = control.read(live.run.path / CONTROL_FILE)
+def test_control_says_what_came_of_it(live_run: Stream, rank_starter: Any, capsys) -> None:
+    rank_starter()
+    assert (
+        main(build_control_words(live_run, "--level", "advanced", "--for", "30", "-f", "MEMORY", "--no-flag", "amp"))
+        == 0
+    )
+    (request,) = control.read_requests(live_run.run.path / CONTROL_FILE)
     assert request.flags == {"MEMORY": True, "AMP": False}
     what = "level advanced, flag MEMORY on, flag AMP off, for 30 steps"
     assert capsys.readouterr().out == f"2 ranks switched at step {request.at_step} ({what})\n"
 
 
-def test_control_names_who_was_late_or_silent(live: Stream, at_once: Any, capsys) -> None:
+def test_control_names_who_was_late_or_silent(live_run: Stream, at_once: Any, capsys) -> None:
     at_once(late={1: 400}, deaf={0})
-    assert main(control_words(live, "--clear-history", "--wait", "1")) == 1
+    assert main(build_control_words(live_run, "--clear-history", "--wait", "1")) == 1
     late, missing = capsys.readouterr().out.splitlines()
     assert late.startswith("1 rank switched at step 401, late: step ") and "history cleared" in late
     assert missing == "rank 0 has not answered; it was last seen at step 200"
 
 
-def test_control_as_json(live: Stream, ranks: Any, capsys) -> None:
-    ranks()
-    assert main(control_words(live, "--flag", "LOSS", "--json")) == 0
+def test_control_as_json(live_run: Stream, rank_starter: Any, capsys) -> None:
+    rank_starter()
+    assert main(build_control_words(live_run, "--flag", "LOSS", "--json")) == 0
     found = json.loads(capsys.readouterr().out)
     data = found["data"]
     assert (found["kind"], data["missing"], data["waited"]) == ("control", [], True)
     assert [row["rank"] for row in data["switched"]] == [0, 1] and data["flags"]["LOSS.NULL_MASKING"] is True
 
 
-def test_control_without_waiting(live: Stream, capsys) -> None:
-    assert main(control_words(live, "--level", "extreme", "--at-step", "9000", "--wait", "0")) == 0
+def test_control_without_waiting(live_run: Stream, capsys) -> None:
+    assert main(build_control_words(live_run, "--level", "extreme", "--at-step", "9000", "--wait", "0")) == 0
     out = capsys.readouterr().out
     assert out.startswith("asked 2 ranks to level extreme from step 9000, in about ")
 
@@ -442,14 +455,14 @@ WRONG: dict[str, tuple[tuple[str, ...], str, str]] = {
 
 
 @pytest.mark.parametrize(("words", "what", "hint"), WRONG.values(), ids=WRONG)
-def test_control_used_wrongly(live: Stream, capsys, words, what: str, hint: str) -> None:
-    assert main(control_words(live, *words)) == 2
+def test_control_used_wrongly(live_run: Stream, capsys, words, what: str, hint: str) -> None:
+    assert main(build_control_words(live_run, *words)) == 2
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 2 and what in err and hint in err
-    assert not (live.run.path / CONTROL_FILE).exists()
+    assert not (live_run.run.path / CONTROL_FILE).exists()
 
 
-def refused(words: list[str], capsys: Any) -> str:
+def assert_refused(words: list[str], capsys: Any) -> str:
     assert main(words) == 2
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 2 and all(line.startswith("tdbg: ") for line in err.splitlines())
@@ -458,36 +471,38 @@ def refused(words: list[str], capsys: Any) -> str:
 
 def test_control_of_no_run(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "there is no" in refused(["control", "nothing", "--level", "basic"], capsys)
-    assert "there is no run under" in refused(["control", "--level", "basic"], capsys)
-    assert "there is no" in refused(["status", "nothing"], capsys)
+    assert "there is no" in assert_refused(["control", "nothing", "--level", "basic"], capsys)
+    assert "there is no run under" in assert_refused(["control", "--level", "basic"], capsys)
+    assert "there is no" in assert_refused(["status", "nothing"], capsys)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_control_of_a_dead_run(live: Stream, capsys) -> None:
-    live.done(0)
-    err = refused(control_words(live, "--level", "basic"), capsys)
+def test_control_of_a_dead_run(live_run: Stream, capsys) -> None:
+    live_run.record_exit(0)
+    err = assert_refused(build_control_words(live_run, "--level", "basic"), capsys)
     assert "has ended (exit 0)" in err and "tdbg report" in err
 
 
-def test_control_of_a_run_that_was_killed(live: Stream, capsys) -> None:
-    live.run.update(supervisor={"pid": 2**22 - 1, "host": HOST, "started": "1"})
-    assert "has ended (cut off before its end)" in refused(control_words(live, "--level", "basic"), capsys)
+def test_control_of_a_run_that_was_killed(live_run: Stream, capsys) -> None:
+    live_run.run.update_info(supervisor={"pid": 2**22 - 1, "host": HOST, "started": "1"})
+    assert "has ended (cut off before its end)" in assert_refused(
+        build_control_words(live_run, "--level", "basic"), capsys
+    )
 
 
 def test_control_of_a_run_at_level_off(tmp_path: Path, capsys) -> None:
-    run = begin(tmp_path / "r", level="off")
-    assert "started at level off" in refused(control_words(run, "--level", "basic"), capsys)
+    run = begin_run(tmp_path / "r", level="off")
+    assert "started at level off" in assert_refused(build_control_words(run, "--level", "basic"), capsys)
 
 
 def test_control_of_a_run_that_measures_itself(tmp_path: Path, capsys) -> None:
-    run = begin(tmp_path / "r", baseline=20)
-    assert "--measure-overhead" in refused(control_words(run, "--level", "basic"), capsys)
+    run = begin_run(tmp_path / "r", baseline=20)
+    assert "--measure-overhead" in assert_refused(build_control_words(run, "--level", "basic"), capsys)
 
 
 def test_a_flag_that_wakes_no_probe_is_mentioned(tmp_path: Path, capsys) -> None:
-    run = begin(tmp_path / "r", flags={"MY.OWN": True})
-    assert main(control_words(run, "--no-flag", "MY.OWN")) == 0
+    run = begin_run(tmp_path / "r", flags={"MY.OWN": True})
+    assert main(build_control_words(run, "--no-flag", "MY.OWN")) == 0
     assert "MY.OWN: no probe" in capsys.readouterr().err
 
 
@@ -508,8 +523,8 @@ print("codes", main(["status", run]), main(["control", run, "--level", "basic"])
 def test_control_of_a_run_of_another_user() -> None:
     with tempfile.TemporaryDirectory(prefix="tdbg-test-") as folder:
         Path(folder).chmod(0o755)
-        run = begin(Path(folder) / "run")
-        steps(run, rank_of(run), 10)
+        run = begin_run(Path(folder) / "run")
+        emit_steps(run, begin_rank(run), 10)
         for path in (run.run.path, *run.run.path.rglob("*")):  # as --share leaves them
             path.chmod(0o755 if path.is_dir() else 0o644)
         code = AS_ANOTHER.format(path=sys.path, run=str(run.run.path))
@@ -521,17 +536,17 @@ def test_control_of_a_run_of_another_user() -> None:
     assert "belongs to user root" in what and "TDBG_TRUST" in hint and not kept
 
 
-def test_a_folder_that_may_not_be_written(live: Stream, capsys, monkeypatch) -> None:
+def test_a_folder_that_may_not_be_written(live_run: Stream, capsys, monkeypatch) -> None:
     def refuse(*args: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(control, "write", refuse)
-    assert "cannot write to the run" in refused(control_words(live, "--level", "basic"), capsys)
+    monkeypatch.setattr(control, "write_requests", refuse)
+    assert "cannot write to the run" in assert_refused(build_control_words(live_run, "--level", "basic"), capsys)
 
 
-def test_status_page(live: Stream, capsys) -> None:
-    live.emit("rank0001", Cost(step=210, own_ms=1.0, wall_ms=100.0, level="extreme", flags=["MEMORY"]))
-    assert main(["status", str(live.run.path)]) == 0
+def test_status_page(live_run: Stream, capsys) -> None:
+    live_run.emit_events("rank0001", Cost(step=210, own_ms=1.0, wall_ms=100.0, level="extreme", flags=["MEMORY"]))
+    assert main(["status", str(live_run.run.path)]) == 0
     head, columns, first, second, finding = capsys.readouterr().out.splitlines()
     assert head.endswith("(running)") and columns.startswith("rank\tstate\tstep\tsteps/s\tloss\tlevel\tflags")
     assert first.startswith("0\trunning\t200\t10") and first.split("\t")[4:7] == ["0.005", "basic", "-"]
@@ -539,51 +554,51 @@ def test_status_page(live: Stream, capsys) -> None:
     assert finding == "last finding: none"
 
 
-def test_status_as_json_and_the_newest_run(live: Stream, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(live.run.path.parent.parent)
+def test_status_as_json_and_the_newest_run(live_run: Stream, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(live_run.run.path.parent.parent)
     assert main(["status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["kind"], found["data"]["state"]) == ("status", "running")
     assert [row["step"] for row in found["data"]["ranks"]] == [200, 203]
 
 
-def test_status_writes_nothing(live: Stream, capsys) -> None:
-    before = {path: path.read_bytes() for path in live.run.path.rglob("*") if path.is_file()}
-    main(["status", str(live.run.path)])
-    assert {path: path.read_bytes() for path in live.run.path.rglob("*") if path.is_file()} == before
+def test_status_writes_nothing(live_run: Stream, capsys) -> None:
+    before = {path: path.read_bytes() for path in live_run.run.path.rglob("*") if path.is_file()}
+    main(["status", str(live_run.run.path)])
+    assert {path: path.read_bytes() for path in live_run.run.path.rglob("*") if path.is_file()} == before
 
 
-def test_status_before_any_step(run: Stream, capsys) -> None:
-    assert main(["status", str(run.run.path)]) == 0
+def test_status_before_any_step(run_stream: Stream, capsys) -> None:
+    assert main(["status", str(run_stream.run.path)]) == 0
     assert "no rank has done a step yet" in capsys.readouterr().out
 
 
-def test_status_watches_until_the_run_ends(live: Stream, capsys, monkeypatch) -> None:
+def test_status_watches_until_the_run_ends(live_run: Stream, capsys, monkeypatch) -> None:
     monkeypatch.setattr("tdbg.cli.status.WATCH_S", 0.1)
     looks = []
 
     def looking(run: Any) -> Any:
-        looks.append(look(run))
+        looks.append(read_snapshot(run))
         if len(looks) == 2:
-            live.done(0)
+            live_run.record_exit(0)
         return looks[-1]
 
-    monkeypatch.setattr("tdbg.launch.live.look", looking)
-    assert main(["status", str(live.run.path), "--watch"]) == 0
+    monkeypatch.setattr("tdbg.launch.live.read_snapshot", looking)
+    assert main(["status", str(live_run.run.path), "--watch"]) == 0
     out = capsys.readouterr().out
     assert len(looks) == 3 and out.count("(running)") == 2 and out.rstrip().splitlines()[-5].endswith("(ended, exit 0)")
 
 
 def test_status_of_a_broken_run(tmp_path: Path, capsys) -> None:
     (tmp_path / "run.json").write_text("[1,2")
-    assert "cannot read" in refused(["status", str(tmp_path)], capsys)
+    assert "cannot read" in assert_refused(["status", str(tmp_path)], capsys)
 
 
-def test_status_shows_what_the_follower_found(live: Stream, capsys) -> None:
-    from streams import bad
+def test_status_shows_what_the_follower_found(live_run: Stream, capsys) -> None:
+    from streams import make_nonfinite
 
-    live.emit("rank0000", bad(step=204))
-    Follower(live.run, live.settings, lambda why: None).poll()
+    live_run.emit_events("rank0000", make_nonfinite(step=204))
+    Follower(live_run.run, live_run.settings, lambda why: None).poll_events()
     capsys.readouterr()
-    main(["status", str(live.run.path)])
+    main(["status", str(live_run.run.path)])
     assert "last finding: TD-N001 critical: first NaN at step 204" in capsys.readouterr().out

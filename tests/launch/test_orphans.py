@@ -14,17 +14,17 @@ SLEEPER = "import os,sys,time; open(sys.argv[1], 'w').write(str(os.getpid())); t
 DEAF = "import signal; [signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15)]; " + SLEEPER
 
 
-def pid_in(path: Path) -> int:
+def read_pid(path: Path) -> int:
     text = path.read_text() if path.exists() else ""
     return int(text) if text else 0
 
 
-def test_the_command_ends_when_tdbg_is_killed(shell, eventually, alive) -> None:
-    process = shell.start(sys.executable, "-c", SLEEPER, "pid")
-    pid = eventually(lambda: pid_in(shell.folder / "pid"))
+def test_the_command_ends_when_tdbg_is_killed(shell, wait_until, is_alive) -> None:
+    process = shell.start_command(sys.executable, "-c", SLEEPER, "pid")
+    pid = wait_until(lambda: read_pid(shell.folder / "pid"))
     process.kill()
     process.wait()
-    eventually(lambda: not alive(pid), 5)
+    wait_until(lambda: not is_alive(pid), 5)
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
@@ -43,26 +43,26 @@ def test_a_closed_standard_stream_ends_nothing(closed: str, tmp_path: Path) -> N
     )
 
 
-def test_what_the_command_started_ends_too(shell, eventually, alive) -> None:
+def test_what_the_command_started_ends_too(shell, wait_until, is_alive) -> None:
     """A shell script around the program: the kernel ends the shell alone, the guard ends the rest."""
     line = f'{sys.executable} -c "$0" inner; true'
-    process = shell.start("sh", "-c", line, SLEEPER)
-    pid = eventually(lambda: pid_in(shell.folder / "inner"))
+    process = shell.start_command("sh", "-c", line, SLEEPER)
+    pid = wait_until(lambda: read_pid(shell.folder / "inner"))
     process.kill()
     process.wait()
-    eventually(lambda: not alive(pid), 20)
+    wait_until(lambda: not is_alive(pid), 20)
 
 
 @pytest.mark.timeout(90)
-def test_a_command_deaf_to_sigterm_is_killed_in_the_end(shell, eventually, alive) -> None:
-    process = shell.start(sys.executable, "-c", DEAF, "pid")
-    pid = eventually(lambda: pid_in(shell.folder / "pid"))
+def test_a_command_deaf_to_sigterm_is_killed_in_the_end(shell, wait_until, is_alive) -> None:
+    process = shell.start_command(sys.executable, "-c", DEAF, "pid")
+    pid = wait_until(lambda: read_pid(shell.folder / "pid"))
     process.kill()
     process.wait()
-    eventually(lambda: not alive(pid), orphans.ALONE_S + orphans.TERM_S + 15)
+    wait_until(lambda: not is_alive(pid), orphans.ALONE_S + orphans.TERM_S + 15)
 
 
-def test_the_guard_alone_is_enough(tmp_path: Path, eventually, alive) -> None:
+def test_the_guard_alone_is_enough(tmp_path: Path, wait_until, is_alive) -> None:
     """macOS has no parent-death signal: here a command without it."""
     program = f"""
 import os, subprocess, sys, time
@@ -73,42 +73,42 @@ open("ready", "w").write("1")
 time.sleep(120)
 """
     process = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path)
-    pid = eventually(lambda: pid_in(tmp_path / "ready") and pid_in(tmp_path / "pid"))
+    pid = wait_until(lambda: read_pid(tmp_path / "ready") and read_pid(tmp_path / "pid"))
     process.kill()
     process.wait()
-    eventually(lambda: not alive(pid), 15)
+    wait_until(lambda: not is_alive(pid), 15)
 
 
-def test_a_dismissed_guard_harms_nobody(tmp_path: Path, alive) -> None:
+def test_a_dismissed_guard_harms_nobody(tmp_path: Path, is_alive) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env={**os.environ, "MARK": "b"})
     guard = orphans.Guard(child.pid, {"MARK": "b"})
     guard.dismiss()
-    assert not alive(guard._pid)
-    assert alive(child.pid)
+    assert not is_alive(guard._pid)
+    assert is_alive(child.pid)
     child.kill()
     child.wait()
 
 
 def test_nobody_waits_for_the_guard(shell) -> None:
     """A reader of tdbg's output sees its end at once when tdbg is killed, though the guard is at work."""
-    process = shell.start(sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)")
+    process = shell.start_command(sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)")
     assert process.stdout.readline() == "up\n"
     process.kill()
     process.communicate(timeout=3)
 
 
-def test_another_agents_processes_are_left_alone(shell, eventually, alive) -> None:
+def test_another_agents_processes_are_left_alone(shell, wait_until, is_alive) -> None:
     """Two agents share a run directory: the death of one ends its own processes alone."""
     options = ("--run-dir", "job")
     env = {"TORCHELASTIC_RUN_ID": "42"}
-    one = shell.start(sys.executable, "-c", SLEEPER, "one", options=options, env=env)
-    first = eventually(lambda: pid_in(shell.folder / "one"))
-    two = shell.start(sys.executable, "-c", SLEEPER, "two", options=options, env=env)
-    second = eventually(lambda: pid_in(shell.folder / "two"))
+    one = shell.start_command(sys.executable, "-c", SLEEPER, "one", options=options, env=env)
+    first = wait_until(lambda: read_pid(shell.folder / "one"))
+    two = shell.start_command(sys.executable, "-c", SLEEPER, "two", options=options, env=env)
+    second = wait_until(lambda: read_pid(shell.folder / "two"))
     one.kill()
     one.wait()
-    eventually(lambda: not alive(first))
-    assert two.poll() is None and alive(second)
+    wait_until(lambda: not is_alive(first))
+    assert two.poll() is None and is_alive(second)
     two.send_signal(signal.SIGTERM)
     two.communicate(timeout=30)
     assert two.returncode == 143

@@ -14,7 +14,7 @@ from tdbg.core import sink_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RunDir
 from tdbg.launch import sending
-from tests.e2e.conftest import environment
+from tests.e2e.conftest import build_environment
 
 TREE = Path(tdbg.__file__).parent.parent
 SINKS = '''
@@ -233,7 +233,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_tdbg(folder: Path, site: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    environ = environment({"PYTHONPATH": f"{site}{os.pathsep}{TREE}"})
+    environ = build_environment({"PYTHONPATH": f"{site}{os.pathsep}{TREE}"})
     command = [sys.executable, "-m", "tdbg", *words]
     return subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=240)
 
@@ -320,14 +320,14 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_cannot_be_opened_is_refused_before_the_start(installed: Path, name: str) -> None:
     what, hint = REFUSED[name]
     with pytest.raises(TdbgError) as refused:
-        sending.check([name])
+        sending.check_packages([name])
     assert str(refused.value).startswith(what) and refused.value.hint.startswith(hint)
     assert refused.value.exit_code == 2 and "\n" not in f"{refused.value}{refused.value.hint}"
 
 
 @pytest.mark.parametrize("name", ["kept", "fails-to-open"])
 def test_a_sink_is_not_opened_before_the_end(installed: Path, name: str) -> None:
-    sending.check([name])
+    sending.check_packages([name])
 
 
 @pytest.mark.parametrize("command", ["run", "report"])
@@ -368,6 +368,6 @@ def test_an_import_that_never_returns_is_ended(
         monkeypatch.setattr(sending, "LIMIT_S", 1.0)
     begun = time.monotonic()
     with pytest.raises(TdbgError, match=says) as refused:
-        sending.check(["worse"])
+        sending.check_packages(["worse"])
     assert refused.value.hint == "repair its package, or leave out --to worse"
     assert time.monotonic() - begun < 60

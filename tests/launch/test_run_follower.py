@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from streams import Stream, bad
+from streams import Stream, make_nonfinite
 
 from tdbg.core.config import Settings
 from tdbg.core.events import End, Plan, Step, Trigger, encode
@@ -18,11 +18,11 @@ from tdbg.launch.run_follower import FINDINGS, Follower, Tail
 
 
 @pytest.fixture
-def run(tmp_path) -> Stream:
+def run_stream(tmp_path) -> Stream:
     return Stream(tmp_path / "run")
 
 
-def follow(run: Stream, stop=lambda finding: None, speaks: bool = True, **settings) -> Follower:
+def make_follower(run: Stream, stop=lambda finding: None, speaks: bool = True, **settings) -> Follower:
     return Follower(run.run, Settings(**settings), stop, speaks=speaks)
 
 
@@ -33,24 +33,24 @@ def wait_for(condition, seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def nan_run(run: Stream, world: int = 2, steps: int = 60) -> None:
-    folders = [run.rank(rank, world=world) for rank in range(world)]
+def emit_nan_run(run: Stream, world: int = 2, steps: int = 60) -> None:
+    folders = [run.begin_rank(rank, world=world) for rank in range(world)]
     for folder in folders:
-        run.train(folder, [2.5, 2.4])
+        run.emit_steps(folder, [2.5, 2.4])
     for rank, folder in enumerate(folders):
-        run.emit(folder, bad(origin="here" if rank == 1 else "other-rank"))
+        run.emit_events(folder, make_nonfinite(origin="here" if rank == 1 else "other-rank"))
     for step in range(3, steps + 1):
         for folder in folders:
-            run.train(folder, ["nan"], first=step)
+            run.emit_steps(folder, ["nan"], first=step)
 
 
-def test_a_finding_is_said_while_the_run_goes_on_and_once(run, capsys):
-    follower = follow(run)
-    follower.start()
-    rank = run.rank()
-    run.train(rank, [2.5, 2.4])
-    run.emit(rank, bad())
-    run.train(rank, ["nan"], first=3)
+def test_a_finding_is_said_while_the_run_goes_on_and_once(run_stream, capsys):
+    follower = make_follower(run_stream)
+    follower.start_thread()
+    rank = run_stream.begin_rank()
+    run_stream.emit_steps(rank, [2.5, 2.4])
+    run_stream.emit_events(rank, make_nonfinite())
+    run_stream.emit_steps(rank, ["nan"], first=3)
     said = ""
 
     def heard() -> bool:
@@ -63,146 +63,146 @@ def test_a_finding_is_said_while_the_run_goes_on_and_once(run, capsys):
         said.splitlines()[0]
         == 'tdbg: TD-N001 critical: first NaN at step 3 on rank 0, in backward of module "blocks.2.act" (Act)'
     )
-    run.end(rank, 3)
-    run.done(0)
-    verdict = follower.finish(0)
+    run_stream.end_process(rank, 3)
+    run_stream.record_exit(0)
+    verdict = follower.finish_run(0)
     late = capsys.readouterr().err
     assert verdict.worst_severity == "critical" and "tdbg: verdict: 1 finding" in late and "cause:" not in late
-    assert (run.run.path / "report.json").exists()
+    assert (run_stream.run.path / "report.json").exists()
 
 
 @pytest.mark.parametrize("world", [1, 2, 8])
-def test_a_nan_run_says_at_most_twenty_lines_over_all_ranks(run, capsys, world):
-    nan_run(run, world)
-    run.child_exit(0, -11)
-    run.done(1)
-    follower = follow(run)
-    follower.start()
+def test_a_nan_run_says_at_most_twenty_lines_over_all_ranks(run_stream, capsys, world):
+    emit_nan_run(run_stream, world)
+    run_stream.record_child_exit(0, -11)
+    run_stream.record_exit(1)
+    follower = make_follower(run_stream)
+    follower.start_thread()
     wait_for(lambda: follower.judge.findings)
-    follower.finish(1)
+    follower.finish_run(1)
     said, out = capsys.readouterr().err.splitlines(), capsys.readouterr().out
     assert out == "" and all(line.startswith("tdbg: ") for line in said)
     assert len(said) <= 18
     assert "first NaN at step 3 on rank 1" in said[0] or world == 1
 
 
-def test_the_worst_is_shown_whole_even_if_something_else_came_first(run, capsys):
-    rank = run.rank()
-    run.train(rank, [2.0] * 60 + [60.0], lr=[1e-3] * 60 + [1.0])
-    run.train(rank, [70.0, 80.0], lr=1.0, first=62)
-    run.emit(rank, bad(step=64))
-    run.train(rank, ["nan"], lr=1.0, first=64)
-    follower = follow(run)
-    follower.finish(0)
+def test_the_worst_is_shown_whole_even_if_something_else_came_first(run_stream, capsys):
+    rank = run_stream.begin_rank()
+    run_stream.emit_steps(rank, [2.0] * 60 + [60.0], lr=[1e-3] * 60 + [1.0])
+    run_stream.emit_steps(rank, [70.0, 80.0], lr=1.0, first=62)
+    run_stream.emit_events(rank, make_nonfinite(step=64))
+    run_stream.emit_steps(rank, ["nan"], lr=1.0, first=64)
+    follower = make_follower(run_stream)
+    follower.finish_run(0)
     said = capsys.readouterr().err
     assert said.startswith("tdbg: TD-S001 error: learning rate jumped 1,000x at step 61")
     assert "tdbg: TD-N001 critical: first NaN at step 64" in said and "12 of 4,096 elements" in said
     assert len(said.splitlines()) <= 18
 
 
-def test_events_written_after_the_end_still_count(run):
-    follower = follow(run)
-    follower.start()
+def test_events_written_after_the_end_still_count(run_stream):
+    follower = make_follower(run_stream)
+    follower.start_thread()
     time.sleep(0.05)
-    nan_run(run)
-    assert follower.finish(0).findings[0].rank == 1
+    emit_nan_run(run_stream)
+    assert follower.finish_run(0).findings[0].rank == 1
 
 
-def test_without_start_it_judges_at_the_end(run):
-    nan_run(run)
-    assert follow(run).finish(0).findings[0].rank == 1
+def test_without_start_it_judges_at_the_end(run_stream):
+    emit_nan_run(run_stream)
+    assert make_follower(run_stream).finish_run(0).findings[0].rank == 1
 
 
-def test_stop_is_called_once_with_the_finding_asked_for(run):
+def test_stop_is_called_once_with_the_finding_asked_for(run_stream):
     asked, called = threading.Event(), []
-    follower = follow(run, lambda finding: (called.append(finding), asked.set()), stop_on=["TD-N"])
-    follower.start()
-    nan_run(run)
+    follower = make_follower(run_stream, lambda finding: (called.append(finding), asked.set()), stop_on=["TD-N"])
+    follower.start_thread()
+    emit_nan_run(run_stream)
     assert asked.wait(10)
-    follower.finish(-15)
+    follower.finish_run(-15)
     assert called == ["TD-N001, as --stop-on asks"]
 
 
-def test_quiet_says_the_first_line_of_the_verdict(run, capsys):
-    nan_run(run)
-    follower = follow(run, quiet=True)
-    follower.start()
-    follower.finish(0)
+def test_quiet_says_the_first_line_of_the_verdict(run_stream, capsys):
+    emit_nan_run(run_stream)
+    follower = make_follower(run_stream, quiet=True)
+    follower.start_thread()
+    follower.finish_run(0)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tdbg: verdict: 2 findings")
 
 
-def test_an_agent_that_joined_says_nothing_and_writes_nothing(run, capsys):
-    nan_run(run)
-    follower = follow(run, speaks=False)
-    follower.start()
-    assert follower.finish(0).findings
-    assert capsys.readouterr().err == "" and not (run.run.path / "report.json").exists()
+def test_an_agent_that_joined_says_nothing_and_writes_nothing(run_stream, capsys):
+    emit_nan_run(run_stream)
+    follower = make_follower(run_stream, speaks=False)
+    follower.start_thread()
+    assert follower.finish_run(0).findings
+    assert capsys.readouterr().err == "" and not (run_stream.run.path / "report.json").exists()
 
 
-def test_a_follower_that_fails_never_raises(run, monkeypatch, capsys):
+def test_a_follower_that_fails_never_raises(run_stream, monkeypatch, capsys):
     def broken(self):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(Follower, "poll", broken)
-    nan_run(run)
-    follower = follow(run)
-    follower.start()
-    verdict = follower.finish(0)
+    monkeypatch.setattr(Follower, "poll_events", broken)
+    emit_nan_run(run_stream)
+    follower = make_follower(run_stream)
+    follower.start_thread()
+    verdict = follower.finish_run(0)
     assert verdict.findings[0].rank == 1 and "RuntimeError: broken" in verdict.trouble[-1]
 
 
-def test_an_unwritable_report_is_said_and_no_failure(run, monkeypatch, capsys):
+def test_an_unwritable_report_is_said_and_no_failure(run_stream, monkeypatch, capsys):
     def full(self, where):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tdbg.rules.verdict.Verdict.write", full)
-    follow(run).finish(0)
+    monkeypatch.setattr("tdbg.rules.verdict.Verdict.write_report", full)
+    make_follower(run_stream).finish_run(0)
     assert "cannot write the report: No space left on device" in capsys.readouterr().err
 
 
-def test_tail_gives_whole_lines_only_and_all_of_them(tmp_path, run):
-    folder = run.run.path / "rank0000"
+def test_tail_gives_whole_lines_only_and_all_of_them(tmp_path, run_stream):
+    folder = run_stream.run.path / "rank0000"
     folder.mkdir()
-    tail = Tail(ProcessDir(run.run, folder))
-    assert tail.read() == []
+    tail = Tail(ProcessDir(run_stream.run, folder))
+    assert tail.read_events() == []
     lines = [encode(Step(step=step, loss=1.0)) for step in range(1, 200)]
     data, found = b"".join(lines), []
     with (folder / EVENTS).open("ab", buffering=0) as file:
         for begin in range(0, len(data), 37):
             file.write(data[begin : begin + 37])
-            found += tail.read()
+            found += tail.read_events()
     assert [event.step for event in found] == list(range(1, 200))
-    assert not tail.behind()
+    assert not tail.has_more()
 
 
-def test_tail_gets_over_garbage_and_a_file_that_shrinks(run):
-    folder = run.run.path / "rank0000"
+def test_tail_gets_over_garbage_and_a_file_that_shrinks(run_stream):
+    folder = run_stream.run.path / "rank0000"
     folder.mkdir()
     path = folder / EVENTS
-    tail = Tail(ProcessDir(run.run, folder))
+    tail = Tail(ProcessDir(run_stream.run, folder))
     path.write_bytes(b"\xff" * 100 + b"\n" + encode(Step(step=1)))
-    assert [event.step for event in tail.read()] == [1]
+    assert [event.step for event in tail.read_events()] == [1]
     path.write_bytes(b"")
-    assert tail.read() == []
+    assert tail.read_events() == []
     path.unlink()
-    assert tail.read() == [] and not tail.behind()
+    assert tail.read_events() == [] and not tail.has_more()
 
 
-def test_a_flood_is_read_in_parts(run, monkeypatch):
+def test_a_flood_is_read_in_parts(run_stream, monkeypatch):
     monkeypatch.setattr("tdbg.launch.run_follower.CHUNK_BYTES", 1000)
-    rank = run.rank()
-    run.train(rank, [2.0] * 500)
-    follower = follow(run, speaks=False)
-    assert follower.finish(0).ranks[0]["steps"] == 500
+    rank = run_stream.begin_rank()
+    run_stream.emit_steps(rank, [2.0] * 500)
+    follower = make_follower(run_stream, speaks=False)
+    assert follower.finish_run(0).ranks[0]["steps"] == 500
 
 
-def test_progress_line_where_stderr_is_no_terminal(run, capsys):
-    rank = run.rank()
-    run.emit(rank, Plan(steps=1000, source="x"))
-    run.train(rank, [2.5] * 100, epoch=1)
-    follower = follow(run, progress_every=0.05)
-    follower.start()
+def test_progress_line_where_stderr_is_no_terminal(run_stream, capsys):
+    rank = run_stream.begin_rank()
+    run_stream.emit_events(rank, Plan(steps=1000, source="x"))
+    run_stream.emit_steps(rank, [2.5] * 100, epoch=1)
+    follower = make_follower(run_stream, progress_every=0.05)
+    follower.start_thread()
     said = ""
 
     def heard() -> bool:
@@ -211,63 +211,63 @@ def test_progress_line_where_stderr_is_no_terminal(run, capsys):
         return said != ""
 
     wait_for(heard)
-    follower.finish(0)
+    follower.finish_run(0)
     line = said.splitlines()[0]
     assert line.startswith("tdbg: step 100 of 1,000, epoch 1, loss 2.5, lr 0.001")
 
 
-def test_the_live_line_is_wiped_before_anything_else_is_said(run, capsys, monkeypatch):
+def test_the_live_line_is_wiped_before_anything_else_is_said(run_stream, capsys, monkeypatch):
     monkeypatch.setattr("tdbg.launch.program_rows.can_redraw_stderr", lambda: True)
     monkeypatch.setattr("tdbg.core.output._rows", ProgramRows(passes_all=True))
-    follower = follow(run)
-    rank = run.rank()
-    run.train(rank, [2.5] * 10)
-    follower.poll()
-    follower._progress.show(time.monotonic() + 2)
-    follower.finish(0)
+    follower = make_follower(run_stream)
+    rank = run_stream.begin_rank()
+    run_stream.emit_steps(rank, [2.5] * 10)
+    follower.poll_events()
+    follower._progress.print_if_due(time.monotonic() + 2)
+    follower.finish_run(0)
     said = capsys.readouterr().err
     assert said.startswith("\rtdbg: step 10, loss 2.5, lr 0.001") and "\x1b[K\r\x1b[Ktdbg: verdict" in said
 
 
-def test_progress_is_silent_before_the_first_step(run, capsys):
-    follower = follow(run, progress_every=0.01)
+def test_progress_is_silent_before_the_first_step(run_stream, capsys):
+    follower = make_follower(run_stream, progress_every=0.01)
     progress = Progress(follower.settings, follower.judge.view)
-    progress.show(time.monotonic() + 100)
+    progress.print_if_due(time.monotonic() + 100)
     assert capsys.readouterr().err == ""
 
 
-def test_a_standstill_is_said_once(run, capsys):
-    follower = follow(run, progress_every=1.0)
-    run.train(run.rank(), [2.5] * 10)
-    follower.poll()
+def test_a_standstill_is_said_once(run_stream, capsys):
+    follower = make_follower(run_stream, progress_every=1.0)
+    run_stream.emit_steps(run_stream.begin_rank(), [2.5] * 10)
+    follower.poll_events()
     now = time.monotonic()
     for seconds in (5, 10, 20, 50, 90, 130):
-        follower._progress.show(now + seconds)
+        follower._progress.print_if_due(now + seconds)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and "none recorded since" in said[1]
 
 
-def test_following_costs_little_more_than_reading(run):
+def test_following_costs_little_more_than_reading(run_stream):
     """Two ranks, twenty steps a second each, with vectors of a hundred norms.
 
     To parse the same lines takes some 0.035 % of a core, all of following 0.14 %: four times as much.
     """
-    follower = follow(run, speaks=False)
-    folders = [run.rank(rank, world=2) for rank in (0, 1)]
+    follower = make_follower(run_stream, speaks=False)
+    folders = [run_stream.begin_rank(rank, world=2) for rank in (0, 1)]
     for _ in range(8):
-        follower.poll()
+        follower.poll_events()
     followed_s, seconds = 0.0, 10
     for tick in range(seconds * 4):
         for folder in folders:
             for step in range(5):
-                run.emit(
+                run_stream.emit_events(
                     folder,
                     Step(step=tick * 5 + step + 1, loss=2.0, lr=[1e-3], grad_norm=1.0, grad_norms=[0.123456] * 100),
                 )
         begun = time.thread_time()
-        follower.poll()
+        follower.poll_events()
         followed_s += time.thread_time() - begun
-    written = [line for folder in folders for line in (run.run.path / folder / EVENTS).read_bytes().splitlines()]
+    written = [line for folder in folders for line in (run_stream.run.path / folder / EVENTS).read_bytes().splitlines()]
     assert follower.judge.view.processes and len(written) >= 400
     parsed_s = math.inf
     for _ in range(5):
@@ -278,43 +278,47 @@ def test_following_costs_little_more_than_reading(run):
     assert followed_s < 25 * parsed_s, f"{followed_s / parsed_s:.1f} times as much"
 
 
-def test_many_ranks_are_followed(run):
+def test_many_ranks_are_followed(run_stream):
     for rank in range(200):
-        folder = run.rank(rank, world=200)
-        run.train(folder, [2.0] * 3)
-        run.emit(folder, End(step=3))
-    verdict = follow(run, speaks=False).finish(0)
+        folder = run_stream.begin_rank(rank, world=200)
+        run_stream.emit_steps(folder, [2.0] * 3)
+        run_stream.emit_events(folder, End(step=3))
+    verdict = make_follower(run_stream, speaks=False).finish_run(0)
     assert len(verdict.ranks) == 200 and verdict.findings == []
 
 
-def test_nothing_is_left_open(run):
+def test_nothing_is_left_open(run_stream):
     if not os.path.isdir("/proc/self/fd"):
         pytest.skip("needs /proc")
-    nan_run(run, 8)
+    emit_nan_run(run_stream, 8)
     before = len(os.listdir("/proc/self/fd"))
-    follow(run, speaks=False).finish(0)
+    make_follower(run_stream, speaks=False).finish_run(0)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_trigger_may_end_the_run(run):
+def test_a_trigger_may_end_the_run(run_stream):
     asked, called = threading.Event(), []
-    follower = follow(run, lambda why: (called.append(why), asked.set()))
-    follower.start()
-    run.emit(run.rank(2), Trigger(step=7, condition="loss > 10", action="stop", stop=True), Trigger(step=9, stop=True))
+    follower = make_follower(run_stream, lambda why: (called.append(why), asked.set()))
+    follower.start_thread()
+    run_stream.emit_events(
+        run_stream.begin_rank(2),
+        Trigger(step=7, condition="loss > 10", action="stop", stop=True),
+        Trigger(step=9, stop=True),
+    )
     assert asked.wait(10)
-    follower.finish(-15)
+    follower.finish_run(-15)
     assert called == ["'loss > 10' in step 7, rank 2, as --then asks"]
 
 
-def test_findings_are_kept_as_they_come(run):
-    nan_run(run)
-    follower = follow(run)
-    follower.poll()
-    line, *_ = (run.run.path / FINDINGS).read_text().splitlines()
+def test_findings_are_kept_as_they_come(run_stream):
+    emit_nan_run(run_stream)
+    follower = make_follower(run_stream)
+    follower.poll_events()
+    line, *_ = (run_stream.run.path / FINDINGS).read_text().splitlines()
     assert json.loads(line)["code"] == "TD-N001" and json.loads(line)["t"] > 0
 
 
-def test_an_agent_that_joined_keeps_no_findings(run):
-    nan_run(run)
-    follow(run, speaks=False).poll()
-    assert not (run.run.path / FINDINGS).exists()
+def test_an_agent_that_joined_keeps_no_findings(run_stream):
+    emit_nan_run(run_stream)
+    make_follower(run_stream, speaks=False).poll_events()
+    assert not (run_stream.run.path / FINDINGS).exists()

@@ -52,7 +52,7 @@ def test_yaml(text: str, then: set[str]) -> None:
     assert yaml_flags(text) == then
 
 
-def tree(folder: Path, **files: str) -> None:
+def write_tree(folder: Path, **files: str) -> None:
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_py", ".py").replace("_yaml", ".yaml")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def tree(folder: Path, **files: str) -> None:
 
 
 def test_a_hydra_group_called_debug(tmp_path: Path) -> None:
-    tree(tmp_path, train_py="", conf__debug__default_yaml="mine: false\nloss:\n  other: 1\n")
+    write_tree(tmp_path, train_py="", conf__debug__default_yaml="mine: false\nloss:\n  other: 1\n")
     assert known_flags(["python", "train.py"], tmp_path) == {"MINE", "LOSS.OTHER"}
 
 
@@ -76,7 +76,7 @@ def test_a_hydra_group_called_debug(tmp_path: Path) -> None:
     ],
 )
 def test_commands(command: list[str], tmp_path: Path) -> None:
-    tree(
+    write_tree(
         tmp_path,
         tools__train_py="cfg.DEBUG.SCRIPT",
         pkg__train_py="cfg.DEBUG.PACKAGE",
@@ -86,12 +86,12 @@ def test_commands(command: list[str], tmp_path: Path) -> None:
 
 
 def test_a_script_elsewhere(tmp_path: Path) -> None:
-    tree(tmp_path, far__train_py="cfg.DEBUG.SCRIPT", here__other_py="cfg.DEBUG.HERE")
+    write_tree(tmp_path, far__train_py="cfg.DEBUG.SCRIPT", here__other_py="cfg.DEBUG.HERE")
     assert known_flags(["python", "../far/train.py"], tmp_path / "here") == {"SCRIPT", "HERE"}
 
 
 def test_what_is_skipped(tmp_path: Path) -> None:
-    tree(
+    write_tree(
         tmp_path,
         train_py="",
         env__lib__x_py="cfg.DEBUG.VENV",
@@ -104,13 +104,13 @@ def test_what_is_skipped(tmp_path: Path) -> None:
 
 
 def test_nothing_is_executed(tmp_path: Path) -> None:
-    tree(tmp_path, train_py=f"open({str(tmp_path / 'ran')!r}, 'w')\ncfg.DEBUG.MINE")
+    write_tree(tmp_path, train_py=f"open({str(tmp_path / 'ran')!r}, 'w')\ncfg.DEBUG.MINE")
     assert known_flags(["python", "train.py"], tmp_path) == {"MINE"}
     assert not (tmp_path / "ran").exists()
 
 
 def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree(tmp_path, **{f"f{number:03d}_py": f"cfg.DEBUG.F{number}" for number in range(20)})
+    write_tree(tmp_path, **{f"f{number:03d}_py": f"cfg.DEBUG.F{number}" for number in range(20)})
     monkeypatch.setattr(scan, "MAX_FILES", 5)
     assert len(known_flags(["python", "f000.py"], tmp_path)) == 5
     monkeypatch.setattr(scan, "MAX_FILES", 100)
@@ -119,7 +119,7 @@ def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_odd_files_do_no_harm(tmp_path: Path) -> None:
-    tree(tmp_path, train_py="cfg.DEBUG.MINE", deep_py="x = " + "(" * 5000 + "DEBUG" + ")" * 5000)
+    write_tree(tmp_path, train_py="cfg.DEBUG.MINE", deep_py="x = " + "(" * 5000 + "DEBUG" + ")" * 5000)
     (tmp_path / "null.py").write_bytes(b"DEBUG\x00\xff\xfe")
     (tmp_path / "long.py").write_text("x = " + "+".join(["cfg.DEBUG.A"] * 3000))
     (tmp_path / "link.py").symlink_to(tmp_path / "nowhere.py")
@@ -133,6 +133,6 @@ def test_prefixes_are_families_not_flags() -> None:
 
 
 def test_home_and_root_are_not_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree(tmp_path, other_py="cfg.DEBUG.HOME", work__train_py="cfg.DEBUG.MINE")
+    write_tree(tmp_path, other_py="cfg.DEBUG.HOME", work__train_py="cfg.DEBUG.MINE")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     assert known_flags(["python", "work/train.py"], tmp_path) == {"MINE"}

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tdbg.core import sink_files
-from tdbg.core.config import Settings, check
+from tdbg.core.config import Settings, check_setting
 from tdbg.core.errors import TdbgError
 from tdbg.core.host import host_name
 from tdbg.core.rundir import RunDir
 from tdbg.launch import join, run_sinks, sending
 from tdbg.metrics.sinks.tensorboard_ import find_folder
 from tdbg.rules.rule_engine import judge_run
-from tests.e2e.conftest import environment
-from tests.metrics.wandb_files import runs
+from tests.e2e.conftest import build_environment
+from tests.metrics.wandb_files import load_runs
 
 SECRET = "hunter-of-mine"  # nothing but the word before it says that it is one
 KEY = "0123456789abcdef" * 2
@@ -41,31 +41,31 @@ class Config(dict):
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    record = {"command": ["x"], "settings": Settings().as_dict(), "supervisor": join.me(), "start": 1.0}
+def run_dir(tmp_path: Path) -> RunDir:
+    record = {"command": ["x"], "settings": Settings().as_dict(), "supervisor": join.describe_process(), "start": 1.0}
     return RunDir.create(tmp_path / "run", record)[0]
 
 
-def announce(run: RunDir, name: str = "abc", number: int = 1) -> None:
-    sink_files.announce(run.path, sink_files.WANDB, {"id": name, "project": "p"}, number)
+def announce_run(run: RunDir, name: str = "abc", number: int = 1) -> None:
+    sink_files.announce_own_run(run.path, sink_files.WANDB, {"id": name, "project": "p"}, number)
 
 
-def finish(run: RunDir, name: str = "abc", ended_at: int = 10) -> None:
-    sink_files.note_outcome(run.path, sink_files.WANDB, "there", own_run=name, ended_at=ended_at)
+def finish_run(run: RunDir, name: str = "abc", ended_at: int = 10) -> None:
+    sink_files.record_outcome(run.path, sink_files.WANDB, "there", own_run=name, ended_at=ended_at)
 
 
-def test_the_last_run_of_the_program_counts(run: RunDir) -> None:
-    assert sending.find_own(run, "wandb", 10) == ({}, "")
-    announce(run)
-    assert sending.find_own(run, "wandb", 10) == ({}, "run abc of the program ended before tdbg added the report")
-    finish(run)
-    done, lacking = sending.find_own(run, "wandb", 10)
+def test_the_last_run_of_the_program_counts(run_dir: RunDir) -> None:
+    assert sending.find_own(run_dir, "wandb", 10) == ({}, "")
+    announce_run(run_dir)
+    assert sending.find_own(run_dir, "wandb", 10) == ({}, "run abc of the program ended before tdbg added the report")
+    finish_run(run_dir)
+    done, lacking = sending.find_own(run_dir, "wandb", 10)
     assert (done["where"], lacking) == ("there", "")
-    assert sending.find_own(run, "wandb", 11)[1] == "run abc of the program ended at step 10 of 11"
-    announce(run, "def", 2)
-    assert "def of the program ended before" in sending.find_own(run, "wandb", 10)[1]
-    finish(run, "def")
-    assert sending.find_own(run, "wandb", 10)[1] == ""
+    assert sending.find_own(run_dir, "wandb", 11)[1] == "run abc of the program ended at step 10 of 11"
+    announce_run(run_dir, "def", 2)
+    assert "def of the program ended before" in sending.find_own(run_dir, "wandb", 10)[1]
+    finish_run(run_dir, "def")
+    assert sending.find_own(run_dir, "wandb", 10)[1] == ""
 
 
 def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,51 +75,57 @@ def test_a_folder_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     with pytest.raises(TdbgError, match="--to wandb: the package wandb is not installed in tdbg's environment"):
-        sending.check(["wandb"])
+        sending.check_packages(["wandb"])
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o777])
 def test_a_folder_that_another_user_may_have_named_is_not_written_to(
-    run: RunDir,
+    run_dir: RunDir,
     tmp_path: Path,
     mode: int,
 ) -> None:
     board = tmp_path / "board"
     board.mkdir()
-    sink_files.announce(run.path, sink_files.TENSORBOARD, {"folder": str(board), "host": host_name()})
-    run.path.chmod(mode)
-    expected = board / "tdbg" if mode == 0o700 else run.path / "tensorboard"
-    assert find_folder(run_sinks.describe_run(run, "tensorboard")) == expected
+    sink_files.announce_own_run(run_dir.path, sink_files.TENSORBOARD, {"folder": str(board), "host": host_name()})
+    run_dir.path.chmod(mode)
+    expected = board / "tdbg" if mode == 0o700 else run_dir.path / "tensorboard"
+    assert find_folder(run_sinks.describe_run(run_dir, "tensorboard")) == expected
 
 
-def test_the_url_of_an_anonymous_run_is_cut_before_its_key(run: RunDir, tmp_path: Path) -> None:
+def test_the_url_of_an_anonymous_run_is_cut_before_its_key(run_dir: RunDir, tmp_path: Path) -> None:
     """Older wandb ends it in ``?apiKey=...``; a package that does so stands in for one that needs a server."""
     site = tmp_path / "site"
     (site / "wandb").mkdir(parents=True)
     (site / "wandb" / "__init__.py").write_text(ANONYMOUS)
-    make_rank(run)
-    done = report_to("wandb", run, {"PYTHONPATH": str(site), "TMPDIR": str(tmp_path)})
+    make_rank(run_dir)
+    done = run_report("wandb", run_dir, {"PYTHONPATH": str(site), "TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert "the report to https://wandb.example/anonymous/runs/abc\n" in done.stderr
-    for text in (done.stderr, json.dumps(sink_files.list_outcomes(run.path)), json.dumps(judge_run(run).as_dict())):
+    for text in (
+        done.stderr,
+        json.dumps(sink_files.list_outcomes(run_dir.path)),
+        json.dumps(judge_run(run_dir).as_dict()),
+    ):
         assert KEY not in text and "https://wandb.example" in text
 
 
-def test_a_new_run_gets_the_name_of_the_run_and_no_secret(run: RunDir) -> None:
+def test_a_new_run_gets_the_name_of_the_run_and_no_secret(run_dir: RunDir) -> None:
     pytest.importorskip("wandb")
-    make_rank(run)
-    run.update(command=["python", "train.py", "--token", SECRET], settings=Settings(flags={"LOSS": "true"}).as_dict())
-    done = report_to("wandb", run, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
+    make_rank(run_dir)
+    run_dir.update_info(
+        command=["python", "train.py", "--token", SECRET], settings=Settings(flags={"LOSS": "true"}).as_dict()
+    )
+    done = run_report("wandb", run_dir, {"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
     assert done.returncode == 0, done.stderr
-    (found,) = runs(run.path)
+    (found,) = load_runs(run_dir.path)
     config = {key: value for key, value in found["config"].items() if key.startswith("tdbg/")}
     assert (config["tdbg/run"], config["tdbg/level"], config["tdbg/flags"]) == (
-        run.path.name,
+        run_dir.path.name,
         "basic",
         {"LOSS": "true"},
     )
     assert config["tdbg/command"][:3] == ["python", "train.py", "--token"] and SECRET not in json.dumps(found)
-    assert f"upload it with `wandb sync {run.path}" in done.stderr
+    assert f"upload it with `wandb sync {run_dir.path}" in done.stderr
 
 
 def make_rank(run: RunDir) -> None:
@@ -127,20 +133,20 @@ def make_rank(run: RunDir) -> None:
     (run.path / "rank0000" / "events.jsonl").write_text('{"type":"hello","v":1,"t":1.0,"pid":1}\n')
 
 
-def report_to(name: str, run: RunDir, environ: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+def run_report(name: str, run: RunDir, environ: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     words = [sys.executable, "-m", "tdbg", "report", str(run.path), "--to", name]
-    return subprocess.run(words, env=environment(environ), capture_output=True, text=True, timeout=240)
+    return subprocess.run(words, env=build_environment(environ), capture_output=True, text=True, timeout=240)
 
 
-def test_the_process_that_writes_ends_itself(run: RunDir, tmp_path: Path) -> None:
+def test_the_process_that_writes_ends_itself(run_dir: RunDir, tmp_path: Path) -> None:
     """Where nobody is left to end it: the package is one that never returns."""
     (tmp_path / "site" / "wandb").mkdir(parents=True)
     (tmp_path / "site" / "wandb" / "__init__.py").write_text("import time\ntime.sleep(600)\n")
-    (run.path / "rank0000").mkdir()
-    (run.path / "rank0000" / "events.jsonl").write_text('{"type":"hello","v":1,"t":1.0,"pid":1}\n')
+    (run_dir.path / "rank0000").mkdir()
+    (run_dir.path / "rank0000" / "events.jsonl").write_text('{"type":"hello","v":1,"t":1.0,"pid":1}\n')
     done = subprocess.run(
-        [sys.executable, "-P", "-c", sending.STARTER, "3", "report", str(run.path), "--to", "wandb"],
-        env=environment({"PYTHONPATH": str(tmp_path / "site")}),
+        [sys.executable, "-P", "-c", sending.STARTER, "3", "report", str(run_dir.path), "--to", "wandb"],
+        env=build_environment({"PYTHONPATH": str(tmp_path / "site")}),
         capture_output=True,
         text=True,
         timeout=60,
@@ -148,11 +154,11 @@ def test_the_process_that_writes_ends_itself(run: RunDir, tmp_path: Path) -> Non
     assert done.returncode == -signal.SIGALRM, done.stderr
 
 
-def test_twice_the_same_is_once(run: RunDir) -> None:
-    assert check("to", ["wandb", "tensorboard", "wandb"]) == ["wandb", "tensorboard"]
+def test_twice_the_same_is_once(run_dir: RunDir) -> None:
+    assert check_setting("to", ["wandb", "tensorboard", "wandb"]) == ["wandb", "tensorboard"]
     assert Settings(to=["wandb"]).as_dict()["to"] == ["wandb"]
 
 
-def test_a_report_that_does_not_come_is_no_trouble(run: RunDir) -> None:
-    assert sink_files.request_report(run.path, 0.05) == {}
-    assert sink_files.list_requests(run.path) == []
+def test_a_report_that_does_not_come_is_no_trouble(run_dir: RunDir) -> None:
+    assert sink_files.request_report(run_dir.path, 0.05) == {}
+    assert sink_files.list_requests(run_dir.path) == []

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from screens import Shown, show
+from screens import Shown, run_on_terminal
 
 from tdbg.core.rundir import RunDir
 from tdbg.rules.rule_engine import judge_run
-from tests.launch.conftest import TDBG, clean_env
+from tests.launch.conftest import TDBG, build_clean_env
 
 TRAIN = """
 import sys, time, torch
@@ -93,36 +93,36 @@ BEHIND = {False: [*TDBG, "run", "--"], True: [*TDBG, "run", "--tee", "--"]}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("on")
 
 
 @pytest.fixture(scope="module")
-def bare() -> dict[tuple[str, int], list[str]]:
+def bare_rows() -> dict[tuple[str, int], list[str]]:
     """The rows of each program without tdbg, at each width."""
     return {}
 
 
-def play(
+def play_program(
     folder: Path, program: str, columns: int, before: Sequence[str] = (), *, trains: bool = True, **env: str
 ) -> Shown:
     """Play a program on a terminal, behind what stands before it."""
     script = folder / f"play_{program}.py"
     script.write_text((TRAIN if trains else ALONE) + PROGRAMS[program], encoding="utf-8")
-    clean = {name: value for name, value in clean_env().items() if name not in ("COLUMNS", "NO_COLOR", "CI")}
+    clean = {name: value for name, value in build_clean_env().items() if name not in ("COLUMNS", "NO_COLOR", "CI")}
     typed = TYPED if program == "pdb" else ()
     words = [*before, sys.executable, str(script)]
     marked = None
     if "DRAWN" in env:
         marked = rf"{OURS}step \d+", Path(env["DRAWN"])
         marked[1].unlink(missing_ok=True)
-    return show(words, folder, columns, typed, marked, **{**clean, "TERM": "xterm-256color", **env})
+    return run_on_terminal(words, folder, columns, typed, marked, **{**clean, "TERM": "xterm-256color", **env})
 
 
-def rows_alone(bare: dict[tuple[str, int], list[str]], folder: Path, program: str, columns: int) -> list[str]:
+def play_alone(bare: dict[tuple[str, int], list[str]], folder: Path, program: str, columns: int) -> list[str]:
     """What the program shows without tdbg; it need not train for it."""
     if (program, columns) not in bare:
-        bare[program, columns] = play(folder, program, columns, trains=False).rows
+        bare[program, columns] = play_program(folder, program, columns, trains=False).rows
     return bare[program, columns]
 
 
@@ -156,7 +156,7 @@ def check_words(ours: list[str], folder: Path) -> None:
     """The verdict stands there with its words whole, but for a path that is wider than a row."""
     run = RunDir(max((folder / "tdbg_runs").iterdir(), key=lambda path: path.stat().st_mtime_ns))
     with contextlib.chdir(folder):  # the run is named as it is typed there
-        lines = judge_run(run, 0).lines()
+        lines = judge_run(run, 0).format_summary()
     begin = max(at for at, row in enumerate(ours) if row.startswith(f"{OURS}verdict: "))
     shown = [word for row in ours[begin:] for word in row.removeprefix(OURS).split()]
     wanted = " ".join(lines).split()
@@ -170,16 +170,16 @@ def check_words(ours: list[str], folder: Path) -> None:
 @pytest.mark.parametrize("columns", [80, 200])
 @pytest.mark.parametrize("tee", BEHIND, ids=["direct", "tee"])
 @pytest.mark.parametrize("program", [name for name in PROGRAMS if name != "begun"])
-def test_no_row_is_mixed(folder: Path, bare: Any, program: str, tee: bool, columns: int) -> None:
-    alone = rows_alone(bare, folder, program, columns)
-    drawn = {"DRAWN": str(folder / "drawn")} if tee and program == "prints" else {}
-    shown = play(folder, program, columns, BEHIND[tee], **drawn)
+def test_no_row_is_mixed(program_folder: Path, bare_rows: Any, program: str, tee: bool, columns: int) -> None:
+    alone = play_alone(bare_rows, program_folder, program, columns)
+    drawn = {"DRAWN": str(program_folder / "drawn")} if tee and program == "prints" else {}
+    shown = play_program(program_folder, program, columns, BEHIND[tee], **drawn)
     ours, others = split_rows(shown)
     assert shown.code == 0 and not [row for row in others if "tdbg:" in row], shown.rows
     final = [row for row in rejoin_rows(shown, alone) if row in alone or not row.startswith(REDRAWN.get(program, "\0"))]
     assert final[-len(alone) :] == alone, shown.rows
     assert max(map(len, shown.rows)) <= columns
-    check_words(ours, folder)
+    check_words(ours, program_folder)
     assert any("critical: first NaN at step 8" in row for row in ours[:2]), "told while the program goes on"
     if tee or program != "rich":  # where tdbg does not see that rows above are redrawn, its last row may go with them
         assert sum("TD-N001 critical" in row for row in ours) == 2
@@ -191,10 +191,12 @@ def test_no_row_is_mixed(folder: Path, bare: Any, program: str, tee: bool, colum
 
 @pytest.mark.cold
 @pytest.mark.parametrize("tee", BEHIND, ids=["direct", "tee"])
-def test_a_row_that_the_program_has_begun_is_left_and_gone_on_with_below(tmp_path: Path, bare: Any, tee: bool) -> None:
-    alone = rows_alone(bare, tmp_path, "begun", 80)
+def test_a_row_that_the_program_has_begun_is_left_and_gone_on_with_below(
+    tmp_path: Path, bare_rows: Any, tee: bool
+) -> None:
+    alone = play_alone(bare_rows, tmp_path, "begun", 80)
     assert alone == ["first line of the program", "begun, and ended"]
-    shown = play(tmp_path, "begun", 80, BEHIND[tee])
+    shown = play_program(tmp_path, "begun", 80, BEHIND[tee])
     ours, others = split_rows(shown)
     at = shown.rows.index("begun,")
     assert shown.rows[at + 1].startswith("tdbg: TD-N001 critical: first NaN at step 8"), shown.rows
@@ -204,15 +206,15 @@ def test_a_row_that_the_program_has_begun_is_left_and_gone_on_with_below(tmp_pat
 
 
 @pytest.mark.cold
-def test_severities_are_coloured_and_the_rest_is_plain(folder: Path) -> None:
+def test_severities_are_coloured_and_the_rest_is_plain(program_folder: Path) -> None:
     before = [*TDBG, "run", "--quiet", "--"]
-    shown = play(folder, "tqdm", 80, before)
-    assert shown.screen.styles("1 critical") == {"1;31"} and shown.screen.styles("verdict") == {""}
+    shown = play_program(program_folder, "tqdm", 80, before)
+    assert shown.screen.find_styles("1 critical") == {"1;31"} and shown.screen.find_styles("verdict") == {""}
     for more, env in (
         (["--color", "never"], {}),
         ([], {"NO_COLOR": "1"}),
         ([], {"CI": "true"}),
         ([], {"TERM": "dumb"}),
     ):
-        shown = play(folder, "prints", 80, [*TDBG, "run", "--quiet", *more, "--"], trains=False, **env)
+        shown = play_program(program_folder, "prints", 80, [*TDBG, "run", "--quiet", *more, "--"], trains=False, **env)
         assert "\x1b[1;31m" not in shown.stream and "verdict" in shown.stream

@@ -13,7 +13,7 @@ import pytest
 
 from tdbg.launch import webhook as module
 from tdbg.launch.webhook import WebhookChannel, make_message
-from tests.webhook_server import webhook
+from tests.webhook_server import serve_webhook
 
 DOCUMENT = {"kind": "finding", "code": "TD-N001", "rank": 0, "evidence": ["a", "b"]}
 LINES = ["TD-N001 critical: first NaN at step 3", "  cause: <log> of 0 & a @name"]
@@ -21,25 +21,25 @@ FAR = float("inf")
 
 
 @pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+def brief_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorter times, in the same proportions."""
     monkeypatch.setattr(module, "TRY_S", 0.5)
     monkeypatch.setattr(module, "PAUSES_S", (0.1, 0.2))
 
 
 def test_a_server_that_fails_twice_gets_the_message_at_the_third_try() -> None:
-    with webhook([503, 500]) as server:
+    with serve_webhook([503, 500]) as server:
         assert WebhookChannel(server.url).send(DOCUMENT, LINES, FAR) == ""
     assert server.statuses == [503, 500, 200]
-    assert server.accepted == [{"text": "\n".join(LINES), **DOCUMENT}]
+    assert server.accepted_bodies == [{"text": "\n".join(LINES), **DOCUMENT}]
     first, second, third = server.times
     assert second - first >= 1.0 and third - second >= 2.0, "each pause is longer"
     assert server.headers[0]["Content-Type"].startswith("application/json")
 
 
-@pytest.mark.usefixtures("brief")
+@pytest.mark.usefixtures("brief_times")
 def test_after_three_tries_it_gives_up_and_the_next_message_gets_one() -> None:
-    with webhook([500] * 5) as server:
+    with serve_webhook([500] * 5) as server:
         channel = WebhookChannel(server.url)
         assert channel.send(DOCUMENT, LINES, FAR) == "HTTP 500 Internal Server Error"
         assert len(server.statuses) == 3
@@ -48,18 +48,18 @@ def test_after_three_tries_it_gives_up_and_the_next_message_gets_one() -> None:
         assert channel.send(DOCUMENT, LINES, FAR) == "", "it is back"
 
 
-@pytest.mark.usefixtures("brief")
+@pytest.mark.usefixtures("brief_times")
 @pytest.mark.parametrize(("status", "tries"), [(404, 1), (403, 1), (400, 1), (429, 2), (408, 2), (502, 2)])
 def test_what_another_try_cannot_mend_is_tried_once(status: int, tries: int) -> None:
-    with webhook([status]) as server:
+    with serve_webhook([status]) as server:
         WebhookChannel(server.url).send(DOCUMENT, LINES, FAR)
     assert len(server.statuses) == tries
 
 
-@pytest.mark.usefixtures("brief")
+@pytest.mark.usefixtures("brief_times")
 @pytest.mark.parametrize("how", [{"delay_s": 3.0}, {"drips": True}])
 def test_a_slow_server_is_not_waited_for(how: dict[str, float]) -> None:
-    with webhook(**how) as server:
+    with serve_webhook(**how) as server:
         begun = time.monotonic()
         why = WebhookChannel(server.url).send(DOCUMENT, LINES, FAR)
         assert why.startswith("no answer within") and time.monotonic() - begun < 2.5
@@ -67,22 +67,22 @@ def test_a_slow_server_is_not_waited_for(how: dict[str, float]) -> None:
 
 
 def test_a_try_lasts_five_seconds() -> None:
-    with webhook(delay_s=8.0) as server:
+    with serve_webhook(delay_s=8.0) as server:
         begun = time.monotonic()
         why = WebhookChannel(server.url).send(DOCUMENT, LINES, begun + 5.5)
         assert why and 4.5 < time.monotonic() - begun < 6.5
 
 
-@pytest.mark.usefixtures("brief")
+@pytest.mark.usefixtures("brief_times")
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "/elsewhere"])
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_no_redirect_is_followed(target: str, status: int) -> None:
-    with webhook([status], location=target) as server:
+    with serve_webhook([status], location=target) as server:
         why = WebhookChannel(server.url).send(DOCUMENT, LINES, FAR)
     assert "it redirects" in why and server.paths == ["/hook"]
 
 
-@pytest.mark.usefixtures("brief")
+@pytest.mark.usefixtures("brief_times")
 def test_no_error_names_the_url() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -90,12 +90,12 @@ def test_no_error_names_the_url() -> None:
     for url in (f"http://127.0.0.1:{port}/s3cretPath", f"https://127.0.0.1:{port}/s3cretPath"):
         why = WebhookChannel(url).send(DOCUMENT, LINES, FAR)
         assert why == "Connection refused"
-    with webhook(path="/s3cretPath") as server:
+    with serve_webhook(path="/s3cretPath") as server:
         why = WebhookChannel(server.url.replace("http:", "https:")).send(DOCUMENT, LINES, FAR)
     assert why and "s3cret" not in why, why
 
 
-@pytest.mark.usefixtures("brief")
+@pytest.mark.usefixtures("brief_times")
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

@@ -75,34 +75,34 @@ class Program:
         self.texts: list[str] = []
         self.words = WORDS.split()
         self._style = ""
-        names = [self._function() for _ in range(functions)]
+        names = [self._add_function() for _ in range(functions)]
         for name in names:
-            self.add(f"{name}()")
+            self.add_lines(f"{name}()")
 
     @property
     def source(self) -> str:
         """The text of the program."""
         return "\n".join(self.lines) + "\n"
 
-    def add(self, *lines: str) -> None:
+    def add_lines(self, *lines: str) -> None:
         """Append lines at the current depth."""
         self.lines += ["    " * self.indent + line for line in lines]
 
-    def block(self, head: str, body: Callable[[], None]) -> None:
+    def add_block(self, head: str, body: Callable[[], None]) -> None:
         """A statement with a block."""
-        self.add(head)
+        self.add_lines(head)
         self.indent += 1
         body()
         self.indent -= 1
 
-    def name(self, stem: str) -> str:
+    def make_name(self, stem: str) -> str:
         """A name that nothing else has."""
         self.count += 1
         return f"{stem}_{self.count}"
 
     # guards
 
-    def ask(self, *, on: bool = False) -> tuple[str, str]:
+    def choose_flag(self, *, on: bool = False) -> tuple[str, str]:
         """A flag, and an expression that asks for it. on: one without which the program could not go on."""
         flag = self.random.choice([flag for flag in FLAGS if flag not in self.off] if on else FLAGS)
         forms = [f"cfg.DEBUG.{flag}", f"check_debug_flag(cfg, 'DEBUG.{flag}')", f"bool(cfg.DEBUG.{flag})"]
@@ -111,22 +111,22 @@ class Program:
             forms += [f"args.debug_{flag.lower()}", f"'{flag}' in cfg.DEBUG"]
         return flag, self.random.choice(forms)
 
-    def _function(self) -> str:
-        name = self.name("work")
+    def _add_function(self) -> str:
+        name = self.make_name("work")
         style = self.random.choice(STYLES)
         self._style = style.__name__.strip("_")
 
         def body() -> None:
             for _ in range(self.random.randint(0, 2)):
-                self.record([])
+                self.add_record([])
             style(self)
 
-        self.block(f"def {name}():", body)
+        self.add_block(f"def {name}():", body)
         return name
 
     # records
 
-    def text(self) -> str:
+    def make_text(self) -> str:
         """A text that no other has, but perhaps much like one: with a word before it or behind it."""
         while True:
             if self.texts and self.random.random() < 0.2:
@@ -139,27 +139,29 @@ class Program:
                 self.texts.append(found)
                 return found
 
-    def message(self) -> tuple[str, str]:
+    def make_message(self) -> tuple[str, str]:
         """A message of one or several lines, as the expression of its text, and how it is made: a format and its value."""
-        lines = [self.text()]
+        lines = [self.make_text()]
         if self.random.random() < 0.4:
             for _ in range(self.random.randint(1, 4)):
-                lines.append(self.random.choice(("", "---", self.text(), self.text(), f"  {self.text()}")))
-            lines[-1] = lines[-1] or self.text()
+                lines.append(
+                    self.random.choice(("", "---", self.make_text(), self.make_text(), f"  {self.make_text()}"))
+                )
+            lines[-1] = lines[-1] or self.make_text()
             if self.random.random() < 0.2:
                 lines.insert(0, "")
         gap = self.random.randrange(len(lines)) if self.random.random() < 0.6 else -1
         value = self.random.choice(("3", "0.25", "[1, 2]", "'word'"))
         if self.random.random() < 0.1:  # a value of several lines, alone on its line
             rows = [f"{self.random.choice(self.words)} {self.random.randrange(99)}" for _ in range(3)]
-            return "\n".join([self.text(), "@"]), f"{chr(92)}n".join(rows).join("''")
+            return "\n".join([self.make_text(), "@"]), f"{chr(92)}n".join(rows).join("''")
         if gap >= 0 and lines[gap] not in ("", "---"):
             lines[gap] += self.random.choice((" @", " @ of it", ": @"))
         return "\n".join(lines), value
 
-    def record(self, flags: list[str]) -> None:
+    def add_record(self, flags: list[str]) -> None:
         """A call that logs or prints, with the note of it."""
-        template, value = self.message()
+        template, value = self.make_message()
         has_gap = "@" in template
         text = template.replace("@", "{}")
         whole = f"{text!r}.format({value})" if has_gap else repr(text)
@@ -170,15 +172,15 @@ class Program:
                 forms.append("f" + repr(template.replace("@", "{" + value.replace("'", '"') + "}")))
         said = self.random.choice(forms)
         lazy = f"{template.replace('@', '%s')!r}, {value}" if has_gap else said
-        self.add(f"note({self._style!r}, {sorted(set(flags))}, {whole})")
+        self.add_lines(f"note({self._style!r}, {sorted(set(flags))}, {whole})")
         call = self.random.choice(CALLS)
-        name = self.name("say")
-        self.add(*(line.replace("SAID", said).replace("LAZY", lazy).replace("NAME", name) for line in call))
+        name = self.make_name("say")
+        self.add_lines(*(line.replace("SAID", said).replace("LAZY", lazy).replace("NAME", name) for line in call))
 
-    def records(self, flags: list[str]) -> None:
+    def add_records(self, flags: list[str]) -> None:
         """One or two of them."""
         for _ in range(self.random.randint(1, 2)):
-            self.record(flags)
+            self.add_record(flags)
 
 
 CALLS = (
@@ -211,38 +213,38 @@ CALLS = (
 
 
 def _direct(made: Program) -> None:
-    flag, ask = made.ask()
-    made.block(f"if {ask}:", lambda: made.records([flag]))
-    made.record([])
+    flag, ask = made.choose_flag()
+    made.add_block(f"if {ask}:", lambda: made.add_records([flag]))
+    made.add_record([])
 
 
 def _alias(made: Program) -> None:
-    flag, ask = made.ask()
-    name = made.name("dbg")
-    made.add(f"{name} = {ask}")
-    made.record([])
-    made.block(f"if {name}:", lambda: made.records([flag]))
+    flag, ask = made.choose_flag()
+    name = made.make_name("dbg")
+    made.add_lines(f"{name} = {ask}")
+    made.add_record([])
+    made.add_block(f"if {name}:", lambda: made.add_records([flag]))
 
 
 def _reassigned(made: Program) -> None:
     for _ in range(made.random.randint(2, 3)):
-        flag, ask = made.ask()
-        made.add(f"dbg = {ask}")
-        made.block("if dbg:", lambda flag=flag: made.records([flag]))  # type: ignore[misc]
-    made.add("dbg = yes")
-    made.block("if dbg:", lambda: made.record([]))
+        flag, ask = made.choose_flag()
+        made.add_lines(f"dbg = {ask}")
+        made.add_block("if dbg:", lambda flag=flag: made.add_records([flag]))  # type: ignore[misc]
+    made.add_lines("dbg = yes")
+    made.add_block("if dbg:", lambda: made.add_record([]))
 
 
 def _switched(made: Program) -> None:
-    flag, ask = made.ask()
-    made.add("dbg = False")
-    made.block(f"if {ask}:", lambda: made.add("dbg = True"))
-    made.block("for i in some:", lambda: made.block("if dbg:", lambda: made.records([flag])))
-    made.record([])
+    flag, ask = made.choose_flag()
+    made.add_lines("dbg = False")
+    made.add_block(f"if {ask}:", lambda: made.add_lines("dbg = True"))
+    made.add_block("for i in some:", lambda: made.add_block("if dbg:", lambda: made.add_records([flag])))
+    made.add_record([])
 
 
 def _early(made: Program) -> None:
-    flag, ask = made.ask()
+    flag, ask = made.choose_flag()
     leave = made.random.choice(
         (
             ("    return",),
@@ -253,191 +255,198 @@ def _early(made: Program) -> None:
             ("    while True: return",),
         )
     )
-    made.record([])
-    made.add(f"if not ({ask}):", *leave)
-    made.records([flag])
+    made.add_record([])
+    made.add_lines(f"if not ({ask}):", *leave)
+    made.add_records([flag])
 
 
 def _early_else(made: Program) -> None:
-    flag, ask = made.ask()
-    made.add(f"if {ask}: pass", "elif no: return", "else: return")
-    made.records([flag])
+    flag, ask = made.choose_flag()
+    made.add_lines(f"if {ask}: pass", "elif no: return", "else: return")
+    made.add_records([flag])
 
 
 def _early_try(made: Program) -> None:
-    flag, ask = made.ask()
+    flag, ask = made.choose_flag()
 
     def body() -> None:
-        made.add(f"if not ({ask}): return")
-        made.records([flag])
+        made.add_lines(f"if not ({ask}): return")
+        made.add_records([flag])
 
-    made.block("try:", body)
-    made.add("except ValueError: pass")
-    made.records([flag])
+    made.add_block("try:", body)
+    made.add_lines("except ValueError: pass")
+    made.add_records([flag])
 
 
 def _quiet(made: Program) -> None:
-    flag, ask = made.ask()
-    made.add(f"quiet = not ({ask})")
-    made.record([])
-    made.add("if quiet: return")
-    made.records([flag])
+    flag, ask = made.choose_flag()
+    made.add_lines(f"quiet = not ({ask})")
+    made.add_record([])
+    made.add_lines("if quiet: return")
+    made.add_records([flag])
 
 
 def _loop(made: Program) -> None:
-    flag, ask = made.ask()
+    flag, ask = made.choose_flag()
 
     def body() -> None:
-        made.record([])
-        made.add(f"if not ({ask}): {made.random.choice(('continue', 'break'))}")
-        made.records([flag])
+        made.add_record([])
+        made.add_lines(f"if not ({ask}): {made.random.choice(('continue', 'break'))}")
+        made.add_records([flag])
 
-    made.block(made.random.choice(("for i in some:", "for i in range(2):")), body)
-    made.record([])
+    made.add_block(made.random.choice(("for i in some:", "for i in range(2):")), body)
+    made.add_record([])
 
 
 def _endless(made: Program) -> None:
-    flag, ask = made.ask(on=True)
-    made.block("while True:", lambda: (made.record([]), made.add(f"if {ask}: break"))[0])
-    made.records([flag])
+    flag, ask = made.choose_flag(on=True)
+    made.add_block("while True:", lambda: (made.add_record([]), made.add_lines(f"if {ask}: break"))[0])
+    made.add_records([flag])
 
 
 def _nested(made: Program) -> None:
-    first, ask = made.ask()
-    second, again = made.ask()
+    first, ask = made.choose_flag()
+    second, again = made.choose_flag()
 
     def inner() -> None:
-        made.block(f"if {again}:", lambda: made.records([first, second]))
-        made.record([first])
+        made.add_block(f"if {again}:", lambda: made.add_records([first, second]))
+        made.add_record([first])
 
-    made.block(f"if {ask}:", inner)
-    made.record([])
+    made.add_block(f"if {ask}:", inner)
+    made.add_record([])
 
 
 def _nested_early(made: Program) -> None:
-    first, ask = made.ask()
-    second, again = made.ask()
+    first, ask = made.choose_flag()
+    second, again = made.choose_flag()
 
     def inner() -> None:
-        made.add(f"if not ({again}): return")
-        made.records([first, second])
+        made.add_lines(f"if not ({again}): return")
+        made.add_records([first, second])
 
-    made.block(f"if {ask} and yes:", inner)
+    made.add_block(f"if {ask} and yes:", inner)
 
 
 def _several(made: Program) -> None:
-    first, ask = made.ask()
-    second, again = made.ask()
+    first, ask = made.choose_flag()
+    second, again = made.choose_flag()
     forms = (f"{ask} or {again}", f"any([{ask}, {again}])", f"yes and ({ask} or {again})", f"all([{ask}, {again}])")
-    made.block(f"if {made.random.choice(forms)}:", lambda: made.records([first, second]))
-    made.block(f"if not ({ask}):", lambda: made.record([]))
-    made.block("else:", lambda: made.record([first]))
+    made.add_block(f"if {made.random.choice(forms)}:", lambda: made.add_records([first, second]))
+    made.add_block(f"if not ({ask}):", lambda: made.add_record([]))
+    made.add_block("else:", lambda: made.add_record([first]))
 
 
 def _match(made: Program) -> None:
-    flag, ask = made.ask()
+    flag, ask = made.choose_flag()
 
     def cases() -> None:
-        made.block("case True:", lambda: made.records([flag]))
-        made.block("case _:", lambda: made.record([]))
+        made.add_block("case True:", lambda: made.add_records([flag]))
+        made.add_block("case _:", lambda: made.add_record([]))
 
-    made.block(f"match bool({ask}):", cases)
+    made.add_block(f"match bool({ask}):", cases)
 
 
 def _assertion(made: Program) -> None:
-    flag, ask = made.ask(on=True)
-    made.record([])
-    made.add(f"assert {ask}")
-    made.records([flag])
+    flag, ask = made.choose_flag(on=True)
+    made.add_record([])
+    made.add_lines(f"assert {ask}")
+    made.add_records([flag])
 
 
 def _helper(made: Program) -> None:
-    flag, ask = made.ask()
-    helper, other = made.name("show"), made.name("tell")
-    made.block(f"def {helper}():", lambda: made.records([flag]))
-    made.block(f"def {other}():", lambda: made.record([]))
-    made.add(f"if {ask}: {helper}()", f"{other}()")
+    flag, ask = made.choose_flag()
+    helper, other = made.make_name("show"), made.make_name("tell")
+    made.add_block(f"def {helper}():", lambda: made.add_records([flag]))
+    made.add_block(f"def {other}():", lambda: made.add_record([]))
+    made.add_lines(f"if {ask}: {helper}()", f"{other}()")
 
 
 def _helper_nested(made: Program) -> None:
-    first, ask = made.ask()
-    second, again = made.ask()
-    helper = made.name("show")
+    first, ask = made.choose_flag()
+    second, again = made.choose_flag()
+    helper = made.make_name("show")
 
     def body() -> None:
-        made.record([first])
-        made.add(f"if not ({again}): return")
-        made.records([first, second])
+        made.add_record([first])
+        made.add_lines(f"if not ({again}): return")
+        made.add_records([first, second])
 
-    made.block(f"def {helper}():", body)
-    made.add(f"if {ask}: {helper}()")
+    made.add_block(f"def {helper}():", body)
+    made.add_lines(f"if {ask}: {helper}()")
 
 
 def _answer(made: Program) -> None:
-    flag, ask = made.ask()
-    helper = made.name("wants")
-    made.block(f"def {helper}():", lambda: made.add(f"if {ask}: return True", "return False"))
-    made.block(f"if {helper}():", lambda: made.records([flag]))
+    flag, ask = made.choose_flag()
+    helper = made.make_name("wants")
+    made.add_block(f"def {helper}():", lambda: made.add_lines(f"if {ask}: return True", "return False"))
+    made.add_block(f"if {helper}():", lambda: made.add_records([flag]))
 
 
 def _attribute(made: Program) -> None:
     """The same name in two classes."""
     for _ in range(2):
-        flag, ask = made.ask()
-        name = made.name("Part")
+        flag, ask = made.choose_flag()
+        name = made.make_name("Part")
 
         def body(flag: str = flag, ask: str = ask) -> None:
-            made.add("def __init__(self):", f"    self.debug = {ask}")
-            show = made.name("show")
-            made.block(f"def {show}(self):", lambda: made.block("if self.debug:", lambda: made.records([flag])))
-            made.add(f"def run(self): self.{show}()")
+            made.add_lines("def __init__(self):", f"    self.debug = {ask}")
+            show = made.make_name("show")
+            made.add_block(
+                f"def {show}(self):", lambda: made.add_block("if self.debug:", lambda: made.add_records([flag]))
+            )
+            made.add_lines(f"def run(self): self.{show}()")
 
-        made.block(f"class {name}:", body)
-        made.add(f"{name}().run()")
+        made.add_block(f"class {name}:", body)
+        made.add_lines(f"{name}().run()")
 
 
 def _section(made: Program) -> None:
     flag = made.random.choice(FLAGS)
-    made.add("section = cfg.DEBUG")
-    made.block(f"if section.{flag} and yes:", lambda: made.records([flag]))
-    made.block(f"if (dbg := section.{flag}):", lambda: made.record([flag]))
-    made.record([])
+    made.add_lines("section = cfg.DEBUG")
+    made.add_block(f"if section.{flag} and yes:", lambda: made.add_records([flag]))
+    made.add_block(f"if (dbg := section.{flag}):", lambda: made.add_record([flag]))
+    made.add_record([])
 
 
 def _closure(made: Program) -> None:
-    flag, ask = made.ask()
-    inner = made.name("inner")
-    made.add(f"wanted = {ask}")
-    made.block(f"def {inner}():", lambda: (made.record([]), made.block("if wanted:", lambda: made.records([flag])))[0])
-    made.add(f"{inner}()")
+    flag, ask = made.choose_flag()
+    inner = made.make_name("inner")
+    made.add_lines(f"wanted = {ask}")
+    made.add_block(
+        f"def {inner}():",
+        lambda: (made.add_record([]), made.add_block("if wanted:", lambda: made.add_records([flag])))[0],
+    )
+    made.add_lines(f"{inner}()")
 
 
 def _given(made: Program) -> None:
-    flag, ask = made.ask()
-    name = made.name("show")
-    made.block(f"def {name}(verbose=False):", lambda: made.block("if verbose:", lambda: made.records([flag])))
-    made.add(f"{name}(verbose={ask})", f"{name}()")
+    flag, ask = made.choose_flag()
+    name = made.make_name("show")
+    made.add_block(
+        f"def {name}(verbose=False):", lambda: made.add_block("if verbose:", lambda: made.add_records([flag]))
+    )
+    made.add_lines(f"{name}(verbose={ask})", f"{name}()")
 
 
 def _branches(made: Program) -> None:
-    first, ask = made.ask()
-    second, again = made.ask()
-    made.add("if yes:", f"    dbg = {ask}", "else:", f"    dbg = {ask}")
-    made.block("if dbg:", lambda: made.records([first]))
-    made.add(f"dbg = {again}", "if no:", "    dbg = yes", "    return")
-    made.block("if dbg:", lambda: made.records([second]))
+    first, ask = made.choose_flag()
+    second, again = made.choose_flag()
+    made.add_lines("if yes:", f"    dbg = {ask}", "else:", f"    dbg = {ask}")
+    made.add_block("if dbg:", lambda: made.add_records([first]))
+    made.add_lines(f"dbg = {again}", "if no:", "    dbg = yes", "    return")
+    made.add_block("if dbg:", lambda: made.add_records([second]))
 
 
 def _counted(made: Program) -> None:
-    flag, ask = made.ask()
-    made.add("stats = None", f"if {ask}:", "    stats = len(some)")
-    made.block("if stats is not None:", lambda: made.records([flag]))
-    made.record([])
+    flag, ask = made.choose_flag()
+    made.add_lines("stats = None", f"if {ask}:", "    stats = len(some)")
+    made.add_block("if stats is not None:", lambda: made.add_records([flag]))
+    made.add_record([])
 
 
 def _plain(made: Program) -> None:
     for _ in range(4):
-        made.record([])
+        made.add_record([])
 
 
 STYLES = (
@@ -447,12 +456,12 @@ STYLES = (
 )  # fmt: skip
 
 
-def notes(path: Path) -> list[tuple[str, list[str], str]]:
+def read_notes(path: Path) -> list[tuple[str, list[str], str]]:
     """What the program noted, record by record: the style, the flags, the text."""
     return [tuple(json.loads(line)) for line in path.read_text().splitlines()]
 
 
-def lines_of(found: list[tuple[str, list[str], str]]) -> Counter[tuple[str, str]]:
+def count_lines(found: list[tuple[str, list[str], str]]) -> Counter[tuple[str, str]]:
     """(flag, line) pairs: every line of a record counts, but for the empty ones."""
     return Counter(
         (flag, line.strip()) for _, flags, text in found for flag in flags for line in text.split("\n") if line.strip()

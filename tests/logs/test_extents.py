@@ -5,13 +5,13 @@ import textwrap
 
 import pytest
 
-from tdbg.logs.engine import Filter, whole
+from tdbg.logs.engine import Filter, filter_bytes
 from tdbg.logs.formats import FORMATS
-from tdbg.logs.guards.link import link
-from tdbg.logs.guards.reader import read
-from tdbg.logs.query import Matcher, Query, family
-from tdbg.logs.records import split
-from tdbg.logs.tagmap import Spoken, TagMap, build
+from tdbg.logs.guards.link import link_facts
+from tdbg.logs.guards.reader import parse_facts
+from tdbg.logs.query import Matcher, Query, resolve_tag_family
+from tdbg.logs.records import split_records
+from tdbg.logs.tagmap import Spoken, TagMap, build_map
 from tdbg.logs.untangle import Untangled
 
 SOURCE = """
@@ -31,16 +31,16 @@ print('the first line')
 HEAD = "2026-01-01 10:00:00 INFO "
 
 
-def made() -> TagMap:
-    return build(link({"a": read(SOURCE.encode())}).values())
+def build_tag_map() -> TagMap:
+    return build_map(link_facts({"a": parse_facts(SOURCE.encode())}).values())
 
 
-def found(flag: str, name: str, text: str, *, out: bool = False) -> str:
+def filter_text(flag: str, name: str, text: str, *, out: bool = False) -> str:
     """What the filter takes, or leaves out, for a flag."""
-    spoken = Spoken(made(), [flag])
-    own = (family(flag),)
+    spoken = Spoken(build_tag_map(), [flag])
+    own = (resolve_tag_family(flag),)
     query = Query(excluded=own, spelled_out=spoken) if out else Query(families=own, spelled=spoken)
-    return whole(textwrap.dedent(text).replace("T ", HEAD).encode(), Matcher(query, FORMATS[name])).decode()
+    return filter_bytes(textwrap.dedent(text).replace("T ", HEAD).encode(), Matcher(query, FORMATS[name])).decode()
 
 
 LOGS = {
@@ -66,9 +66,9 @@ LOGS = {
 
 @pytest.mark.parametrize(("flag", "name", "before", "its", "after"), LOGS.values(), ids=LOGS.keys())
 def test_records_of_a_flag(flag: str, name: str, before: str, its: str, after: str) -> None:
-    assert found(flag, name, before + its + after) == its.replace("T ", HEAD)
-    assert found(flag, name, its + after) == its.replace("T ", HEAD)
-    assert found(flag, name, before + its + after, out=True) == (before + after).replace("T ", HEAD)
+    assert filter_text(flag, name, before + its + after) == its.replace("T ", HEAD)
+    assert filter_text(flag, name, its + after) == its.replace("T ", HEAD)
+    assert filter_text(flag, name, before + its + after, out=True) == (before + after).replace("T ", HEAD)
 
 
 @pytest.mark.parametrize("name", ["lines", "stamped"])
@@ -76,27 +76,27 @@ def test_a_line_with_tdbg_s_own_header_ends_a_message(name: str) -> None:
     own = "2026-11-20T03:06:40.000299 D r0003 s00020000 [DEBUG_LR] x\n    loss: 3\n"
     begun = "rows:\nu\nv\n" if name == "lines" else "T rows:\nu\nv\n"  # whatever follows is one of them
     text = f"T a plain line of 3\n{begun}{own}T x\n"
-    assert found("AMP", name, text) == begun.replace("T ", HEAD)
-    assert found("LR", name, text) == own
+    assert filter_text("AMP", name, text) == begun.replace("T ", HEAD)
+    assert filter_text("LR", name, text) == own
 
 
 def test_any_size_of_blocks() -> None:
     text = b"".join(b"a plain line of %d\nthe first line\nloss: %d\n\nand the last\n" % (i, i) for i in range(200))
-    matcher = Matcher(Query(spelled=Spoken(made(), ["AMP"])), FORMATS["lines"])
+    matcher = Matcher(Query(spelled=Spoken(build_tag_map(), ["AMP"])), FORMATS["lines"])
     taken: list[bytes] = []
-    Filter(matcher, lambda view: taken.append(bytes(view)), block_bytes=100).run(io.BytesIO(text))
+    Filter(matcher, lambda view: taken.append(bytes(view)), block_bytes=100).filter_stream(io.BytesIO(text))
     its = b"".join(taken)
     assert its == b"".join(line + b"\n" for line in text.split(b"\n")[:-1] if not line.startswith(b"a plain"))
-    assert len(list(split(its, matcher.format))) == 200
+    assert len(list(split_records(its, matcher.format))) == 200
 
 
 def test_mixed_lines_of_ranks_are_put_together() -> None:
     text = b"[rank0]: the first line\n[rank1]: the first line\n[rank0]: loss: 1\n[rank1]: loss: 2\n"
-    stream = Untangled(io.BytesIO(text), made().format(FORMATS["lines"]))
+    stream = Untangled(io.BytesIO(text), build_tag_map().resolve_format(FORMATS["lines"]))
     view = bytearray(1000)
     its = view[: stream.readinto(memoryview(view))].split(b"\n")
     assert [line[:7] for line in its[:4]] == [b"[rank0]", b"[rank0]", b"[rank1]", b"[rank1]"]
 
 
 def test_brackets_that_close_a_value_begin_no_record() -> None:
-    assert [len(record) for record in split(b"Model(\n  (a): x\n)\nnext\n", FORMATS["lines"])] == [18, 5]
+    assert [len(record) for record in split_records(b"Model(\n  (a): x\n)\nnext\n", FORMATS["lines"])] == [18, 5]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tdbg.cli import parser
 from tdbg.cli.filter_logs import COMMAND, OPTIONS
-from tdbg.core.command_spec import read_plain
+from tdbg.core.command_spec import parse_plain_args
 from tdbg.core.errors import TdbgError
-from tdbg.logs.filter_args import VIEWS, FilterArgs, check
+from tdbg.logs.filter_args import VIEWS, FilterArgs, validate_args
 
 NAMES = [name for option in OPTIONS.values() for name in option.names]
 WORDS = st.one_of(
@@ -21,52 +21,52 @@ WORDS = st.one_of(
 )
 
 
-def by_typer(words: list[str], monkeypatch: pytest.MonkeyPatch) -> FilterArgs | None:
+def parse_with_typer(words: list[str], monkeypatch: pytest.MonkeyPatch) -> FilterArgs | None:
     """What the whole command line makes of it; None if it refuses."""
     found: list[FilterArgs] = []
     monkeypatch.setattr(COMMAND, "run", lambda args: found.append(args) or 0)
     try:
-        parser.run(COMMAND, "tdbg filter-logs", words)
+        parser.parse_and_run(COMMAND, "tdbg filter-logs", words)
     except Exception:
         return None
     return found[0] if found else None
 
 
-def parse(words: list[str]) -> FilterArgs | None:
+def parse_plain(words: list[str]) -> FilterArgs | None:
     """What the small reader makes of it; None if it leaves it to the whole parser."""
-    return cast(FilterArgs | None, read_plain(COMMAND, words))
+    return cast(FilterArgs | None, parse_plain_args(COMMAND, words))
 
 
-def fields(args: FilterArgs) -> dict[str, Any]:
-    return {name: _plain(getattr(args, name)) for name in ("paths", *OPTIONS)}
+def list_fields(args: FilterArgs) -> dict[str, Any]:
+    return {name: _to_plain(getattr(args, name)) for name in ("paths", *OPTIONS)}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     return list(value) if isinstance(value, list | tuple) else value
 
 
 @settings(max_examples=400, deadline=None)
 @given(words=st.lists(WORDS, max_size=6))
 def test_whatever_the_small_reader_takes_the_whole_parser_takes_alike(words: list[str]) -> None:
-    small = parse(words)
+    small = parse_plain(words)
     if small is None:
         return
     with pytest.MonkeyPatch.context() as patch:
-        whole = by_typer(words, patch)
-    assert whole is not None and fields(small) == fields(whole), words
+        whole = parse_with_typer(words, patch)
+    assert whole is not None and list_fields(small) == list_fields(whole), words
 
 
 def test_it_takes_what_people_write(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "logs -f GRADIENTS --flag=AMP -r 0,3-5 --level WARNING -C 2 -v --count -o out.txt --jobs 2 -fLR"
     words = line.split()
-    small, whole = parse(words), by_typer(words, monkeypatch)
-    assert small is not None and whole is not None and fields(small) == fields(whole)
+    small, whole = parse_plain(words), parse_with_typer(words, monkeypatch)
+    assert small is not None and whole is not None and list_fields(small) == list_fields(whole)
     assert list(small.flag) == ["GRADIENTS", "AMP", "LR"] and small.context == 2 and small.invert
 
 
 @pytest.mark.parametrize("words", (["--help"], ["-h"], ["--colapse"], ["-A", "x"], ["--jobs"], ["--count=1"], ["-f"]))
 def test_it_leaves_the_rest_to_the_whole_parser(words: list[str]) -> None:
-    assert parse(words) is None
+    assert parse_plain(words) is None
 
 
 def test_every_option_is_a_field_and_every_field_an_option() -> None:
@@ -86,4 +86,4 @@ def test_every_option_is_a_field_and_every_field_an_option() -> None:
 )
 def test_what_does_not_go_together(given_: dict[str, Any], what: str) -> None:
     with pytest.raises(TdbgError, match=what):
-        check(FilterArgs(**given_))
+        validate_args(FilterArgs(**given_))

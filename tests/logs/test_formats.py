@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdbg.core.errors import TdbgError
-from tdbg.logs.engine import whole
-from tdbg.logs.formats import FORMATS, SNIFF_LINES, Format, sniff, sortable
+from tdbg.logs.engine import filter_bytes
+from tdbg.logs.formats import FORMATS, SNIFF_LINES, Format, detect_format, normalize_time
 from tdbg.logs.log_files import Source
-from tdbg.logs.query import Matcher, Query, family
+from tdbg.logs.query import Matcher, Query, resolve_tag_family
 from tdbg.logs.records import Record
 
 TRACEBACK = b'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    x\nValueError: bad\n'
@@ -211,7 +211,7 @@ KINDS: dict[str, tuple[str, list[bytes], tuple[int | None, int | None, bytes | N
 }
 
 
-def split(data: bytes, form: type[Format]) -> list[bytes]:
+def split_records(data: bytes, form: type[Format]) -> list[bytes]:
     """The records, told by what starts one."""
     lines = io.BytesIO(data).readlines()
     found: list[bytes] = []
@@ -227,9 +227,9 @@ def split(data: bytes, form: type[Format]) -> list[bytes]:
 def test_each_kind_of_log_is_known_and_split_into_records(kind: str) -> None:
     name, records, (level, rank, tag) = KINDS[kind]
     data = b"".join(line for line in records * 3)
-    form = sniff(data)
+    form = detect_format(data)
     assert form.name == name
-    assert split(data, form) == records * 3
+    assert split_records(data, form) == records * 3
     found = form.header.match(records[-1])
     assert found is not None
     assert (form.level(found), form.rank(found), next(iter(form.tags(found)), None)) == (level, rank, tag)
@@ -239,10 +239,10 @@ def test_each_kind_of_log_is_known_and_split_into_records(kind: str) -> None:
 def test_a_flag_takes_the_records_of_each_kind_that_have_its_tag(kind: str) -> None:
     name, records, _ = KINDS[kind]
     wanted = [record for record in records if record is records[-1] or name == "tdbg"]
-    matcher = Matcher(Query(families=(family("LR"),)), FORMATS[name])
-    assert whole(b"".join(records * 2), matcher) == b"".join(wanted * 2)
-    other = Matcher(Query(families=(family("MEMORY"),)), FORMATS[name])
-    assert whole(b"".join(records * 2), other) == b""
+    matcher = Matcher(Query(families=(resolve_tag_family("LR"),)), FORMATS[name])
+    assert filter_bytes(b"".join(records * 2), matcher) == b"".join(wanted * 2)
+    other = Matcher(Query(families=(resolve_tag_family("MEMORY"),)), FORMATS[name])
+    assert filter_bytes(b"".join(records * 2), other) == b""
 
 
 @pytest.mark.parametrize("kind", [kind for kind, (_, _, (level, _, _)) in KINDS.items() if level and level >= 30])
@@ -250,7 +250,7 @@ def test_a_level_takes_the_records_of_each_kind_that_have_it(kind: str) -> None:
     name, records, _ = KINDS[kind]
     form = FORMATS[name]
     wanted = [record for record in records if (form.level(form.header.match(record)) or 0) >= 30]  # type: ignore[arg-type]
-    assert wanted and whole(b"".join(records), Matcher(Query(level=30), form)) == b"".join(wanted)
+    assert wanted and filter_bytes(b"".join(records), Matcher(Query(level=30), form)) == b"".join(wanted)
 
 
 def test_a_tag_in_a_message_or_a_traceback_is_none() -> None:
@@ -258,24 +258,24 @@ def test_a_tag_in_a_message_or_a_traceback_is_none() -> None:
         b"2026-11-21 03:06:40,123 - a - INFO - the loss of [DEBUG_LR] is 1\n"
         b'Traceback (most recent call last):\n[DEBUG_LR]\n  "[DEBUG_LR]"\nValueError: [DEBUG_LR]\n'
     )
-    assert whole(record * 2, Matcher(Query(families=(family("LR"),)), sniff(record))) == b""
+    assert filter_bytes(record * 2, Matcher(Query(families=(resolve_tag_family("LR"),)), detect_format(record))) == b""
     own = b"2026-11-21T03:06:40.000299 D r0003 s00000012 [DEBUG_FORWARD] x\n    " + b" " * 41 + b"[DEBUG_LR] y\n"
-    assert whole(own * 2, Matcher(Query(families=(family("LR"),)), sniff(own))) == b""
+    assert filter_bytes(own * 2, Matcher(Query(families=(resolve_tag_family("LR"),)), detect_format(own))) == b""
 
 
 def test_a_wide_rank_or_step_moves_the_tag() -> None:
     wide = b"2026-11-21T03:06:40.000299 D r12345 s123456789 [DEBUG_LR] x\n"
     usual = b"2026-11-21T03:06:40.000299 D r0003 s00000012 [DEBUG_LR] x\n    more\n"
-    matcher = Matcher(Query(families=(family("LR"),)), sniff(usual))
-    assert whole(usual + wide + usual, matcher) == usual + wide + usual
+    matcher = Matcher(Query(families=(resolve_tag_family("LR"),)), detect_format(usual))
+    assert filter_bytes(usual + wide + usual, matcher) == usual + wide + usual
 
 
 def test_times_sort_as_text() -> None:
-    assert sortable(b"11/21/2026 03:06:40") == b"2026-11-21T03:06:40"
-    assert sortable(b"2026/11/21 03:06:40,5") == b"2026-11-21T03:06:40.5"
+    assert normalize_time(b"11/21/2026 03:06:40") == b"2026-11-21T03:06:40"
+    assert normalize_time(b"2026/11/21 03:06:40,5") == b"2026-11-21T03:06:40.5"
     query = Query(since=b"2026-11-21T03:06:41", until=b"2026-11-21T03:07")
     lines = [b"11/21/2026 03:06:4%d - INFO - a - x\n" % second for second in range(4)]
-    assert whole(b"".join(lines), Matcher(query, sniff(lines[0]))) == b"".join(lines[1:])
+    assert filter_bytes(b"".join(lines), Matcher(query, detect_format(lines[0]))) == b"".join(lines[1:])
 
 
 def test_a_format_of_another_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,11 +296,11 @@ def test_a_format_of_another_package_is_found_by_its_name(tmp_path: Path, monkey
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-logs\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[tdbg.log_formats]\nstrange = strange_logs:Strange\n")
     code = (
-        "import sys; from tdbg.logs.formats import FORMATS; from tdbg.logs.engine import whole\n"
+        "import sys; from tdbg.logs.formats import FORMATS; from tdbg.logs.engine import filter_bytes\n"
         "from tdbg.logs.query import Matcher, Query\n"
         "FORMATS['lines']; assert 'strange_logs' not in sys.modules\n"
         "data = b'<<[DEBUG_LR] a\\nb\\n<<[DEBUG_FORWARD] c\\n'\n"
-        "sys.stdout.buffer.write(whole(data, Matcher(Query(families=('DEBUG_LR',)), FORMATS['strange'])))"
+        "sys.stdout.buffer.write(filter_bytes(data, Matcher(Query(families=('DEBUG_LR',)), FORMATS['strange'])))"
     )
     root = str(Path(__file__).parents[2])
     done = subprocess.run(
@@ -325,10 +325,12 @@ def test_a_rank_is_that_of_the_path_then_of_the_launcher_then_of_the_header() ->
         data = line(prefix)
         for wanted in (3, 9):
             matcher = Matcher(Query(ranks=((wanted, wanted),)), FORMATS["tdbg"])
-            assert whole(data, matcher) == (data if wanted == rank else b"")
+            assert filter_bytes(data, matcher) == (data if wanted == rank else b"")
     for rank, kept in ((5, True), (9, False)):
         matcher = Matcher(Query(ranks=((rank, rank),)), FORMATS["tdbg"], 5)
-        assert matcher.possible is kept and whole(line(b"[rank9]: "), matcher) == (line(b"[rank9]: ") if kept else b"")
+        assert matcher.possible is kept and filter_bytes(line(b"[rank9]: "), matcher) == (
+            line(b"[rank9]: ") if kept else b""
+        )
 
 
 STAMPED = (
@@ -360,7 +362,7 @@ OWN = [
 FOREIGN = [kind for kind, (name, _, _) in KINDS.items() if name != "tdbg"]
 
 
-def mixed(kind: str, often: int) -> list[bytes]:
+def mix_records(kind: str, often: int) -> list[bytes]:
     """Records of a kind, so many times, then two of tdbg's own, and that three times."""
     return [*KINDS[kind][1] * often, *OWN] * 3
 
@@ -368,33 +370,37 @@ def mixed(kind: str, often: int) -> list[bytes]:
 @pytest.mark.parametrize("often", [1, 30])
 @pytest.mark.parametrize("kind", FOREIGN)
 def test_tdbg_s_own_lines_are_records_in_a_log_of_another_kind(kind: str, often: int) -> None:
-    records = mixed(kind, often)
+    records = mix_records(kind, often)
     data = b"".join(records)
-    form = sniff(data)
-    found = split(data, form)
+    form = detect_format(data)
+    found = split_records(data, form)
     assert [record for record in found if record in OWN] == OWN * 3
 
     def kept(query: Query) -> bytes:
-        return whole(data, Matcher(query, form))
+        return filter_bytes(data, Matcher(query, form))
 
-    assert kept(Query(families=(family("NULL_MASKING"),))) == b"".join(OWN * 3)
-    assert kept(Query(families=(family("NULL_MASKING"),), level=40)) == OWN[1] * 3
+    assert kept(Query(families=(resolve_tag_family("NULL_MASKING"),))) == b"".join(OWN * 3)
+    assert kept(Query(families=(resolve_tag_family("NULL_MASKING"),), level=40)) == OWN[1] * 3
     assert kept(Query(prefixes=(b"[DEBUG_NULL",))) == b"".join(OWN * 3)
     assert kept(Query(steps=((20000, 20000),))) == b"".join(OWN * 3)
     assert kept(Query(ranks=((3, 3),), since=b"2026-11-20T03:06:40.0002", until=b"2026-11-20T03:06:41")).endswith(
         OWN[1]
     )
     assert OWN[1] in kept(Query(level=40)) and OWN[0] not in kept(Query(level=40))
-    assert not any(own in kept(Query(excluded=(family("NULL_MASKING"),))) for own in OWN)
+    assert not any(own in kept(Query(excluded=(resolve_tag_family("NULL_MASKING"),))) for own in OWN)
 
 
 @pytest.mark.parametrize("often", [1, 30])
 @pytest.mark.parametrize("kind", [kind for kind in FOREIGN if KINDS[kind][2][2]])
 def test_the_others_are_what_they_are_without_them(kind: str, often: int) -> None:
-    records = mixed(kind, often)
+    records = mix_records(kind, often)
     data, others = b"".join(records), b"".join(record for record in records if record not in OWN)
-    for query in (Query(families=(family("LR"),)), Query(excluded=(family("NULL_MASKING"),))):
-        assert whole(data, Matcher(query, sniff(data))) == whole(others, Matcher(query, sniff(others))) != b""
+    for query in (Query(families=(resolve_tag_family("LR"),)), Query(excluded=(resolve_tag_family("NULL_MASKING"),))):
+        assert (
+            filter_bytes(data, Matcher(query, detect_format(data)))
+            == filter_bytes(others, Matcher(query, detect_format(others)))
+            != b""
+        )
 
 
 def test_a_record_of_tdbg_s_own_says_what_it_is_in_any_log() -> None:
@@ -407,14 +413,19 @@ def test_a_record_of_tdbg_s_own_says_what_it_is_in_any_log() -> None:
 
 def test_a_launcher_s_prefix_stands_before_tdbg_s_own_lines_too() -> None:
     data = b"".join([b"INFO:root:a\n" * 30, b"[rank3]: " + OWN[1], b"INFO:root:a\n"])
-    query = Query(families=(family("NULL_MASKING"),), ranks=((3, 3),))
-    assert whole(data, Matcher(query, sniff(data))) == b"[rank3]: " + OWN[1]
+    query = Query(families=(resolve_tag_family("NULL_MASKING"),), ranks=((3, 3),))
+    assert filter_bytes(data, Matcher(query, detect_format(data))) == b"[rank3]: " + OWN[1]
 
 
 def test_own_lines_that_come_long_after_the_beginning_are_found() -> None:
     data = b"2026-11-21 03:06:40,123 INFO a\n" * 9000 + OWN[0] + b"2026-11-21 03:06:40,123 INFO a\n"
     assert len(data) > 4 * SNIFF_LINES
-    assert whole(data, Matcher(Query(families=(family("NULL_MASKING"),)), sniff(data[: 1 << 16]))) == OWN[0]
+    assert (
+        filter_bytes(
+            data, Matcher(Query(families=(resolve_tag_family("NULL_MASKING"),)), detect_format(data[: 1 << 16]))
+        )
+        == OWN[0]
+    )
 
 
 def test_a_format_of_another_package_with_flags_in_its_expression_is_joined_with_tdbg_s_own() -> None:
@@ -423,6 +434,8 @@ def test_a_format_of_another_package_with_flags_in_its_expression_is_joined_with
         header = re.compile(rb"(?i)loud (?P<tag>\[[A-Z_]+\])?")
 
     data = b"LOUD [DEBUG_LR] a\nmore\n" + OWN[0] + b"loud b\n"
-    assert split(data, Loud) == [b"LOUD [DEBUG_LR] a\nmore\n", OWN[0], b"loud b\n"]
-    assert whole(data, Matcher(Query(families=(family("LR"),)), Loud)) == b"LOUD [DEBUG_LR] a\nmore\n"
-    assert whole(data, Matcher(Query(steps=((20000, 20000),)), Loud)) == OWN[0]
+    assert split_records(data, Loud) == [b"LOUD [DEBUG_LR] a\nmore\n", OWN[0], b"loud b\n"]
+    assert (
+        filter_bytes(data, Matcher(Query(families=(resolve_tag_family("LR"),)), Loud)) == b"LOUD [DEBUG_LR] a\nmore\n"
+    )
+    assert filter_bytes(data, Matcher(Query(steps=((20000, 20000),)), Loud)) == OWN[0]

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdbg.logs.guards.facts import Facts
-from tdbg.logs.guards.link import GuardMap, link
+from tdbg.logs.guards.link import GuardMap, link_facts
 from tdbg.logs.guards.program_files import facts_of, files_below, map_of, maps_below
-from tdbg.logs.guards.reader import read
+from tdbg.logs.guards.reader import parse_facts
 
 SHAPES = {
     "function": "if check_debug_flag(cfg, 'DEBUG.LOSS.NULL_MASKING'): say()  # LOSS.NULL_MASKING",
@@ -152,7 +152,7 @@ SHAPES = {
 }
 
 
-def check(found: GuardMap, text: str) -> None:
+def assert_guards(found: GuardMap, text: str) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         if "#" in line:
             assert sorted(found.lines.get(number, ())) == line.partition("#")[2].split(), line
@@ -160,11 +160,11 @@ def check(found: GuardMap, text: str) -> None:
 
 @pytest.mark.parametrize("text", SHAPES.values(), ids=SHAPES.keys())
 def test_shapes(text: str) -> None:
-    check(link({"a": read(text.encode())})["a"], text)
+    assert_guards(link_facts({"a": parse_facts(text.encode())})["a"], text)
 
 
 def test_one_way_of_several_counts_only_while_it_is_on() -> None:
-    found = link({"a": read(b"if cfg.DEBUG.LOSS.X or v: say()")})["a"]
+    found = link_facts({"a": parse_facts(b"if cfg.DEBUG.LOSS.X or v: say()")})["a"]
     assert found.flags_at(1) == found.flags_at(1, ["LOSS.X"]) == found.flags_at(1, ["LOSS"]) == {"LOSS.X"}
     assert found.flags_at(1, ["AMP"]) == frozenset()
 
@@ -184,7 +184,7 @@ def test_functions_that_pass_a_message_on() -> None:
     if cfg.DEBUG.AMP: log0("behind %d", x)
     log0("free")
     """
-    found = link({"a": read(textwrap.dedent(text).encode())})["a"]
+    found = link_facts({"a": parse_facts(textwrap.dedent(text).encode())})["a"]
     assert (found.passing_on, found.passed_on) == ({"log0"}, {3})
     assert [(call.shape, call.flags) for call in found.calls] == [(["behind ", ""], ["AMP"]), (["free"], [])]
 
@@ -224,14 +224,14 @@ CALLS = {
 
 @pytest.mark.parametrize("text", CALLS.values(), ids=CALLS.keys())
 def test_calls(text: str) -> None:
-    found = link({"a": read(text.encode())})["a"]
+    found = link_facts({"a": parse_facts(text.encode())})["a"]
     said = ["{}".join(part for part in call.shape) for call in found.calls]
     assert [text for text in said if "its text {}" in text]
 
 
 def test_each_text_has_the_flags_of_its_place() -> None:
     text = "m = 'a text'\nif cfg.DEBUG.AMP: m = 'its text'\nlogger.info(m)\nlogger.info('b' if cfg.DEBUG.LR else m)"
-    found = link({"a": read(text.encode())})["a"]
+    found = link_facts({"a": parse_facts(text.encode())})["a"]
     said = {(*call.shape, *call.flags) for call in found.calls}
     assert {("a text",), ("its text", "AMP")} <= said
 
@@ -256,7 +256,7 @@ def test_huge_files_are_left_alone(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.text(alphabet="if andor not:()=.\n xyDEBUGcfgselfdefreturn,'\"[]@*", max_size=200))
 def test_nothing_raises(text: str) -> None:
-    link({"a": read(text.encode())})
+    link_facts({"a": parse_facts(text.encode())})
 
 
 def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ WRAPPER = "def say(text):\n    print(text)\n"
 
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def program_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three files that were written long ago, and a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(kept, "SETTLED_S", 0.0)  # the clock of this file system has nanoseconds
@@ -31,77 +31,77 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def parsed_roots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The trees that were read whole."""
     made: list[str] = []
 
-    def counting(root: str, *rest: object) -> object:
+    def count_and_map(root: str, *rest: object) -> object:
         made.append(root)
         return maps_below(root, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(kept, "maps_below", counting)
+    monkeypatch.setattr(kept, "maps_below", count_and_map)
     return made
 
 
-def _maps(root: Path) -> dict[str, tuple[dict[int, frozenset[str]], frozenset[int]]]:
+def _load_maps(root: Path) -> dict[str, tuple[dict[int, frozenset[str]], frozenset[int]]]:
     found = kept.tree_maps(str(root), CHECKERS, bool)
     return {Path(path).name: (one.lines, one.passed_on) for path, one in found.items()}
 
 
-def test_what_is_kept_is_what_was_made(tree: Path, parsed: list[str]) -> None:
-    made = _maps(tree)
+def test_what_is_kept_is_what_was_made(program_tree: Path, parsed_roots: list[str]) -> None:
+    made = _load_maps(program_tree)
     assert made["a.py"] == ({3: frozenset({"AMP"})}, frozenset())
     assert "d.py" not in made and made["b.py"][1] == {2}
-    assert _maps(tree) == made
-    assert parsed == [str(tree)]
+    assert _load_maps(program_tree) == made
+    assert parsed_roots == [str(program_tree)]
 
 
-def _same_size_and_time(root: Path) -> None:
+def _rewrite_in_place(root: Path) -> None:
     file = root / "a.py"
     before = file.stat()
     file.write_text(GUARDED.replace("AMP", "LR "))
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def _new_file(root: Path) -> None:
+def _add_file(root: Path) -> None:
     (root / "e.py").write_text(GUARDED)
 
 
-def _removed(root: Path) -> None:
+def _remove_file(root: Path) -> None:
     (root / "a.py").unlink()
 
 
-def _replaced(root: Path) -> None:
+def _replace_file(root: Path) -> None:
     (root / "new").write_text(GUARDED.replace("AMP", "MEMORY"))
     (root / "new").rename(root / "a.py")
 
 
-@pytest.mark.parametrize("change", [_same_size_and_time, _new_file, _removed, _replaced])
-def test_a_change_is_seen(tree: Path, parsed: list[str], change: Callable[[Path], None]) -> None:
-    before = _maps(tree)
-    change(tree)
-    after = _maps(tree)
-    assert len(parsed) == 2
+@pytest.mark.parametrize("change", [_rewrite_in_place, _add_file, _remove_file, _replace_file])
+def test_a_change_is_seen(program_tree: Path, parsed_roots: list[str], change: Callable[[Path], None]) -> None:
+    before = _load_maps(program_tree)
+    change(program_tree)
+    after = _load_maps(program_tree)
+    assert len(parsed_roots) == 2
     assert after != before
-    fresh = {Path(path).name: one for path, one in maps_below(str(tree)).items() if one.lines or one.passed_on}
+    fresh = {Path(path).name: one for path, one in maps_below(str(program_tree)).items() if one.lines or one.passed_on}
     assert after == {name: (one.lines, one.passed_on) for name, one in fresh.items()}
 
 
 def test_what_was_written_a_moment_ago_is_not_kept(
-    tree: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+    program_tree: Path, parsed_roots: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its time on disk may not tell the next change from this one."""
     monkeypatch.setattr(kept, "SETTLED_S", 60.0)
-    assert _maps(tree) == _maps(tree)
-    assert len(parsed) == 2
+    assert _load_maps(program_tree) == _load_maps(program_tree)
+    assert len(parsed_roots) == 2
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"stamps": 3}', "[" * 100_000, '{"stamps": {}, "maps": {"x": {"lines": {"a": 1}}}}']
 )
-def test_a_damaged_file_is_made_anew(tree: Path, parsed: list[str], text: str) -> None:
-    made = _maps(tree)
+def test_a_damaged_file_is_made_anew(program_tree: Path, parsed_roots: list[str], text: str) -> None:
+    made = _load_maps(program_tree)
     (path,) = cache_folder().glob("tree-*.json")
     path.write_text(text)
-    assert _maps(tree) == made
-    assert len(parsed) == 2 and json.loads(path.read_text())["root"] == str(tree)
+    assert _load_maps(program_tree) == made
+    assert len(parsed_roots) == 2 and json.loads(path.read_text())["root"] == str(program_tree)

@@ -26,20 +26,20 @@ FLAGS = (
 )
 
 
-def environment(folder: Path) -> dict[str, str]:
+def build_environment(folder: Path) -> dict[str, str]:
     """Nothing of an outer run, and a cache of its own."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("TDBG_", "PYTHONPATH", "RANK"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"
     return {**env, "PATH": path, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
 
 
-def run(folder: Path, command: Sequence[str], flags: Sequence[str] = (), *more: str) -> Path:
+def run_watched(folder: Path, command: Sequence[str], flags: Sequence[str] = (), *more: str) -> Path:
     """`tdbg run` of a command in ``folder``; returns the run directory."""
     words = [word for flag in flags for word in ("-f", flag)]
     done = subprocess.run(
         [sys.executable, "-m", "tdbg", "run", "--run-dir", "run", *words, *more, "--", *command],
         cwd=folder,
-        env=environment(folder),
+        env=build_environment(folder),
         capture_output=True,
         text=True,
         timeout=200,
@@ -51,68 +51,70 @@ def run(folder: Path, command: Sequence[str], flags: Sequence[str] = (), *more: 
     return folder / "run"
 
 
-def records(run: Path, rank: int = 0) -> list[dict[str, Any]]:
+def read_records(run: Path, rank: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / f"rank{rank:04d}" / "records.jsonl").read_text().splitlines()]
 
 
-def truth(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
+def read_truth(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     path = folder / "out" / f"truth{rank}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def scores(found: Counter[tuple[str, str]], wanted: Counter[tuple[str, str]]) -> tuple[float, float]:
+def compute_scores(found: Counter[tuple[str, str]], wanted: Counter[tuple[str, str]]) -> tuple[float, float]:
     """Recall and precision of (flag, text) pairs."""
     right = (found & wanted).total()
     return right / max(wanted.total(), 1), right / max(found.total(), 1)
 
 
-def pairs(lines: Sequence[Mapping[str, Any]], key: str) -> Counter[tuple[str, str]]:
+def count_pairs(lines: Sequence[Mapping[str, Any]], key: str) -> Counter[tuple[str, str]]:
     return Counter((flag, line[key]) for line in lines for flag in line["flags"])
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project, run with every flag on."""
     place = tmp_path_factory.mktemp("records") / "project"
     shutil.copytree(PROJECT, place)
-    run(place, ["python", "train.py"], FLAGS)
+    run_watched(place, ["python", "train.py"], FLAGS)
     return place
 
 
-def test_every_call_behind_a_flag_is_found(folder: Path) -> None:
-    said, wanted = records(folder / "run"), truth(folder)
-    recall, precision = scores(pairs(said, "message"), pairs(wanted, "text"))
+def test_every_call_behind_a_flag_is_found(project_folder: Path) -> None:
+    said, wanted = read_records(project_folder / "run"), read_truth(project_folder)
+    recall, precision = compute_scores(count_pairs(said, "message"), count_pairs(wanted, "text"))
     print(f"at emit time: {len(wanted)} calls, recall {recall:.2%}, precision {precision:.2%}")
     assert len(wanted) > 100
     assert (recall, precision) == (1.0, 1.0)
 
 
-def test_what_a_level_drops_is_written_for_tdbg_alone(folder: Path) -> None:
-    dropped = Counter(line["text"] for line in truth(folder) if not line["shown"])
-    marked = Counter(line["message"] for line in records(folder / "run") if line.get("suppressed"))
-    own = (folder / "out" / "train_rank0.log").read_text()
+def test_what_a_level_drops_is_written_for_tdbg_alone(project_folder: Path) -> None:
+    dropped = Counter(line["text"] for line in read_truth(project_folder) if not line["shown"])
+    marked = Counter(line["message"] for line in read_records(project_folder / "run") if line.get("suppressed"))
+    own = (project_folder / "out" / "train_rank0.log").read_text()
     assert marked == dropped and dropped.total() >= 6
     assert not any(text in own for text in dropped)
-    levels = {line["level"] for line in records(folder / "run") if line.get("suppressed")}
+    levels = {line["level"] for line in read_records(project_folder / "run") if line.get("suppressed")}
     assert levels == {"DEBUG", "STATS", "INFO"}
 
 
-def test_the_programs_own_log_is_what_it_was(folder: Path, tmp_path: Path) -> None:
+def test_the_programs_own_log_is_what_it_was(project_folder: Path, tmp_path: Path) -> None:
     """Byte for byte, but for its times, also with the flags in the program's own config and no tdbg at all."""
     place = tmp_path / "bare"
     shutil.copytree(PROJECT, place)
     opts = [word for flag in FLAGS for word in (f"DEBUG.{flag}", "True")]
-    subprocess.run([sys.executable, "train.py", *opts], cwd=place, env=environment(tmp_path), check=True, timeout=100)
+    subprocess.run(
+        [sys.executable, "train.py", *opts], cwd=place, env=build_environment(tmp_path), check=True, timeout=100
+    )
 
     def without_times(text: str) -> list[str]:
         return [line[24:] if line[:2] == "20" else line for line in text.splitlines()]
 
-    mine, bare = (path / "out" / "train_rank0.log" for path in (folder, place))
+    mine, bare = (path / "out" / "train_rank0.log" for path in (project_folder, place))
     assert without_times(mine.read_text()) == without_times(bare.read_text())
 
 
-def test_steps_phases_and_prints(folder: Path) -> None:
-    said = records(folder / "run")
+def test_steps_phases_and_prints(project_folder: Path) -> None:
+    said = read_records(project_folder / "run")
     steps = [line["step"] for line in said if line["message"].startswith("step ")]
     assert steps == [1, 2, 3, 4, 5, 6]  # logged after the update
     assert [line["level"] for line in said if line["message"] == "trained"] == ["STDOUT"]
@@ -123,8 +125,8 @@ def test_steps_phases_and_prints(folder: Path) -> None:
 def test_one_flag_alone(tmp_path: Path) -> None:
     place = tmp_path / "project"
     shutil.copytree(PROJECT, place)
-    said = records(run(place, ["python", "train.py"], ["LOSS.NULL_MASKING"]))
-    recall, precision = scores(pairs(said, "message"), pairs(truth(place), "text"))
+    said = read_records(run_watched(place, ["python", "train.py"], ["LOSS.NULL_MASKING"]))
+    recall, precision = compute_scores(count_pairs(said, "message"), count_pairs(read_truth(place), "text"))
     assert (recall, precision) == (1.0, 1.0)
     assert {flag for line in said for flag in line["flags"]} == {"LOSS.NULL_MASKING", "LOSS.CLASS_WEIGHTING"}
 
@@ -133,10 +135,10 @@ def test_two_ranks(tmp_path: Path) -> None:
     place = tmp_path / "project"
     shutil.copytree(PROJECT, place)
     command = ["torchrun", "--standalone", "--nproc-per-node=2", "train.py"]
-    run(place, command, FLAGS)
+    run_watched(place, command, FLAGS)
     for rank in (0, 1):
-        said = records(place / "run", rank)
-        recall, precision = scores(pairs(said, "message"), pairs(truth(place, rank), "text"))
+        said = read_records(place / "run", rank)
+        recall, precision = compute_scores(count_pairs(said, "message"), count_pairs(read_truth(place, rank), "text"))
         print(f"rank {rank}: recall {recall:.2%}, precision {precision:.2%}")
         assert {line["rank"] for line in said} == {rank}
         assert (recall, precision) == (1.0, 1.0)

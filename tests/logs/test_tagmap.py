@@ -13,17 +13,17 @@ import pytest
 
 from tdbg.cli import main
 from tdbg.core.errors import TdbgError
-from tdbg.logs.guards.link import link
+from tdbg.logs.guards.link import link_facts
 from tdbg.logs.guards.program_files import maps_below
-from tdbg.logs.guards.reader import read
-from tdbg.logs.tagmap import Spelling, TagMap, build, dump, load
-from tests.logs.test_records import FLAGS, PROJECT, environment, scores, truth
+from tdbg.logs.guards.reader import parse_facts
+from tdbg.logs.tagmap import Spelling, TagMap, build_map, dump_map, load_map
+from tests.logs.test_records import FLAGS, PROJECT, build_environment, compute_scores, read_truth
 
 IF_AMP = "if cfg.DEBUG.AMP: "
 
 
-def made(*lines: str) -> TagMap:
-    return build(link({"a": read("\n".join(lines).encode())}).values())
+def build_tag_map(*lines: str) -> TagMap:
+    return build_map(link_facts({"a": parse_facts("\n".join(lines).encode())}).values())
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def made(*lines: str) -> TagMap:
     ],
 )
 def test_texts_of_calls(call: str, text: str) -> None:
-    assert [item.text for item in made(f"{IF_AMP}{call}").entries["AMP"].texts] == [text]
-    assert Spelling.of(text).text == text
+    assert [item.text for item in build_tag_map(f"{IF_AMP}{call}").entries["AMP"].texts] == [text]
+    assert Spelling.parse_text(text).text == text
 
 
 def test_tags_stand_for_all_their_texts() -> None:
-    found = made(f"{IF_AMP}log.info('[AMP] a %d', a)", f"{IF_AMP}log.info(f'{{T}} b')", "T = '[AMP]'")
+    found = build_tag_map(f"{IF_AMP}log.info('[AMP] a %d', a)", f"{IF_AMP}log.info(f'{{T}} b')", "T = '[AMP]'")
     assert (found.entries["AMP"].tags, found.entries["AMP"].texts) == (["[AMP]"], [])
     assert found.flags_of(b"2026-01-01 10:00:00 INFO x: [AMP] whatever") == {"AMP"}
     assert found.flags_of(b"x[AMP] whatever") == frozenset()
@@ -66,13 +66,13 @@ def test_tags_stand_for_all_their_texts() -> None:
     ],
 )
 def test_what_is_printed_elsewhere_too_is_not_used(lines: tuple[str, ...], ambiguous: dict[str, list[str]]) -> None:
-    found = made(*lines)
+    found = build_tag_map(*lines)
     assert found.ambiguous == ambiguous
     assert not found.flags_of(b"2026-01-01 x: same text") and not found.flags_of(b"INFO value of it")
 
 
 def test_texts_that_differ_by_what_stands_before_them() -> None:
-    found = made(f"{IF_AMP}log.info('labels %s', a)", "log.info('no labels in this batch')")
+    found = build_tag_map(f"{IF_AMP}log.info('labels %s', a)", "log.info('no labels in this batch')")
     assert found.flags_of(b"INFO: labels 1, 2") == {"AMP"}
     assert found.flags_of(b"INFO: no labels in this batch") == frozenset()
 
@@ -88,54 +88,54 @@ def test_texts_that_differ_by_what_stands_before_them() -> None:
     ],
 )
 def test_whatever_stands_around_a_text(line: bytes) -> None:
-    found = made(f"{IF_AMP}log.info('its text')")
+    found = build_tag_map(f"{IF_AMP}log.info('its text')")
     assert found.flags_of(line) == {"AMP"}
     assert not found.flags_of(line.replace(b"text", b"text too")) and not found.flags_of(line.replace(b"its", b"fits"))
 
 
 def test_the_closer_text_counts() -> None:
-    found = made(f"{IF_AMP}log.info('value of it')", "log.info('value %s', a)")
+    found = build_tag_map(f"{IF_AMP}log.info('value of it')", "log.info('value %s', a)")
     assert found.flags_of(b"INFO value of it") == {"AMP"} and not found.flags_of(b"INFO value of 3")
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    found = made(
+    found = build_tag_map(
         f"{IF_AMP}log.info('a \"quoted\" \\\\ {{brace}} %s \\u0001 \\u00fc', a)",
         "if cfg.DEBUG.OWN.THING: log.info('[T] x')",
         f"{IF_AMP}log.info('labels %s', a)",
         "log.info('no labels in this batch')",
     )
-    (tmp_path / "map.toml").write_text(dump(found), encoding="utf-8")
-    again = load(tmp_path / "map.toml")
+    (tmp_path / "map.toml").write_text(dump_map(found), encoding="utf-8")
+    again = load_map(tmp_path / "map.toml")
     assert (again.entries, again.unflagged) == (found.entries, found.unflagged)
-    assert again.literals("OWN") == (b"[T]",) and again.literals("OWN.THING") == (b"[T]",)
+    assert again.collect_literals("OWN") == (b"[T]",) and again.collect_literals("OWN.THING") == (b"[T]",)
 
 
 @pytest.mark.parametrize("text", ["[A]\ntags = 3", "A = 1", "[A", "[A]\ntags = ['']\ntexts = []"])
 def test_what_is_no_map(tmp_path: Path, text: str) -> None:
     (tmp_path / "map.toml").write_text(text)
     with pytest.raises(TdbgError):
-        load(tmp_path / "map.toml")
+        load_map(tmp_path / "map.toml")
 
 
 def test_a_map_that_is_not_there() -> None:
     with pytest.raises(TdbgError, match="No such file"):
-        load("/nowhere/map.toml")
+        load_map("/nowhere/map.toml")
 
 
 def test_a_plain_text_log(tmp_path: Path) -> None:
     """The project run without tdbg, its flags on in its own config."""
     opts = [word for flag in FLAGS for word in (f"DEBUG.{flag}", "True")]
     command = [sys.executable, str(PROJECT / "train.py"), *opts]
-    subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), check=True, timeout=100, capture_output=True)
-    shown = [line for line in truth(tmp_path) if line["shown"]]
+    subprocess.run(command, cwd=tmp_path, env=build_environment(tmp_path), check=True, timeout=100, capture_output=True)
+    shown = [line for line in read_truth(tmp_path) if line["shown"]]
     wanted = Counter((flag, line["text"].partition("\n")[0]) for line in shown for flag in line["flags"])
-    known = build(maps_below(PROJECT).values())
+    known = build_map(maps_below(PROJECT).values())
     found: Counter[tuple[str, str]] = Counter()
     for line in (tmp_path / "out" / "train_rank0.log").read_bytes().splitlines():
         for flag in known.flags_of(line):
             found[flag, line.decode().partition(": ")[2]] += 1
-    recall, precision = scores(found, wanted)
+    recall, precision = compute_scores(found, wanted)
     print(f"with the map: {wanted.total()} lines, recall {recall:.2%}, precision {precision:.2%}")
     assert recall >= 0.99 and precision >= 0.97
 
@@ -146,7 +146,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "22 log calls under 9 flags" in capsys.readouterr().err
     assert main(["flags", "scan", str(PROJECT)]) == 0
     assert capsys.readouterr().out == target.read_text()
-    assert set(load(target).entries) == set(FLAGS)
+    assert set(load_map(target).entries) == set(FLAGS)
     assert main(["flags", "scan", str(tmp_path)]) == 1
     assert main(["flags", "scan", str(tmp_path / "nowhere")]) == 2
 
@@ -184,7 +184,7 @@ def test_a_flag_that_no_record_fits_is_told_of_the_map(tmp_path: Path, capsys: p
 @pytest.mark.parametrize("ending", [" (norm)", "\nnorm {}", ""])
 def test_a_line_that_nearly_fits_costs_little(ending: str) -> None:
     """Four times as long, it takes some four times as long, not four times for every gap."""
-    text = Spelling.of("weights {}, {}, {}, {}" + ending)
+    text = Spelling.parse_text("weights {}, {}, {}, {}" + ending)
     pattern = re.compile(text.pattern)
     took = []
     for count in (300, 1200):

@@ -35,7 +35,7 @@ class Tree(nn.Module):
         return {task: head(hidden) for task, head in self.heads.items()}
 
 
-def data(samples: int, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def make_data(samples: int, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Points around eight centres; a fifth of the labels is null, some samples have none at all."""
     made = torch.Generator().manual_seed(seed)
     centres = torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
@@ -50,24 +50,24 @@ def data(samples: int, seed: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]
     return x, targets
 
 
-def loss_of(scores: dict[str, torch.Tensor], targets: dict[str, torch.Tensor]) -> torch.Tensor:
+def compute_losses(scores: dict[str, torch.Tensor], targets: dict[str, torch.Tensor]) -> torch.Tensor:
     """(N): the sum over tasks, zero for a null label."""
     each = [nn.functional.cross_entropy(scores[t], targets[t], ignore_index=NULL, reduction="none") for t in CLASSES]
     return torch.stack(each).sum(0)
 
 
-def batches(samples: int = 203, size: int = 16) -> list[Batch]:
+def make_batches(samples: int = 203, size: int = 16) -> list[Batch]:
     """Validation answers of a model after a short training, in batches of which the last is smaller."""
     torch.manual_seed(0)
     model = Tree()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for step in range(30):
-        x, targets = data(64, step)
-        loss = loss_of(model(x), targets).mean()
+        x, targets = make_data(64, step)
+        loss = compute_losses(model(x), targets).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    x, targets = data(samples, 1000)
+    x, targets = make_data(samples, 1000)
     regions = np.random.default_rng(0).choice(["europe", "asia", "africa"], samples, p=[0.6, 0.3, 0.1]).tolist()
     regions[-size:] = ["europe"] * size  # the last batch knows one region
     found = []
@@ -76,16 +76,16 @@ def batches(samples: int = 203, size: int = 16) -> list[Batch]:
             part = slice(at, at + size)
             true = {task: labels[part] for task, labels in targets.items()}
             scores = model(x[part])
-            found.append(Batch(scores, true, loss_of(scores, true), regions[part]))
+            found.append(Batch(scores, true, compute_losses(scores, true), regions[part]))
     return found
 
 
-def tracked() -> MetricsTracker:
+def make_tracker() -> MetricsTracker:
     """A tracker of the three tasks."""
     return MetricsTracker(hierarchy=CLASSES, null_label=NULL)
 
 
-def feed(tracker: MetricsTracker, found: list[Batch]) -> None:
+def feed_tracker(tracker: MetricsTracker, found: list[Batch]) -> None:
     """As a validation loop would."""
     tracker.start_val_phase("val")
     subsets = SubsetMetricWrapper(tracker, "val")

@@ -11,7 +11,7 @@ SUBSETS = st.sampled_from(["eu", "us"])
 
 
 @st.composite
-def batch(draw):
+def draw_batch(draw):
     """What `update_val_metrics` takes."""
     samples = draw(COUNTS)
     part = st.integers(0, samples)
@@ -27,35 +27,35 @@ def batch(draw):
     }
 
 
-EPOCHS = st.lists(st.lists(batch(), max_size=6), min_size=1, max_size=4)
+EPOCHS = st.lists(st.lists(draw_batch(), max_size=6), min_size=1, max_size=4)
 
 
-def play(tracker, epochs):
+def play_epochs(tracker, epochs):
     """The whole run: one training update and one validation update a batch."""
     for epoch, batches in enumerate(epochs):
         for found in batches:
-            feed(tracker, found)
-        finish(tracker, epoch)
+            feed_tracker(tracker, found)
+        finish_epoch(tracker, epoch)
 
 
-def feed(tracker, found):
+def feed_tracker(tracker, found):
     tracker.update_train_batch(**found)
     tracker.update_val_metrics(**found, phase="val_mask_meta")
     tracker.update_learning_rates([0.1])
 
 
-def finish(tracker, epoch):
+def finish_epoch(tracker, epoch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an epoch without a batch
-        _finish(tracker, epoch)
+        _finalize_epoch(tracker, epoch)
 
 
-def _finish(tracker, epoch):
+def _finalize_epoch(tracker, epoch):
     tracker.finalize_train_epoch(epoch, 10 * epoch)
     tracker.finalize_val_phase("val_mask_meta", epoch, 10 * epoch)
 
 
-def values(state):
+def collect_values(state):
     """What a run says in the end: values, counts and bests by key, whatever the way there."""
     return {
         (phase, metric["metric"], metric["task"], metric["subset"]): {

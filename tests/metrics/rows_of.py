@@ -14,22 +14,22 @@ from tdbg.metrics.rows.row_files import RowsFile
 from tdbg.metrics.rows.row_reader import Line, Reading
 
 
-def lines(path: Path, rank: int | None = None) -> list[Line]:
+def list_lines(path: Path, rank: int | None = None) -> list[Line]:
     """The rows that count."""
-    return [line for _, line in Reading([RowsFile(path, rank)]).lines()]
+    return [line for _, line in Reading([RowsFile(path, rank)]).iter_lines()]
 
 
-def raw(path: Path) -> list[dict[str, Any]]:
+def read_raw(path: Path) -> list[dict[str, Any]]:
     """Every line as JSON, headers too."""
     return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
 
 
-def write(path: Path, *those: Row | Header) -> Path:
+def write_rows(path: Path, *those: Row | Header) -> Path:
     """A file of these lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         for one in those:
-            file.write(row_codec.encode(one) if isinstance(one, Row) else row_codec.encode_header(one))
+            file.write(row_codec.encode_row(one) if isinstance(one, Row) else row_codec.encode_header(one))
     return path
 
 
@@ -39,16 +39,16 @@ def read_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def row(step: int, values: dict[str, float], **more: Any) -> Row:
+def make_row(step: int, values: dict[str, float], **more: Any) -> Row:
     """A row with what a test does not care for."""
     return Row(**{"t": 1e9 + step, "step": step, "epoch": step // 10, "phase": "train", "values": values, **more})
 
 
-def run(code: str, *words: Any, **more: Any) -> subprocess.CompletedProcess[str]:
+def run_program(code: str, *words: Any, **more: Any) -> subprocess.CompletedProcess[str]:
     """A program of its own, with its words."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", **more.pop("env", {})}
     command = [sys.executable, "-c", code, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=more.pop("timeout", 60), env=env, **more)
 
 
-__all__ = ["Header", "Path", "lines", "raw", "read_csv", "row", "run", "write"]
+__all__ = ["Header", "Path", "list_lines", "make_row", "read_csv", "read_raw", "run_program", "write_rows"]

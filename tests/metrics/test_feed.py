@@ -21,7 +21,7 @@ from tdbg.inject.metrics import feed as feeds
 from tdbg.inject.metrics.feed import Feed
 from tdbg.inject.metrics.steps import Passes, values_of
 from tdbg.inject.metrics.taps import TAPS, Tap
-from tdbg.inject.metrics.value_sorting import sort
+from tdbg.inject.metrics.value_sorting import sort_values
 from tdbg.inject.on.torch_ import Rank
 from tdbg.metrics.keys import Key
 from tdbg.metrics.rows import row_codec
@@ -59,19 +59,19 @@ def test_a_record_as_values() -> None:
     assert values_of(Step()) == {}
 
 
-def evaluations(*plan: Any) -> list[tuple[int, int]]:
+def list_evaluations(*plan: Any) -> list[tuple[int, int]]:
     """(step, calls) of the passes found in a plan: "t" a training step, a number so many evaluation calls."""
     passes, step, calls, found = Passes(), 0, 0, []
     for what in plan:
         if what == "t":
             step += 1
-            found.append(passes.trained(step, calls))
+            found.append(passes.record_train_step(step, calls))
             continue
         for _ in range(what):
             calls += 1
             record = Step(t=float(calls), step=step or calls, phase="eval", call=calls, forward_ms=1.0, samples=2)
-            found.append(passes.called(record, step, None))
-    found.append(passes.over(calls))
+            found.append(passes.record_eval_call(record, step, None))
+    found.append(passes.end_last_pass(calls))
     return [(one.step, one.calls) for one in found if one is not None]
 
 
@@ -88,24 +88,24 @@ def evaluations(*plan: Any) -> list[tuple[int, int]]:
     ids=["epochs", "before", "evaluation alone", "teacher", "tiny epochs", "none"],
 )
 def test_passes_of_evaluation(plan: list[Any], expected: list[tuple[int, int]]) -> None:
-    assert evaluations(*plan) == expected
+    assert list_evaluations(*plan) == expected
 
 
 def test_a_pass_of_which_calls_were_not_looked_at() -> None:
     passes = Passes()
-    passes.trained(10, 0)
+    passes.record_train_step(10, 0)
     for call, t in ((1, 100.0), (2, 101.0), (5, 104.0)):  # 8 calls, of which 3 were affordable
-        passes.called(Step(t=t, step=10, phase="eval", call=call, forward_ms=1000.0, samples=4), 10, 2)
-    over = passes.trained(12, 8)
+        passes.record_eval_call(Step(t=t, step=10, phase="eval", call=call, forward_ms=1000.0, samples=4), 10, 2)
+    over = passes.record_train_step(12, 8)
     assert over is not None and (over.step, over.epoch) == (10, 2)
-    assert over.values() == {"val/calls": 8, "val/epoch_duration_sec": pytest.approx(8.0)}, "a second a call"
+    assert over.compute_metrics() == {"val/calls": 8, "val/epoch_duration_sec": pytest.approx(8.0)}, "a second a call"
 
 
 # what is logged
 
 
 def test_sorting() -> None:
-    found = sort(
+    found = sort_values(
         {
             "a": 1,
             "b": 2.5,
@@ -129,7 +129,7 @@ def test_sorting() -> None:
     )
     assert str(found.values.pop("nan")) == "nan"
     huge = found.values.pop(str(10**400)[:500])
-    assert huge == float("inf") and sort({"x": -(10**400)}).values == {"x": float("-inf")}
+    assert huge == float("inf") and sort_values({"x": -(10**400)}).values == {"x": float("-inf")}
     assert found.values == {
         "a": 1,
         "b": 2.5,
@@ -148,32 +148,32 @@ def test_sorting_is_bounded() -> None:
     deep: dict[str, Any] = {"x": 1}
     for _ in range(50):
         deep = {"d": deep}
-    assert sort(deep).values == {}
-    assert len(sort({str(number): number for number in range(5000)}).values) == 2000
+    assert sort_values(deep).values == {}
+    assert len(sort_values({str(number): number for number in range(5000)}).values) == 2000
 
 
 @pytest.fixture
-def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Rank]]:
+def make_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Rank]]:
     """A rank of its own in this process, as `tdbg run` makes it, without the boot file."""
     made: list[Rank] = []
 
-    def make(**settings: Any) -> Rank:
+    def make_one(**settings: Any) -> Rank:
         me = Agent(tmp_path, Settings(**{"max_overhead": 1000.0, **settings}), speaks=False)
         monkeypatch.setattr("tdbg.inject.agent._agent", me)
         made.append(Rank(me, 0.0))
         return made[-1]
 
-    yield make
+    yield make_one
     for one in made:
-        one.end()
+        one.record_process_end()
         one.monitor.detach()
         one.feed.close()
-        one.me.close()
+        one.me.close_files()
         assert one.me.errors == 0
     assert not default_dir.FOLDER
 
 
-def train(steps: int) -> nn.Module:
+def train_model(steps: int) -> nn.Module:
     """A few real steps."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
@@ -185,40 +185,40 @@ def train(steps: int) -> nn.Module:
     return model
 
 
-def rows(tmp_path: Path) -> list[Row]:
+def read_rows(tmp_path: Path) -> list[Row]:
     path = tmp_path / "rank0000" / FILE
-    found = [row_codec.decode(line) for line in path.read_bytes().splitlines(keepends=True)]
+    found = [row_codec.decode_line(line) for line in path.read_bytes().splitlines(keepends=True)]
     assert isinstance(found[0], Header)
     return [row for row in found if isinstance(row, Row)]
 
 
-def test_nothing_is_written_by_a_process_that_never_steps(rank: Callable[..., Rank], tmp_path: Path) -> None:
-    one = rank()
-    one.feed.logged("wandb", {"a": 1.0})
+def test_nothing_is_written_by_a_process_that_never_steps(make_rank: Callable[..., Rank], tmp_path: Path) -> None:
+    one = make_rank()
+    one.feed.record_logged("wandb", {"a": 1.0})
     one.monitor.when_rank(lambda: None)
-    one.end()
+    one.record_process_end()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_logged_before_the_first_step_comes_first(rank: Callable[..., Rank], tmp_path: Path) -> None:
-    one = rank()
-    one.feed.logged("wandb", {"a": 1.0}, own_step=7)
-    train(2)
-    one.feed.flush()
-    first, *rest = rows(tmp_path)
+def test_what_was_logged_before_the_first_step_comes_first(make_rank: Callable[..., Rank], tmp_path: Path) -> None:
+    one = make_rank()
+    one.feed.record_logged("wandb", {"a": 1.0}, own_step=7)
+    train_model(2)
+    one.feed.flush_pending()
+    first, *rest = read_rows(tmp_path)
     assert (first.source, first.values, first.own_step, first.step) == ("wandb", {"a": 1.0}, 7, 1)
     assert [row.step for row in rest] == [1, 2]
 
 
-def test_scalars_of_one_step_share_a_row(rank: Callable[..., Rank], tmp_path: Path) -> None:
-    one = rank()
-    train(1)
+def test_scalars_of_one_step_share_a_row(make_rank: Callable[..., Rank], tmp_path: Path) -> None:
+    one = make_rank()
+    train_model(1)
     for step in (1, 2):
         for name in "abc":
-            one.feed.logged("tensorboard", {name: step}, own_step=step, gather=True)
-    one.feed.logged("tensorboard", {"a": 9}, own_step=2, gather=True)  # again: another value
-    one.feed.logged("wandb", {"x": 1})
-    logged = [(row.source, row.own_step, row.values) for row in rows(tmp_path)[1:]]
+            one.feed.record_logged("tensorboard", {name: step}, own_step=step, gather=True)
+    one.feed.record_logged("tensorboard", {"a": 9}, own_step=2, gather=True)  # again: another value
+    one.feed.record_logged("wandb", {"x": 1})
+    logged = [(row.source, row.own_step, row.values) for row in read_rows(tmp_path)[1:]]
     assert logged == [
         ("tensorboard", 1, {"a": 1, "b": 1, "c": 1}),
         ("tensorboard", 2, {"a": 2, "b": 2, "c": 2}),
@@ -228,21 +228,21 @@ def test_scalars_of_one_step_share_a_row(rank: Callable[..., Rank], tmp_path: Pa
 
 
 def test_a_value_on_a_device_comes_a_step_late(
-    rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = rank()
-    train(1)
+    one = make_rank()
+    train_model(1)
     asked: list[tuple[Any, Any]] = []
     monkeypatch.setattr(one.monitor, "read_late", lambda values, then: asked.append((values, then)))
     elsewhere = [("loss", torch.tensor(3.0)), ("norm", torch.tensor([4.0], dtype=torch.float64))]
-    monkeypatch.setattr(feeds, "sort", lambda data: SimpleNamespace(values={"a": 1.0}, text={}, late=elsewhere))
-    one.feed.logged("wandb", {"any": 1}, own_step=5)
+    monkeypatch.setattr(feeds, "sort_values", lambda data: SimpleNamespace(values={"a": 1.0}, text={}, late=elsewhere))
+    one.feed.record_logged("wandb", {"any": 1}, own_step=5)
     ((values, then),) = asked
     assert values.tolist() == [3.0, 4.0] and values.dim() == 1
     then(values.tolist(), None)
-    late = rows(tmp_path)[-1]
+    late = read_rows(tmp_path)[-1]
     assert (late.values, late.own_step, late.step) == ({"loss": 3.0, "norm": 4.0}, 5, 1)
-    assert rows(tmp_path)[-2].values == {"a": 1.0}
+    assert read_rows(tmp_path)[-2].values == {"a": 1.0}
 
 
 def test_no_sync_of_a_tensor_elsewhere() -> None:
@@ -258,131 +258,133 @@ def test_no_sync_of_a_tensor_elsewhere() -> None:
             return self
 
     tensor = torch.tensor(1.0).as_subclass(Elsewhere)
-    found = sort({"x": tensor})
+    found = sort_values({"x": tensor})
     assert found.values == {} and [key for key, _ in found.late] == ["x"]
 
 
-def test_a_program_that_logs_more_than_the_budget_pays_for(rank: Callable[..., Rank], tmp_path: Path) -> None:
-    one = rank(max_overhead=0.001)
-    train(1)
+def test_a_program_that_logs_more_than_the_budget_pays_for(make_rank: Callable[..., Rank], tmp_path: Path) -> None:
+    one = make_rank(max_overhead=0.001)
+    train_model(1)
     for number in range(2000):
-        one.feed.logged("wandb", {"x": number})
-        one.feed.book(0.001)
-    kept = [row for row in rows(tmp_path) if row.source == "wandb"]
+        one.feed.record_logged("wandb", {"x": number})
+        one.feed.record_cost(0.001)
+    kept = [row for row in read_rows(tmp_path) if row.source == "wandb"]
     assert feeds.FREE_ROWS <= len(kept) < 200
-    one.feed.finish()
-    assert sum(row.left_out.get("overhead", 0) for row in rows(tmp_path)) == 2000 - len(kept)
+    one.feed.flush_at_exit()
+    assert sum(row.left_out.get("overhead", 0) for row in read_rows(tmp_path)) == 2000 - len(kept)
     text = (tmp_path / "rank0000" / "events.jsonl").read_text(encoding="utf-8")
     assert text.count('"metrics-left-out"') == 1
 
 
 def test_a_feed_that_fails_is_off_and_training_goes_on(
-    rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = rank()
-    monkeypatch.setattr(Feed, "_put", lambda self, row: 1 / 0)
-    train(3)
+    one = make_rank()
+    monkeypatch.setattr(Feed, "_write_row", lambda self, row: 1 / 0)
+    train_model(3)
     assert one.feed.is_off and one.me.errors == 1 and one.monitor.step == 3
     one.me.errors = 0
     text = (tmp_path / "rank0000" / "events.jsonl").read_text(encoding="utf-8")
     assert '"probe":"metrics"' in text and "ZeroDivisionError" in text
 
 
-def test_the_disk_budget_holds(rank: Callable[..., Rank], tmp_path: Path) -> None:
-    one = rank(disk_budget="40KB")
-    train(1)
+def test_the_disk_budget_holds(make_rank: Callable[..., Rank], tmp_path: Path) -> None:
+    one = make_rank(disk_budget="40KB")
+    train_model(1)
     for number in range(2000):
-        one.feed.logged("wandb", {"x": number})
+        one.feed.record_logged("wandb", {"x": number})
     size = (tmp_path / "rank0000" / FILE).stat().st_size
     assert size <= 10_000 and one.feed._file.dropped > 1000
-    assert rows(tmp_path)[-1].left_out == {"disk": 1}, "at once: the process may be killed"
-    one.feed.finish()
-    kept = [row for row in rows(tmp_path) if row.source == "wandb"]
-    assert sum(row.left_out.get("disk", 0) for row in rows(tmp_path)) == 2000 - len(kept)
+    assert read_rows(tmp_path)[-1].left_out == {"disk": 1}, "at once: the process may be killed"
+    one.feed.flush_at_exit()
+    kept = [row for row in read_rows(tmp_path) if row.source == "wandb"]
+    assert sum(row.left_out.get("disk", 0) for row in read_rows(tmp_path)) == 2000 - len(kept)
     assert (tmp_path / "rank0000" / FILE).stat().st_size <= 10_000
 
 
 def test_values_on_a_device_that_do_not_fit_are_counted(
-    rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = rank()
-    train(1)
+    one = make_rank()
+    train_model(1)
     monkeypatch.setattr(feeds, "MAX_LATE", 0)
-    one.feed._await(Row(1.0, 1, source="wandb"), [("x", torch.ones(()))])
-    one.feed.logged("wandb", {"y": 1.0})
-    assert rows(tmp_path)[-1].left_out == {"device": 1}
+    one.feed._queue_late_values(Row(1.0, 1, source="wandb"), [("x", torch.ones(()))])
+    one.feed.record_logged("wandb", {"y": 1.0})
+    assert read_rows(tmp_path)[-1].left_out == {"device": 1}
 
 
-def test_a_name_of_its_own(rank: Callable[..., Rank], tmp_path: Path) -> None:
-    one = rank()
-    train(1)
-    one._emit(Metric(t=1.0, step=1, name="accuracy", value="nan"))
-    one._emit(Metric(t=1.0, step=1, name="val/loss", value=0.5))
-    found = rows(tmp_path)[1:]
+def test_a_name_of_its_own(make_rank: Callable[..., Rank], tmp_path: Path) -> None:
+    one = make_rank()
+    train_model(1)
+    one._emit_event(Metric(t=1.0, step=1, name="accuracy", value="nan"))
+    one._emit_event(Metric(t=1.0, step=1, name="val/loss", value=0.5))
+    found = read_rows(tmp_path)[1:]
     assert [list(row.values) for row in found] == [["metric/accuracy"], ["val/loss"]]
 
 
-def test_threads_lose_no_row(rank: Callable[..., Rank], tmp_path: Path) -> None:
-    one = rank()
-    train(1)
+def test_threads_lose_no_row(make_rank: Callable[..., Rank], tmp_path: Path) -> None:
+    one = make_rank()
+    train_model(1)
 
     def log(name: str) -> None:
         for number in range(200):
-            one.feed.logged("tensorboard", {name: number}, own_step=number, gather=True)
+            one.feed.record_logged("tensorboard", {name: number}, own_step=number, gather=True)
 
     threads = [threading.Thread(target=log, args=(name,)) for name in "abcd"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    one.feed.flush()
+    one.feed.flush_pending()
     seen: dict[str, set[float]] = {}
-    for row in rows(tmp_path)[1:]:
+    for row in read_rows(tmp_path)[1:]:
         for key, value in row.values.items():
             seen.setdefault(key, set()).add(value)
     assert seen == {name: set(range(200)) for name in "abcd"}
 
 
-def validation_row(step: int, name: str) -> Row:
+def make_validation_row(step: int, name: str) -> Row:
     return Row(float(step), step, 0, values={f"val/{name}": float(step)}, source="wandb")
 
 
 def test_what_another_thread_logs_during_a_dump_stands_in_the_next(
-    rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = rank(flags={"DUMP_METRICS": True})
-    train(1)
-    listens, keep, heard = one.feed.dumps, dumps._keep, []
+    one = make_rank(flags={"DUMP_METRICS": True})
+    train_model(1)
+    listens, keep, heard = one.feed.dumps, dumps._add_row, []
 
     def keep_and_hear(tracker: Any, row: Row, samples: int) -> None:
         keep(tracker, row, samples)
         heard.append(row.step)
-        thread = threading.Thread(target=listens.take, args=[validation_row(10 + len(heard), f"late{len(heard)}")])
+        thread = threading.Thread(
+            target=listens.buffer_row, args=[make_validation_row(10 + len(heard), f"late{len(heard)}")]
+        )
         thread.start()
         thread.join()
 
-    monkeypatch.setattr(dumps, "_keep", keep_and_hear)
+    monkeypatch.setattr(dumps, "_add_row", keep_and_hear)
     for step in (2, 3):
-        listens.take(validation_row(step, f"early{step}"))
-    listens.take(validation_row(9, "later"))
-    listens.validated(5)
+        listens.buffer_row(make_validation_row(step, f"early{step}"))
+    listens.buffer_row(make_validation_row(9, "later"))
+    listens.dump_validation_state(5)
     assert heard == [1, 2, 3]
     assert [row.step for row, _ in listens._waiting] == [9, 11, 12, 13], "in the order in which they came"
     monkeypatch.undo()
-    listens.validated(20)
+    listens.dump_validation_state(20)
     first, second = (path.read_text() for path in sorted((tmp_path / "rank0000" / "metrics_state").iterdir()))
     assert "early3" in first and "late1" not in first
     assert all(name in second for name in ("later", "late1", "late2", "late3"))
 
 
 def test_a_dump_and_rows_that_no_longer_wait_take_turns(
-    rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+    make_rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tracker of the feed is no place for two threads."""
-    one = rank(flags={"DUMP_METRICS": True})
-    train(1)
+    one = make_rank(flags={"DUMP_METRICS": True})
+    train_model(1)
     listens, inside, over = one.feed.dumps, threading.Event(), threading.Event()
-    keep, main, beside = dumps._keep, threading.current_thread(), []
+    keep, main, beside = dumps._add_row, threading.current_thread(), []
 
     def keep_slowly(tracker: Any, row: Row, samples: int) -> None:
         if threading.current_thread() is main and not thread.ident:
@@ -396,28 +398,28 @@ def test_a_dump_and_rows_that_no_longer_wait_take_turns(
 
     def log() -> None:
         for number in range(2 * dumps.APART):
-            listens.take(validation_row(10, f"late{number}"))
+            listens.buffer_row(make_validation_row(10, f"late{number}"))
 
     thread = threading.Thread(target=log)
-    monkeypatch.setattr(dumps, "_keep", keep_slowly)
-    listens.take(validation_row(2, "early"))
-    listens.validated(5)
+    monkeypatch.setattr(dumps, "_add_row", keep_slowly)
+    listens.buffer_row(make_validation_row(2, "early"))
+    listens.dump_validation_state(5)
     thread.join()
     assert beside and all(beside)
 
 
-def test_closing_leaves_nothing(rank: Callable[..., Rank]) -> None:
+def test_closing_leaves_nothing(make_rank: Callable[..., Rank]) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     before = SummaryWriter.__dict__["add_scalar"]
-    one = rank()
+    one = make_rank()
     tapped = SummaryWriter.__dict__["add_scalar"]
     assert tapped is not before and tapped.__wrapped__ is before
     one.feed.close()
     assert SummaryWriter.__dict__["add_scalar"] is before
 
 
-def test_no_library_is_imported_for_a_tap(rank: Callable[..., Rank]) -> None:
+def test_no_library_is_imported_for_a_tap(make_rank: Callable[..., Rank]) -> None:
     code = "import tdbg.inject.metrics.feed, sys; print(sorted({'wandb', 'tensorboard', 'torchmetrics', 'lightning', 'transformers', 'numpy', 'msgspec', 'torch'} & set(sys.modules)))"
     import subprocess
 
@@ -432,8 +434,8 @@ def test_every_tap_is_there(file: str) -> None:
     assert callable(importlib.import_module(f"tdbg.inject.metrics.taps.{file}").arrive)
 
 
-def test_a_tap_keeps_arguments_results_and_exceptions(rank: Callable[..., Rank]) -> None:
-    tap = Tap(rank().feed)
+def test_a_tap_keeps_arguments_results_and_exceptions(make_rank: Callable[..., Rank]) -> None:
+    tap = Tap(make_rank().feed)
     heard: list[Any] = []
 
     def original(a: int, *, b: int) -> int:
@@ -441,7 +443,7 @@ def test_a_tap_keeps_arguments_results_and_exceptions(rank: Callable[..., Rank])
             raise KeyError(b)
         return a + b
 
-    both = tap.around(original, before=lambda *call: heard.append(call), after=lambda *call: heard.append(call))
+    both = tap.wrap_function(original, before=lambda *call: heard.append(call), after=lambda *call: heard.append(call))
     assert both(1, b=2) == 3 and heard == [((1,), {"b": 2}), ((1,), {"b": 2}, 3)]
     with pytest.raises(KeyError):
         both(-1, b=5)
@@ -450,6 +452,6 @@ def test_a_tap_keeps_arguments_results_and_exceptions(rank: Callable[..., Rank])
 
 def test_the_value_of_an_event_is_that_of_the_row() -> None:
     row = Row(1.0, 1, values={"x": float("inf")}, own_step=3)
-    again = row_codec.decode(row_codec.encode(row))
+    again = row_codec.decode_line(row_codec.encode_row(row))
     assert isinstance(again, Row) and again.values == row.values and again.own_step == 3
-    assert json.loads(row_codec.encode(row))["values"] == {"x": "Infinity"} and as_float(again.values["x"], "x") > 0
+    assert json.loads(row_codec.encode_row(row))["values"] == {"x": "Infinity"} and as_float(again.values["x"], "x") > 0

@@ -15,7 +15,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from tdbg.metrics.ranks import merge_states
 
-from .answering import CLASSES, NULL, batches, feed, tracked
+from .answering import CLASSES, NULL, feed_tracker, make_batches, make_tracker
 
 RANK = """
 import json, os, sys
@@ -37,84 +37,84 @@ os._exit(0)  # gloo's threads abort a process now and then that shuts Python dow
 
 
 @pytest.fixture(scope="module")
-def answers():
-    return batches()
+def answer_batches():
+    return make_batches()
 
 
 @pytest.fixture(scope="module")
-def values(answers):
-    tracker = tracked()
-    feed(tracker, answers)
+def tracked_values(answer_batches):
+    tracker = make_tracker()
+    feed_tracker(tracker, answer_batches)
     return {str(key): value for key, value in tracker.finalize_val_phase("val", 3, 77).items()}
 
 
 @pytest.fixture(scope="module")
-def whole(answers):
+def all_samples(answer_batches):
     """All samples at once, as the references take them."""
-    scores = {task: torch.cat([one.scores[task] for one in answers]) for task in CLASSES}
-    targets = {task: torch.cat([one.targets[task] for one in answers]) for task in CLASSES}
+    scores = {task: torch.cat([one.scores[task] for one in answer_batches]) for task in CLASSES}
+    targets = {task: torch.cat([one.targets[task] for one in answer_batches]) for task in CLASSES}
     return scores, targets
 
 
-def test_the_data_is_worth_it(answers, values):
-    assert len(answers[-1].losses) not in (0, len(answers[0].losses))
-    assert 0.2 < values["val/acc1_species"] < 0.99
-    assert any((batch.targets["species"] == NULL).any() for batch in answers)
+def test_the_data_is_worth_it(answer_batches, tracked_values):
+    assert len(answer_batches[-1].losses) not in (0, len(answer_batches[0].losses))
+    assert 0.2 < tracked_values["val/acc1_species"] < 0.99
+    assert any((batch.targets["species"] == NULL).any() for batch in answer_batches)
 
 
 @pytest.mark.parametrize(("task", "k"), [(task, k) for task in CLASSES for k in (1, 3) if k < CLASSES[task]])
-def test_accuracies_are_those_of_torchmetrics(values, answers, task, k):
+def test_accuracies_are_those_of_torchmetrics(tracked_values, answer_batches, task, k):
     metric = MulticlassAccuracy(CLASSES[task], top_k=k, average="micro", ignore_index=NULL)
-    for batch in answers:
+    for batch in answer_batches:
         metric.update(batch.scores[task], batch.targets[task])
-    assert values[f"val/acc{k}_{task}"] == pytest.approx(metric.compute().item(), abs=1e-7)
+    assert tracked_values[f"val/acc{k}_{task}"] == pytest.approx(metric.compute().item(), abs=1e-7)
 
 
 @pytest.mark.parametrize("task", CLASSES)
-def test_accuracies_are_those_of_scikit_learn(values, whole, task):
-    scores, targets = whole
+def test_accuracies_are_those_of_scikit_learn(tracked_values, all_samples, task):
+    scores, targets = all_samples
     known = targets[task] != NULL
     true, said = targets[task][known].numpy(), scores[task][known]
-    assert values[f"val/acc1_{task}"] == accuracy_score(true, said.argmax(1).numpy())
+    assert tracked_values[f"val/acc1_{task}"] == accuracy_score(true, said.argmax(1).numpy())
     if CLASSES[task] > 3:
         top = top_k_accuracy_score(true, said.numpy(), k=3, labels=np.arange(CLASSES[task]))
-        assert values[f"val/acc3_{task}"] == pytest.approx(top, abs=1e-15)
+        assert tracked_values[f"val/acc3_{task}"] == pytest.approx(top, abs=1e-15)
 
 
-def test_the_loss_is_the_weighted_mean_of_torchmetrics(values, answers):
+def test_the_loss_is_the_weighted_mean_of_torchmetrics(tracked_values, answer_batches):
     metric = MeanMetric().set_dtype(torch.float64)
-    for batch in answers:
+    for batch in answer_batches:
         metric.update(batch.losses.mean(dtype=torch.float64), weight=len(batch.losses))
-    assert values["val/loss"] == pytest.approx(metric.compute().item(), rel=1e-12)
-    naive = float(torch.stack([batch.losses.mean() for batch in answers]).mean())
-    assert values["val/loss"] != pytest.approx(naive, rel=1e-6)
+    assert tracked_values["val/loss"] == pytest.approx(metric.compute().item(), rel=1e-12)
+    naive = float(torch.stack([batch.losses.mean() for batch in answer_batches]).mean())
+    assert tracked_values["val/loss"] != pytest.approx(naive, rel=1e-6)
 
 
-def test_chains_are_those_of_scikit_learn_on_the_samples_they_count(values, whole):
+def test_chains_are_those_of_scikit_learn_on_the_samples_they_count(tracked_values, all_samples):
     """Subset accuracy of a multilabel problem is the chain; null ranks are answered right on purpose for the partial."""
-    scores, targets = whole
+    scores, targets = all_samples
     true = np.stack([targets[task].numpy() for task in CLASSES], 1)
     said = np.stack([scores[task].argmax(1).numpy() for task in CLASSES], 1)
     null = true == NULL
-    assert values["val/chain_accuracy"] == (true == said).all(1).mean()
+    assert tracked_values["val/chain_accuracy"] == (true == said).all(1).mean()
     ones = np.ones_like(true)
     wrong = ((true != said) & ~null).astype(int)
     some = ~null.all(1)
     assert 0 < some.sum() < len(some)
-    assert values["val/partial_chain_accuracy"] == accuracy_score(ones[some], ones[some] - wrong[some])
+    assert tracked_values["val/partial_chain_accuracy"] == accuracy_score(ones[some], ones[some] - wrong[some])
 
 
-def test_subsets_are_those_of_scikit_learn(values, whole, answers):
-    scores, targets = whole
-    regions = np.array([region for batch in answers for region in batch.regions])
+def test_subsets_are_those_of_scikit_learn(tracked_values, all_samples, answer_batches):
+    scores, targets = all_samples
+    regions = np.array([region for batch in answer_batches for region in batch.regions])
     said = scores["family"].argmax(1).numpy()
     for region in ("europe", "asia", "africa"):
         own = regions == region
-        assert values[f"val/{region}/accuracy"] == accuracy_score(targets["family"].numpy()[own], said[own])
-    assert set(answers[-1].regions) == {"europe"}, "the others keep what earlier batches said"
+        assert tracked_values[f"val/{region}/accuracy"] == accuracy_score(targets["family"].numpy()[own], said[own])
+    assert set(answer_batches[-1].regions) == {"europe"}, "the others keep what earlier batches said"
 
 
-def torchrun(folder: Path, ranks: int, *how: str) -> list[dict]:
+def run_ranks(folder: Path, ranks: int, *how: str) -> list[dict]:
     script = folder / "rank.py"
     script.write_text(RANK)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
@@ -124,33 +124,33 @@ def torchrun(folder: Path, ranks: int, *how: str) -> list[dict]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def timeless(values):
+def drop_times(values):
     return {key: value for key, value in values.items() if "_sec" not in key}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_ranks_that_reduce_hold_the_same_as_one_process(tmp_path, values, ranks):
-    found = torchrun(tmp_path, ranks, "reduce")
+def test_ranks_that_reduce_hold_the_same_as_one_process(tmp_path, tracked_values, ranks):
+    found = run_ranks(tmp_path, ranks, "reduce")
     for rank in found:
-        assert timeless(rank["values"]) == values
+        assert drop_times(rank["values"]) == tracked_values
         assert rank["values"] == found[0]["values"], "every rank holds the reduced value"
     assert found[0]["values"]["val/epoch_duration_sec"] == (2.0 if ranks == 1 else 2.5)
     assert found[0]["values"]["val/avg_samples_per_sec"] == 203 / (2.0 if ranks == 1 else 2.5)
 
 
-def test_ranks_that_do_not_reduce_are_merged_offline(tmp_path, values):
-    found = torchrun(tmp_path, 2, "alone")
-    assert timeless(found[0]["values"]) != values, "each has its own half"
-    merged = tracked()
+def test_ranks_that_do_not_reduce_are_merged_offline(tmp_path, tracked_values):
+    found = run_ranks(tmp_path, 2, "alone")
+    assert drop_times(found[0]["values"]) != tracked_values, "each has its own half"
+    merged = make_tracker()
     merged.load_state_dict(merge_states([rank["state"] for rank in found]))
-    assert {key: merged.metric(key).value for key in values} == values
-    assert all(merged.metric(key).best == values[key] for key in ("val/loss", "val/chain_accuracy"))
+    assert {key: merged.metric(key).value for key in tracked_values} == tracked_values
+    assert all(merged.metric(key).best == tracked_values[key] for key in ("val/loss", "val/chain_accuracy"))
 
 
-def test_a_rank_without_a_batch_holds_the_same_too(tmp_path, answers):
-    first, second = torchrun(tmp_path, 2, "reduce", "idle")
+def test_a_rank_without_a_batch_holds_the_same_too(tmp_path, answer_batches):
+    first, second = run_ranks(tmp_path, 2, "reduce", "idle")
     assert first["values"] == second["values"]
-    tracker = tracked()
-    feed(tracker, answers[1::2])
+    tracker = make_tracker()
+    feed_tracker(tracker, answer_batches[1::2])
     alone = {str(key): value for key, value in tracker.finalize_val_phase("val").items()}
-    assert timeless(first["values"]) == alone
+    assert drop_times(first["values"]) == alone

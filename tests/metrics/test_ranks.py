@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from tdbg.core.errors import TdbgError
-from tdbg.metrics.ranks import differing, merge_states
+from tdbg.metrics.ranks import find_differing, merge_states
 from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 from tdbg.metrics.tracker.state_fields import StateError
 
 
-def rank(*values, phase="val", **settings):
+def make_rank_state(*values, phase="val", **settings):
     tracker = MetricsTracker(**settings)
     for epoch, (value, count) in enumerate(values):
         tracker.update_val_metrics({"loss": value}, count, phase=phase)
@@ -20,14 +20,14 @@ def rank(*values, phase="val", **settings):
     return tracker.state_dict()
 
 
-def merged(*states):
+def merge_trackers(*states):
     tracker = MetricsTracker()
     tracker.load_state_dict(merge_states(states))
     return tracker
 
 
 def test_sums_are_added_before_they_are_divided():
-    found = merged(rank((1.0, 3), (4.0, 1)), rank((5.0, 1), (2.0, 3)))
+    found = merge_trackers(make_rank_state((1.0, 3), (4.0, 1)), make_rank_state((5.0, 1), (2.0, 3)))
     metric = found.metric("val/loss")
     assert [point.value for point in metric.history] == [2.0, 2.5]
     assert (metric.value, metric.count, metric.best, metric.best_epoch) == (2.5, 4, 2.0, 0)
@@ -35,43 +35,47 @@ def test_sums_are_added_before_they_are_divided():
 
 
 def test_one_state_merged_is_itself_and_merging_goes_on():
-    states = [rank((float(at), at + 1)) for at in range(3)]
+    states = [make_rank_state((float(at), at + 1)) for at in range(3)]
     together = merge_states(states)
     pairwise = merge_states([merge_states(states[:2]), states[2]])
     assert together["phases"] == pairwise["phases"]
-    assert merged(states[1]).metric("val/loss").value == 1.0
+    assert merge_trackers(states[1]).metric("val/loss").value == 1.0
 
 
 def test_ranks_that_did_not_get_there_count_as_far_as_they_came():
-    found = merged(rank((1.0, 1), (3.0, 1)), rank((3.0, 1)), MetricsTracker().state_dict())
+    found = merge_trackers(
+        make_rank_state((1.0, 1), (3.0, 1)), make_rank_state((3.0, 1)), MetricsTracker().state_dict()
+    )
     assert [point.value for point in found.metric("val/loss").history] == [2.0, 3.0]
     assert found.phase("val").finished == 2
 
 
 def test_phases_that_only_some_ranks_have():
-    found = merged(rank((1.0, 1)), rank((2.0, 1), phase="val_mask_meta"))
+    found = merge_trackers(make_rank_state((1.0, 1)), make_rank_state((2.0, 1), phase="val_mask_meta"))
     assert found.metric("val/loss").value == 1.0 and found.metric("val_mask_meta/loss").value == 2.0
 
 
 def test_values_and_direction_said_by_the_program_are_kept():
-    states = [rank((value, 1), (value - 1, 1), directions={"loss": True}, best="val/loss") for value in (1.0, 3.0)]
-    metric = merged(*states).metric("val/loss")
+    states = [
+        make_rank_state((value, 1), (value - 1, 1), directions={"loss": True}, best="val/loss") for value in (1.0, 3.0)
+    ]
+    metric = merge_trackers(*states).metric("val/loss")
     assert metric.higher_is_better is True and (metric.best, metric.best_epoch) == (2.0, 0)
 
 
 def test_ranks_that_differ_are_named():
     """Seen: metrics updated on rank 0 only, so that the others held initial values."""
-    states = {0: rank((1.0, 1)), 1: rank((1.0, 1)), 2: MetricsTracker().state_dict()}
-    assert differing(states) == [{"key": "val/loss", "values": {0: 1.0, 1: 1.0, 2: None}}]
-    assert differing({0: states[0], 1: states[1]}) == []
+    states = {0: make_rank_state((1.0, 1)), 1: make_rank_state((1.0, 1)), 2: MetricsTracker().state_dict()}
+    assert find_differing(states) == [{"key": "val/loss", "values": {0: 1.0, 1: 1.0, 2: None}}]
+    assert find_differing({0: states[0], 1: states[1]}) == []
 
 
 def test_unsound_states_and_none_at_all():
     with pytest.raises(TdbgError, match="no state"):
         merge_states([])
-    for wrong in ({}, None, {**rank((1.0, 1)), "best_epochs": {"criterion": "a b"}}):
+    for wrong in ({}, None, {**make_rank_state((1.0, 1)), "best_epochs": {"criterion": "a b"}}):
         with pytest.raises(StateError):
-            merge_states([rank((1.0, 1)), wrong])
+            merge_states([make_rank_state((1.0, 1)), wrong])
 
 
 def test_a_pass_is_reduced_once_and_takes_no_more():
@@ -95,7 +99,7 @@ def test_what_is_not_finite_is_counted_once_by_a_reduction():
     tracker.update_val_metrics({"loss": 1.0}, 1)
     tracker.finalize_val_phase("val", 0, 1, reduce=True)
     assert tracker.metric("val/loss").nan == 2
-    again = merged(tracker.state_dict(), tracker.state_dict()).metric("val/loss")
+    again = merge_trackers(tracker.state_dict(), tracker.state_dict()).metric("val/loss")
     assert (again.nan, again.count) == (2, 1)
 
 
@@ -106,13 +110,18 @@ def test_a_reduced_phase_is_taken_once_offline():
         tracker.finalize_val_phase("val", 0, 1, reduce=True)
         return tracker.state_dict()
 
-    assert merged(reduced(), reduced()).metric("val/loss").count == 2
+    assert merge_trackers(reduced(), reduced()).metric("val/loss").count == 2
 
 
 def test_sums_in_two_units_are_never_added():
     with pytest.raises(TdbgError, match="frac and pct"):
-        merge_states([rank((1.0, 1), units={"loss": unit}) for unit in ("pct", "frac")])
-    assert merged(rank((1.0, 1), units={"loss": "pct"}), rank((1.0, 1))).metric("val/loss").unit == "pct"
+        merge_states([make_rank_state((1.0, 1), units={"loss": unit}) for unit in ("pct", "frac")])
+    assert (
+        merge_trackers(make_rank_state((1.0, 1), units={"loss": "pct"}), make_rank_state((1.0, 1)))
+        .metric("val/loss")
+        .unit
+        == "pct"
+    )
 
 
 RANKS = """

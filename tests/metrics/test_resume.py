@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from tdbg.metrics.ranks import merge_states
 from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
-from .loops import EPOCHS, feed, finish, play, values
+from .loops import EPOCHS, collect_values, feed_tracker, finish_epoch, play_epochs
 
 BEST = "val_mask_meta/loss"
 
 
-def played(epochs):
+def play_tracker(epochs):
     tracker = MetricsTracker(best=BEST)
-    play(tracker, epochs)
+    play_epochs(tracker, epochs)
     return tracker
 
 
@@ -24,8 +24,8 @@ def played(epochs):
 @settings(deadline=None)
 def test_any_order_of_updates(epochs, random):
     shuffled = [random.sample(batches, len(batches)) for batches in epochs]
-    one, other = played(epochs).state_dict(), played(shuffled).state_dict()
-    assert values(one) == values(other)
+    one, other = play_tracker(epochs).state_dict(), play_tracker(shuffled).state_dict()
+    assert collect_values(one) == collect_values(other)
     assert one["best_epochs"] == other["best_epochs"]
 
 
@@ -33,18 +33,18 @@ def test_any_order_of_updates(epochs, random):
 @settings(deadline=None)
 def test_a_restart_at_any_point_equals_never_stopping(epochs, data):
     """The state goes through JSON each time, between batches, at the end of an epoch, or several times."""
-    whole = played(epochs)
+    whole = play_tracker(epochs)
     tracker = MetricsTracker(best=BEST)
     for epoch, batches in enumerate(epochs):
         for found in batches:
-            tracker = maybe_restarted(tracker, data)
-            feed(tracker, found)
-        tracker = maybe_restarted(tracker, data)
-        finish(tracker, epoch)
-    assert maybe_restarted(tracker, data).state_dict() == whole.state_dict()
+            tracker = restart_maybe(tracker, data)
+            feed_tracker(tracker, found)
+        tracker = restart_maybe(tracker, data)
+        finish_epoch(tracker, epoch)
+    assert restart_maybe(tracker, data).state_dict() == whole.state_dict()
 
 
-def maybe_restarted(tracker, data):
+def restart_maybe(tracker, data):
     if not data.draw(st.booleans()):
         return tracker
     again = MetricsTracker(best=BEST)
@@ -59,12 +59,12 @@ def test_any_split_over_ranks_merged_offline(epochs, ranks, data):
     trackers = [MetricsTracker(best=BEST) for _ in range(ranks)]
     for epoch, batches in enumerate(epochs):
         for found in batches:
-            feed(trackers[data.draw(st.integers(0, ranks - 1))], found)
+            feed_tracker(trackers[data.draw(st.integers(0, ranks - 1))], found)
         for tracker in trackers:
-            finish(tracker, epoch)
+            finish_epoch(tracker, epoch)
     merged = merge_states([json.loads(json.dumps(tracker.state_dict())) for tracker in trackers])
-    whole = played(epochs).state_dict()
-    assert values(merged) == values(whole)
+    whole = play_tracker(epochs).state_dict()
+    assert collect_values(merged) == collect_values(whole)
     assert merged["best_epochs"] == whole["best_epochs"]
 
 
@@ -74,13 +74,13 @@ def test_a_split_of_the_pass_under_way_is_merged_too(epochs, ranks, data):
     trackers = [MetricsTracker(best=BEST) for _ in range(ranks)]
     whole = MetricsTracker(best=BEST)
     for found in (found for batches in epochs for found in batches):
-        feed(trackers[data.draw(st.integers(0, ranks - 1))], found)
-        feed(whole, found)
+        feed_tracker(trackers[data.draw(st.integers(0, ranks - 1))], found)
+        feed_tracker(whole, found)
     merged = MetricsTracker(best=BEST)
     merged.load_state_dict(merge_states([tracker.state_dict() for tracker in trackers]))
-    finish(merged, 0)
-    finish(whole, 0)
-    assert values(merged.state_dict()) == values(whole.state_dict())
+    finish_epoch(merged, 0)
+    finish_epoch(whole, 0)
+    assert collect_values(merged.state_dict()) == collect_values(whole.state_dict())
 
 
 def test_a_checkpoint_of_torch_carries_it_without_pickled_classes(tmp_path):

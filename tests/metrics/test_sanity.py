@@ -19,20 +19,20 @@ from tdbg.metrics.sinks.jsonl import RowFile
 Say = Callable[[int], Iterator[Row]]
 
 
-def judged(tmp_path: Path, *ranks: list[Row]) -> list[Finding]:
+def judge_rows(tmp_path: Path, *ranks: list[Row]) -> list[Finding]:
     """What is found in files of these rows, a rank each."""
     for rank, rows in enumerate(ranks):
         file = RowFile(lambda rank=rank: tmp_path / f"rank{rank:04d}" / FILE, rank=rank, on_trouble=pytest.fail)
         for row in rows:
             row.rank = rank
-            assert file.row(row)
+            assert file.write_row(row)
         file.close()
     found, trouble = evaluate_metrics(summarize_run(find_rows_files(str(tmp_path)))[0])
     assert not trouble
     return found
 
 
-def epochs(count: int = 12, source: str = "tracker", **series: Callable[[int], float]) -> list[Row]:
+def make_epoch_rows(count: int = 12, source: str = "tracker", **series: Callable[[int], float]) -> list[Row]:
     """A row an epoch, of 100 steps each; keys with two underscores for the slash."""
     return [
         Row(
@@ -47,15 +47,15 @@ def epochs(count: int = 12, source: str = "tracker", **series: Callable[[int], f
     ]
 
 
-def falling(epoch: int) -> float:
+def falling_value(epoch: int) -> float:
     return 2.0 / (epoch + 1)
 
 
-def rising(epoch: int) -> float:
+def rising_value(epoch: int) -> float:
     return 1.0 - 0.9 / (epoch + 1)
 
 
-def overflows(epoch: int) -> float:
+def overflowing_value(epoch: int) -> float:
     return float("inf") if not epoch else 2.0
 
 
@@ -63,68 +63,72 @@ def overflows(epoch: int) -> float:
 CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], str]] = {
     "a constant accuracy": (
         "TD-K001",
-        lambda: epochs(train__acc1_genus=lambda e: 0.0, train__loss=falling),
-        lambda: epochs(train__acc1_genus=rising, train__loss=falling),
+        lambda: make_epoch_rows(train__acc1_genus=lambda e: 0.0, train__loss=falling_value),
+        lambda: make_epoch_rows(train__acc1_genus=rising_value, train__loss=falling_value),
         "train/acc1_genus was 0 all 12 times",
     ),
     "a constant rate is none": (
         "TD-K001",
-        lambda: epochs(val__loss=lambda e: 0.7),
-        lambda: epochs(lr__group0=lambda e: 0.1, schedule__mixup=lambda e: 0.2, pipeline__step_ms=lambda e: 3.0),
+        lambda: make_epoch_rows(val__loss=lambda e: 0.7),
+        lambda: make_epoch_rows(
+            lr__group0=lambda e: 0.1, schedule__mixup=lambda e: 0.2, pipeline__step_ms=lambda e: 3.0
+        ),
         "val/loss was 0.7",
     ),
     "a perfect score": (
         "TD-K001",
-        lambda: epochs(val__acc1=lambda e: 0.5),
-        lambda: epochs(val__acc1=lambda e: 100.0),
+        lambda: make_epoch_rows(val__acc1=lambda e: 0.5),
+        lambda: make_epoch_rows(val__acc1=lambda e: 100.0),
         "val/acc1 was 0.5",
     ),
     "a best of 0 for a loss": (
         "TD-K002",
-        lambda: epochs(val__best_loss=lambda e: 0.0, val__loss=falling),
-        lambda: epochs(val__best_loss=falling, val__loss=falling),
+        lambda: make_epoch_rows(val__best_loss=lambda e: 0.0, val__loss=falling_value),
+        lambda: make_epoch_rows(val__best_loss=falling_value, val__loss=falling_value),
         "val/best_loss stayed 0 while val/loss came down to 0.166667",
     ),
     "a best that other values beat": (
         "TD-K002",
-        lambda: epochs(val__best_acc1=lambda e: 0.1, val__acc1=rising),
-        lambda: epochs(val__best_acc1=lambda e: 0.1, val__acc1=lambda e: 0.1 - 0.01 * e),
+        lambda: make_epoch_rows(val__best_acc1=lambda e: 0.1, val__acc1=rising_value),
+        lambda: make_epoch_rows(val__best_acc1=lambda e: 0.1, val__acc1=lambda e: 0.1 - 0.01 * e),
         "val/best_acc1 stayed 0.1 while val/acc1 reached 0.925",
     ),
     "a best of -inf": (
         "TD-K002",
-        lambda: epochs(val__best_acc1=lambda e: float("-inf"), val__acc1=rising),
-        lambda: epochs(val__best_acc1=rising, val__acc1=rising),
+        lambda: make_epoch_rows(val__best_acc1=lambda e: float("-inf"), val__acc1=rising_value),
+        lambda: make_epoch_rows(val__best_acc1=rising_value, val__acc1=rising_value),
         "stayed -inf",
     ),
     "count 0": (
         "TD-K003",
         lambda: [
-            *epochs(val__loss=falling),
+            *make_epoch_rows(val__loss=falling_value),
             Row(1.0, 1300, 12, "val", text={"val/count_0_str": "val/acc1"}, source="tdbg"),
         ],
         lambda: [
-            *epochs(val__loss=falling),
+            *make_epoch_rows(val__loss=falling_value),
             Row(1.0, 1300, 12, "val", text={"val/word_str": "val/acc1"}, source="tdbg"),
         ],
         "val was finalised with count 0 at step 1300: val/acc1",
     ),
     "a phase spelt twice": (
         "TD-K004",
-        lambda: epochs(val_mask_meta__loss=falling, valMaskMeta__acc1=rising),
-        lambda: epochs(val_mask_meta__loss=falling, val_mask_SPATIAL__acc1=rising),
+        lambda: make_epoch_rows(val_mask_meta__loss=falling_value, valMaskMeta__acc1=rising_value),
+        lambda: make_epoch_rows(val_mask_meta__loss=falling_value, val_mask_SPATIAL__acc1=rising_value),
         "the phase val_mask_meta is also called valMaskMeta",
     ),
     "a mask of nothing": (
         "TD-K004",
-        lambda: epochs(val_mask__loss=falling, val_mask_meta__loss=falling),
-        lambda: epochs(val__loss=falling, val_mask_meta__loss=falling),
+        lambda: make_epoch_rows(val_mask__loss=falling_value, val_mask_meta__loss=falling_value),
+        lambda: make_epoch_rows(val__loss=falling_value, val_mask_meta__loss=falling_value),
         "the phase val_mask names no component",
     ),
     "percent beside fractions": (
         "TD-K005",
-        lambda: epochs(val__acc1=lambda e: 90 * rising(e), val__chain_accuracy=rising),
-        lambda: epochs(val__acc1=lambda e: 90 * rising(e), val__chain_acc_frac=rising, val__loss=falling),
+        lambda: make_epoch_rows(val__acc1=lambda e: 90 * rising_value(e), val__chain_accuracy=rising_value),
+        lambda: make_epoch_rows(
+            val__acc1=lambda e: 90 * rising_value(e), val__chain_acc_frac=rising_value, val__loss=falling_value
+        ),
         "val/acc1 goes up to 83.25, val/chain_accuracy to 0.925",
     ),
     "a stale epoch": (
@@ -132,97 +136,102 @@ CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], st
         lambda: [
             row
             for e in range(6)
-            for row in (tdbg_row(e), Row(1.0, 100 * e + 100, 0, "val", values={"val/loss": falling(e)}))
+            for row in (make_tdbg_row(e), Row(1.0, 100 * e + 100, 0, "val", values={"val/loss": falling_value(e)}))
         ],
         lambda: [
             row
             for e in range(6)
-            for row in (tdbg_row(e), Row(1.0, 100 * e + 100, e, "val", values={"val/loss": falling(e)}))
+            for row in (make_tdbg_row(e), Row(1.0, 100 * e + 100, e, "val", values={"val/loss": falling_value(e)}))
         ],
         "rows still say epoch 0 at step 600, where tdbg counts epoch 5",
     ),
     "an epoch that goes back": (
         "TD-K006",
-        lambda: [*epochs(5, val__loss=falling), Row(1.0, 600, 0, "val", values={"val/loss": 0.1})],
-        lambda: [*epochs(5, val__loss=falling), Row(1.0, 600, 4, "val", values={"val/loss": 0.1})],
+        lambda: [*make_epoch_rows(5, val__loss=falling_value), Row(1.0, 600, 0, "val", values={"val/loss": 0.1})],
+        lambda: [*make_epoch_rows(5, val__loss=falling_value), Row(1.0, 600, 4, "val", values={"val/loss": 0.1})],
         "the epoch goes back from 4 to 0 at step 600",
     ),
     "a step that goes back": (
         "TD-K007",
-        lambda: [*epochs(5, val__loss=falling), Row(1.0, 12, 5, "val", values={"val/loss": 0.1})],
-        lambda: [*epochs(5, val__loss=falling), Row(1.0, 500, 5, "val", values={"val/loss": 0.1})],
+        lambda: [*make_epoch_rows(5, val__loss=falling_value), Row(1.0, 12, 5, "val", values={"val/loss": 0.1})],
+        lambda: [*make_epoch_rows(5, val__loss=falling_value), Row(1.0, 500, 5, "val", values={"val/loss": 0.1})],
         "the step goes back from 500 to 12",
     ),
     "keys outside the grammar": (
         "TD-K008",
-        lambda: epochs(gradnorm__gradnorm__loss=falling, lossTotal=falling),
-        lambda: epochs(gradnorm__loss=falling, train__lossTotal=falling),
+        lambda: make_epoch_rows(gradnorm__gradnorm__loss=falling_value, lossTotal=falling_value),
+        lambda: make_epoch_rows(gradnorm__loss=falling_value, train__lossTotal=falling_value),
         "2 keys are outside the grammar: gradnorm/gradnorm/loss, lossTotal",
     ),
     "what is sent elsewhere has no grammar": (
         "TD-K008",
-        lambda: epochs(source="", lossTotal=falling),
-        lambda: epochs(source="wandb", lossTotal=falling),
+        lambda: make_epoch_rows(source="", lossTotal=falling_value),
+        lambda: make_epoch_rows(source="wandb", lossTotal=falling_value),
         "a key is outside the grammar: lossTotal",
     ),
     "more epochs than planned": (
         "TD-K009",
-        lambda: [Row(1.0, 0, values={"schedule/planned_epochs": 4.0}, source="tdbg"), *map(tdbg_row, range(6))],
-        lambda: [Row(1.0, 0, values={"schedule/planned_epochs": 6.0}, source="tdbg"), *map(tdbg_row, range(6))],
+        lambda: [Row(1.0, 0, values={"schedule/planned_epochs": 4.0}, source="tdbg"), *map(make_tdbg_row, range(6))],
+        lambda: [Row(1.0, 0, values={"schedule/planned_epochs": 6.0}, source="tdbg"), *map(make_tdbg_row, range(6))],
         "6 epochs were run, and 4 were planned",
     ),
     "more steps than planned": (
         "TD-K009",
-        lambda: [Row(1.0, 0, values={"schedule/planned_steps": 500.0}), *map(tdbg_row, range(6))],
-        lambda: [Row(1.0, 0, values={"schedule/planned_steps": 600.0}), *map(tdbg_row, range(6))],
+        lambda: [Row(1.0, 0, values={"schedule/planned_steps": 500.0}), *map(make_tdbg_row, range(6))],
+        lambda: [Row(1.0, 0, values={"schedule/planned_steps": 600.0}), *map(make_tdbg_row, range(6))],
         "600 steps were run, and 500 were planned",
     ),
     "more passes over a loader that validates too": (
         "TD-K009",
         lambda: [
             Row(1.0, 0, values={"schedule/planned_steps": 500.0, "schedule/planned_epochs": 2.0}, source="tdbg"),
-            *map(tdbg_row, range(6)),
+            *map(make_tdbg_row, range(6)),
         ],
         lambda: [
             Row(1.0, 0, values={"schedule/planned_steps": 600.0, "schedule/planned_epochs": 2.0}, source="tdbg"),
-            *map(tdbg_row, range(6)),
+            *map(make_tdbg_row, range(6)),
         ],
         "600 steps were run, and 500 were planned",
     ),
     "a loss that is NaN": (
         "TD-K011",
-        lambda: epochs(val__loss=lambda e: float("nan") if e in (4, 7) else falling(e), val__acc1=rising),
-        lambda: epochs(val__loss=falling, val__acc1=rising),
+        lambda: make_epoch_rows(
+            val__loss=lambda e: float("nan") if e in (4, 7) else falling_value(e), val__acc1=rising_value
+        ),
+        lambda: make_epoch_rows(val__loss=falling_value, val__acc1=rising_value),
         "val/loss was not finite 2 of 12 times, first nan at step 500",
     ),
     "samples that a mean left out": (
         "TD-K011",
-        lambda: [*epochs(5, val__loss=falling), Row(1.0, 600, 5, "val", values={"val/not_finite_loss": 3.0})],
-        lambda: [*epochs(5, val__loss=falling), Row(1.0, 600, 5, "val", values={"val/loss": 0.1})],
+        lambda: [
+            *make_epoch_rows(5, val__loss=falling_value),
+            Row(1.0, 600, 5, "val", values={"val/not_finite_loss": 3.0}),
+        ],
+        lambda: [*make_epoch_rows(5, val__loss=falling_value), Row(1.0, 600, 5, "val", values={"val/loss": 0.1})],
         "val/loss had samples that were not finite, first at step 600",
     ),
     "accuracy near chance while the loss falls": (
         "TD-K012",
-        lambda: epochs(val__acc1=lambda e: 0.07 + e % 3 / 100, train__loss=falling),
-        lambda: epochs(val__acc1=lambda e: 0.05 + 0.02 * e, train__loss=falling),
+        lambda: make_epoch_rows(val__acc1=lambda e: 0.07 + e % 3 / 100, train__loss=falling_value),
+        lambda: make_epoch_rows(val__acc1=lambda e: 0.05 + 0.02 * e, train__loss=falling_value),
         "val/acc1 stays between 0.07 and 0.09 in 12 evaluations while train/loss falls from 2 to 0.167",
     ),
     "accuracy near chance is no news before the loss falls": (
         "TD-K012",
-        lambda: epochs(val__acc1=lambda e: 10.0 - e / 2, train__loss=falling),
-        lambda: epochs(val__acc1=lambda e: 7.0 + e % 2, train__loss=lambda e: 2.3 - 0.05 * e),
+        lambda: make_epoch_rows(val__acc1=lambda e: 10.0 - e / 2, train__loss=falling_value),
+        lambda: make_epoch_rows(val__acc1=lambda e: 7.0 + e % 2, train__loss=lambda e: 2.3 - 0.05 * e),
         "val/acc1 stays between 4.5 and 10 in 12 evaluations",
     ),
     "a gradient that overflows, without a loss scale": (
         "TD-K011",
-        lambda: epochs(source="tdbg", train__grad_norm=overflows),
-        lambda: epochs(source="tdbg", train__grad_norm=overflows, train__loss_scale=lambda e: 65536.0),
+        lambda: make_epoch_rows(source="tdbg", train__grad_norm=overflowing_value),
+        lambda: make_epoch_rows(source="tdbg", train__grad_norm=overflowing_value, train__loss_scale=lambda e: 65536.0),
         "train/grad_norm was not finite 1 of 12 times, first inf at step 100, as tdbg saw it",
     ),
     "what Hugging Face logs with its losses stands still by right": (
         "TD-K001",
-        lambda: epochs(source="hf", loss=lambda e: 0.7),
-        lambda: epochs(
+        lambda: make_epoch_rows(source="hf", loss=lambda e: 0.7),
+        lambda: make_epoch_rows(
             source="hf",
             **{
                 name: lambda e: 5e-5
@@ -233,41 +242,41 @@ CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], st
     ),
     "a best of a score that nobody knows": (
         "TD-K002",
-        lambda: epochs(source="hf", Loss__best_train=lambda e: 0.0, Loss__train=falling),
-        lambda: epochs(source="hf", val__best_temperature=lambda e: 0.0, val__temperature=falling),
+        lambda: make_epoch_rows(source="hf", Loss__best_train=lambda e: 0.0, Loss__train=falling_value),
+        lambda: make_epoch_rows(source="hf", val__best_temperature=lambda e: 0.0, val__temperature=falling_value),
         "Loss/best_train stayed 0",
     ),
     "validation after the end of the run": (
         "TD-K010",
-        lambda: [planned(validation=601.0, checkpoint=100.0), *map(tdbg_row, range(6))],
-        lambda: [planned(validation=600.0, checkpoint=0.0), *map(tdbg_row, range(6))],
+        lambda: [make_plan_row(validation=601.0, checkpoint=100.0), *map(make_tdbg_row, range(6))],
+        lambda: [make_plan_row(validation=600.0, checkpoint=0.0), *map(make_tdbg_row, range(6))],
         "validation is due every 601 steps, and the run has 600",
     ),
 }
 
 
-def planned(**every: float) -> Row:
+def make_plan_row(**every: float) -> Row:
     """A schedule of 600 steps, as a program writes what it resolved to."""
     found = {f"schedule/{name}_every_steps": value for name, value in every.items()}
     return Row(1.0, 0, values={"schedule/planned_steps": 600.0, **found})
 
 
-def tdbg_row(epoch: int) -> Row:
+def make_tdbg_row(epoch: int) -> Row:
     """The last step of an epoch, as the feed writes it."""
-    return Row(1.0, 100 * epoch + 100, epoch, "train", values={"train/loss": falling(epoch)}, source="tdbg")
+    return Row(1.0, 100 * epoch + 100, epoch, "train", values={"train/loss": falling_value(epoch)}, source="tdbg")
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_fault_is_found(case: str, tmp_path: Path) -> None:
     code, fault, _, title = CASES[case]
-    (one,) = judged(tmp_path, fault())
+    (one,) = judge_rows(tmp_path, fault())
     assert one.code == code and title in one.title
     assert one.rank == 0 and one.cause and one.try_next
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_in_health_is_not(case: str, tmp_path: Path) -> None:
-    assert judged(tmp_path, CASES[case][2]()) == []
+    assert judge_rows(tmp_path, CASES[case][2]()) == []
 
 
 def test_every_rule_has_a_case() -> None:
@@ -275,17 +284,17 @@ def test_every_rule_has_a_case() -> None:
 
 
 def test_a_loss_that_tdbg_saw_itself_is_left_to_other_rules(tmp_path: Path) -> None:
-    assert judged(tmp_path, epochs(source="tdbg", train__loss=lambda e: 0.7)) == []
-    assert judged(tmp_path / "wandb", epochs(source="wandb", train__loss=lambda e: 0.7)) != []
+    assert judge_rows(tmp_path, make_epoch_rows(source="tdbg", train__loss=lambda e: 0.7)) == []
+    assert judge_rows(tmp_path / "wandb", make_epoch_rows(source="wandb", train__loss=lambda e: 0.7)) != []
 
 
 def test_units_that_rows_state(tmp_path: Path) -> None:
-    rows = epochs(val__acc1=rising, test__acc1=rising)
+    rows = make_epoch_rows(val__acc1=rising_value, test__acc1=rising_value)
     rows[0].units = {"val/acc1": "frac", "test/acc1": "pct"}
-    (one,) = judged(tmp_path, rows)
+    (one,) = judge_rows(tmp_path, rows)
     assert one.code == "TD-K005" and one.title == "acc1 is in two units: frac and pct"
     rows[0].units = {"val/acc1": "frac", "test/acc1": "frac"}
-    assert judged(tmp_path / "well", rows) == []
+    assert judge_rows(tmp_path / "well", rows) == []
 
 
 def test_a_summary_names_the_metrics_that_nobody_fed(tmp_path: Path) -> None:
@@ -303,15 +312,15 @@ def test_a_summary_names_the_metrics_that_nobody_fed(tmp_path: Path) -> None:
 
 
 def test_ranks_are_told_apart(tmp_path: Path) -> None:
-    well, ill = epochs(5, val__loss=falling), epochs(5, val__loss=falling)
+    well, ill = make_epoch_rows(5, val__loss=falling_value), make_epoch_rows(5, val__loss=falling_value)
     ill.append(Row(1.0, 12, 5, "val", values={"val/loss": 0.1}))
-    (one,) = judged(tmp_path, well, ill)
+    (one,) = judge_rows(tmp_path, well, ill)
     assert (one.code, one.rank) == ("TD-K007", 1)
 
 
 def test_a_constant_on_one_rank_alone_is_not_told(tmp_path: Path) -> None:
     """Each rank has its own data: what changes anywhere is fed."""
-    assert judged(tmp_path, epochs(val__acc1=rising), epochs(val__acc1=lambda e: 0.0)) == []
+    assert judge_rows(tmp_path, make_epoch_rows(val__acc1=rising_value), make_epoch_rows(val__acc1=lambda e: 0.0)) == []
 
 
 def test_a_resumed_run_goes_back_rightly(tmp_path: Path) -> None:
@@ -322,54 +331,54 @@ def test_a_resumed_run_goes_back_rightly(tmp_path: Path) -> None:
         jsonl._begun.clear()  # another process
         file = RowFile(lambda: path, on_trouble=pytest.fail)
         if start:
-            file.resumed(300, "tracker")
-        for row in epochs(6 if not start else 12, val__loss=falling)[start:]:
-            assert file.row(row)
+            file.record_resumption(300, "tracker")
+        for row in make_epoch_rows(6 if not start else 12, val__loss=falling_value)[start:]:
+            assert file.write_row(row)
         file.close()
     found, _ = evaluate_metrics(summarize_run(find_rows_files(str(path)))[0])
     assert found == []
 
 
-def run(words: list[str], **options: Any) -> int:
-    return sanity.run(sanity.SanityArgs(paths=words, **options))
+def run_sanity(words: list[str], **options: Any) -> int:
+    return sanity.check_metrics(sanity.SanityArgs(paths=words, **options))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    judged(tmp_path, CASES["a constant accuracy"][1]())
-    assert run([str(tmp_path)]) == 0
+    judge_rows(tmp_path, CASES["a constant accuracy"][1]())
+    assert run_sanity([str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("TD-K001 warning: train/acc1_genus was 0 all 12 times, rank 0\n") and "\n    try: " in out
-    assert run([str(tmp_path)], fail_on="warning") == 1 and run([str(tmp_path)], fail_on="error") == 0
+    assert run_sanity([str(tmp_path)], fail_on="warning") == 1 and run_sanity([str(tmp_path)], fail_on="error") == 0
     capsys.readouterr()
-    assert run([str(tmp_path)], json=True) == 0
+    assert run_sanity([str(tmp_path)], json=True) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "metrics-sanity" and document["data"]["findings"][0]["code"] == "TD-K001"
     with pytest.raises(TdbgError, match="--fail-on cannot be 'loud'"):
-        run([str(tmp_path)], fail_on="loud")
+        run_sanity([str(tmp_path)], fail_on="loud")
 
 
 def test_the_command_on_a_file_that_a_kill_tore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    judged(tmp_path, epochs(val__loss=falling))
+    judge_rows(tmp_path, make_epoch_rows(val__loss=falling_value))
     path = tmp_path / "rank0000" / FILE
     path.write_bytes(path.read_bytes()[:-20])
-    assert run([str(path)]) == 0
+    assert run_sanity([str(path)]) == 0
     said = capsys.readouterr()
     assert said.out == "no problem found in 11 rows\n" and "1 line skipped" in said.err
 
 
 def test_explain_knows_them(capsys: pytest.CaptureFixture[str]) -> None:
-    from tdbg.cli.explain import describe
+    from tdbg.cli.explain import describe_rule
     from tdbg.core.rule_base import RULE_CATALOG
 
     for code in RULES.names():
-        page = describe(RULE_CATALOG.find(code.lower().replace("td-", "")))
+        page = describe_rule(RULE_CATALOG.find(code.lower().replace("td-", "")))
         assert page["code"] == code and "What to do:" in page["page"] and "Thresholds:" in page["page"]
 
 
 @pytest.mark.parametrize("source", ["tracker", "text"])
 def test_what_is_read_from_text_is_a_note_and_no_more(tmp_path: Path, source: str) -> None:
-    rows = epochs(source=source, val_acc=lambda e: 0.07, train_loss=falling)
-    (finding,) = [one for one in judged(tmp_path, rows) if one.code == "TD-K012"]
+    rows = make_epoch_rows(source=source, val_acc=lambda e: 0.07, train_loss=falling_value)
+    (finding,) = [one for one in judge_rows(tmp_path, rows) if one.code == "TD-K012"]
     assert finding.severity == ("info" if source == "text" else "warning")
     assert ("read from what the program printed" in finding.evidence[0]) == (source == "text")
 
@@ -377,5 +386,5 @@ def test_what_is_read_from_text_is_a_note_and_no_more(tmp_path: Path, source: st
 def test_other_rules_do_not_look_at_what_is_read_from_text(tmp_path: Path) -> None:
     """A constant, a NaN and a best of 0: each is told of what a tracker logs, and may be a misread word in a text."""
     faults = {"train_acc": lambda e: 0.0, "val_loss": lambda e: float("nan"), "best_loss": lambda e: 0.0}
-    assert {one.code for one in judged(tmp_path / "logged", epochs(**faults))} >= {"TD-K001", "TD-K011"}
-    assert judged(tmp_path / "text", epochs(source="text", **faults)) == []
+    assert {one.code for one in judge_rows(tmp_path / "logged", make_epoch_rows(**faults))} >= {"TD-K001", "TD-K011"}
+    assert judge_rows(tmp_path / "text", make_epoch_rows(source="text", **faults)) == []

@@ -16,7 +16,7 @@ HEAD = 7  # of the file: ":W&B", magic, version; and of a chunk: checksum, lengt
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
-def frames(path: Path) -> Iterator[bytes]:
+def iter_frames(path: Path) -> Iterator[bytes]:
     """The records of one file."""
     data = path.read_bytes()
     assert data[:4] in (b":W&B", b""), path
@@ -37,7 +37,7 @@ def frames(path: Path) -> Iterator[bytes]:
             yield parts
 
 
-def runs(folder: Path, names: str = "*") -> list[dict[str, Any]]:
+def load_runs(folder: Path, names: str = "*") -> list[dict[str, Any]]:
     """History, config, summary, tags, alerts and id of each run that lies in a folder, in the order of their begin.
 
     names: of wandb's folders of the runs; one that never began is never ended either, and waited for to no end.
@@ -48,32 +48,32 @@ def runs(folder: Path, names: str = "*") -> list[dict[str, Any]]:
     paths = [path for path in folder.rglob(f"{names}/*.wandb") if "latest-run" not in path.parts]
     found = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
-        one = _run(path)
+        one = _load_run(path)
         while not one["ended"] and time.monotonic() < until:
             time.sleep(0.1)
-            one = _run(path)
+            one = _load_run(path)
         found.append(one)
     return found
 
 
-def _run(path: Path) -> dict[str, Any]:
+def _load_run(path: Path) -> dict[str, Any]:
     from wandb.proto import wandb_internal_pb2 as proto
 
     one: dict[str, Any] = {"history": [], "config": {}, "summary": {}, "id": None, "ended": False}
     one |= {"tags": [], "alerts": [], "project": ""}
-    for data in frames(path):
+    for data in iter_frames(path):
         record = proto.Record()
         record.ParseFromString(data)
         kind = record.WhichOneof("record_type")
         if kind == "history":
-            one["history"].append(_items(record.history.item))
+            one["history"].append(_decode_items(record.history.item))
         elif kind == "run":
             one["id"], one["project"], one["tags"] = record.run.run_id, record.run.project, list(record.run.tags)
-            one["config"] |= _items(record.run.config.update)
+            one["config"] |= _decode_items(record.run.config.update)
         elif kind == "config":
-            one["config"] |= _items(record.config.update)
+            one["config"] |= _decode_items(record.config.update)
         elif kind == "summary":
-            one["summary"] |= _items(record.summary.update)
+            one["summary"] |= _decode_items(record.summary.update)
         elif kind == "alert":
             one["alerts"].append({"title": record.alert.title, "text": record.alert.text, "level": record.alert.level})
         elif kind == "exit":
@@ -81,5 +81,5 @@ def _run(path: Path) -> dict[str, Any]:
     return one
 
 
-def _items(items: Any) -> dict[str, Any]:
+def _decode_items(items: Any) -> dict[str, Any]:
     return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}

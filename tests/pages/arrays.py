@@ -17,7 +17,7 @@ from tdbg.pages.format.page_writer import Item, PageWriter
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(tdbg.__file__).parents[1])}
 
 
-def raw(value: Any) -> bytes:
+def to_bytes(value: Any) -> bytes:
     """The bytes of an array or a tensor."""
     if isinstance(value, np.ndarray):
         return value.tobytes()
@@ -25,28 +25,30 @@ def raw(value: Any) -> bytes:
     return bytes((ctypes.c_char * size).from_address(value.contiguous().data_ptr())) if size else b""
 
 
-def item(path: str, value: Any, note: Mapping[str, Any] = {}) -> Item:
+def make_item(path: str, value: Any, note: Mapping[str, Any] = {}) -> Item:
     """A tensor of a datapoint."""
     name = str(value.dtype).removeprefix("torch.")
-    return Item(path, name, tuple(value.shape), raw(value), note)
+    return Item(path, name, tuple(value.shape), to_bytes(value), note)
 
 
-def write(folder: Path, datapoints: Iterable[tuple[Any, Mapping[str, Any], Mapping[str, Any]]], **options: Any) -> Path:
+def write_pages(
+    folder: Path, datapoints: Iterable[tuple[Any, Mapping[str, Any], Mapping[str, Any]]], **options: Any
+) -> Path:
     """Pages of datapoints: (key, values by path, more fields). What is no array is a scalar."""
     with PageWriter(folder, **options) as writer:
         for step, (key, values, more) in enumerate(datapoints):
             arrays = {path: value for path, value in values.items() if hasattr(value, "dtype")}
             scalars = {path: value for path, value in values.items() if path not in arrays}
             fields = {"step": step, **more}
-            writer.add(key, [item(path, value) for path, value in arrays.items()], scalars=scalars, **fields)
+            writer.add(key, [make_item(path, value) for path, value in arrays.items()], scalars=scalars, **fields)
     return folder
 
 
-def noise(*shape: int, seed: int = 0) -> Any:
+def make_noise(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
 
-def call(*words: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_inspect_pages(*words: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """`tdbg inspect-pages` as a user calls it."""
     command = [sys.executable, "-m", "tdbg", "inspect-pages", *map(str, words)]
     return subprocess.run(
@@ -54,5 +56,5 @@ def call(*words: object, cwd: Path | None = None, **environment: str) -> subproc
     )
 
 
-def bfloat16(values: Any) -> torch.Tensor:
+def to_bfloat16(values: Any) -> torch.Tensor:
     return torch.from_numpy(np.asarray(values, np.float32)).to(torch.bfloat16)

@@ -9,7 +9,7 @@ import pytest
 
 
 @contextmanager
-def mounted(folder: Path, options: str) -> Iterator[Path]:
+def mount_disk(folder: Path, options: str) -> Iterator[Path]:
     """A disk of its own at a new folder; the test is skipped where none may be mounted."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
@@ -24,12 +24,12 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MB; skipped where none may be mounted."""
-    with mounted(tmp_path / "small", "size=2m") as folder:
+    with mount_disk(tmp_path / "small", "size=2m") as folder:
         yield folder
 
 
 @pytest.fixture
 def read_only_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk that cannot be written."""
-    with mounted(tmp_path / "read-only", "size=8m,ro") as folder:
+    with mount_disk(tmp_path / "read-only", "size=8m,ro") as folder:
         yield folder

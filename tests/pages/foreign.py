@@ -26,14 +26,14 @@ from tdbg.pages.pickle_reader.unpickle import follow_pickle
 Point = namedtuple("Point", "x y")
 
 
-def read(data: bytes, **limits: Any) -> tuple[Any, ReadBudget]:
+def read_pickle(data: bytes, **limits: Any) -> tuple[Any, ReadBudget]:
     """The plain tree of a pickle, and what it cost."""
     ledger = ReadBudget(**limits)
     found = follow_pickle(PickleMachine(ByteReader(MemorySource(data)), RULES, ledger))
-    return TreeBuilder(ledger.refuse).plain(found), ledger
+    return TreeBuilder(ledger.record_refused).build_tree(found), ledger
 
 
-def raw(tensor: torch.Tensor) -> bytes:
+def to_bytes(tensor: torch.Tensor) -> bytes:
     """The bytes of a tensor's values, C-contiguous, whatever its dtype."""
     whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
     size = whole.untyped_storage().nbytes() if whole.is_quantized else whole.numel() * whole.element_size()
@@ -42,21 +42,21 @@ def raw(tensor: torch.Tensor) -> bytes:
     return bytes((ctypes.c_char * size).from_address(whole.data_ptr()))
 
 
-def joblibbed(value: Any, **options: Any) -> bytes:
+def dump_joblib(value: Any, **options: Any) -> bytes:
     """What joblib.dump writes."""
     file = io.BytesIO()
     joblib.dump(value, file, **options)
     return file.getvalue()
 
 
-def saved(value: Any, new: bool) -> bytes:
+def save_torch(value: Any, new: bool) -> bytes:
     """What torch.save writes, in either of its formats."""
     file = io.BytesIO()
     torch.save(value, file, _use_new_zipfile_serialization=new)
     return file.getvalue()
 
 
-def page(count: int = 3, first: int = 0, size: int = 3000) -> dict[int, Any]:
+def make_page(count: int = 3, first: int = 0, size: int = 3000) -> dict[int, Any]:
     """A page of datapoints, large enough that some of it is not kept in memory."""
     generator = torch.Generator().manual_seed(first)
     return {
@@ -105,7 +105,7 @@ TENSORS: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
-def new_zip(count: int, data: bytes, packed: bool = False, order: bytes = b"little") -> bytes:
+def make_new_zip(count: int, data: bytes, packed: bool = False, order: bytes = b"little") -> bytes:
     """The bytes of torch.save's newer format, of one storage of floats, put together by hand."""
     storage = b"\x80\x02(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
     storage += b"\x8a\x08" + struct.pack("<q", count) + b"tQ."
@@ -117,7 +117,7 @@ def new_zip(count: int, data: bytes, packed: bool = False, order: bytes = b"litt
     return file.getvalue()
 
 
-def old_row(
+def make_old_row(
     key: str, kind: str, count: int, data: bytes, numel: int | None = None, little_endian: bool = True
 ) -> bytes:
     """The bytes of torch.save's older format, of one storage, put together by hand."""
@@ -133,13 +133,13 @@ def old_row(
     return head + storage + pickle.dumps([key], 2) + struct.pack("<q", count if numel is None else numel) + data
 
 
-def calls(module: str, name: str, *arguments: Any) -> bytes:
+def make_call_pickle(module: str, name: str, *arguments: Any) -> bytes:
     """A pickle, protocol 2, that calls a name."""
     inner = pickle.dumps(arguments, 2)[2:-1]
     return b"\x80\x02c" + module.encode() + b"\n" + name.encode() + b"\n" + inner + b"R."
 
 
-def tensor(payload: bytes, offset: Any = 0, size: Any = (1,), stride: Any = (1,)) -> bytes:
+def make_tensor_pickle(payload: bytes, offset: Any = 0, size: Any = (1,), stride: Any = (1,)) -> bytes:
     """A pickle, protocol 3, of a tensor whose memory is in these bytes."""
     memory = b"ctorch.storage\n_load_from_bytes\nB" + struct.pack("<I", len(payload)) + payload + b"\x85R"
     layout = b"".join(pickle.dumps(part, 3)[2:-1] for part in (offset, size, stride))
@@ -194,11 +194,11 @@ class Nested:
         return pickle.loads, (self.inner,)
 
 
-def _shell(canary: Path) -> str:
+def _make_shell_line(canary: Path) -> str:
     return f"touch {canary}"
 
 
-def _line(canary: Path) -> str:
+def _make_python_line(canary: Path) -> str:
     return f"open({str(canary)!r}, 'w').close()"
 
 
@@ -211,42 +211,50 @@ HOSTILE: dict[str, tuple[Callable[[Path], bytes], tuple[str, ...]]] = {
         f"reduce{protocol}": (lambda c, p=protocol: pickle.dumps(Runs(c), p), ("posix.system",))
         for protocol in range(6)
     },
-    "system": (lambda c: calls("os", "system", _shell(c)), ("os.system",)),
-    "eval": (lambda c: calls("builtins", "eval", _line(c)), ("builtins.eval",)),
-    "exec": (lambda c: calls("builtins", "exec", _line(c)), ("builtins.exec",)),
-    "old_eval": (lambda c: calls("__builtin__", "eval", _line(c)), ("__builtin__.eval",)),
-    "popen": (lambda c: calls("subprocess", "getoutput", _shell(c)), ("subprocess.getoutput",)),
-    "open": (lambda c: calls("io", "open", str(c), "w"), ("io.open",)),
+    "system": (lambda c: make_call_pickle("os", "system", _make_shell_line(c)), ("os.system",)),
+    "eval": (lambda c: make_call_pickle("builtins", "eval", _make_python_line(c)), ("builtins.eval",)),
+    "exec": (lambda c: make_call_pickle("builtins", "exec", _make_python_line(c)), ("builtins.exec",)),
+    "old_eval": (lambda c: make_call_pickle("__builtin__", "eval", _make_python_line(c)), ("__builtin__.eval",)),
+    "popen": (lambda c: make_call_pickle("subprocess", "getoutput", _make_shell_line(c)), ("subprocess.getoutput",)),
+    "open": (lambda c: make_call_pickle("io", "open", str(c), "w"), ("io.open",)),
     "dotted": (
-        lambda c: b"\x80\x04\x8c\x05torch\x8c\x10serialization.os\x930" + calls("os", "system", _shell(c))[2:],
+        lambda c: (
+            b"\x80\x04\x8c\x05torch\x8c\x10serialization.os\x930"
+            + make_call_pickle("os", "system", _make_shell_line(c))[2:]
+        ),
         ("torch.serialization.os", "os.system"),
     ),
     "dotted_system": (
         lambda c: (
-            b"\x80\x04\x8c\x13torch.serialization\x8c\x09os.system\x93" + pickle.dumps((_shell(c),), 4)[11:-1] + b"R."
+            b"\x80\x04\x8c\x13torch.serialization\x8c\x09os.system\x93"
+            + pickle.dumps((_make_shell_line(c),), 4)[11:-1]
+            + b"R."
         ),
         ("torch.serialization.os.system",),
     ),
-    "inst": (lambda c: f"(S{_shell(c)!r}\nios\nsystem\n.".encode(), ("os.system",)),
-    "obj": (lambda c: f"(cos\nsystem\nS{_shell(c)!r}\no.".encode(), ("os.system",)),
-    "newobj": (lambda c: b"\x80\x02cos\nsystem\n" + pickle.dumps((_shell(c),), 2)[2:-1] + b"\x81.", ("os.system",)),
+    "inst": (lambda c: f"(S{_make_shell_line(c)!r}\nios\nsystem\n.".encode(), ("os.system",)),
+    "obj": (lambda c: f"(cos\nsystem\nS{_make_shell_line(c)!r}\no.".encode(), ("os.system",)),
+    "newobj": (
+        lambda c: b"\x80\x02cos\nsystem\n" + pickle.dumps((_make_shell_line(c),), 2)[2:-1] + b"\x81.",
+        ("os.system",),
+    ),
     "newobj_ex": (
-        lambda c: b"\x80\x04cos\nsystem\n" + pickle.dumps((_shell(c),), 2)[2:-1] + b"}\x92.",
+        lambda c: b"\x80\x04cos\nsystem\n" + pickle.dumps((_make_shell_line(c),), 2)[2:-1] + b"}\x92.",
         ("os.system",),
     ),
     "setstate": (lambda c: pickle.dumps(State(c), 4), (f"{__name__}.State",)),
     "setstate0": (lambda c: pickle.dumps(State(c), 0), (f"{__name__}.State",)),
     "hash": (lambda c: pickle.dumps({Hashed(c): 1}, 4), (f"{__name__}.Hashed",)),
     "extension": (
-        lambda c: b"\x80\x02\x82\xf0" + pickle.dumps((_shell(c),), 2)[2:-1] + b"R.",
+        lambda c: b"\x80\x02\x82\xf0" + pickle.dumps((_make_shell_line(c),), 2)[2:-1] + b"R.",
         ("copyreg.extension 240",),
     ),
     "extension2": (
-        lambda c: b"\x80\x02\x83\xf0\x00" + pickle.dumps((_shell(c),), 2)[2:-1] + b"R.",
+        lambda c: b"\x80\x02\x83\xf0\x00" + pickle.dumps((_make_shell_line(c),), 2)[2:-1] + b"R.",
         ("copyreg.extension 240",),
     ),
     "extension4": (
-        lambda c: b"\x80\x02\x84\xf0\x00\x00\x00" + pickle.dumps((_shell(c),), 2)[2:-1] + b"R.",
+        lambda c: b"\x80\x02\x84\xf0\x00\x00\x00" + pickle.dumps((_make_shell_line(c),), 2)[2:-1] + b"R.",
         ("copyreg.extension 240",),
     ),
     "copyreg": (lambda c: b"ccopyreg\n__newobj__\n(cos\nsystem\ntR.", ("copyreg.__newobj__",)),
@@ -256,27 +264,36 @@ HOSTILE: dict[str, tuple[Callable[[Path], bytes], tuple[str, ...]]] = {
     ),
     "persistent": (lambda c: b"Pstorage\n.", ("pickle.persistent_id",)),
     "binary_persistent": (lambda c: b"\x80\x02X\x01\x00\x00\x00aQ.", ("pickle.persistent_id",)),
-    "import": (lambda c: calls("builtins", "__import__", "this"), ("builtins.__import__",)),
+    "import": (lambda c: make_call_pickle("builtins", "__import__", "this"), ("builtins.__import__",)),
     "mention": (lambda c: b"cthis\ns\n.", ("this.s",)),
-    "pickle": (lambda c: calls("pickle", "loads", pickle.dumps(Runs(c), 2)), ("pickle.loads",)),
-    "c_pickle": (lambda c: calls("_pickle", "loads", pickle.dumps(Runs(c), 2)), ("_pickle.loads",)),
-    "torch_load": (lambda c: calls("torch", "load", str(c)), ("torch.load",)),
-    "torch_load2": (lambda c: calls("torch.serialization", "load", str(c)), ("torch.serialization.load",)),
-    "joblib_load": (lambda c: calls("joblib.numpy_pickle", "load", str(c)), ("joblib.numpy_pickle.load",)),
-    "getattr": (lambda c: calls("builtins", "getattr", "", "format"), ("builtins.getattr",)),
-    "from_bytes": (lambda c: tensor(saved(Runs(c), False)), ("posix.system", "torch._utils._rebuild_tensor_v2")),
-    "from_bytes_zip": (lambda c: tensor(saved(Runs(c), True)), ("posix.system", "torch._utils._rebuild_tensor_v2")),
-    "from_bytes_long": (lambda c: tensor(saved([Runs(c), "x" * 9000], False)), ("posix.system",)),
+    "pickle": (lambda c: make_call_pickle("pickle", "loads", pickle.dumps(Runs(c), 2)), ("pickle.loads",)),
+    "c_pickle": (lambda c: make_call_pickle("_pickle", "loads", pickle.dumps(Runs(c), 2)), ("_pickle.loads",)),
+    "torch_load": (lambda c: make_call_pickle("torch", "load", str(c)), ("torch.load",)),
+    "torch_load2": (lambda c: make_call_pickle("torch.serialization", "load", str(c)), ("torch.serialization.load",)),
+    "joblib_load": (lambda c: make_call_pickle("joblib.numpy_pickle", "load", str(c)), ("joblib.numpy_pickle.load",)),
+    "getattr": (lambda c: make_call_pickle("builtins", "getattr", "", "format"), ("builtins.getattr",)),
+    "from_bytes": (
+        lambda c: make_tensor_pickle(save_torch(Runs(c), False)),
+        ("posix.system", "torch._utils._rebuild_tensor_v2"),
+    ),
+    "from_bytes_zip": (
+        lambda c: make_tensor_pickle(save_torch(Runs(c), True)),
+        ("posix.system", "torch._utils._rebuild_tensor_v2"),
+    ),
+    "from_bytes_long": (lambda c: make_tensor_pickle(save_torch([Runs(c), "x" * 9000], False)), ("posix.system",)),
     "from_bytes_alone": (
-        lambda c: calls("torch.storage", "_load_from_bytes", saved(Runs(c), False)),
+        lambda c: make_call_pickle("torch.storage", "_load_from_bytes", save_torch(Runs(c), False)),
         ("posix.system",),
     ),
-    "from_bytes_deep": (lambda c: tensor(saved(Nested(tensor(saved(Runs(c), False))), False)), ("pickle.loads",)),
-    "from_bytes_head": (lambda c: tensor(pickle.dumps(Runs(c), 2)), ("posix.system",)),
+    "from_bytes_deep": (
+        lambda c: make_tensor_pickle(save_torch(Nested(make_tensor_pickle(save_torch(Runs(c), False))), False)),
+        ("pickle.loads",),
+    ),
+    "from_bytes_head": (lambda c: make_tensor_pickle(pickle.dumps(Runs(c), 2)), ("posix.system",)),
     "from_type": (
         lambda c: (
             b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\n(cos\nsystem\nctorch\nTensor\n"
-            + pickle.dumps((_shell(c),), 2)[2:-1]
+            + pickle.dumps((_make_shell_line(c),), 2)[2:-1]
             + b"}tR."
         ),
         ("os.system", "torch._tensor._rebuild_from_type_v2"),
@@ -286,7 +303,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], bytes], tuple[str, ...]]] = {
         ("posix.system", "numpy.ndarray"),
     ),
     "joblib_object_array": (
-        lambda c: joblibbed(np.array([Runs(c), 1], dtype=object)),
+        lambda c: dump_joblib(np.array([Runs(c), 1], dtype=object)),
         ("posix.system", "numpy.ndarray"),
     ),
 }

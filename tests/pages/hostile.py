@@ -9,86 +9,86 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.pages.format.file_format import MANIFEST
-from tdbg.pages.format.journal import pack, scan
-from tests.pages.material import filled, sealed, written
+from tdbg.pages.format.journal import encode_frame, iter_records
+from tests.pages.material import fill_writer, list_sealed, write_pages
 
 Records = list[dict[str, Any]]
 HUGE = 10**400
 OPEN = {"t": "open", "version": {"major": 1, "minor": 0}, "run": "", "rank": 0, "pid": 1, "time": 0}
 
 
-def with_records(folder: Path, change: Callable[[Records], Any]) -> None:
+def write_with_records(folder: Path, change: Callable[[Records], Any]) -> None:
     """Pages that are being filled, whose journal says something else, with good checksums."""
-    filled(folder, 4)
+    fill_writer(folder, 4)
     journal = next(folder.glob("*.journal"))
-    records = [record for _, record in scan(journal)]
+    records = [record for _, record in iter_records(journal)]
     change(records)
-    journal.write_bytes(b"".join(map(pack, records)))
+    journal.write_bytes(b"".join(map(encode_frame, records)))
 
 
-def lies(change: Callable[[Records], Any]) -> Callable[[Path], None]:
-    return lambda folder: with_records(folder, change)
+def change_records(change: Callable[[Records], Any]) -> Callable[[Path], None]:
+    return lambda folder: write_with_records(folder, change)
 
 
-def datapoint(**fields: Any) -> Callable[[Path], None]:
+def change_datapoint(**fields: Any) -> Callable[[Path], None]:
     """The second datapoint says something else."""
-    return lies(lambda records: records[4].update(fields))
+    return change_records(lambda records: records[4].update(fields))
 
 
-def item(place: int, value: Any) -> Callable[[Path], None]:
+def change_item(place: int, value: Any) -> Callable[[Path], None]:
     """The second tensor of the layout does."""
-    return lies(lambda records: records[2]["items"][1].__setitem__(place, value))
+    return change_records(lambda records: records[2]["items"][1].__setitem__(place, value))
 
 
-def one(dtype: str, shape: list[Any], length: int, note: Any) -> Callable[[Path], None]:
+def keep_one_tensor(dtype: str, shape: list[Any], length: int, note: Any) -> Callable[[Path], None]:
     """The layout has one tensor alone."""
-    return lies(lambda records: records[2].update(items=[["t", dtype, shape, 0, length, note]]))
+    return change_records(lambda records: records[2].update(items=[["t", dtype, shape, 0, length, note]]))
 
 
-def frame(body: bytes) -> bytes:
+def pack_frame(body: bytes) -> bytes:
     return struct.pack("<II", len(body), zlib.crc32(body)) + body
 
 
-def journal(*bodies: bytes, raw: bytes = b"") -> Callable[[Path], None]:
+def write_journal(*bodies: bytes, raw: bytes = b"") -> Callable[[Path], None]:
     """A journal alone, of these bodies, with good checksums."""
-    data = b"".join(map(frame, bodies)) + raw
+    data = b"".join(map(pack_frame, bodies)) + raw
 
-    def make(folder: Path) -> None:
-        (folder / "r0000-1.journal").write_bytes(pack(OPEN) + data)
+    def write_file(folder: Path) -> None:
+        (folder / "r0000-1.journal").write_bytes(encode_frame(OPEN) + data)
 
-    return make
+    return write_file
 
 
-def dp(**fields: Any) -> bytes:
+def encode_datapoint(**fields: Any) -> bytes:
     return json.dumps({"t": "dp", "key": "k", "seq": 0, **fields}).encode()
 
 
-def header(text: bytes, length: int | None = None, data: bytes = b"abcd") -> Callable[[Path], None]:
+def write_header(text: bytes, length: int | None = None, data: bytes = b"abcd") -> Callable[[Path], None]:
     """A sealed page alone."""
 
-    def make(folder: Path) -> None:
+    def write_file(folder: Path) -> None:
         size = len(text) if length is None else length
         (folder / "r0000-000000.safetensors").write_bytes(size.to_bytes(8, "little") + text + data)
 
-    return make
+    return write_file
 
 
-def tensors(**entries: Any) -> bytes:
+def encode_tensors(**entries: Any) -> bytes:
     """The header of a page; each entry is (dtype, shape, offsets)."""
     names = ("dtype", "shape", "data_offsets")
     return json.dumps({name: dict(zip(names, entry, strict=True)) for name, entry in entries.items()}).encode()
 
 
-def ours(**fields: str) -> bytes:
+def encode_metadata(**fields: str) -> bytes:
     known = {"format": "tdbg-pages", "version": "1.0", "layouts": "[]", "datapoints": "[]"}
     return json.dumps({"__metadata__": {**known, **fields}}).encode()
 
 
-def instead(name: str, kind: str, target: str = "") -> Callable[[Path], None]:
+def replace_file(name: str, kind: str, target: str = "") -> Callable[[Path], None]:
     """A file of the folder is no plain file. name: a glob."""
 
-    def make(folder: Path) -> None:
-        written(folder, 3)
+    def replace_in(folder: Path) -> None:
+        write_pages(folder, 3)
         (path,) = folder.glob(name)
         path.unlink()
         if kind == "pipe":
@@ -98,35 +98,35 @@ def instead(name: str, kind: str, target: str = "") -> Callable[[Path], None]:
         else:
             path.symlink_to(target)
 
-    return make
+    return replace_in
 
 
-def cut(name: str, share: float) -> Callable[[Path], None]:
+def cut_file(name: str, share: float) -> Callable[[Path], None]:
     """A file of the folder ends too early."""
 
-    def make(folder: Path) -> None:
-        written(folder, 3)
+    def cut_in(folder: Path) -> None:
+        write_pages(folder, 3)
         (path,) = folder.glob(name)
         os.truncate(path, int(path.stat().st_size * share))
 
-    return make
+    return cut_in
 
 
-def manifest(data: bytes) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        written(folder, 3)
+def write_manifest(data: bytes) -> Callable[[Path], None]:
+    def write_file(folder: Path) -> None:
+        write_pages(folder, 3)
         (folder / MANIFEST).write_bytes(data)
 
-    return make
+    return write_file
 
 
-def bare_header(**fields: Any) -> Callable[[Path], None]:
+def write_bare_header(**fields: Any) -> Callable[[Path], None]:
     """Pages without a journal; what the header's own records say is changed."""
 
-    def make(folder: Path) -> None:
-        written(folder, 3)
+    def change_header(folder: Path) -> None:
+        write_pages(folder, 3)
         next(folder.glob("*.journal")).unlink()
-        page = sealed(folder)[0]
+        page = list_sealed(folder)[0]
         data = page.read_bytes()
         size = int.from_bytes(data[:8], "little")
         head = json.loads(data[8 : 8 + size])
@@ -136,24 +136,24 @@ def bare_header(**fields: Any) -> Callable[[Path], None]:
         text = json.dumps(head).encode().ljust(size)
         page.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
 
-    return make
+    return change_header
 
 
-def around(folder: Path) -> None:
+def link_around(folder: Path) -> None:
     """Folders that are below themselves, and all of the machine."""
-    written(folder / "rank0000" / "pages", 2)
+    write_pages(folder / "rank0000" / "pages", 2)
     (folder / "rank0001").symlink_to(folder)
     (folder / "epoch_1").symlink_to("/")
     (folder / "rank0000" / "pages" / "debugger").symlink_to("..")
 
 
-def several_runs(folder: Path) -> None:
+def write_several_runs(folder: Path) -> None:
     """Ranks that both say they are rank 3 of 10**9."""
     for name in ("rank0000", "rank0001"):
-        written(folder / name / "pages", 2, rank=3, world_size=10**9, run=name)
+        write_pages(folder / name / "pages", 2, rank=3, world_size=10**9, run=name)
 
 
-def many_layouts(records: Records) -> None:
+def add_many_layouts(records: Records) -> None:
     """A structure of its own for each of many datapoints."""
     layout, point = records[2], records[3]
     for number in range(120):
@@ -170,115 +170,115 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 
 PAGES: dict[str, Callable[[Path], None]] = {
-    **{f"{field}-{name}": datapoint(**{field: value})
+    **{f"{field}-{name}": change_datapoint(**{field: value})
        for field in ("key", "keys", "split", "step", "epoch", "phase", "base", "length", "page", "layout", "crc")
        for name, value in VALUES.items() if name in ("true", "negative", "huge", "escape", "lists", "marks", "nul")},
-    **{f"loss-{name}": datapoint(scalars={"loss": value, "n": 1}) for name, value in VALUES.items()},
-    **{f"more-{field}": datapoint(**{field: VALUES[name]})
+    **{f"loss-{name}": change_datapoint(scalars={"loss": value, "n": 1}) for name, value in VALUES.items()},
+    **{f"more-{field}": change_datapoint(**{field: VALUES[name]})
        for field in ("containers", "notes", "calls", "stats", "flags", "scalars", "source", "skipped")
        for name in ("huge", "lists", "marks")},
-    "containers-cross": datapoint(containers={"layers.0.attn/output": "list", "": "tuple", "empty/x": "dict"}),
-    "notes-cross": datapoint(notes={"flags": {"list": ""}, "a": {"dict": {"b": "c"}}, "empty": {"tuple": 5}}),
-    **{f"figures-{name}": datapoint(scalars={"x/count": value, "x/nan": value, "x/mean": value, "x/low": value})
+    "containers-cross": change_datapoint(containers={"layers.0.attn/output": "list", "": "tuple", "empty/x": "dict"}),
+    "notes-cross": change_datapoint(notes={"flags": {"list": ""}, "a": {"dict": {"b": "c"}}, "empty": {"tuple": 5}}),
+    **{f"figures-{name}": change_datapoint(scalars={"x/count": value, "x/nan": value, "x/mean": value, "x/low": value})
        for name, value in {**VALUES, "inf": {"$float": "inf"}, "nan": {"$float": "nan"}}.items()},
-    **{f"loss-complex-{name}": datapoint(scalars={"loss": {"$complex": [value, value]}})
+    **{f"loss-complex-{name}": change_datapoint(scalars={"loss": {"$complex": [value, value]}})
        for name, value in {"huge": HUGE, "large": 1e308, "nan": {"$float": "nan"}}.items()},
-    "keys-many": datapoint(keys=list(range(50_000)), split=["flags"]),
-    "split-scalars": datapoint(keys=["a", "b"], split=["loss", "nope", "flags"], scalars={"loss": 1}),
-    "page-far": datapoint(page=10**18),
-    "base-negative": datapoint(base=-64),
-    "base-beyond": datapoint(base=2**61),
-    "base-unaligned": datapoint(base=(1 << 20) + 1),
-    "base-in-header": datapoint(base=0),
-    "length-short": datapoint(length=64),
-    "offset-negative": item(3, -64),
-    "offset-overlap": item(3, 16),
-    "offset-beyond": item(3, 2**40),
-    "shape-huge": item(2, [2**62, 2**62]),
-    "shape-negative": item(2, [-1, 3]),
-    "shape-many": item(2, [1] * 10_000),
-    "shape-empty": item(2, [0] * 60),
-    "shape-zero-times-huge": item(2, [2**62, 0, 2**62]),
-    "path-up": item(0, "../../../../tmp/up"),
-    "path-root": item(0, "/etc/passwd"),
-    "path-none": item(0, ""),
-    "path-same": item(0, "layers.0.attn/output/0"),
-    "path-below": item(0, "layers.0.attn/output/0/x"),
-    "path-long": item(0, "p/" * 30_000),
-    "path-escape": item(0, "\x1b[31mred\x9b0m\u202e"),
-    "path-markup": item(0, "</script><script>alert(1)</script>"),
-    "dtype-unknown": item(1, "float3"),
-    "dtype-wider": item(1, "complex128"),
-    "packed-odd": one("quint4x2", [5, 3], 15, {"scale": 1, "zero_point": 0}),
-    "scale-text": one("quint8", [16], 16, {"scale": "x", "zero_point": []}),
-    "scale-huge": one("qint8", [16], 16, {"scale": HUGE, "zero_point": HUGE}),
-    "scale-nan": one("qint32", [4], 16, {"scale": {"$float": "nan"}, "zero_point": -(2**70)}),
-    "scales-few": one("qint8", [4, 4], 16, {"scales": [1.0], "zero_points": [], "axis": 0}),
-    "scales-axis": one("qint8", [4, 4], 16, {"scales": [1.0] * 4, "zero_points": [0] * 4, "axis": 9}),
-    "scales-many": one("qint8", [4, 4], 16, {"scales": [0.1] * 30_000, "zero_points": [0] * 30_000, "axis": -1}),
-    "note-list": one("float32", [4], 16, ["scale"]),
-    "note-text": one("uint8", [16], 16, {"text": ""}),
-    "fp4-odd": one("float4_e2m1fn_x2", [3, 3], 9, {}),
-    "layouts-many": lies(many_layouts),
-    "layout-twice": lies(lambda records: records.insert(3, {**records[2], "items": records[2]["items"][:1]})),
-    "layout-late": lies(lambda records: records.append(records.pop(2))),
-    "records-bare": lies(lambda r: r.extend({"t": t} for t in ("page", "layout", "dp", "seal", "drop", "end", "x"))),
-    "drops": lies(lambda r: r.extend({"t": "drop", "count": c, "reason": why, "first": c, "last": why}
+    "keys-many": change_datapoint(keys=list(range(50_000)), split=["flags"]),
+    "split-scalars": change_datapoint(keys=["a", "b"], split=["loss", "nope", "flags"], scalars={"loss": 1}),
+    "page-far": change_datapoint(page=10**18),
+    "base-negative": change_datapoint(base=-64),
+    "base-beyond": change_datapoint(base=2**61),
+    "base-unaligned": change_datapoint(base=(1 << 20) + 1),
+    "base-in-header": change_datapoint(base=0),
+    "length-short": change_datapoint(length=64),
+    "offset-negative": change_item(3, -64),
+    "offset-overlap": change_item(3, 16),
+    "offset-beyond": change_item(3, 2**40),
+    "shape-huge": change_item(2, [2**62, 2**62]),
+    "shape-negative": change_item(2, [-1, 3]),
+    "shape-many": change_item(2, [1] * 10_000),
+    "shape-empty": change_item(2, [0] * 60),
+    "shape-zero-times-huge": change_item(2, [2**62, 0, 2**62]),
+    "path-up": change_item(0, "../../../../tmp/up"),
+    "path-root": change_item(0, "/etc/passwd"),
+    "path-none": change_item(0, ""),
+    "path-same": change_item(0, "layers.0.attn/output/0"),
+    "path-below": change_item(0, "layers.0.attn/output/0/x"),
+    "path-long": change_item(0, "p/" * 30_000),
+    "path-escape": change_item(0, "\x1b[31mred\x9b0m\u202e"),
+    "path-markup": change_item(0, "</script><script>alert(1)</script>"),
+    "dtype-unknown": change_item(1, "float3"),
+    "dtype-wider": change_item(1, "complex128"),
+    "packed-odd": keep_one_tensor("quint4x2", [5, 3], 15, {"scale": 1, "zero_point": 0}),
+    "scale-text": keep_one_tensor("quint8", [16], 16, {"scale": "x", "zero_point": []}),
+    "scale-huge": keep_one_tensor("qint8", [16], 16, {"scale": HUGE, "zero_point": HUGE}),
+    "scale-nan": keep_one_tensor("qint32", [4], 16, {"scale": {"$float": "nan"}, "zero_point": -(2**70)}),
+    "scales-few": keep_one_tensor("qint8", [4, 4], 16, {"scales": [1.0], "zero_points": [], "axis": 0}),
+    "scales-axis": keep_one_tensor("qint8", [4, 4], 16, {"scales": [1.0] * 4, "zero_points": [0] * 4, "axis": 9}),
+    "scales-many": keep_one_tensor("qint8", [4, 4], 16, {"scales": [0.1] * 30_000, "zero_points": [0] * 30_000, "axis": -1}),
+    "note-list": keep_one_tensor("float32", [4], 16, ["scale"]),
+    "note-text": keep_one_tensor("uint8", [16], 16, {"text": ""}),
+    "fp4-odd": keep_one_tensor("float4_e2m1fn_x2", [3, 3], 9, {}),
+    "layouts-many": change_records(add_many_layouts),
+    "layout-twice": change_records(lambda records: records.insert(3, {**records[2], "items": records[2]["items"][:1]})),
+    "layout-late": change_records(lambda records: records.append(records.pop(2))),
+    "records-bare": change_records(lambda r: r.extend({"t": t} for t in ("page", "layout", "dp", "seal", "drop", "end", "x"))),
+    "drops": change_records(lambda r: r.extend({"t": "drop", "count": c, "reason": why, "first": c, "last": why}
                                      for c, why in ((HUGE, "\x1b[2J"), (-5, 7), ("x", None), (True, [])))),
-    "seals": lies(lambda r: r.extend({"t": "seal", "page": page, "size": size}
+    "seals": change_records(lambda r: r.extend({"t": "seal", "page": page, "size": size}
                                      for page, size in ((0, 1), (0, HUGE), (-1, -1), ("x", []), (10**18, 5)))),
-    "pages-twice": lies(lambda records: records.insert(2, {"t": "page", "page": 0, "data": -64})),
-    "time": lies(lambda records: records[0].update(time="x", pid=[], host={}, rank=-1, world_size=HUGE, start=HUGE)),
-    "frame-length-0": journal(raw=bytes(64)),
-    "frame-length-max": journal(raw=b"\xff" * 64),
-    "frame-length-lies": journal(raw=struct.pack("<II", 16 << 20, 0) + b"{}"),
-    "frame-crc": journal(raw=struct.pack("<II", 2, 1) + b"{}"),
-    "frame-no-object": journal(b"[]", b"1", b"null", b'"x"', dp()),
-    "frame-no-json": journal(b"\xff\xfe", b"{", b"{}}", dp()),
-    "frame-nan": journal(b'{"t":"dp","key":"k","seq":0,"step":NaN}', dp(scalars={"x": 1})),
-    "frames-many": journal(*[b"{}"] * 30_000),
-    "datapoints-many": journal(*[dp(key=n, seq=n, scalars={"loss": n}) for n in range(5_000)]),
-    "nesting": journal(DEEP + b"]" * 200_000 + b"}}"),
-    "nesting-names": journal(b'{"t":"dp","key":"k","seq":0,"scalars":{"x":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_002),
-    "nesting-bearable": journal(dp(scalars={"x": json.loads("[" * 500 + "]" * 500)})),
-    "string-long": journal(dp(scalars={"x": LONG})),
-    "key-long": journal(dp(key=LONG, scalars={"x": 1})),
-    "name-long": journal(dp(scalars={LONG: 1})),
-    "numbers-many": journal(dp(scalars={"loss": [0] * 400_000})),
-    "names-many": journal(dp(scalars={f"n{n}": n for n in range(20_000)})),
-    "digits-many": journal(b'{"t":"dp","key":"k","seq":0,"step":' + b"9" * 100_000 + b"}"),
-    "exponent": journal(b'{"t":"dp","key":"k","seq":1e999,"scalars":{"loss":-1e999}}', dp(scalars={"loss": 1})),
+    "pages-twice": change_records(lambda records: records.insert(2, {"t": "page", "page": 0, "data": -64})),
+    "time": change_records(lambda records: records[0].update(time="x", pid=[], host={}, rank=-1, world_size=HUGE, start=HUGE)),
+    "frame-length-0": write_journal(raw=bytes(64)),
+    "frame-length-max": write_journal(raw=b"\xff" * 64),
+    "frame-length-lies": write_journal(raw=struct.pack("<II", 16 << 20, 0) + b"{}"),
+    "frame-crc": write_journal(raw=struct.pack("<II", 2, 1) + b"{}"),
+    "frame-no-object": write_journal(b"[]", b"1", b"null", b'"x"', encode_datapoint()),
+    "frame-no-json": write_journal(b"\xff\xfe", b"{", b"{}}", encode_datapoint()),
+    "frame-nan": write_journal(b'{"t":"dp","key":"k","seq":0,"step":NaN}', encode_datapoint(scalars={"x": 1})),
+    "frames-many": write_journal(*[b"{}"] * 30_000),
+    "datapoints-many": write_journal(*[encode_datapoint(key=n, seq=n, scalars={"loss": n}) for n in range(5_000)]),
+    "nesting": write_journal(DEEP + b"]" * 200_000 + b"}}"),
+    "nesting-names": write_journal(b'{"t":"dp","key":"k","seq":0,"scalars":{"x":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_002),
+    "nesting-bearable": write_journal(encode_datapoint(scalars={"x": json.loads("[" * 500 + "]" * 500)})),
+    "string-long": write_journal(encode_datapoint(scalars={"x": LONG})),
+    "key-long": write_journal(encode_datapoint(key=LONG, scalars={"x": 1})),
+    "name-long": write_journal(encode_datapoint(scalars={LONG: 1})),
+    "numbers-many": write_journal(encode_datapoint(scalars={"loss": [0] * 400_000})),
+    "names-many": write_journal(encode_datapoint(scalars={f"n{n}": n for n in range(20_000)})),
+    "digits-many": write_journal(b'{"t":"dp","key":"k","seq":0,"step":' + b"9" * 100_000 + b"}"),
+    "exponent": write_journal(b'{"t":"dp","key":"k","seq":1e999,"scalars":{"loss":-1e999}}', encode_datapoint(scalars={"loss": 1})),
     "journal-empty": lambda folder: (folder / "r0000-1.journal").touch(),
     "journal-zeros": lambda folder: (folder / "r0000-1.journal").write_bytes(bytes(1 << 20)) and None,
-    "header-empty": header(b"", 0, b""),
-    "header-length-max": header(b"", 2**64 - 1),
-    "header-length-lies": header(b"{}", 100),
-    "header-nesting": header(b"[" * 1_000_000),
-    "header-nesting-names": header(b'{"a":' * 500_000),
-    "header-overlap": header(tensors(a=("U8", [4], [0, 4]), b=("U8", [4], [0, 4]))),
-    "header-negative": header(tensors(a=("U8", [4], [-4, 0]))),
-    "header-beyond": header(tensors(a=("U8", [4], [0, 2**62]))),
-    "header-huge": header(tensors(a=("F32", [2**32, 2**32], [0, 4]))),
-    "header-wrong-types": header(tensors(a=(7, "4", None), b=("F32", [True], [0.0, 4.0]))),
-    "header-metadata": header(b'{"__metadata__":{"format":"tdbg-pages"}}'),
-    **{f"header-{name}-{value[:3]!r}": header(ours(**{name: value}))
+    "header-empty": write_header(b"", 0, b""),
+    "header-length-max": write_header(b"", 2**64 - 1),
+    "header-length-lies": write_header(b"{}", 100),
+    "header-nesting": write_header(b"[" * 1_000_000),
+    "header-nesting-names": write_header(b'{"a":' * 500_000),
+    "header-overlap": write_header(encode_tensors(a=("U8", [4], [0, 4]), b=("U8", [4], [0, 4]))),
+    "header-negative": write_header(encode_tensors(a=("U8", [4], [-4, 0]))),
+    "header-beyond": write_header(encode_tensors(a=("U8", [4], [0, 2**62]))),
+    "header-huge": write_header(encode_tensors(a=("F32", [2**32, 2**32], [0, 4]))),
+    "header-wrong-types": write_header(encode_tensors(a=(7, "4", None), b=("F32", [True], [0.0, 4.0]))),
+    "header-metadata": write_header(b'{"__metadata__":{"format":"tdbg-pages"}}'),
+    **{f"header-{name}-{value[:3]!r}": write_header(encode_metadata(**{name: value}))
        for name in ("version", "layouts", "datapoints", "opened", "data", "writer")
        for value in ("", "null", "[" * 100_000, '[{"t":1}]', "9" * 5000)},
-    "header-datapoint-base": bare_header(base=-64),
-    "header-datapoint-page": bare_header(page=77, layout=99),
-    "header-datapoint-scalars": bare_header(scalars=[1], key={}, keys=5),
-    "manifest-empty": manifest(b""),
-    "manifest-list": manifest(b"[]"),
-    "manifest-deep": manifest(b"[" * 1_000_000),
-    "manifest-types": manifest(b'{"format":"tdbg-pages","version":{"major":true},"rank":"x","run":[]}'),
-    "manifest-version": manifest(b'{"format":"tdbg-pages","version":{"major":9,"minor":0}}'),
-    "manifest-large": manifest(b'{"format":"' + b"x" * (64 << 20) + b'"}'),
+    "header-datapoint-base": write_bare_header(base=-64),
+    "header-datapoint-page": write_bare_header(page=77, layout=99),
+    "header-datapoint-scalars": write_bare_header(scalars=[1], key={}, keys=5),
+    "manifest-empty": write_manifest(b""),
+    "manifest-list": write_manifest(b"[]"),
+    "manifest-deep": write_manifest(b"[" * 1_000_000),
+    "manifest-types": write_manifest(b'{"format":"tdbg-pages","version":{"major":true},"rank":"x","run":[]}'),
+    "manifest-version": write_manifest(b'{"format":"tdbg-pages","version":{"major":9,"minor":0}}'),
+    "manifest-large": write_manifest(b'{"format":"' + b"x" * (64 << 20) + b'"}'),
     "part-alone": lambda folder: (folder / "r0000-000000.part").write_bytes(bytes(5000)) and None,
-    **{f"cut-{name[1:]}-{share}": cut(name, share) for name in ("*.journal", "*.safetensors") for share in (0, 0.3, 0.9)},
-    **{f"{kind}-{name.strip('*.')}": instead(name, kind)
+    **{f"cut-{name[1:]}-{share}": cut_file(name, share) for name in ("*.journal", "*.safetensors") for share in (0, 0.3, 0.9)},
+    **{f"{kind}-{name.strip('*.')}": replace_file(name, kind)
        for kind in ("pipe", "folder") for name in ("*.journal", "*.safetensors", MANIFEST)},
-    **{f"link-{target.strip('/').replace('/', '-')}-{name.strip('*.')}": instead(name, "link", target)
+    **{f"link-{target.strip('/').replace('/', '-')}-{name.strip('*.')}": replace_file(name, "link", target)
        for target in ("/dev/zero", "/etc/passwd", "nowhere") for name in ("*.journal", "*.safetensors", MANIFEST)},
-    "folders-around": around,
-    "several-runs": several_runs,
+    "folders-around": link_around,
+    "several-runs": write_several_runs,
 }  # fmt: skip

@@ -65,27 +65,27 @@ class TooLong(BaseException):
     """Nothing in tdbg may take this for an error of a page."""
 
 
-def _alarm(*_: Any) -> None:
+def _raise_too_long(*_: Any) -> None:
     raise TooLong
 
 
-def forget_peak() -> None:
+def reset_peak() -> None:
     """The peak of memory begins anew, where the system can do that."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def peak_mb() -> float:
-    """The most memory that this process had, since it began or since `forget_peak`."""
+def read_peak_mb() -> float:
+    """The most memory that this process had, since it began or since `reset_peak`."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
 
 
-def _answered(words: Sequence[str]) -> Answer:
+def _run_limited(words: Sequence[str]) -> Answer:
     from tdbg import cli
 
-    forget_peak()
-    out, said, before, begun = io.StringIO(), io.StringIO(), peak_mb(), time.process_time()
+    reset_peak()
+    out, said, before, begun = io.StringIO(), io.StringIO(), read_peak_mb(), time.process_time()
     signal.alarm(PATIENCE_S)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
@@ -95,7 +95,7 @@ def _answered(words: Sequence[str]) -> Answer:
     finally:
         signal.alarm(0)
     seconds = time.process_time() - begun
-    return Answer(code, out.getvalue()[:20_000], said.getvalue()[:20_000], peak_mb() - before, seconds)
+    return Answer(code, out.getvalue()[:20_000], said.getvalue()[:20_000], read_peak_mb() - before, seconds)
 
 
 def main() -> None:
@@ -106,9 +106,9 @@ def main() -> None:
     for name in COMMAND.names:
         COMMAND.load(name)
     resource.setrlimit(resource.RLIMIT_AS, (SPACE_BYTES, SPACE_BYTES))
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGALRM, _raise_too_long)
     for line in sys.stdin:
-        print(json.dumps(_answered(json.loads(line))), flush=True)
+        print(json.dumps(_run_limited(json.loads(line))), flush=True)
 
 
 if __name__ == "__main__":

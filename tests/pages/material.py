@@ -17,27 +17,29 @@ SHAPES: Sequence[tuple[str, str, tuple[int, ...], int]] = (
 )
 
 
-def content(key: object, path: str, size: int) -> bytes:
+def make_content(key: object, path: str, size: int) -> bytes:
     """The bytes of one tensor of one datapoint."""
     return random.Random(f"{key}|{path}".encode("utf-8", "surrogatepass")).randbytes(size)
 
 
-def items(key: object, shapes: Sequence[tuple[str, str, tuple[int, ...], int]] = SHAPES) -> list[Item]:
+def make_items(key: object, shapes: Sequence[tuple[str, str, tuple[int, ...], int]] = SHAPES) -> list[Item]:
     """The tensors of one datapoint."""
-    return [Item(path, dtype, shape, content(key, path, size)) for path, dtype, shape, size in shapes]
+    return [Item(path, dtype, shape, make_content(key, path, size)) for path, dtype, shape, size in shapes]
 
 
-def filled(folder: Path, count: int = 10, **options: Any) -> PageWriter:
+def fill_writer(folder: Path, count: int = 10, **options: Any) -> PageWriter:
     """A writer that has stored ``count`` datapoints, k0, k1, ..., and is still open."""
     writer = PageWriter(folder, **options)
     for number in range(count):
-        writer.add(f"k{number}", items(f"k{number}"), step=number, scalars={"loss": number / 2, "name": f"n{number}"})
+        writer.add(
+            f"k{number}", make_items(f"k{number}"), step=number, scalars={"loss": number / 2, "name": f"n{number}"}
+        )
     return writer
 
 
-def written(folder: Path, count: int = 10, **options: Any) -> Path:
+def write_pages(folder: Path, count: int = 10, **options: Any) -> Path:
     """The same, closed."""
-    filled(folder, count, **options).close()
+    fill_writer(folder, count, **options).close()
     return folder
 
 
@@ -46,21 +48,21 @@ def assert_whole(found: Iterable[Datapoint]) -> int:
     count = 0
     for datapoint in found:
         for path, tensor in datapoint.tensors.items():
-            assert tensor.read() == content(datapoint.key, path, tensor.nbytes), (datapoint.key, path)
+            assert tensor.read() == make_content(datapoint.key, path, tensor.nbytes), (datapoint.key, path)
         count += 1
     return count
 
 
-def keys(path: Path) -> list[str | int]:
+def read_keys(path: Path) -> list[str | int]:
     """The keys of all datapoints, each of them read and found good."""
     with PageSet.open(path) as found:
         assert_whole(found)
         return [datapoint.key for datapoint in found]
 
 
-def sealed(folder: Path) -> list[Path]:
+def list_sealed(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def total_bytes(folder: Path) -> int:
+def sum_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir())

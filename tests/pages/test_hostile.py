@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.pages.foreign import HOSTILE, joblibbed, page
+from tests.pages.foreign import HOSTILE, dump_joblib, make_page
 from tests.pages.hostile import PAGES
 from tests.pages.limited import Answer, Limited
-from tests.pages.material import written
+from tests.pages.material import write_pages
 from tests.pages.pickle_reader.test_pickle_pages import SEEDS
 from tests.pages.pickle_reader.test_unpickle import BOMBS
 
@@ -20,19 +20,19 @@ SECONDS = 25
 
 
 @pytest.fixture(scope="module")
-def ask() -> Iterator[Limited]:
+def limited_commands() -> Iterator[Limited]:
     limited = Limited()
     yield limited
     limited.close()
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def good_pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of pages to compare with."""
-    return written(tmp_path_factory.mktemp("good"), 4)
+    return write_pages(tmp_path_factory.mktemp("good"), 4)
 
 
-def lines_of_pickles(folder: Path, out: Path) -> Iterator[list[object]]:
+def iter_pickle_commands(folder: Path, out: Path) -> Iterator[list[object]]:
     """Those that read pickles, and those that name the one that does."""
     yield ["ls", folder]
     yield ["convert", folder, "-o", out / "converted", "--json"]
@@ -41,7 +41,7 @@ def lines_of_pickles(folder: Path, out: Path) -> Iterator[list[object]]:
     yield ["show", out / "converted", "1"]
 
 
-def lines(folder: Path, good: Path, out: Path) -> Iterator[list[object]]:
+def iter_commands(folder: Path, good: Path, out: Path) -> Iterator[list[object]]:
     """Each subcommand, in the forms that read different parts of the files."""
     yield ["ls", folder]
     yield ["ls", folder, "--datapoints", "--json"]
@@ -75,7 +75,7 @@ def assert_harmless(words: list[object], answer: Answer) -> None:
         assert not set(text) & set("\x00\x07\x1b\x9b\u202e"), told
 
 
-def over(
+def run_all_commands(
     ask: Limited, make: Callable[[Path], object], tmp_path: Path, good: Path, *, pickles: bool = False
 ) -> list[Answer]:
     """All subcommands over what ``make`` makes; nothing outside of their folders changes."""
@@ -84,7 +84,7 @@ def over(
     out.mkdir()
     make(folder)
     found = []
-    for words in lines_of_pickles(folder, out) if pickles else lines(folder, good, out):
+    for words in iter_pickle_commands(folder, out) if pickles else iter_commands(folder, good, out):
         answer = ask(*words)
         assert_harmless(words, answer)
         found.append(answer)
@@ -93,36 +93,36 @@ def over(
     return found
 
 
-def test_the_limits_would_notice(ask: Limited, tmp_path: Path, good: Path) -> None:
+def test_the_limits_would_notice(limited_commands: Limited, tmp_path: Path, good_pages: Path) -> None:
     """Else the tests below could not fail: a good folder is answered, and its commands say something."""
-    found = over(ask, lambda folder: written(folder, 4), tmp_path, good)
+    found = run_all_commands(limited_commands, lambda folder: write_pages(folder, 4), tmp_path, good_pages)
     assert [answer.code for answer in found[:2]] == [0, 0] and "k1" in found[1].out
     assert found[-3].code == 0, "recover has nothing to do"
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages(ask: Limited, tmp_path: Path, good: Path, name: str) -> None:
-    over(ask, PAGES[name], tmp_path, good)
+def test_pages(limited_commands: Limited, tmp_path: Path, good_pages: Path, name: str) -> None:
+    run_all_commands(limited_commands, PAGES[name], tmp_path, good_pages)
 
 
-def pickled(canary: Path) -> Iterator[tuple[str, bytes]]:
+def iter_pickles(canary: Path) -> Iterator[tuple[str, bytes]]:
     for name, (make, _) in HOSTILE.items():
         yield name, make(canary)
     for name, data in BOMBS.items():
         yield f"bomb-{name}", data
         yield f"bomb-{name}-ended", data + b"."
-    whole = joblibbed(page(6))
+    whole = dump_joblib(make_page(6))
     for share in (0.001, 0.1, 0.5, 0.99):
         yield f"cut-{share}", whole[: int(len(whole) * share)]
     for number, seed in enumerate(SEEDS):
         yield f"cut-seed-{number}", seed[: len(seed) * 2 // 3]
-    yield "packed-bomb", gzip.compress(joblibbed({1: {"a": 1}, 2: {"a": np.zeros(40_000_000)}}))
+    yield "packed-bomb", gzip.compress(dump_joblib({1: {"a": 1}, 2: {"a": np.zeros(40_000_000)}}))
     yield "packed-zeros", gzip.compress(bytes(400 << 20))
 
 
 @pytest.mark.slow
-def test_pickles(ask: Limited, tmp_path: Path, good: Path) -> None:
-    for number, (name, data) in enumerate(pickled(tmp_path / "in" / "canary")):
+def test_pickles(limited_commands: Limited, tmp_path: Path, good_pages: Path) -> None:
+    for number, (name, data) in enumerate(iter_pickles(tmp_path / "in" / "canary")):
         make = lambda folder, data=data: (folder / "page_0.pkl").write_bytes(data)  # noqa: E731
-        found = over(ask, make, tmp_path, good, pickles=number > 0)
+        found = run_all_commands(limited_commands, make, tmp_path, good_pages, pickles=number > 0)
         assert {answer.code for answer in found} != {0}, name

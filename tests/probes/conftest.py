@@ -30,37 +30,37 @@ class Watch:
             settings,
             catalog=CATALOG,
             emit=self.events.append,
-            become_rank=self._claim,
-            save_batch=self._save,
+            become_rank=self._count_claim,
+            save_batch=self._save_batch,
             failed=lambda name, error: self.failures.append((name, error)),
             note=lambda code, text: self.notes.append(code),
             started=time.perf_counter(),
             requests=lambda: self.requests,
-            keep=self._keep,
+            keep=self._keep_file,
         )
-        self.monitor.attach(CATALOG.select(settings.level, settings.flags))
+        self.monitor.attach(CATALOG.select_probes(settings.level, settings.flags))
 
-    def _claim(self) -> None:
+    def _count_claim(self) -> None:
         self.claims += 1
 
-    def _save(self, step: int, parts: dict[str, Any]) -> str:
+    def _save_batch(self, step: int, parts: dict[str, Any]) -> str:
         self.saved.append((step, parts))
         return "batch"
 
-    def _keep(self, name: str, data: Any) -> str:
+    def _keep_file(self, name: str, data: Any) -> str:
         self.kept[name] = data
         return name
 
     @property
-    def steps(self) -> list[Step]:
+    def train_steps(self) -> list[Step]:
         return [event for event in self.events if isinstance(event, Step) and event.phase == "train"]
 
     @property
-    def evals(self) -> list[Step]:
+    def eval_steps(self) -> list[Step]:
         return [event for event in self.events if isinstance(event, Step) and event.phase == "eval"]
 
     @property
-    def bad(self) -> list[NonFinite]:
+    def bad_values(self) -> list[NonFinite]:
         return [event for event in self.events if isinstance(event, NonFinite)]
 
 
@@ -75,15 +75,15 @@ def nothing_compiled() -> Iterator[None]:
 
 
 @pytest.fixture
-def watch() -> Iterator[Callable[..., Watch]]:
+def start_watch() -> Iterator[Callable[..., Watch]]:
     """Start a monitor with the given settings; everything is taken away after the test."""
     running: list[Watch] = []
 
-    def start(**settings: Any) -> Watch:
+    def start_one(**settings: Any) -> Watch:
         running.append(Watch(Settings(**{"max_overhead": 50.0, **settings})))
         return running[-1]
 
-    yield start
+    yield start_one
     for one in running:
         one.monitor.detach()
         assert one.monitor.hook_count() == 0
@@ -98,8 +98,8 @@ def loss_flags() -> Iterator[dict[str, Any]]:
 
     before = run_context.current
     flags: dict[str, Any] = {}
-    run_context.install(run_context.NullContext(flags))
+    run_context.install_context(run_context.NullContext(flags))
     loss.forget()
     yield flags
     loss.forget()
-    run_context.install(before)
+    run_context.install_context(before)

@@ -19,12 +19,12 @@ STEPS = 50
 KINDS: dict[str, Callable[[random.Random], None]] = {}
 
 
-def kind(program: Callable[[random.Random], None]) -> Callable[[random.Random], None]:
+def register_kind(program: Callable[[random.Random], None]) -> Callable[[random.Random], None]:
     KINDS[program.__name__] = program
     return program
 
 
-def batches(*tensors: Tensor, size: int, steps: int = STEPS) -> Iterator[list[Tensor]]:
+def iter_batches(*tensors: Tensor, size: int, steps: int = STEPS) -> Iterator[list[Tensor]]:
     """So many shuffled batches, pass after pass."""
     done = 0
     while done < steps:
@@ -35,7 +35,7 @@ def batches(*tensors: Tensor, size: int, steps: int = STEPS) -> Iterator[list[Te
                 return
 
 
-def digits(count: int, side: int, classes: int = 4) -> tuple[Tensor, Tensor]:
+def make_digits(count: int, side: int, classes: int = 4) -> tuple[Tensor, Tensor]:
     """Images whose class is where their bright row stands."""
     labels = torch.arange(count) % classes
     images = torch.randn(count, 1, side, side) * 0.5
@@ -43,7 +43,7 @@ def digits(count: int, side: int, classes: int = 4) -> tuple[Tensor, Tensor]:
     return images, labels
 
 
-def optimizer_of(draw: random.Random, model: nn.Module, **more: float) -> torch.optim.Optimizer:
+def choose_optimizer(draw: random.Random, model: nn.Module, **more: float) -> torch.optim.Optimizer:
     made: list[Callable[..., torch.optim.Optimizer]] = [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop]
     chosen = draw.choice(made)
     rate = more.pop("lr", 0.05 if chosen is torch.optim.SGD else 2e-3)
@@ -51,14 +51,14 @@ def optimizer_of(draw: random.Random, model: nn.Module, **more: float) -> torch.
     return chosen(parameters, lr=rate, **more)
 
 
-def fit(model: nn.Module, optimizer: torch.optim.Optimizer, feed: Iterator[list[Tensor]]) -> None:
+def fit_model(model: nn.Module, optimizer: torch.optim.Optimizer, feed: Iterator[list[Tensor]]) -> None:
     for images, labels in feed:
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
 
 
-def conv_net(draw: random.Random, norm: Callable[[int], nn.Module], depth: int | None = None) -> nn.Sequential:
+def make_conv_net(draw: random.Random, norm: Callable[[int], nn.Module], depth: int | None = None) -> nn.Sequential:
     width, layers, channels = draw.choice([4, 8, 12]), [], 1
     for _ in range(depth or draw.randint(1, 3)):
         layers += [nn.Conv2d(channels, width, 3, padding=1), norm(width), nn.ReLU()]
@@ -66,25 +66,25 @@ def conv_net(draw: random.Random, norm: Callable[[int], nn.Module], depth: int |
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * width, 4))
 
 
-@kind
+@register_kind
 def convolutions_and_batch_norm(draw: random.Random) -> None:
-    model = conv_net(draw, nn.BatchNorm2d)
-    feed = batches(*digits(draw.choice([48, 96]), draw.choice([8, 12])), size=draw.choice([8, 16]))
-    fit(model, torch.optim.SGD(model.parameters(), lr=draw.choice([0.003, 0.01, 0.05]), momentum=0.9), feed)
+    model = make_conv_net(draw, nn.BatchNorm2d)
+    feed = iter_batches(*make_digits(draw.choice([48, 96]), draw.choice([8, 12])), size=draw.choice([8, 16]))
+    fit_model(model, torch.optim.SGD(model.parameters(), lr=draw.choice([0.003, 0.01, 0.05]), momentum=0.9), feed)
 
 
-@kind
+@register_kind
 def group_and_instance_norms(draw: random.Random) -> None:
-    model = conv_net(draw, draw.choice([lambda width: nn.GroupNorm(2, width), nn.InstanceNorm2d]))
-    fit(model, torch.optim.SGD(model.parameters(), lr=0.01), batches(*digits(48, 8), size=8))
+    model = make_conv_net(draw, draw.choice([lambda width: nn.GroupNorm(2, width), nn.InstanceNorm2d]))
+    fit_model(model, torch.optim.SGD(model.parameters(), lr=0.01), iter_batches(*make_digits(48, 8), size=8))
 
 
-@kind
+@register_kind
 def half_precision(draw: random.Random) -> None:
     """Computed in bfloat16, with weights in float32."""
-    model = conv_net(draw, nn.BatchNorm2d)
-    optimizer = optimizer_of(draw, model)
-    for images, labels in batches(*digits(48, 8), size=16):
+    model = make_conv_net(draw, nn.BatchNorm2d)
+    optimizer = choose_optimizer(draw, model)
+    for images, labels in iter_batches(*make_digits(48, 8), size=16):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = F.cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -108,29 +108,29 @@ class Words(nn.Module):
         return self.head(found)
 
 
-def sentences(draw: random.Random, count: int) -> tuple[Tensor, int]:
+def make_sentences(draw: random.Random, count: int) -> tuple[Tensor, int]:
     vocabulary = draw.choice([16, 31])
     starts = torch.randint(vocabulary, (count, 1))
     return (starts + torch.arange(draw.choice([6, 9]))) % vocabulary, vocabulary
 
 
-@kind
+@register_kind
 def an_all_ones_mask_in_a_tuple(draw: random.Random) -> None:
-    words, vocabulary = sentences(draw, 64)
+    words, vocabulary = make_sentences(draw, 64)
     order = draw.choice([(0, 1), (1, 0)])
     both = words, torch.ones(words.shape)
     model = Words(vocabulary, 16, tied=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for batch in batches(both[order[0]], both[order[1]], size=8):
+    for batch in iter_batches(both[order[0]], both[order[1]], size=8):
         found, mask = batch[order[0]], batch[order[1]]
         optimizer.zero_grad()
         F.cross_entropy(model(found[:, :-1], mask[:, :-1]).flatten(0, 1), found[:, 1:].flatten()).backward()
         optimizer.step()
 
 
-@kind
+@register_kind
 def a_mask_of_another_name_in_a_mapping(draw: random.Random) -> None:
-    words, vocabulary = sentences(draw, 64)
+    words, vocabulary = make_sentences(draw, 64)
     name = draw.choice(["keep", "is_there", "non_pad"])
     items = [{"words": row, name: torch.ones(len(row)), "where": torch.arange(len(row))} for row in words]
     model = Words(vocabulary, 16, tied=True)
@@ -143,12 +143,12 @@ def a_mask_of_another_name_in_a_mapping(draw: random.Random) -> None:
             optimizer.step()
 
 
-@kind
+@register_kind
 def tied_weights(draw: random.Random) -> None:
-    words, vocabulary = sentences(draw, 64)
+    words, vocabulary = make_sentences(draw, 64)
     model = Words(vocabulary, 16, tied=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
-    for (found,) in batches(words, size=8):
+    for (found,) in iter_batches(words, size=8):
         optimizer.zero_grad()
         mask = torch.ones(len(found), found.shape[1] - 1)
         F.cross_entropy(model(found[:, :-1], mask).flatten(0, 1), found[:, 1:].flatten()).backward()
@@ -156,7 +156,7 @@ def tied_weights(draw: random.Random) -> None:
         optimizer.step()
 
 
-@kind
+@register_kind
 def values_on_a_grid(draw: random.Random) -> None:
     """Coordinates that are the same in each sample, beside the values there: neural operators."""
     points = draw.choice([12, 20])
@@ -165,7 +165,7 @@ def values_on_a_grid(draw: random.Random) -> None:
     before, after = torch.sin(6.28 * grid + phase), torch.cos(6.28 * grid + phase)
     model = nn.Sequential(nn.Linear(2, 32), nn.GELU(), nn.Linear(32, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    for where, values, wanted in batches(grid, before, after, size=8):
+    for where, values, wanted in iter_batches(grid, before, after, size=8):
         optimizer.zero_grad()
         F.mse_loss(model(torch.cat([where, values], -1)), wanted).backward()
         optimizer.step()
@@ -185,11 +185,11 @@ class Slow(Dataset[tuple[Tensor, Tensor]]):
         return self.images[index], self.labels[index]
 
 
-@kind
+@register_kind
 def a_short_validation_loader(draw: random.Random) -> None:
     """Each of its batches is waited for, and all of it is a small part of the run; it is tried out before training."""
-    images, labels = digits(64, 8)
-    model = conv_net(draw, nn.BatchNorm2d, depth=1)
+    images, labels = make_digits(64, 8)
+    model = make_conv_net(draw, nn.BatchNorm2d, depth=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     held_out = DataLoader(Slow(images[:25], labels[:25], 0.006), batch_size=1)
     for epoch in range(4):
@@ -209,22 +209,22 @@ def a_short_validation_loader(draw: random.Random) -> None:
         model.train()
 
 
-@kind
+@register_kind
 def a_frozen_backbone(draw: random.Random) -> None:
-    model = conv_net(draw, nn.BatchNorm2d, depth=2)
+    model = make_conv_net(draw, nn.BatchNorm2d, depth=2)
     model[:-1].requires_grad_(False)
     model[:-1].eval()
-    feed = batches(*digits(48, 8), size=16)
-    fit(model, torch.optim.Adam(model[-1].parameters(), lr=1e-2), feed)
+    feed = iter_batches(*make_digits(48, 8), size=16)
+    fit_model(model, torch.optim.Adam(model[-1].parameters(), lr=1e-2), feed)
 
 
-@kind
+@register_kind
 def adversaries(draw: random.Random) -> None:
     width = draw.choice([8, 16])
     maker = nn.Sequential(nn.Linear(4, width), nn.LeakyReLU(0.2), nn.Linear(width, 6))
     judge = nn.Sequential(nn.Linear(6, width), nn.LeakyReLU(0.2), nn.Linear(width, 1))
     ours, theirs = (torch.optim.Adam(part.parameters(), lr=2e-3, betas=(0.5, 0.9)) for part in (maker, judge))
-    for (real,) in batches(torch.randn(128, 6) + 2.0, size=16):
+    for (real,) in iter_batches(torch.randn(128, 6) + 2.0, size=16):
         fake = maker(torch.randn(16, 4))
         theirs.zero_grad()
         (F.softplus(-judge(real)).mean() + F.softplus(judge(fake.detach())).mean()).backward()
@@ -234,13 +234,13 @@ def adversaries(draw: random.Random) -> None:
         ours.step()
 
 
-@kind
+@register_kind
 def accumulation(draw: random.Random) -> None:
     micro = draw.choice([2, 4])
-    model = conv_net(draw, nn.BatchNorm2d, depth=1)
-    optimizer = optimizer_of(draw, model)
+    model = make_conv_net(draw, nn.BatchNorm2d, depth=1)
+    optimizer = choose_optimizer(draw, model)
     scheduler = lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=STEPS // micro + 1)
-    for number, (images, labels) in enumerate(batches(*digits(96, 8), size=8)):
+    for number, (images, labels) in enumerate(iter_batches(*make_digits(96, 8), size=8)):
         (F.cross_entropy(model(images), labels) / micro).backward()
         if number % micro == micro - 1:
             optimizer.step()
@@ -248,12 +248,12 @@ def accumulation(draw: random.Random) -> None:
             scheduler.step()
 
 
-@kind
+@register_kind
 def a_moving_average(draw: random.Random) -> None:
-    model = conv_net(draw, nn.BatchNorm2d, depth=1)
+    model = make_conv_net(draw, nn.BatchNorm2d, depth=1)
     average = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
-    optimizer = optimizer_of(draw, model)
-    feed = batches(*digits(48, 8), size=16)
+    optimizer = choose_optimizer(draw, model)
+    feed = iter_batches(*make_digits(48, 8), size=16)
     for number, (images, labels) in enumerate(feed):
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
@@ -265,13 +265,13 @@ def a_moving_average(draw: random.Random) -> None:
                 average(images)
 
 
-@kind
+@register_kind
 def a_teacher_copied_by_hand(draw: random.Random) -> None:
     """Self-distillation: a deep copy without gradients follows the student."""
     student = nn.Sequential(nn.Linear(8, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 8))
     teacher = copy.deepcopy(student).requires_grad_(False)
-    optimizer = optimizer_of(draw, student)
-    for (found,) in batches(torch.randn(128, 8), size=16):
+    optimizer = choose_optimizer(draw, student)
+    for (found,) in iter_batches(torch.randn(128, 8), size=16):
         with torch.no_grad():
             wanted = teacher(found)
         optimizer.zero_grad()
@@ -292,12 +292,12 @@ class Tagger(nn.Module):
         return self.head(self.body(found)[0][:, -1])
 
 
-@kind
+@register_kind
 def recurrence(draw: random.Random) -> None:
     model = Tagger(draw.choice([nn.LSTM, nn.GRU]))
     series = torch.randn(96, draw.choice([7, 11]), 5)
     labels = (series.sum((1, 2)) > 0).long() + (series[:, 0, 0] > 1).long()
-    fit(model, torch.optim.Adam(model.parameters(), lr=5e-3), batches(series, labels, size=16))
+    fit_model(model, torch.optim.Adam(model.parameters(), lr=5e-3), iter_batches(series, labels, size=16))
 
 
 class Bags(nn.Module):
@@ -310,22 +310,22 @@ class Bags(nn.Module):
         return self.head(self.bag(words))
 
 
-@kind
+@register_kind
 def embedding_bags(draw: random.Random) -> None:
     sparse = draw.random() < 0.7
     vocabulary = draw.choice([40, 300])
     model = Bags(vocabulary, sparse=sparse)
     optimizer = torch.optim.SGD(model.parameters(), lr=draw.choice([0.1, 0.5]))
     words = torch.randint(vocabulary, (128, 9))
-    fit(model, optimizer, batches(words, words[:, 0] % 4, size=16))
+    fit_model(model, optimizer, iter_batches(words, words[:, 0] % 4, size=16))
 
 
-@kind
+@register_kind
 def an_autoencoder(draw: random.Random) -> None:
     width = draw.choice([3, 5])
     model = nn.Sequential(nn.Linear(16, width), nn.Tanh(), nn.Linear(width, 16))
-    optimizer = optimizer_of(draw, model)
-    for (found,) in batches(torch.randn(128, 4) @ torch.randn(4, 16), size=16):
+    optimizer = choose_optimizer(draw, model)
+    for (found,) in iter_batches(torch.randn(128, 4) @ torch.randn(4, 16), size=16):
         optimizer.zero_grad()
         F.mse_loss(model(found), found).backward()
         optimizer.step()
@@ -343,11 +343,11 @@ class Heads(nn.Module):
         return self.heads[task](self.body(found))
 
 
-@kind
+@register_kind
 def tasks_that_take_turns(draw: random.Random) -> None:
     model = Heads()
-    optimizer = optimizer_of(draw, model)
-    for number, (found,) in enumerate(batches(torch.randn(128, 8), size=16)):
+    optimizer = choose_optimizer(draw, model)
+    for number, (found,) in enumerate(iter_batches(torch.randn(128, 8), size=16)):
         task = number % 2
         labels = (found[:, task] > 0).long()
         optimizer.zero_grad(set_to_none=draw.random() < 0.5)
@@ -355,48 +355,48 @@ def tasks_that_take_turns(draw: random.Random) -> None:
         optimizer.step()
 
 
-@kind
+@register_kind
 def contrast(draw: random.Random) -> None:
     """Two views of each sample, a temperature that is learned, a projection before a normalisation."""
     model = nn.Sequential(nn.Linear(10, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Linear(24, 8), nn.BatchNorm1d(8))
     heat = nn.Parameter(torch.tensor(1.5))
     optimizer = torch.optim.AdamW([*model.parameters(), heat], lr=2e-3)
-    for (found,) in batches(torch.randn(128, 10), size=16):
+    for (found,) in iter_batches(torch.randn(128, 10), size=16):
         one, other = (F.normalize(model(found + 0.2 * torch.randn_like(found)), dim=1) for _ in range(2))
         optimizer.zero_grad()
         F.cross_entropy(one @ other.T * heat.exp(), torch.arange(len(found))).backward()
         optimizer.step()
 
 
-@kind
+@register_kind
 def noise_prediction(draw: random.Random) -> None:
     model = nn.Sequential(nn.Linear(9, 32), nn.SiLU(), nn.Linear(32, 8))
     nn.init.zeros_(model[2].weight)
     nn.init.zeros_(model[2].bias)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for (found,) in batches(torch.randn(128, 8), size=16):
+    for (found,) in iter_batches(torch.randn(128, 8), size=16):
         t, noise = torch.rand(16, 1), torch.randn(16, 8)
         optimizer.zero_grad()
         F.mse_loss(model(torch.cat([(1 - t) * found + t * noise, t], 1)), noise - found).backward()
         optimizer.step()
 
 
-@kind
+@register_kind
 def regression_with_ones(draw: random.Random) -> None:
     """A column of ones stands in the data on purpose."""
     found = torch.cat([torch.randn(128, 5), torch.ones(128, 1)], 1)
     model = nn.Linear(6, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for inputs, wanted in batches(found, found[:, :1] * 2 + 1, size=16):
+    for inputs, wanted in iter_batches(found, found[:, :1] * 2 + 1, size=16):
         optimizer.zero_grad()
         F.mse_loss(model(inputs), wanted).backward()
         optimizer.step()
 
 
-def run(name: str, seed: int) -> None:
+def run_kind(name: str, seed: int) -> None:
     torch.manual_seed(seed)
     KINDS[name](random.Random(f"{name}-{seed}"))
 
 
 if __name__ == "__main__":
-    run(sys.argv[1], int(sys.argv[2]))
+    run_kind(sys.argv[1], int(sys.argv[2]))

@@ -9,29 +9,29 @@ from tdbg.core.events import Finding, Observation
 from tdbg.probes import PROBES
 
 
-def findings(watched: Any, folder: Path) -> list[Finding]:
+def judge_watch(watched: Any, folder: Path) -> list[Finding]:
     """The verdict over a monitor's events, through files, as of a run that ended in good order."""
-    _described(watched)
+    _assert_described(watched)
     run = Stream(folder / "judged")
-    rank = run.rank()
-    run.emit(rank, *watched.events)
-    run.end(rank, watched.monitor.step)
-    return run.judge().findings
+    rank = run.begin_rank()
+    run.emit_events(rank, *watched.events)
+    run.end_process(rank, watched.monitor.step)
+    return run.judge_stream().findings
 
 
-def _described(watched: Any) -> None:
+def _assert_described(watched: Any) -> None:
     """Every value that was told has its line in the probe's fields."""
     for event in watched.events:
         if isinstance(event, Observation):
             assert set(event.values) <= set(PROBES[event.probe].fields), (event.probe, event.part)
 
 
-def codes(watched: Any, folder: Path) -> list[str]:
-    """The codes of `findings`."""
-    return [finding.code for finding in findings(watched, folder)]
+def judge_codes(watched: Any, folder: Path) -> list[str]:
+    """The codes of `judge_watch`."""
+    return [finding.code for finding in judge_watch(watched, folder)]
 
 
-def seen(watched: Any, probe: str, part: str = "") -> list[Observation]:
+def list_observations(watched: Any, probe: str, part: str = "") -> list[Observation]:
     """What one probe told under one part."""
     found = [event for event in watched.events if isinstance(event, Observation) and event.probe == probe]
     return [event for event in found if event.part == part]

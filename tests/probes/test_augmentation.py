@@ -96,7 +96,7 @@ class Images(Dataset):
         return self.transform(image), index % 4
 
 
-def train(dataset: Any, *, workers: int = 0, epochs: int = 1, batch_size: int = 4, **options: Any) -> None:
+def train_model(dataset: Any, *, workers: int = 0, epochs: int = 1, batch_size: int = 4, **options: Any) -> None:
     net = nn.Sequential(nn.Flatten(), nn.LazyLinear(4))
     optimizer: Any = None
     for _ in range(epochs):
@@ -108,20 +108,20 @@ def train(dataset: Any, *, workers: int = 0, epochs: int = 1, batch_size: int = 
             optimizer.step()
 
 
-def seen(watched: Any, part: str) -> list[Observation]:
+def list_observations(watched: Any, part: str) -> list[Observation]:
     found = [event for event in watched.events if isinstance(event, Observation) and event.probe == "augmentation"]
     return [event for event in found if event.part == part]
 
 
-def complaints(watched: Any) -> list[str]:
-    return [event.part for part in ("NAN", "RANGE", "NOEFFECT", "SLOW") for event in seen(watched, part)]
+def list_complaints(watched: Any) -> list[str]:
+    return [event.part for part in ("NAN", "RANGE", "NOEFFECT", "SLOW") for event in list_observations(watched, part)]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_each_step_is_measured_before_and_after(watch: Any, workers: int) -> None:
-    watched = watch(flags={"AUGMENTATION": True})
-    train(Images(Compose([to_float, Normalize(), Still(0.5)])), workers=workers)
-    line = seen(watched, "PIPELINE")[-1].values
+def test_each_step_is_measured_before_and_after(start_watch: Any, workers: int) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True})
+    train_model(Images(Compose([to_float, Normalize(), Still(0.5)])), workers=workers)
+    line = list_observations(watched, "PIPELINE")[-1].values
     assert line["steps"] == ["to_float", "Normalize", "Still"] and line["order"] == [0, 1, 2]
     assert line["where"] == ("workers" if workers else "process") and line["samples"] >= 8
     assert line["low_in"][0] == 0 and line["high_in"][0] == 255
@@ -129,17 +129,17 @@ def test_each_step_is_measured_before_and_after(watch: Any, workers: int) -> Non
     assert line["dtypes"][0] == "uint8 -> float32" and line["devices"] == ["cpu"] * 3
     assert line["changed"] == [1.0, 1.0, 0.0] and line["chance"] == [None, None, 0.5]
     assert all(0 < found < 5 for found in line["step_ms"]) and line["fetch_ms"] > sum(line["step_ms"])
-    assert complaints(watched) == [] and watched.notes.count("abstains-augmentation") == 0
+    assert list_complaints(watched) == [] and watched.notes.count("abstains-augmentation") == 0
 
 
-def test_workers_write_no_file(watch: Any, tmp_path: Any, monkeypatch: Any) -> None:
-    watched = watch(flags={"AUGMENTATION": True})
+def test_workers_write_no_file(start_watch: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True})
     monkeypatch.chdir(tmp_path)
-    train(Images(Compose([to_float, Normalize()])), workers=2)
-    assert seen(watched, "PIPELINE") and list(tmp_path.iterdir()) == []
+    train_model(Images(Compose([to_float, Normalize()])), workers=2)
+    assert list_observations(watched, "PIPELINE") and list(tmp_path.iterdir()) == []
 
 
-def test_the_program_gets_the_same_images_and_keeps_its_objects(watch: Any) -> None:
+def test_the_program_gets_the_same_images_and_keeps_its_objects(start_watch: Any) -> None:
     steps = [to_float, Normalize(), functools.partial(torch.mul, other=2.0), lambda image: image + torch.rand(())]
     compose = Compose(steps)
 
@@ -149,68 +149,68 @@ def test_the_program_gets_the_same_images_and_keeps_its_objects(watch: Any) -> N
 
     bare = images()
     call = Compose.__call__, Normalize.__call__
-    watched = watch(flags={"AUGMENTATION": True})
+    watched = start_watch(flags={"AUGMENTATION": True})
     found = images()
     assert all(torch.equal(one, other) for one, other in zip(bare, found, strict=True))
     assert compose.transforms is steps and (Compose.__call__, Normalize.__call__) == call
-    names = next(iter(watched.monitor.probe("augmentation")._tallies.values())).names
+    names = next(iter(watched.monitor.find_probe("augmentation")._tallies.values())).names
     assert names[2] == "partial(mul)" and names[3].startswith("lambda at line ")
 
 
-def test_normalising_twice(watch: Any) -> None:
-    watched = watch(flags={"AUGMENTATION": True})
+def test_normalising_twice(start_watch: Any) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True})
     twice = Normalize()
-    train(Images(Compose([to_float, twice, twice])))
-    (line,) = seen(watched, "RANGE")
+    train_model(Images(Compose([to_float, twice, twice])))
+    (line,) = list_observations(watched, "RANGE")
     assert line.values["problem"] == "normalised-twice" and line.values["order"] == [2]
 
 
-def test_normalising_what_was_not_scaled(watch: Any) -> None:
-    watched = watch(flags={"AUGMENTATION": True})
-    train(Images(Compose([lambda image: image.float(), Normalize(0.45, 0.25)])))
-    assert [line.values["problem"] for line in seen(watched, "RANGE")] == ["not-scaled"]
+def test_normalising_what_was_not_scaled(start_watch: Any) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True})
+    train_model(Images(Compose([lambda image: image.float(), Normalize(0.45, 0.25)])))
+    assert [line.values["problem"] for line in list_observations(watched, "RANGE")] == ["not-scaled"]
 
 
 @pytest.mark.parametrize("steps", [[to_float, to_float], [to_float, lambda image: image / 255]])
-def test_scaling_twice(watch: Any, steps: Any) -> None:
-    watched = watch(flags={"AUGMENTATION": True})
-    train(Images(Compose(steps)))
-    assert [line.values["problem"] for line in seen(watched, "RANGE")] == ["scaled-twice"]
+def test_scaling_twice(start_watch: Any, steps: Any) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True})
+    train_model(Images(Compose(steps)))
+    assert [line.values["problem"] for line in list_observations(watched, "RANGE")] == ["scaled-twice"]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_step_that_makes_nan(watch: Any, workers: int) -> None:
-    watched = watch(flags={"AUGMENTATION": True})
-    train(Images(Compose([to_float, ByItsMaximum(), Still(1.0)]), black=4), workers=workers)
-    (line,) = seen(watched, "NAN")
+def test_a_step_that_makes_nan(start_watch: Any, workers: int) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True})
+    train_model(Images(Compose([to_float, ByItsMaximum(), Still(1.0)]), black=4), workers=workers)
+    (line,) = list_observations(watched, "NAN")
     assert line.values["step_name"] == "ByItsMaximum" and line.values["count"] == 1
 
 
-def test_nan_from_the_start_accuses_no_step(watch: Any) -> None:
+def test_nan_from_the_start_accuses_no_step(start_watch: Any) -> None:
     class Holes(Images):
         def __getitem__(self, index: int) -> tuple[Tensor, int]:
             image = torch.rand(3, 16, 16)
             image[0, 0, 0] = float("nan")
             return self.transform(image), index % 4
 
-    watched = watch(flags={"AUGMENTATION": True})
-    train(Holes(Compose([Normalize(), Still(0.5)])))
-    assert seen(watched, "PIPELINE")[-1].values["samples"] >= 8 and complaints(watched) == []
+    watched = start_watch(flags={"AUGMENTATION": True})
+    train_model(Holes(Compose([Normalize(), Still(0.5)])))
+    assert list_observations(watched, "PIPELINE")[-1].values["samples"] >= 8 and list_complaints(watched) == []
 
 
 @pytest.mark.parametrize(("chance", "epochs", "expected"), [(1.0, 4, ["NOEFFECT"]), (0.2, 4, []), (0.0, 4, [])])
-def test_a_step_without_effect(watch: Any, chance: float, epochs: int, expected: list[str]) -> None:
-    watched = watch(flags={"AUGMENTATION": True}, max_overhead=100)
-    train(Images(Compose([to_float, Still(chance)])), epochs=epochs)
-    assert complaints(watched) == expected
+def test_a_step_without_effect(start_watch: Any, chance: float, epochs: int, expected: list[str]) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True}, max_overhead=100)
+    train_model(Images(Compose([to_float, Still(chance)])), epochs=epochs)
+    assert list_complaints(watched) == expected
 
 
 def test_a_step_that_takes_most_of_the_fetch_matters_where_the_program_waits(
-    watch: Any, monkeypatch: pytest.MonkeyPatch
+    start_watch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "LEAST_BATCHES", 20)
     for slow, step_factor, expected in ((Slow(6), 0, ["SLOW"]), (Slow(), 3, [])):
-        watched = watch(flags={"AUGMENTATION": True})
+        watched = start_watch(flags={"AUGMENTATION": True})
         net = nn.Linear(768, 4)
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
         asked_s = time.perf_counter()
@@ -220,22 +220,22 @@ def test_a_step_that_takes_most_of_the_fetch_matters_where_the_program_waits(
             optimizer.step()
             time.sleep(step_factor * fetch_s)
             asked_s = time.perf_counter()
-        assert complaints(watched) == expected
+        assert list_complaints(watched) == expected
         watched.monitor.detach()
         if expected:
-            line = seen(watched, "SLOW")[0].values
+            line = list_observations(watched, "SLOW")[0].values
             assert line["slow"] == "Slow" and line["slow_share"] > 0.8 and line["slow_ms"] > 25
 
 
-def test_a_dataset_without_transforms_is_told_as_such(watch: Any) -> None:
-    watched = watch(flags={"AUGMENTATION": True})
-    train(Images(to_float))
-    assert watched.notes.count("abstains-augmentation") == 1 and seen(watched, "PIPELINE") == []
+def test_a_dataset_without_transforms_is_told_as_such(start_watch: Any) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True})
+    train_model(Images(to_float))
+    assert watched.notes.count("abstains-augmentation") == 1 and list_observations(watched, "PIPELINE") == []
 
 
-def test_spawned_workers_are_told_as_such(watch: Any) -> None:
-    watched = watch(flags={"AUGMENTATION": True})
-    probe = watched.monitor.probe("augmentation")
+def test_spawned_workers_are_told_as_such(start_watch: Any) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True})
+    probe = watched.monitor.find_probe("augmentation")
     loader = DataLoader(Images(Compose([to_float])), num_workers=1, batch_size=4)
     fake = type("Iter", (), {"_workers": [type("Process", (), {"_start_method": "spawn"})()]})()
     probe._workers_begin((fake, loader), {})
@@ -243,28 +243,28 @@ def test_spawned_workers_are_told_as_such(watch: Any) -> None:
     assert "abstains-augmentation" in watched.notes
 
 
-def test_a_transform_that_raises_is_the_programs_own_affair(watch: Any) -> None:
-    watched = watch(flags={"AUGMENTATION": True})
+def test_a_transform_that_raises_is_the_programs_own_affair(start_watch: Any) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True})
 
     def fails(image: Tensor) -> Tensor:
         raise RuntimeError("no")
 
     compose = Compose([to_float, fails])
     with pytest.raises(RuntimeError, match="no"):
-        train(Images(compose))
+        train_model(Images(compose))
     assert compose.transforms[0] is to_float and compose.transforms[1] is fails
-    assert not watched.monitor.probe("augmentation")._meter.armed
+    assert not watched.monitor.find_probe("augmentation")._meter.armed
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_budget_limits_the_fetches_measured(watch: Any, workers: int) -> None:
-    watched = watch(flags={"AUGMENTATION": True}, max_overhead=0.001)
-    train(Images(Compose([to_float, Normalize()]), samples=400), workers=workers)
-    assert next(iter(watched.monitor.probe("augmentation")._tallies.values())).samples == 16
+def test_the_budget_limits_the_fetches_measured(start_watch: Any, workers: int) -> None:
+    watched = start_watch(flags={"AUGMENTATION": True}, max_overhead=0.001)
+    train_model(Images(Compose([to_float, Normalize()]), samples=400), workers=workers)
+    assert next(iter(watched.monitor.find_probe("augmentation")._tallies.values())).samples == 16
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["host", "accelerator"])
-def test_a_pipeline_of_a_library_called_by_the_loop(watch: Any, monkeypatch: Any, far: bool) -> None:
+def test_a_pipeline_of_a_library_called_by_the_loop(start_watch: Any, monkeypatch: Any, far: bool) -> None:
     class Jitter(nn.Module):
         def forward(self, image: Tensor) -> Tensor:
             return image * 1.5
@@ -282,24 +282,24 @@ def test_a_pipeline_of_a_library_called_by_the_loop(watch: Any, monkeypatch: Any
     for cls in (Jitter, Sequence):
         monkeypatch.setattr(cls, "__module__", "kornia.augmentation.container")
     monkeypatch.setitem(__import__("sys").modules, "kornia.augmentation", object())
-    watched = watch(flags={"AUGMENTATION": True})
+    watched = start_watch(flags={"AUGMENTATION": True})
     augment, net = Sequence(), nn.Sequential(nn.Flatten(), nn.Linear(768, 4))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for _ in range(4):
         net(augment(torch.rand(2, 3, 16, 16))).sum().backward()
         optimizer.step()
-    watched.monitor.finish()
-    (tally,) = watched.monitor.probe("augmentation")._tallies.values()
+    watched.monitor.finish_run()
+    (tally,) = watched.monitor.find_probe("augmentation")._tallies.values()
     assert tally.names == ["Jitter", "Jitter"] and tally.order == [0, 1] and tally.samples == 4
     assert 1 < tally.steps[0].high_out < 1.5 < tally.steps[1].high_out < 2.25
-    assert seen(watched, "PIPELINE")[-1].values["where"] == "loop"
+    assert list_observations(watched, "PIPELINE")[-1].values["where"] == "loop"
 
 
 # albumentations
 
 
 @pytest.fixture
-def albumentations(monkeypatch: Any) -> Any:
+def albumentations_module(monkeypatch: Any) -> Any:
     monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")
     return pytest.importorskip("albumentations")
 
@@ -321,8 +321,8 @@ class Pictures(Dataset):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_albumentations(watch: Any, albumentations: Any, workers: int) -> None:
-    a = albumentations
+def test_albumentations(start_watch: Any, albumentations_module: Any, workers: int) -> None:
+    a = albumentations_module
     transform = a.Compose(
         [
             a.RandomCrop(16, 16),
@@ -331,41 +331,41 @@ def test_albumentations(watch: Any, albumentations: Any, workers: int) -> None:
             a.Normalize(),
         ]
     )
-    watched = watch(flags={"AUGMENTATION": True})
-    train(Pictures(transform), workers=workers)
-    line = seen(watched, "PIPELINE")[-1].values
+    watched = start_watch(flags={"AUGMENTATION": True})
+    train_model(Pictures(transform), workers=workers)
+    line = list_observations(watched, "PIPELINE")[-1].values
     assert line["steps"] == ["RandomCrop", "HorizontalFlip", "OneOf", "Normalize"]
     assert line["chance"] == [1.0, 0.5, 1.0, 1.0] and line["changed"][3] == 1.0
     assert line["dtypes"] == ["uint8 -> uint8"] * 3 + ["uint8 -> float32"]
     assert line["high_in"][0] > 200 and line["low_out"][3] < -1 and line["high_out"][3] < 3
-    assert complaints(watched) == []
+    assert list_complaints(watched) == []
 
 
-def test_albumentations_gives_the_same_images_with_and_without(watch: Any, albumentations: Any) -> None:
-    a = albumentations
+def test_albumentations_gives_the_same_images_with_and_without(start_watch: Any, albumentations_module: Any) -> None:
+    a = albumentations_module
 
     def images() -> list[Tensor]:
         transform = a.Compose([a.RandomCrop(16, 16), a.HorizontalFlip(p=0.5), a.Normalize()], seed=7)
         return [batch for batch, _ in DataLoader(Pictures(transform), batch_size=4)]
 
     bare = images()
-    watch(flags={"AUGMENTATION": True})
+    start_watch(flags={"AUGMENTATION": True})
     assert all(torch.equal(one, other) for one, other in zip(bare, images(), strict=True))
 
 
-def test_albumentations_scaled_twice(watch: Any, albumentations: Any) -> None:
-    a = albumentations
-    watched = watch(flags={"AUGMENTATION": True})
-    train(Pictures(a.Compose([a.ToFloat(max_value=255), a.Normalize()])))
-    (line,) = seen(watched, "RANGE")
+def test_albumentations_scaled_twice(start_watch: Any, albumentations_module: Any) -> None:
+    a = albumentations_module
+    watched = start_watch(flags={"AUGMENTATION": True})
+    train_model(Pictures(a.Compose([a.ToFloat(max_value=255), a.Normalize()])))
+    (line,) = list_observations(watched, "RANGE")
     assert line.values["problem"] == "scaled-twice" and line.values["step_name"] == "Normalize"
 
 
-def test_albumentations_normalised_twice(watch: Any, albumentations: Any) -> None:
-    a = albumentations
-    watched = watch(flags={"AUGMENTATION": True})
-    train(Pictures(a.Compose([a.Normalize(), a.Normalize(max_pixel_value=1.0)])))
-    (line,) = seen(watched, "RANGE")
+def test_albumentations_normalised_twice(start_watch: Any, albumentations_module: Any) -> None:
+    a = albumentations_module
+    watched = start_watch(flags={"AUGMENTATION": True})
+    train_model(Pictures(a.Compose([a.Normalize(), a.Normalize(max_pixel_value=1.0)])))
+    (line,) = list_observations(watched, "RANGE")
     assert line.values["problem"] == "normalised-twice"
 
 

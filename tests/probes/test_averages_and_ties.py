@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import codes, findings, seen
+from probes.judging import judge_codes, judge_watch, list_observations
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
@@ -17,7 +17,7 @@ BUILD = {"flags": {"MODEL_BUILD": True}, "max_overhead": 1e6}
 VALIDATION = {"flags": {"VALIDATION": True}, "max_overhead": 1e6}
 
 
-def train(model: nn.Module, steps: int = 30, after: Callable[[], None] = lambda: None) -> None:
+def train_model(model: nn.Module, steps: int = 30, after: Callable[[], None] = lambda: None) -> None:
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -26,24 +26,24 @@ def train(model: nn.Module, steps: int = 30, after: Callable[[], None] = lambda:
         after()
 
 
-def normed(**options: Any) -> nn.Sequential:
+def make_normed_model(**options: Any) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, **options), nn.ReLU(), nn.Linear(6, 2))
 
 
 # running statistics
 
 
-def test_a_momentum_of_zero(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**BUILD)
-    train(normed(momentum=0.0))
-    (finding,) = findings(watched, tmp_path)
+def test_a_momentum_of_zero(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**BUILD)
+    train_model(make_normed_model(momentum=0.0))
+    (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.severity, finding.first_step) == ("TD-C025", "warning", 20)
     assert finding.title == "1 batch norm layer keeps a running mean of 0: 1 (momentum 0), rank 0"
 
 
-def test_the_first_step_that_has_time_for_the_look_has_it(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**BUILD)
-    probe, refused = watched.monitor.probe("model-build"), []
+def test_the_first_step_that_has_time_for_the_look_has_it(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**BUILD)
+    probe, refused = watched.monitor.find_probe("model-build"), []
     affords = probe.should_sample
 
     def refuse_a_while(kind: str = "") -> bool:
@@ -53,36 +53,36 @@ def test_the_first_step_that_has_time_for_the_look_has_it(watch: Any, tmp_path: 
         return affords(kind)
 
     probe.should_sample = refuse_a_while
-    train(normed(momentum=0.0), steps=40)
-    (finding,) = findings(watched, tmp_path)
+    train_model(make_normed_model(momentum=0.0), steps=40)
+    (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.first_step) == ("TD-C025", 27)
     assert set(refused) == set(range(20, 27))
 
 
-def test_inputs_of_zero_are_another_cause(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**BUILD)
-    model = normed()
+def test_inputs_of_zero_are_another_cause(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**BUILD)
+    model = make_normed_model()
     nn.init.zeros_(model[0].weight).requires_grad_(False)
     nn.init.zeros_(model[0].bias).requires_grad_(False)
-    train(model)
-    (finding,) = [one for one in findings(watched, tmp_path) if one.code == "TD-C025"]
+    train_model(model)
+    (finding,) = [one for one in judge_watch(watched, tmp_path) if one.code == "TD-C025"]
     assert "(after 21 batches)" in finding.title and "zero on average" in finding.cause
 
 
-def unused() -> nn.Module:
-    model = normed()
+def make_unused_model() -> nn.Module:
+    model = make_normed_model()
     model.add_module("aside", nn.Identity())
     model.aside.norm = nn.BatchNorm1d(6)
     return model
 
 
-def frozen() -> nn.Module:
-    model = normed(momentum=0.0)
+def make_frozen_model() -> nn.Module:
+    model = make_normed_model(momentum=0.0)
     model[1].eval()
     return model
 
 
-def double() -> nn.Module:
+def make_double_model() -> nn.Module:
     """Half of the batches are kept out of the statistics."""
 
     class Twice(nn.Sequential):
@@ -93,101 +93,103 @@ def double() -> nn.Module:
             self[1].momentum = 0.1
             return found
 
-    return Twice(*normed())
+    return Twice(*make_normed_model())
 
 
 HEALTHY_NORMS: dict[str, Callable[[], nn.Module]] = {
-    "usual": normed,
-    "cumulative": lambda: normed(momentum=None),
-    "slow": lambda: normed(momentum=1e-4),
-    "without statistics": lambda: normed(track_running_stats=False),
-    "frozen": frozen,
-    "unused": unused,
-    "fed twice": double,
+    "usual": make_normed_model,
+    "cumulative": lambda: make_normed_model(momentum=None),
+    "slow": lambda: make_normed_model(momentum=1e-4),
+    "without statistics": lambda: make_normed_model(track_running_stats=False),
+    "frozen": make_frozen_model,
+    "unused": make_unused_model,
+    "fed twice": make_double_model,
     "no norm": lambda: nn.Linear(4, 2),
     "layer norm": lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)),
-    "pretrained": lambda: (model := normed(momentum=0.0), model[1].running_mean.fill_(0.5))[0],
+    "pretrained": lambda: (model := make_normed_model(momentum=0.0), model[1].running_mean.fill_(0.5))[0],
 }
 
 
 @pytest.mark.parametrize("kind", HEALTHY_NORMS)
-def test_statistics_that_move_or_are_not_used(watch: Any, tmp_path: Path, kind: str) -> None:
-    watched = watch(**BUILD)
-    train(HEALTHY_NORMS[kind]())
-    assert "TD-C025" not in codes(watched, tmp_path)
-    assert not seen(watched, "model-build", "STATISTICS")
+def test_statistics_that_move_or_are_not_used(start_watch: Any, tmp_path: Path, kind: str) -> None:
+    watched = start_watch(**BUILD)
+    train_model(HEALTHY_NORMS[kind]())
+    assert "TD-C025" not in judge_codes(watched, tmp_path)
+    assert not list_observations(watched, "model-build", "STATISTICS")
 
 
-def test_a_run_of_few_steps_is_not_judged(watch: Any) -> None:
-    watched = watch(**BUILD)
-    train(normed(momentum=0.0), steps=19)
-    assert not seen(watched, "model-build", "STATISTICS")
+def test_a_run_of_few_steps_is_not_judged(start_watch: Any) -> None:
+    watched = start_watch(**BUILD)
+    train_model(make_normed_model(momentum=0.0), steps=19)
+    assert not list_observations(watched, "model-build", "STATISTICS")
 
 
 # averages of models
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module) -> None:
+def evaluate_model(model: nn.Module) -> None:
     model.eval()
     for (x,) in DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=4):
         model(x)
 
 
-def average_of(model: nn.Module) -> AveragedModel:
+def make_average(model: nn.Module) -> AveragedModel:
     return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))
 
 
-def test_an_average_that_is_never_updated(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**VALIDATION)
-    model = normed()
-    average = average_of(model)
-    train(model)
-    evaluate(average)
-    train(model)
-    (finding,) = findings(watched, tmp_path)
+def test_an_average_that_is_never_updated(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**VALIDATION)
+    model = make_normed_model()
+    average = make_average(model)
+    train_model(model)
+    evaluate_model(average)
+    train_model(model)
+    (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.severity) == ("TD-C025", "warning")
     assert finding.title == ("the average of Sequential that is evaluated was never updated, after step 30, rank 0")
 
 
-def updated(model: nn.Module, average: AveragedModel) -> None:
-    train(model, after=lambda: average.update_parameters(model))
-    evaluate(average)
+def train_with_average(model: nn.Module, average: AveragedModel) -> None:
+    train_model(model, after=lambda: average.update_parameters(model))
+    evaluate_model(average)
 
 
 def updated_once(model: nn.Module, average: AveragedModel) -> None:
-    train(model)
+    train_model(model)
     average.update_parameters(model)
-    evaluate(average)
+    evaluate_model(average)
 
 
 def at_the_beginning(model: nn.Module, average: AveragedModel) -> None:
-    evaluate(average)
-    train(model, steps=5)
-    evaluate(average)
+    evaluate_model(average)
+    train_model(model, steps=5)
+    evaluate_model(average)
 
 
 def not_evaluated(model: nn.Module, average: AveragedModel) -> None:
-    train(model)
-    evaluate(model)
+    train_model(model)
+    evaluate_model(model)
 
 
-def by_hand(model: nn.Module, average: AveragedModel) -> None:
+def average_by_hand(model: nn.Module, average: AveragedModel) -> None:
     """An average of the program's own has no counter."""
     own = copy.deepcopy(model)
-    train(model)
-    evaluate(own)
+    train_model(model)
+    evaluate_model(own)
 
 
 @pytest.mark.parametrize(
-    "run", [updated, updated_once, at_the_beginning, not_evaluated, by_hand], ids=lambda one: one.__name__
+    "run",
+    [train_with_average, updated_once, at_the_beginning, not_evaluated, average_by_hand],
+    ids=lambda one: one.__name__,
 )
-def test_an_average_that_is_used_as_it_should(watch: Any, tmp_path: Path, run: Any) -> None:
-    watched = watch(**VALIDATION)
-    model = normed()
-    run(model, average_of(model))
-    train(model.train(), steps=4)
-    assert codes(watched, tmp_path) == []
+def test_an_average_that_is_used_as_it_should(start_watch: Any, tmp_path: Path, run: Any) -> None:
+    watched = start_watch(**VALIDATION)
+    model = make_normed_model()
+    run(model, make_average(model))
+    train_model(model.train(), steps=4)
+    assert judge_codes(watched, tmp_path) == []
 
 
 # weights that were to be one
@@ -208,38 +210,38 @@ class Language(nn.Module):
         return self.head(self.body(self.embedding(tokens) + self.position(tokens)))
 
 
-def copied(model: Language) -> nn.Module:
+def copy_weight(model: Language) -> nn.Module:
     model.head.weight = nn.Parameter(model.embedding.weight.detach().clone())
     return model
 
 
 @pytest.mark.parametrize(("configured", "severity"), [(True, "warning"), (False, "info"), (None, "info")])
-def test_a_tie_that_broke(watch: Any, tmp_path: Path, configured: bool | None, severity: str) -> None:
-    watched = watch(**BUILD)
-    model = copied(Language())
+def test_a_tie_that_broke(start_watch: Any, tmp_path: Path, configured: bool | None, severity: str) -> None:
+    watched = start_watch(**BUILD)
+    model = copy_weight(Language())
     if configured is not None:
         model.config = types.SimpleNamespace(tie_word_embeddings=configured)
-    train(model)
-    (finding,) = findings(watched, tmp_path)
+    train_model(model)
+    (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.severity, finding.first_step) == ("TD-C027", severity, 1)
     assert finding.title.startswith("embedding.weight and head.weight ") and finding.title.endswith(
         "are two tensors, equal before the first update, rank 0"
     )
 
 
-def tied(model: Language) -> nn.Module:
+def tie_weight(model: Language) -> nn.Module:
     model.head.weight = model.embedding.weight
     return model
 
 
-def constant(model: Language) -> nn.Module:
+def fill_constant(model: Language) -> nn.Module:
     for layer in (model.embedding, model.head):
         nn.init.constant_(layer.weight, 0.02)
     return model
 
 
-def nearly(model: Language) -> nn.Module:
-    copied(model).head.weight.data[0, 0] += 1e-6
+def copy_nearly(model: Language) -> nn.Module:
+    copy_weight(model).head.weight.data[0, 0] += 1e-6
     return model
 
 
@@ -274,20 +276,20 @@ class Configured(Language):
 
 TIES: dict[str, Callable[[], nn.Module]] = {
     "untied": Language,
-    "tied": lambda: tied(Language()),
-    "constant": lambda: constant(Language()),
-    "nearly": lambda: nearly(Language()),
-    "teacher": lambda: Distilled(tied(Language())),
+    "tied": lambda: tie_weight(Language()),
+    "constant": lambda: fill_constant(Language()),
+    "nearly": lambda: copy_nearly(Language()),
+    "teacher": lambda: Distilled(tie_weight(Language())),
     "untied teacher": lambda: Distilled(Language()),
     "cloned layers": Cloned,
     "configured": Configured,
-    "tiny": lambda: copied(Language(words=7)),
+    "tiny": lambda: copy_weight(Language(words=7)),
 }
 
 
 @pytest.mark.parametrize("kind", TIES)
-def test_weights_that_are_one_or_were_never_meant_to_be(watch: Any, tmp_path: Path, kind: str) -> None:
-    watched = watch(**BUILD)
-    train(TIES[kind]())
-    assert "TD-C027" not in codes(watched, tmp_path)
-    assert not seen(watched, "model-build", "TIE")
+def test_weights_that_are_one_or_were_never_meant_to_be(start_watch: Any, tmp_path: Path, kind: str) -> None:
+    watched = start_watch(**BUILD)
+    train_model(TIES[kind]())
+    assert "TD-C027" not in judge_codes(watched, tmp_path)
+    assert not list_observations(watched, "model-build", "TIE")

@@ -51,12 +51,12 @@ class Numbers(Dataset):
         return x_F, index % 4
 
 
-def model(width: int = 4) -> nn.Module:
+def make_model(width: int = 4) -> nn.Module:
     torch.manual_seed(0)
     return nn.Linear(FEATURES, width)
 
 
-def train(net: nn.Module, loader: Any, epochs: int = 1, set_epoch: Any = None) -> None:
+def train_model(net: nn.Module, loader: Any, epochs: int = 1, set_epoch: Any = None) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for epoch in range(epochs):
         if set_epoch is not None:
@@ -67,7 +67,7 @@ def train(net: nn.Module, loader: Any, epochs: int = 1, set_epoch: Any = None) -
             optimizer.step()
 
 
-def seen(watched: Any, part: str) -> list[Observation]:
+def list_observations(watched: Any, part: str) -> list[Observation]:
     """The observations of one part of the probe."""
     found = [event for event in watched.events if isinstance(event, Observation) and event.probe == "dataloader"]
     return [event for event in found if event.part == part]
@@ -76,28 +76,28 @@ def seen(watched: Any, part: str) -> list[Observation]:
 WRONG = ("WAIT", "START", "REPEAT", "CONSTANT", "NONFINITE", "LABELS", "SAMPLER", "ERROR")
 
 
-def complaints(watched: Any) -> list[str]:
-    return [event.part for part in WRONG for event in seen(watched, part)]
+def list_complaints(watched: Any) -> list[str]:
+    return [event.part for part in WRONG for event in list_observations(watched, part)]
 
 
-def test_a_healthy_loader_is_described_and_not_complained_of(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_a_healthy_loader_is_described_and_not_complained_of(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     whole = Numbers(64)
     training, validation = random_split(whole, [48, 16], torch.Generator().manual_seed(0))
-    net = model()
+    net = make_model()
     for _ in range(2):
-        train(net, DataLoader(training, batch_size=8, shuffle=True))
+        train_model(net, DataLoader(training, batch_size=8, shuffle=True))
         with torch.no_grad():
             for x_BF, _ in DataLoader(validation, batch_size=8):
                 net(x_BF)
-    lines = seen(watched, "LOADER")
+    lines = list_observations(watched, "LOADER")
     assert [line.values["length"] for line in lines] == [48, 16]
     assert lines[1].values["split"] == [48, 16] and lines[1].values["subset_of"] == 64
     assert lines[0].values["samplers"] == ["BatchSampler", "RandomSampler"] and lines[0].values["batches"] == 6
-    first = seen(watched, "BATCH")[0].values
+    first = list_observations(watched, "BATCH")[0].values
     assert first["names"] == ["0", "1"] and first["kinds"] == [f"float32[8, {FEATURES}]", "int64[8]"]
     assert first["low"][1] >= 0 and first["high"][1] <= 3 and len(first["indices"]) == 8
-    ends = seen(watched, "EPOCH")
+    ends = list_observations(watched, "EPOCH")
     assert [(end.values["dataset"], end.values["passes"]) for end in ends] == [
         ("Subset of Numbers (48)", 1),
         ("Subset of Numbers (16)", 1),
@@ -105,68 +105,68 @@ def test_a_healthy_loader_is_described_and_not_complained_of(watch: Any) -> None
         ("Subset of Numbers (16)", 2),
     ]
     assert ends[0].values["label_low"] == 0 and ends[0].values["label_high"] == 3 and ends[0].values["classes"] == 4
-    assert complaints(watched) == []
+    assert list_complaints(watched) == []
 
 
-def test_indices_are_those_of_the_batch_with_workers_too(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
-    train(model(), DataLoader(Numbers(64), batch_size=8, num_workers=2))
-    told = [event.values["indices"] for event in seen(watched, "BATCH")]
+def test_indices_are_those_of_the_batch_with_workers_too(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(make_model(), DataLoader(Numbers(64), batch_size=8, num_workers=2))
+    told = [event.values["indices"] for event in list_observations(watched, "BATCH")]
     assert told[:4] == [list(range(8 * n, 8 * n + 8)) for n in range(4)]
-    assert seen(watched, "BATCH")[0].values["in_order"] == 1.0
-    line = seen(watched, "LOADER")[0].values
+    assert list_observations(watched, "BATCH")[0].values["in_order"] == 1.0
+    line = list_observations(watched, "LOADER")[0].values
     assert (line["workers"], line["prefetch"], line["start_method"]) == (2, 2, "fork")
-    assert complaints(watched) == []
+    assert list_complaints(watched) == []
 
 
-def test_nan_in_the_data_names_the_sample(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
-    train(model(), DataLoader(Numbers(nan=21), batch_size=8))
-    (line,) = seen(watched, "NONFINITE")
+def test_nan_in_the_data_names_the_sample(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(make_model(), DataLoader(Numbers(nan=21), batch_size=8))
+    (line,) = list_observations(watched, "NONFINITE")
     assert line.step == 3 and line.values["indices"] == [21] and line.values["rows"] == [5]
     assert line.values["batch"] == 3 and line.values["kind"] == "nan" and line.values["loss_finite"] is False
 
 
 def test_nan_in_a_batch_between_samples_is_found_when_the_loss_shows_it(
-    watch: Any, monkeypatch: pytest.MonkeyPatch
+    start_watch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BUDGET_PCT, "basic", 1e-3)  # of one percent a machine that pauses pays for all looks
-    watched = watch(flags={"DATALOADER": True}, max_overhead=None)
-    train(model(), DataLoader(Numbers(256, nan=250), batch_size=8))
-    assert len(seen(watched, "BATCH")) < 20, "most batches are not looked at"
-    (line,) = seen(watched, "NONFINITE")
+    watched = start_watch(flags={"DATALOADER": True}, max_overhead=None)
+    train_model(make_model(), DataLoader(Numbers(256, nan=250), batch_size=8))
+    assert len(list_observations(watched, "BATCH")) < 20, "most batches are not looked at"
+    (line,) = list_observations(watched, "NONFINITE")
     assert line.step == 32 and line.values["indices"] == [250]
 
 
-def test_nan_that_the_program_masks_is_its_own_business(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
-    net = model()
+def test_nan_that_the_program_masks_is_its_own_business(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for x_BF, y_B in DataLoader(Numbers(nan=21), batch_size=8):
         nn.functional.cross_entropy(net(x_BF.nan_to_num()), y_B).backward()
         optimizer.step()
-    assert complaints(watched) == []
+    assert list_complaints(watched) == []
 
 
 @pytest.mark.parametrize("kind", ["zeros", "one sample"])
-def test_constant_batches(watch: Any, kind: str) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_constant_batches(start_watch: Any, kind: str) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     x_NF = torch.zeros(48, FEATURES) if kind == "zeros" else torch.randn(1, FEATURES).expand(48, FEATURES)
-    train(model(), DataLoader(TensorDataset(x_NF, torch.arange(48) % 4), batch_size=8))
-    (line,) = seen(watched, "CONSTANT")
+    train_model(make_model(), DataLoader(TensorDataset(x_NF, torch.arange(48) % 4), batch_size=8))
+    (line,) = list_observations(watched, "CONSTANT")
     assert line.values["count"] == 3 and line.values["tensor"] == "0"
     assert bool(line.values["constant"]) == (kind == "zeros")
 
 
-def test_constant_masks_beside_real_inputs_are_fine(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_constant_masks_beside_real_inputs_are_fine(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     dataset = [{"x": torch.randn(8), "attention_mask": torch.ones(64), "label": 1} for _ in range(32)]
     net = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for batch in DataLoader(dataset, batch_size=4):  # type: ignore[arg-type]
         nn.functional.cross_entropy(net(batch["x"]), batch["label"]).backward()
         optimizer.step()
-    assert complaints(watched) == []
+    assert list_complaints(watched) == []
 
 
 ZEROS, ONES = torch.zeros(8, 1, 6, 6), torch.ones(8, 1, 6, 6)
@@ -192,7 +192,7 @@ MEANT = {
 }
 
 
-def looked_at(batch: Any) -> list[batch_contents.Part]:
+def inspect_parts(batch: Any) -> list[batch_contents.Part]:
     parts = batch_contents.parts_of(batch)
     for part in parts:
         batch_contents.look(part)
@@ -202,13 +202,13 @@ def looked_at(batch: Any) -> list[batch_contents.Part]:
 @pytest.mark.parametrize("name", CONSTANT)
 def test_an_input_that_is_constant(name: str) -> None:
     batch, path = CONSTANT[name]
-    found = batch_contents.constant_input(looked_at(batch))
+    found = batch_contents.constant_input(inspect_parts(batch))
     assert found is not None and found.path == path
 
 
 @pytest.mark.parametrize("name", MEANT)
 def test_what_is_constant_beside_an_input(name: str) -> None:
-    assert batch_contents.constant_input(looked_at(MEANT[name])) is None
+    assert batch_contents.constant_input(inspect_parts(MEANT[name])) is None
 
 
 class Deaf(Numbers):
@@ -218,29 +218,31 @@ class Deaf(Numbers):
         return super().__getitem__(index % 8)
 
 
-def test_batches_that_come_again_in_a_pass(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
-    train(model(), DataLoader(Deaf(), batch_size=8))
-    (line,) = seen(watched, "REPEAT")
+def test_batches_that_come_again_in_a_pass(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(make_model(), DataLoader(Deaf(), batch_size=8))
+    (line,) = list_observations(watched, "REPEAT")
     assert (line.values["first"], line.values["batch"], line.values["repeats"]) == (1, 4, 3)
 
 
-def test_drawing_with_replacement_may_repeat(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_drawing_with_replacement_may_repeat(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     data = Numbers(2)
-    train(model(), DataLoader(data, batch_size=1, sampler=RandomSampler(data, replacement=True, num_samples=40)))
-    assert len(seen(watched, "BATCH")) >= 8 and "REPEAT" not in complaints(watched)
+    train_model(
+        make_model(), DataLoader(data, batch_size=1, sampler=RandomSampler(data, replacement=True, num_samples=40))
+    )
+    assert len(list_observations(watched, "BATCH")) >= 8 and "REPEAT" not in list_complaints(watched)
 
 
-def test_small_batches_may_be_equal_by_chance(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_small_batches_may_be_equal_by_chance(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     x_NF = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]).repeat(16, 1)
     net = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for x_BF, y_B in DataLoader(TensorDataset(x_NF, x_NF[:, 0].long()), batch_size=4):
         nn.functional.cross_entropy(net(x_BF), y_B).backward()
         optimizer.step()
-    assert "REPEAT" not in complaints(watched)
+    assert "REPEAT" not in list_complaints(watched)
 
 
 class Stream(IterableDataset):
@@ -255,80 +257,80 @@ class Stream(IterableDataset):
 
 
 @pytest.mark.parametrize(("workers", "times", "expected"), [(2, 1, ["REPEAT"]), (1, 2, []), (0, 2, [])])
-def test_workers_that_read_the_same_stream(watch: Any, workers: int, times: int, expected: list[str]) -> None:
-    watched = watch(flags={"DATALOADER": True})
-    train(model(), DataLoader(Stream(times), batch_size=8, num_workers=workers))
-    assert complaints(watched) == expected
+def test_workers_that_read_the_same_stream(start_watch: Any, workers: int, times: int, expected: list[str]) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(make_model(), DataLoader(Stream(times), batch_size=8, num_workers=workers))
+    assert list_complaints(watched) == expected
 
 
-def test_labels_beyond_the_model_are_told_before_the_loss_fails(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_labels_beyond_the_model_are_told_before_the_loss_fails(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     with pytest.raises(IndexError):
-        train(model(width=3), DataLoader(Numbers(), batch_size=8))
-    (line,) = seen(watched, "LABELS")
+        train_model(make_model(width=3), DataLoader(Numbers(), batch_size=8))
+    (line,) = list_observations(watched, "LABELS")
     assert line.values["label_high"] == 3 and line.values["width"] == 3
     assert line.values["rows"] == [3, 7] and line.values["indices"] == [3, 7]
 
 
-def test_labels_in_range_and_ignored_ones_are_fine(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_labels_in_range_and_ignored_ones_are_fine(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     y_N = torch.arange(48) % 4
     y_N[::5] = -100
-    train(model(), DataLoader(TensorDataset(torch.randn(48, FEATURES), y_N), batch_size=8))
-    assert complaints(watched) == []
+    train_model(make_model(), DataLoader(TensorDataset(torch.randn(48, FEATURES), y_N), batch_size=8))
+    assert list_complaints(watched) == []
 
 
 @pytest.mark.parametrize("called", [True, False])
-def test_a_sampler_whose_epoch_is_not_set(watch: Any, called: bool) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_a_sampler_whose_epoch_is_not_set(start_watch: Any, called: bool) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     data = Numbers()
     sampler = DistributedSampler(data, num_replicas=2, rank=1)
     loader = DataLoader(data, batch_size=8, sampler=sampler)
     next(iter(loader))  # a look at the data before training is no epoch
-    net = model()
-    train(net, loader, epochs=3, set_epoch=sampler.set_epoch if called else None)
+    net = make_model()
+    train_model(net, loader, epochs=3, set_epoch=sampler.set_epoch if called else None)
     with torch.no_grad():
         for x_BF, _ in loader:  # nor is an evaluation on the same loader
             net(x_BF)
-    found = seen(watched, "SAMPLER")
+    found = list_observations(watched, "SAMPLER")
     assert len(found) == (0 if called else 1)
     if not called:
         assert found[0].values == {"dataset": "Numbers", "sampler_epoch": 0, "passes": 3, "before": 2}
         assert found[0].step == 6, "as soon as the second epoch has taken a step"
 
 
-def test_an_evaluation_between_epochs_does_not_need_an_epoch_of_its_own(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_an_evaluation_between_epochs_does_not_need_an_epoch_of_its_own(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     data = Numbers()
     sampler = DistributedSampler(data, num_replicas=2, rank=0)
     loader = DataLoader(data, batch_size=8, sampler=sampler)
-    net = model()
+    net = make_model()
     for epoch in range(3):
-        train(net, loader, set_epoch=lambda _, epoch=epoch: sampler.set_epoch(epoch))
+        train_model(net, loader, set_epoch=lambda _, epoch=epoch: sampler.set_epoch(epoch))
         with torch.no_grad():
             for x_BF, _ in loader:
                 net(x_BF)
-    assert complaints(watched) == []
+    assert list_complaints(watched) == []
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_failing_sample_is_named(watch: Any, workers: int) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_a_failing_sample_is_named(start_watch: Any, workers: int) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     with pytest.raises(ValueError) as caught:
-        train(model(), DataLoader(Numbers(raises=13), batch_size=4, num_workers=workers))
+        train_model(make_model(), DataLoader(Numbers(raises=13), batch_size=4, num_workers=workers))
     traceback.clear_frames(caught.tb)  # else torch waits ten seconds for the workers, in some later test
-    (line,) = seen(watched, "ERROR")
+    (line,) = list_observations(watched, "ERROR")
     assert line.values["error"] == "ValueError: cannot read sample 13"
     assert line.values["batch"] == 4 and line.values["indices"] == [12, 13, 14, 15]
     assert line.values["worker"] == (1 if workers else None)
     assert "test_dataloader.py:" in line.values["where"]
 
 
-def test_a_failing_loader_before_the_first_step_makes_this_a_rank(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True})
+def test_a_failing_loader_before_the_first_step_makes_this_a_rank(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True})
     with pytest.raises(ValueError):
         next(iter(DataLoader(Numbers(raises=0), batch_size=4)))
-    assert watched.claims == 1 and len(seen(watched, "ERROR")) == 1
+    assert watched.claims == 1 and len(list_observations(watched, "ERROR")) == 1
 
 
 class Awaited(Numbers):
@@ -343,61 +345,61 @@ class Awaited(Numbers):
         return sample
 
 
-def test_waiting_for_batches_needs_many_of_them(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_batches_needs_many_of_them(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "LEAST_S", math.inf)  # fewer may take so long on a busy machine
     for samples, expected in ((49, 0), (64, 1)):
-        watched = watch(flags={"DATALOADER": True})
-        train(model(), DataLoader(Awaited(samples), batch_size=1))
-        assert (len(seen(watched, "WAIT")) > 0) == expected
+        watched = start_watch(flags={"DATALOADER": True})
+        train_model(make_model(), DataLoader(Awaited(samples), batch_size=1))
+        assert (len(list_observations(watched, "WAIT")) > 0) == expected
         watched.monitor.detach()
-    line = seen(watched, "WAIT")[0].values
+    line = list_observations(watched, "WAIT")[0].values
     assert line["share"] > 0.5 and line["median_ms"] > 5 and line["workers"] == 0 and line["count"] >= 50
 
 
-def test_the_loader_that_is_waited_for_is_named(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loader_that_is_waited_for_is_named(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is the one for validation, once that is a good part of the run; a try-out before says nothing."""
     monkeypatch.setattr(dataloader, "LONG_EVALUATION_S", math.inf)
-    watched = watch(flags={"DATALOADER": True})
-    net, held_out = model(), DataLoader(Awaited(32), batch_size=1)
+    watched = start_watch(flags={"DATALOADER": True})
+    net, held_out = make_model(), DataLoader(Awaited(32), batch_size=1)
     with torch.no_grad():
         for x_BF, _ in held_out:
             net(x_BF)
-    assert complaints(watched) == []
-    train(net, DataLoader(Numbers(16), batch_size=8))
+    assert list_complaints(watched) == []
+    train_model(net, DataLoader(Numbers(16), batch_size=8))
     with torch.no_grad():
         for x_BF, _ in held_out:
             net(x_BF)
-    (line,) = seen(watched, "WAIT")
+    (line,) = list_observations(watched, "WAIT")
     assert line.values["dataset"] == "Awaited" and line.values["use"] == "evaluation"
     assert 0.5 < line.values["whole_share"] <= 1.0
 
 
-def test_a_program_that_only_evaluates_is_judged_at_its_end(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_only_evaluates_is_judged_at_its_end(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataloader, "LONG_EVALUATION_S", math.inf)  # on a busy machine it may take so long
-    watched = watch(flags={"DATALOADER": True})
-    net = model()
+    watched = start_watch(flags={"DATALOADER": True})
+    net = make_model()
     with torch.no_grad():
         for x_BF, _ in DataLoader(Awaited(54), batch_size=1):
             net(x_BF)
-    assert complaints(watched) == []
-    watched.monitor.finish()
-    assert complaints(watched) == ["WAIT"]
+    assert list_complaints(watched) == []
+    watched.monitor.finish_run()
+    assert list_complaints(watched) == ["WAIT"]
 
 
-def test_workers_that_start_anew_for_every_pass(watch: Any) -> None:
+def test_workers_that_start_anew_for_every_pass(start_watch: Any) -> None:
     class Slow(Numbers):
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
             if index == 0:
                 time.sleep(0.55)
             return super().__getitem__(index)
 
-    watched = watch(flags={"DATALOADER": True})
-    train(model(), DataLoader(Slow(64), batch_size=8, num_workers=1), epochs=4)
-    (line,) = seen(watched, "START")
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(make_model(), DataLoader(Slow(64), batch_size=8, num_workers=1), epochs=4)
+    (line,) = list_observations(watched, "START")
     assert line.values["starting"] > 0.5 and line.values["persistent"] is False and line.values["first_s"] > 0.5
 
 
-def test_cache_counts_of_the_dataset(watch: Any) -> None:
+def test_cache_counts_of_the_dataset(start_watch: Any) -> None:
     class Cached(Numbers):
         cache_hits = cache_misses = 0
 
@@ -406,16 +408,16 @@ def test_cache_counts_of_the_dataset(watch: Any) -> None:
             self.cache_hits += 3
             return super().__getitem__(index)
 
-    watched = watch(flags={"DATALOADER": True})
-    train(model(), DataLoader(Cached(16), batch_size=8))
-    end = seen(watched, "EPOCH")[0].values
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(make_model(), DataLoader(Cached(16), batch_size=8))
+    end = list_observations(watched, "EPOCH")[0].values
     assert (end["cache_hits"], end["cache_misses"]) == (48, 16)
 
 
-def test_an_evaluation_of_many_batches_costs_no_look_at_each(watch: Any) -> None:
-    watched = watch(flags={"DATALOADER": True}, max_overhead=0.001)
-    train(model(), DataLoader(Numbers(8), batch_size=8))
-    probe = watched.monitor.probe("dataloader")
+def test_an_evaluation_of_many_batches_costs_no_look_at_each(start_watch: Any) -> None:
+    watched = start_watch(flags={"DATALOADER": True}, max_overhead=0.001)
+    train_model(make_model(), DataLoader(Numbers(8), batch_size=8))
+    probe = watched.monitor.find_probe("dataloader")
     looks = []
     probe._look = lambda *args: looks.append(args)
     with torch.no_grad():
@@ -429,13 +431,13 @@ def test_an_evaluation_of_many_batches_costs_no_look_at_each(watch: Any) -> None
     [("advanced", {}, True), ("extreme", {}, True), ("advanced", {"DATALOADER": True}, False)],
 )
 def test_for_a_level_the_batches_of_every_other_step_are_looked_at(
-    watch: Any, level: str, flags: dict[str, bool], rarely: bool
+    start_watch: Any, level: str, flags: dict[str, bool], rarely: bool
 ) -> None:
-    watched = watch(level=level, flags=flags, max_overhead=1e5)
-    net = model()
+    watched = start_watch(level=level, flags=flags, max_overhead=1e5)
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     looked = []
-    probe = watched.monitor.probe("dataloader")
+    probe = watched.monitor.find_probe("dataloader")
     look = probe._look
     probe._look = lambda *args: (looked.append(watched.monitor.step + 1), look(*args))
     for number, (x_BF, y_B) in enumerate(DataLoader(Numbers(20), batch_size=1)):
@@ -448,53 +450,53 @@ def test_for_a_level_the_batches_of_every_other_step_are_looked_at(
     assert looked == (expected if rarely else every)
 
 
-def test_a_level_for_some_steps_looks_at_the_batch_of_each(watch: Any) -> None:
-    watched = watch(level="basic", max_overhead=1e5)
+def test_a_level_for_some_steps_looks_at_the_batch_of_each(start_watch: Any) -> None:
+    watched = start_watch(level="basic", max_overhead=1e5)
     loader = DataLoader(Numbers(40), batch_size=2)
-    net = model()
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for number, (x_BF, y_B) in enumerate(loader):
         nn.functional.cross_entropy(net(x_BF), y_B).backward()
         optimizer.step()
         if number == 9:
-            watched.monitor.level_overrides.make("advanced", {}, "test", for_steps=6)
-    assert [event.step for event in seen(watched, "BATCH")] == [11, 12, 13, 14, 15, 16]
+            watched.monitor.level_overrides.change_now("advanced", {}, "test", for_steps=6)
+    assert [event.step for event in list_observations(watched, "BATCH")] == [11, 12, 13, 14, 15, 16]
     modules = [event.step for event in watched.events if isinstance(event, Observation) and event.probe == "forward"]
     assert modules == [11, 12, 13, 14, 15, 16]
 
 
-def test_switching_the_flag_off_leaves_no_patch(watch: Any) -> None:
+def test_switching_the_flag_off_leaves_no_patch(start_watch: Any) -> None:
     from torch.utils.data import dataloader
 
     before = dataloader.DataLoader.__init__, dataloader._BaseDataLoaderIter._next_index
-    watched = watch(flags={"DATALOADER": True})
+    watched = start_watch(flags={"DATALOADER": True})
     assert dataloader.DataLoader.__init__ is not before[0]
     watched.monitor.detach()
     assert (dataloader.DataLoader.__init__, dataloader._BaseDataLoaderIter._next_index) == before
 
 
-def test_batches_and_order_are_the_same_with_and_without(watch: Any) -> None:
+def test_batches_and_order_are_the_same_with_and_without(start_watch: Any) -> None:
     def run() -> list[float]:
         torch.manual_seed(3)
         return [float(x_BF.sum()) for x_BF, _ in DataLoader(Numbers(), batch_size=8, shuffle=True, num_workers=1)]
 
     bare = run()
-    watched = watch(flags={"DATALOADER": True})
+    watched = start_watch(flags={"DATALOADER": True})
     assert run() == bare
-    assert seen(watched, "BATCH") == [] or watched.claims == 0  # no rank yet: nothing is written
+    assert list_observations(watched, "BATCH") == [] or watched.claims == 0  # no rank yet: nothing is written
 
 
-def test_batches_on_an_accelerator_are_read_a_step_late(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_on_an_accelerator_are_read_a_step_late(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
-    watched = watch(flags={"DATALOADER": True})
-    train(model(), DataLoader(Numbers(32), batch_size=8))
-    watched.monitor.finish()
-    first = seen(watched, "BATCH")[0]
+    watched = start_watch(flags={"DATALOADER": True})
+    train_model(make_model(), DataLoader(Numbers(32), batch_size=8))
+    watched.monitor.finish_run()
+    first = list_observations(watched, "BATCH")[0]
     assert first.values["low"] == [None, None] and first.values["kinds"][0].endswith(" on cpu")
-    ranges = seen(watched, "RANGE")
+    ranges = list_observations(watched, "RANGE")
     assert [line.step for line in ranges] == [1, 2, 3, 4]
     assert all(-5 < line.values["low"][0] < 0 < line.values["high"][0] < 5 for line in ranges)
-    assert complaints(watched) == []
+    assert list_complaints(watched) == []
 
 
 # the parts

@@ -18,17 +18,17 @@ Start = Callable[..., Watch]
 METHODS = (*device.SYNCS, *device.MOVES)
 
 
-def told(seen: Watch, part: str = "") -> list[Observation]:
+def list_observations(seen: Watch, part: str = "") -> list[Observation]:
     found = [event for event in seen.events if isinstance(event, Observation) and event.probe == "device"]
     return [event for event in found if event.part == part]
 
 
-def network() -> nn.Sequential:
+def make_network() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
-def train(model: nn.Module, steps: int = 4, inside: Callable[[Tensor], Any] = lambda loss: None) -> None:
+def train_model(model: nn.Module, steps: int = 4, inside: Callable[[Tensor], Any] = lambda loss: None) -> None:
     optimizer = torch.optim.SGD([p for p in model.parameters() if not p.is_meta], lr=0.1)
     for _ in range(steps):
         loss = model(torch.randn(6, 8)).pow(2).mean()
@@ -46,7 +46,7 @@ class Extra(nn.Module):
 
     def __init__(self, **tensors: Tensor) -> None:
         super().__init__()
-        self.body = network()
+        self.body = make_network()
         for name, tensor in tensors.items():
             if isinstance(tensor, nn.Parameter):
                 self.register_parameter(name, tensor)
@@ -61,33 +61,33 @@ class Extra(nn.Module):
         return out
 
 
-def test_one_double_parameter_among_floats_is_named(watch: Start) -> None:
-    seen = watch(flags={"DEVICE": True})
-    train(Extra(scale=nn.Parameter(torch.ones(4, dtype=torch.float64))))
-    (event,) = told(seen, "MIX_DTYPE")
+def test_one_double_parameter_among_floats_is_named(start_watch: Start) -> None:
+    seen = start_watch(flags={"DEVICE": True})
+    train_model(Extra(scale=nn.Parameter(torch.ones(4, dtype=torch.float64))))
+    (event,) = list_observations(seen, "MIX_DTYPE")
     values = event.values
     assert (values["odd"], values["odd_count"]) == (["scale"], 1)
     assert (values["odd_kind"], values["common_kind"]) == ("float64", "float32")
-    assert event.step == 1 and not told(seen, "MIX_DEVICE")
+    assert event.step == 1 and not list_observations(seen, "MIX_DEVICE")
 
 
-def test_a_double_buffer_counts_only_where_it_widens_the_output(watch: Start) -> None:
-    seen = watch(flags={"DEVICE": True})
-    train(Extra(shift=torch.ones(4, dtype=torch.float64)))
-    (event,) = told(seen, "MIX_DTYPE")
+def test_a_double_buffer_counts_only_where_it_widens_the_output(start_watch: Start) -> None:
+    seen = start_watch(flags={"DEVICE": True})
+    train_model(Extra(shift=torch.ones(4, dtype=torch.float64)))
+    (event,) = list_observations(seen, "MIX_DTYPE")
     assert event.values["odd"] == ["shift"] and event.values["effect"] == "the output became float64"
     seen.monitor.detach()
-    seen = watch(flags={"DEVICE": True})
-    train(Extra(unused=torch.ones(4, dtype=torch.float64)))
-    assert not told(seen, "MIX_DTYPE")
+    seen = start_watch(flags={"DEVICE": True})
+    train_model(Extra(unused=torch.ones(4, dtype=torch.float64)))
+    assert not list_observations(seen, "MIX_DTYPE")
 
 
 @pytest.mark.parametrize("parameter", [True, False])
-def test_a_tensor_without_data_beside_real_ones_is_named(watch: Start, parameter: bool) -> None:
-    seen = watch(flags={"DEVICE": True})
+def test_a_tensor_without_data_beside_real_ones_is_named(start_watch: Start, parameter: bool) -> None:
+    seen = start_watch(flags={"DEVICE": True})
     tensor: Tensor = torch.ones(4, device="meta")
-    train(Extra(shift=nn.Parameter(tensor) if parameter else tensor))
-    (event,) = told(seen, "MIX_DEVICE")
+    train_model(Extra(shift=nn.Parameter(tensor) if parameter else tensor))
+    (event,) = list_observations(seen, "MIX_DEVICE")
     assert event.values["odd"] == ["shift"]
     assert (event.values["odd_kind"], event.values["common_kind"]) == ("meta", "cpu")
 
@@ -101,15 +101,19 @@ def test_a_tensor_without_data_beside_real_ones_is_named(watch: Start, parameter
         lambda: Extra(table=torch.arange(9), mask=torch.ones(3, dtype=torch.bool)),
     ],
 )
-def test_what_is_meant_is_left_alone(watch: Start, build: Callable[[], nn.Module]) -> None:
-    seen = watch(flags={"DEVICE": True})
+def test_what_is_meant_is_left_alone(start_watch: Start, build: Callable[[], nn.Module]) -> None:
+    seen = start_watch(flags={"DEVICE": True})
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     dtype = next(model.parameters()).dtype if isinstance(model, nn.Linear) else torch.float32
     for _ in range(3):
         model(torch.randn(6, 8, dtype=dtype)).pow(2).mean().backward()
         optimizer.step()
-    assert told(seen) and not told(seen, "MIX_DTYPE") and not told(seen, "MIX_DEVICE")
+    assert (
+        list_observations(seen)
+        and not list_observations(seen, "MIX_DTYPE")
+        and not list_observations(seen, "MIX_DEVICE")
+    )
 
 
 class Placed:
@@ -122,8 +126,8 @@ class Placed:
         return self.dims
 
 
-def test_a_few_parameters_left_on_the_host_by_a_model_that_moved(watch: Start) -> None:
-    probe = watch(flags={"DEVICE": True}).monitor.probe("device")
+def test_a_few_parameters_left_on_the_host_by_a_model_that_moved(start_watch: Start) -> None:
+    probe = start_watch(flags={"DEVICE": True}).monitor.find_probe("device")
     heard: list[Any] = []
     probe._tell_odd = lambda *args: heard.append(args)
     probe._accelerator = True
@@ -138,11 +142,11 @@ def test_a_few_parameters_left_on_the_host_by_a_model_that_moved(watch: Start) -
     assert heard == []
 
 
-def test_an_idle_accelerator_is_told_once(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_accelerator_is_told_once(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "accelerators", lambda: 2)
-    seen = watch(flags={"DEVICE": True})
-    train(network(), 12)
-    (event,) = told(seen, "IDLE")
+    seen = start_watch(flags={"DEVICE": True})
+    train_model(make_network(), 12)
+    (event,) = list_observations(seen, "IDLE")
     assert event.step == 8 and event.values["accelerators"] == 2
 
 
@@ -160,7 +164,7 @@ def test_accelerators_are_counted_without_waking_a_driver(monkeypatch: pytest.Mo
 # copies and waits
 
 
-def inside(loss: Tensor) -> None:
+def read_values(loss: Tensor) -> None:
     per_sample = loss.detach().repeat(6)
     for value in per_sample:
         value.item()
@@ -171,12 +175,12 @@ def inside(loss: Tensor) -> None:
     loss.detach().to("meta")
 
 
-def test_calls_are_counted_by_line(watch: Start) -> None:
-    seen = watch(flags={"DEVICE": True})
-    train(network(), 3, inside)
-    found = told(seen)
+def test_calls_are_counted_by_line(start_watch: Start) -> None:
+    seen = start_watch(flags={"DEVICE": True})
+    train_model(make_network(), 3, read_values)
+    found = list_observations(seen)
     assert [event.step for event in found] == [1, 2, 3]
-    first = inside.__code__.co_firstlineno
+    first = read_values.__code__.co_firstlineno
     for event in found:
         values = event.values
         assert values["syncs"] == 8  # six items, a list, a branch
@@ -189,8 +193,8 @@ def test_calls_are_counted_by_line(watch: Start) -> None:
     assert found[0].values["parameters"] == {"float32 on cpu": 4} and "parameters" not in found[1].values
 
 
-def test_torch_is_as_it_was_after_each_counted_step(watch: Start) -> None:
-    seen = watch(flags={"DEVICE": True})
+def test_torch_is_as_it_was_after_each_counted_step(start_watch: Start) -> None:
+    seen = start_watch(flags={"DEVICE": True})
     during: list[bool] = []
     kept: list[Any] = []
 
@@ -198,16 +202,16 @@ def test_torch_is_as_it_was_after_each_counted_step(watch: Start) -> None:
         during.append("item" in vars(Tensor))
         kept.append(Tensor.item)
 
-    train(network(), 3, look)
+    train_model(make_network(), 3, look)
     assert during == [True] * 3
     assert not set(METHODS) & set(vars(Tensor))
-    before = len(told(seen))
+    before = len(list_observations(seen))
     assert kept[0](torch.ones(())) == 1.0, "a wrapper somebody kept works and does nothing else"
-    assert len(told(seen)) == before
+    assert len(list_observations(seen)) == before
 
 
-def test_results_types_and_errors_stay(watch: Start) -> None:
-    watch(flags={"DEVICE": True})
+def test_results_types_and_errors_stay(start_watch: Start) -> None:
+    start_watch(flags={"DEVICE": True})
 
     def check(loss: Tensor) -> None:
         assert type(loss.item()) is float and type(torch.tensor(3).item()) is int
@@ -219,12 +223,12 @@ def test_results_types_and_errors_stay(watch: Start) -> None:
         with pytest.raises(RuntimeError, match="ambiguous"):
             bool(torch.ones(2))
 
-    train(network(), 2, check)
+    train_model(make_network(), 2, check)
 
 
-def test_with_a_loader_the_lines_after_the_update_belong_to_the_step(watch: Start) -> None:
-    seen = watch(flags={"DEVICE": True})
-    model = network()
+def test_with_a_loader_the_lines_after_the_update_belong_to_the_step(start_watch: Start) -> None:
+    seen = start_watch(flags={"DEVICE": True})
+    model = make_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = DataLoader(TensorDataset(torch.randn(24, 8)), batch_size=6)
     for (x,) in loader:
@@ -232,27 +236,27 @@ def test_with_a_loader_the_lines_after_the_update_belong_to_the_step(watch: Star
         loss.backward()
         optimizer.step()
         loss.item()
-    found = told(seen)
+    found = list_observations(seen)
     assert [event.step for event in found] == [1, 2, 3]
     assert {(event.values["syncs"], event.values["conversions"]) for event in found} == {(1, 2)}
 
 
-def test_torchs_own_calls_are_not_the_programs(watch: Start) -> None:
-    seen = watch(flags={"DEVICE": True})
-    model = network()
+def test_torchs_own_calls_are_not_the_programs(start_watch: Start) -> None:
+    seen = start_watch(flags={"DEVICE": True})
+    model = make_network()
     optimizer = torch.optim.Adam(model.parameters())  # reads its step counts with .item()
     for _ in range(3):
         model(torch.randn(6, 8)).pow(2).mean().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    assert [event.values["syncs"] for event in told(seen)] == [0, 0, 0]
+    assert [event.values["syncs"] for event in list_observations(seen)] == [0, 0, 0]
 
 
-def test_a_step_with_thousands_of_calls_is_not_counted_to_the_end(watch: Start) -> None:
-    seen = watch(flags={"DEVICE": True})
-    train(network(), 1, lambda loss: [loss.item() for _ in range(5000)])
-    (event,) = told(seen)
+def test_a_step_with_thousands_of_calls_is_not_counted_to_the_end(start_watch: Start) -> None:
+    seen = start_watch(flags={"DEVICE": True})
+    train_model(make_network(), 1, lambda loss: [loss.item() for _ in range(5000)])
+    (event,) = list_observations(seen)
     assert event.values["syncs"] == device.MAX_COUNTED
 
 
@@ -264,45 +268,45 @@ def test_lines_over_the_bound_on_an_accelerator() -> None:
     assert device._lines(window, 16) == ["a.py:1 .item() x40", "a.py:3 .to() x16"]
 
 
-def test_in_a_program_that_compiles_nothing_is_counted(watch: Start) -> None:
-    seen = watch(flags={"DEVICE": True})
+def test_in_a_program_that_compiles_nothing_is_counted(start_watch: Start) -> None:
+    seen = start_watch(flags={"DEVICE": True})
     methods: list[bool] = []
 
     def compiles(loss: Tensor) -> None:
         torch.compile(torch.sin, backend="eager")
         methods.append("item" in vars(Tensor))
 
-    train(network(), 3, compiles)
+    train_model(make_network(), 3, compiles)
     assert methods == [False] * 3 and "abstains-device" in seen.notes
-    assert all("syncs" not in event.values and event.values["inputs"] for event in told(seen))
+    assert all("syncs" not in event.values and event.values["inputs"] for event in list_observations(seen))
 
 
-def test_it_can_come_and_go_in_the_middle_of_a_run(watch: Start) -> None:
-    seen = watch()
-    model = network()
+def test_it_can_come_and_go_in_the_middle_of_a_run(start_watch: Start) -> None:
+    seen = start_watch()
+    model = make_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, 7):
         if step in (3, 5):
-            seen.monitor.level_overrides.make("", {"DEVICE": step == 3}, "api")
+            seen.monitor.level_overrides.change_now("", {"DEVICE": step == 3}, "api")
         loss = model(torch.randn(6, 8)).pow(2).mean()
         if step == 4:
-            seen.monitor.level_overrides.make("", {"DEVICE": False}, "api")  # while a step is counted
+            seen.monitor.level_overrides.change_now("", {"DEVICE": False}, "api")  # while a step is counted
             assert not set(METHODS) & set(vars(Tensor))
         loss.backward()
         optimizer.step()
-    assert [event.step for event in told(seen)] == [3]
+    assert [event.step for event in list_observations(seen)] == [3]
 
 
-def test_while_tdbg_is_switched_off_torch_is_as_it_was(watch: Start) -> None:
-    seen = watch(flags={"DEVICE": True})
+def test_while_tdbg_is_switched_off_torch_is_as_it_was(start_watch: Start) -> None:
+    seen = start_watch(flags={"DEVICE": True})
     steps = iter(range(1, 9))
 
     def switch(loss: Tensor) -> None:
         step = next(steps)
         assert bool(set(METHODS) & set(vars(Tensor))) == (step not in (3, 4))
         if step in (2, 4):
-            seen.monitor.switch(step == 4)
+            seen.monitor.set_active(step == 4)
             assert not set(METHODS) & set(vars(Tensor))
 
-    train(network(), 6, switch)
-    assert [event.step for event in told(seen)] == [1, 5, 6]
+    train_model(make_network(), 6, switch)
+    assert [event.step for event in list_observations(seen)] == [1, 5, 6]

@@ -24,34 +24,34 @@ KINDS = {kind.name: kind for kind in COLLECTIVES}
 
 
 @pytest.fixture
-def seen(watch: Callable[..., Any]) -> Callable[..., Any]:
+def watched_group(start_watch: Callable[..., Any]) -> Callable[..., Any]:
     """A monitor with the flag on; ``seen.parts("ORDER")`` are its observations of one part."""
 
-    def start(**settings: Any) -> Any:
-        running = watch(flags={"DISTRIBUTED": True}, **settings)
-        running.probe = running.monitor.probe("distributed")
+    def start_watch(**settings: Any) -> Any:
+        running = start_watch(flags={"DISTRIBUTED": True}, **settings)
+        running.probe = running.monitor.find_probe("distributed")
         running.parts = lambda part: [
             event for event in running.events if isinstance(event, Observation) and event.part == part
         ]
         running.monitor.become_rank_now()
         return running
 
-    return start
+    return start_watch
 
 
 @pytest.fixture
-def world() -> Iterator[Callable[[], None]]:
+def make_world() -> Iterator[Callable[[], None]]:
     """Makes a group of two ranks in one process: its collectives return at once and change nothing."""
 
-    def make(rank: int = 0) -> None:
+    def init_world(rank: int = 0) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
 
-    yield make
+    yield init_world
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def train(steps: int, each: Callable[[int], None]) -> None:
+def train_model(steps: int, each: Callable[[int], None]) -> None:
     """Steps of a small model, with a call between backward and update."""
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -62,7 +62,7 @@ def train(steps: int, each: Callable[[int], None]) -> None:
         optimizer.step()
 
 
-def marks(events: list[Observation]) -> list[list[Any]]:
+def list_marks(events: list[Observation]) -> list[list[Any]]:
     return [mark for event in events for group in event.values["groups"] for mark in group["marks"]]
 
 
@@ -88,9 +88,9 @@ def test_the_functional_table_agrees_with_torch() -> None:
         assert function is None or list(inspect.signature(function).parameters)[kind.tensor] == kind.keyword
 
 
-def test_init_and_destroy_are_told(seen: Any, world: Any) -> None:
-    run = seen()
-    world(rank=1)
+def test_init_and_destroy_are_told(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world(rank=1)
     (init,) = run.parts("INIT")
     assert (init.values["backend"], init.values["rank"], init.values["world_size"]) == ("fake", 1, 2)
     dist.all_reduce(torch.ones(6))
@@ -100,16 +100,16 @@ def test_init_and_destroy_are_told(seen: Any, world: Any) -> None:
     assert gone.values["ops"][0]["op"] == "all_reduce"
 
 
-def test_a_step_is_summed_up(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
+def test_a_step_is_summed_up(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
 
     def reduce(step: int) -> None:
         dist.all_reduce(torch.ones(1000))
         dist.all_reduce(torch.ones(1000), async_op=True)
         dist.barrier()
 
-    train(3, reduce)
+    train_model(3, reduce)
     rows = [event.values for event in run.parts("STEP")]
     assert [row["calls"] for row in rows] == [3, 3, 3]
     assert [row["bytes"] for row in rows] == [8000] * 3
@@ -117,19 +117,19 @@ def test_a_step_is_summed_up(seen: Any, world: Any) -> None:
     assert [event.step for event in run.parts("STEP")] == [1, 2, 3]
 
 
-def test_a_step_without_collectives_is_not_told_again(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
-    train(4, lambda step: dist.barrier() if step == 2 else None)
+def test_a_step_without_collectives_is_not_told_again(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
+    train_model(4, lambda step: dist.barrier() if step == 2 else None)
     assert [event.step for event in run.parts("STEP")] == [2]
 
 
-def test_the_order_is_kept_in_chunks(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
-    train(5, lambda step: [dist.all_reduce(torch.ones(2)), dist.broadcast(torch.ones(3), 0)])
+def test_the_order_is_kept_in_chunks(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
+    train_model(5, lambda step: [dist.all_reduce(torch.ones(2)), dist.broadcast(torch.ones(3), 0)])
     dist.destroy_process_group()
-    found = marks(run.parts("ORDER"))
+    found = list_marks(run.parts("ORDER"))
     assert [mark[:2] for mark in found] == [[1, 1], [2, 2], [3, 4], [5, 8], [9, 10]]
     assert [mark[3:] for mark in found] == [[1, 1], [1, 1], [2, 2], [3, 4], [5, 5]]
     texts: dict[str, Any] = {}
@@ -152,29 +152,29 @@ def test_the_order_is_kept_in_chunks(seen: Any, world: Any) -> None:
         ),
     ],
 )
-def test_what_makes_two_calls_differ(seen: Any, world: Any, one: Any, other: Any, same: bool) -> None:
-    run = seen()
-    world()
+def test_what_makes_two_calls_differ(watched_group: Any, make_world: Any, one: Any, other: Any, same: bool) -> None:
+    run = watched_group()
+    make_world()
     one()
-    first = run.probe._group(None).order.marks[-1][2]
+    first = run.find_probe._group(None).order.marks[-1][2]
     dist.destroy_process_group()
-    world()
+    make_world()
     other()
-    assert (run.probe._group(None).order.marks[-1][2] == first) is same
+    assert (run.find_probe._group(None).order.marks[-1][2] == first) is same
 
 
-def test_a_second_world_is_another_group(seen: Any, world: Any) -> None:
-    run = seen()
+def test_a_second_world_is_another_group(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
     for _ in range(2):
-        world()
+        make_world()
         dist.barrier()
         dist.destroy_process_group()
     assert [event.values["groups"][0]["group"] for event in run.parts("ORDER")] == ["world", "world#2"]
 
 
-def test_smaller_groups_are_named_with_their_ranks(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
+def test_smaller_groups_are_named_with_their_ranks(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
     pair = dist.new_group([0, 1])
     alone = dist.new_group([0])
     foreign = dist.new_group([1])
@@ -188,9 +188,9 @@ def test_smaller_groups_are_named_with_their_ranks(seen: Any, world: Any) -> Non
     assert run.parts("DESTROY")[0].values["calls"] == 3 + 2, "three new groups, two calls"
 
 
-def test_sends_keep_no_order(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
+def test_sends_keep_no_order(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
     dist.send(torch.ones(1), 1)
     dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1), 1)])
     dist.destroy_process_group()
@@ -198,19 +198,19 @@ def test_sends_keep_no_order(seen: Any, world: Any) -> None:
     assert {op["op"] for op in run.parts("DESTROY")[0].values["ops"]} == {"send", "batch_isend_irecv"}
 
 
-def test_other_threads_keep_no_order(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
+def test_other_threads_keep_no_order(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
     dist.barrier()
     thread = threading.Thread(target=dist.barrier)
     thread.start()
     thread.join()
-    assert run.probe._group(None).order.number == 1
+    assert run.find_probe._group(None).order.number == 1
     dist.destroy_process_group()
     assert run.parts("DESTROY")[0].values["calls"] == 2
 
 
-def test_uneven_inputs_are_not_compared(seen: Any, world: Any) -> None:
+def test_uneven_inputs_are_not_compared(watched_group: Any, make_world: Any) -> None:
     from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
     class Thing(Joinable):
@@ -223,74 +223,74 @@ def test_uneven_inputs_are_not_compared(seen: Any, world: Any) -> None:
         def join_hook(self, **kwargs: Any) -> JoinHook:
             return JoinHook()
 
-    run = seen()
-    world()
+    run = watched_group()
+    make_world()
     Join([Thing()], enable=False)
-    train(3, lambda step: dist.barrier())
+    train_model(3, lambda step: dist.barrier())
     dist.destroy_process_group()
     assert run.parts("ORDER") == [] and "abstains-distributed" in run.notes
 
 
-def test_a_group_that_was_there_is_ordered_from_a_common_step(seen: Any, world: Any) -> None:
-    world()
-    run = seen()
+def test_a_group_that_was_there_is_ordered_from_a_common_step(watched_group: Any, make_world: Any) -> None:
+    make_world()
+    run = watched_group()
     assert run.parts("INIT")[0].values["late"] is True
-    train(20, lambda step: dist.barrier())
+    train_model(20, lambda step: dist.barrier())
     dist.destroy_process_group()
     groups = [group for event in run.parts("ORDER") for group in event.values["groups"]]
     assert {group["since"] for group in groups} == {16}
-    assert marks(run.parts("ORDER"))[0] == [1, 1, groups[0]["marks"][0][2], 16, 16]
+    assert list_marks(run.parts("ORDER"))[0] == [1, 1, groups[0]["marks"][0][2], 16, 16]
 
 
-def test_steps_that_were_not_seen_end_the_numbers(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
+def test_steps_that_were_not_seen_end_the_numbers(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
 
     def each(step: int) -> None:
         dist.barrier()
         if step == 2:
-            run.monitor.switch(False)
+            run.monitor.set_active(False)
         if step == 4:
-            run.monitor.switch(True)
-            run.probe.changed()
+            run.monitor.set_active(True)
+            run.find_probe.changed()
 
-    train(20, each)
-    assert run.probe._counts() == {}
+    train_model(20, each)
+    assert run.find_probe._counts() == {}
     dist.destroy_process_group()
     groups = [group for event in run.parts("ORDER") for group in event.values["groups"]]
     assert [group["since"] for group in groups] == [0, 16, 16, 16, 16]
-    assert marks(run.parts("ORDER"))[0][:2] == marks(run.parts("ORDER"))[1][:2] == [1, 1]
+    assert list_marks(run.parts("ORDER"))[0][:2] == list_marks(run.parts("ORDER"))[1][:2] == [1, 1]
 
 
-def test_what_fails_is_told_and_raised(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
+def test_what_fails_is_told_and_raised(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
     with pytest.raises(TypeError):
         dist.all_reduce("no tensor")
     (failed,) = run.parts("FAILED")
     assert failed.values["op"] == "all_reduce" and "TypeError" in failed.values["error"]
-    assert run.probe._inside == {}
+    assert run.find_probe._inside == {}
 
 
-def test_a_second_init_is_refused_by_torch_alone(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
+def test_a_second_init_is_refused_by_torch_alone(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
     with pytest.raises(ValueError, match="twice"):
-        world()
-    assert run.probe._watchdog is not None and len(run.parts("INIT")) == 1
+        make_world()
+    assert run.find_probe._watchdog is not None and len(run.parts("INIT")) == 1
 
 
-def test_a_group_torch_does_not_know_keeps_no_order(seen: Any, world: Any) -> None:
-    run = seen()
-    world()
+def test_a_group_torch_does_not_know_keeps_no_order(watched_group: Any, make_world: Any) -> None:
+    run = watched_group()
+    make_world()
     owner = SimpleNamespace(barrier=lambda group=None: None)
-    run.probe._stand_before(owner, KINDS["barrier"])
+    run.find_probe._stand_before(owner, KINDS["barrier"])
     owner.barrier(group=object())
-    assert run.probe._groups == {} and run.probe._left == 2
+    assert run.find_probe._groups == {} and run.find_probe._left == 2
 
 
-def test_reducers_tell_of_themselves(seen: Any) -> None:
-    run = seen()
+def test_reducers_tell_of_themselves(watched_group: Any) -> None:
+    run = watched_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         model = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
@@ -304,9 +304,9 @@ def test_reducers_tell_of_themselves(seen: Any) -> None:
         dist.destroy_process_group()
 
 
-def test_compiled_collectives_stay_one_graph(seen: Any, world: Any) -> None:
-    seen()
-    world()
+def test_compiled_collectives_stay_one_graph(watched_group: Any, make_world: Any) -> None:
+    watched_group()
+    make_world()
 
     @torch.compile(fullgraph=True, backend="eager")
     def double(x: torch.Tensor) -> torch.Tensor:
@@ -317,28 +317,28 @@ def test_compiled_collectives_stay_one_graph(seen: Any, world: Any) -> None:
     assert double(torch.ones(2)).tolist() == [3.0, 3.0]
 
 
-def test_nothing_stays_behind(seen: Any, world: Any) -> None:
+def test_nothing_stays_behind(watched_group: Any, make_world: Any) -> None:
     before = dist.all_reduce, dist.init_process_group
-    run = seen()
-    world()
+    run = watched_group()
+    make_world()
     assert dist.all_reduce is not before[0]
     assert "tdbg-watchdog" in {thread.name for thread in threading.enumerate()}
     run.monitor.detach()
     assert (dist.all_reduce, dist.init_process_group) == before
     time.sleep(0.1)
-    assert run.probe._watchdog is None
+    assert run.find_probe._watchdog is None
 
 
-def test_without_a_group_it_abstains(seen: Any) -> None:
-    run = seen()
-    train(2, lambda step: None)
+def test_without_a_group_it_abstains(watched_group: Any) -> None:
+    run = watched_group()
+    train_model(2, lambda step: None)
     assert run.notes == ["abstains-distributed"]
 
 
 # a rank goes quiet
 
 
-def told(run: Any, part: str) -> list[Observation]:
+def wait_for_observations(run: Any, part: str) -> list[Observation]:
     """What is said of a part, as soon as something is."""
     end = time.monotonic() + PATIENCE_S
     while not run.parts(part) and time.monotonic() < end:
@@ -351,28 +351,28 @@ def until_quiet(run: Any) -> Callable[[], object]:
     quiet = threading.Lock()
     quiet.acquire()
 
-    def look() -> None:
-        told(run, "QUIET")
-        with run.probe._watchdog._turn:  # it has said all
+    def look_until_quiet() -> None:
+        wait_for_observations(run, "QUIET")
+        with run.find_probe._watchdog._turn:  # it has said all
             quiet.release()
 
-    threading.Thread(target=look, daemon=True).start()
+    threading.Thread(target=look_until_quiet, daemon=True).start()
     return partial(quiet.acquire, True, 2 * PATIENCE_S)
 
 
-def stuck(run: Any) -> Callable[..., None]:
+def make_stuck_collective(run: Any) -> Callable[..., None]:
     """A collective that takes its time."""
     wait = until_quiet(run)
     owner = SimpleNamespace(all_reduce=lambda tensor: wait())
-    run.probe._stand_before(owner, KINDS["all_reduce"])
+    run.find_probe._stand_before(owner, KINDS["all_reduce"])
     return owner.all_reduce
 
 
-def test_a_rank_that_waits_says_where(seen: Any, world: Any) -> None:
-    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
-    world()
+def test_a_rank_that_waits_says_where(watched_group: Any, make_world: Any) -> None:
+    run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    make_world()
     dist.barrier()
-    stuck(run)(torch.ones(2))
+    make_stuck_collective(run)(torch.ones(2))
     values = run.parts("QUIET")[0].values
     assert (values["state"], values["op"], values["group"], values["number"]) == (
         "collective",
@@ -386,39 +386,39 @@ def test_a_rank_that_waits_says_where(seen: Any, world: Any) -> None:
     main = next(lines for name, lines in stacks.items() if name.startswith("MainThread"))
     assert any("stuck" in line for line in main)
     assert not any(name.startswith("tdbg-watchdog") for name in stacks)
-    resumed = told(run, "RESUMED")[0]
+    resumed = wait_for_observations(run, "RESUMED")[0]
     assert resumed.values["quiet_s"] >= values["quiet_s"] and resumed.values["op"] == "all_reduce"
-    assert marks(run.parts("ORDER"))[-1][:2] == [2, 2], "what was called so far is on disk while it waits"
+    assert list_marks(run.parts("ORDER"))[-1][:2] == [2, 2], "what was called so far is on disk while it waits"
 
 
-def test_a_rank_that_is_elsewhere_says_so(seen: Any, world: Any) -> None:
-    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
-    world()
-    run.probe._backend = "gloo"
+def test_a_rank_that_is_elsewhere_says_so(watched_group: Any, make_world: Any) -> None:
+    run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    make_world()
+    run.find_probe._backend = "gloo"
     until_quiet(run)()
     dist.barrier()
     quiet = run.parts("QUIET")[0]
     assert quiet.values["state"] == "elsewhere" and "test_a_rank_that_is_elsewhere" in quiet.values["where"]
-    assert told(run, "RESUMED")
+    assert wait_for_observations(run, "RESUMED")
 
 
-def test_steps_alone_are_signs_of_life(seen: Any, world: Any) -> None:
+def test_steps_alone_are_signs_of_life(watched_group: Any, make_world: Any) -> None:
     """The dog looks at times of ours: each step is well within the time, and all of them are far beyond it."""
-    run = seen(thresholds={"DISTRIBUTED.quiet_s": 10.0})
-    world()
-    dog = run.probe._watchdog
+    run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 10.0})
+    make_world()
+    dog = run.find_probe._watchdog
     dog.stop()
     dog._thread.join(PATIENCE_S)
     now = time.monotonic()
-    train(5, lambda step: dog.look(now + 6.0 * step))
+    train_model(5, lambda step: dog.look_until_quiet(now + 6.0 * step))
     assert run.parts("QUIET") == []
     for later in (31.0, 40.0, 42.0):  # the update of step 5 is seen in the first of them
-        dog.look(now + later)
+        dog.look_until_quiet(now + later)
     (quiet,) = run.parts("QUIET")
     assert quiet.values["quiet_s"] == 11.0
 
 
-def test_a_reducer_that_waits_is_seen_in_backward(seen: Any, world: Any) -> None:
+def test_a_reducer_that_waits_is_seen_in_backward(watched_group: Any, make_world: Any) -> None:
     class Slow(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -429,23 +429,23 @@ def test_a_reducer_that_waits_is_seen_in_backward(seen: Any, world: Any) -> None
             wait()
             return grad
 
-    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
-    world()
-    run.probe._backend = "gloo"
+    run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    make_world()
+    run.find_probe._backend = "gloo"
     model = nn.Linear(2, 1)
-    run.probe._models[model] = None
+    run.find_probe._models[model] = None
     model._get_ddp_logging_data = dict  # type: ignore[assignment]
     wait = until_quiet(run)
     Slow.apply(model(torch.ones(1, 2))).sum().backward()
     assert run.parts("QUIET")[0].values["state"] == "backward"
 
 
-def test_an_asynchronous_call_that_is_waited_for(seen: Any, world: Any) -> None:
-    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
-    world()
-    run.probe._backend = "gloo"
+def test_an_asynchronous_call_that_is_waited_for(watched_group: Any, make_world: Any) -> None:
+    run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    make_world()
+    run.find_probe._backend = "gloo"
     owner = SimpleNamespace(all_reduce=lambda tensor: SimpleNamespace(wait=until_quiet(run)))
-    run.probe._stand_before(owner, KINDS["all_reduce"])
+    run.find_probe._stand_before(owner, KINDS["all_reduce"])
     work = owner.all_reduce(torch.ones(1))
     work.wait()
     values = run.parts("QUIET")[0].values
@@ -537,10 +537,10 @@ def test_two_threads_that_look_take_turns() -> None:
     assert dog.told == 0
 
 
-def test_a_call_costs_little(seen: Any) -> None:
-    run = seen()
+def test_a_call_costs_little(watched_group: Any) -> None:
+    run = watched_group()
     owner = SimpleNamespace(barrier=lambda: None)
-    run.probe._stand_before(owner, Kind("barrier"))
+    run.find_probe._stand_before(owner, Kind("barrier"))
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         spent = []

@@ -49,7 +49,7 @@ class Played:
         self.now = 0.0
         self.duty = DutyCycle(self.state, self.budget, roots, self.dispatcher, strict=strict, clock=lambda: self.now)
 
-    def steps(self, count: int, step_s: float, cost_s: float) -> None:
+    def play_steps(self, count: int, step_s: float, cost_s: float) -> None:
         """Steps that are only glanced at, which costs ``cost_s`` of each while the hooks are there."""
         for _ in range(count):
             self.now += step_s
@@ -58,22 +58,22 @@ class Played:
                 if self.now >= self.duty.until:
                     self.duty.come_back(self.now)
                 continue
-            self.budget.spend("glance", cost_s)
+            self.budget.charge("glance", cost_s)
             self.duty.step_ended(self.now, glanced=True, planned=False)
 
-    def calls(self, count: int, call_s: float, cost_s: float) -> None:
+    def play_calls(self, count: int, call_s: float, cost_s: float) -> None:
         """Calls without gradients that are only counted, in a run that trains."""
         self.state.step = max(self.state.step, 1)
         for _ in range(count):
             self.now += call_s
             if not self.duty.is_away:
-                self.budget.spend("glance", cost_s)
+                self.budget.charge("glance", cost_s)
                 self.duty.call_glanced(self.now)
 
 
 def test_short_steps_keep_the_budget_by_going_without_hooks() -> None:
     played = Played()
-    played.steps(20_000, step_s=4e-4, cost_s=3e-5)
+    played.play_steps(20_000, step_s=4e-4, cost_s=3e-5)
     share = played.budget.own_s / played.now
     assert 0.5 * 0.01 < share < 1.1 * 0.01, "7.5 % of each step that is glanced at, 1 % in all"
     assert played.paused[:4] == [True, False, True, False]
@@ -92,14 +92,14 @@ def test_short_steps_keep_the_budget_by_going_without_hooks() -> None:
 )
 def test_how_much_a_glance_may_cost(cost_s: float, strict: bool, world_size: int, leaves: bool) -> None:
     played = Played(strict=strict, world_size=world_size)
-    played.steps(400, step_s=4e-4, cost_s=cost_s * 4e-4)
+    played.play_steps(400, step_s=4e-4, cost_s=cost_s * 4e-4)
     assert bool(played.paused) is leaves
 
 
 def test_nobody_leaves_who_was_told_that_cost_does_not_matter() -> None:
     played = Played(budget_pct=100.0, strict=True)
-    played.steps(1000, step_s=4e-4, cost_s=3e-4)
-    played.calls(1000, call_s=5e-5, cost_s=2e-5)
+    played.play_steps(1000, step_s=4e-4, cost_s=3e-4)
+    played.play_calls(1000, call_s=5e-5, cost_s=2e-5)
     assert not played.paused
 
 
@@ -108,16 +108,16 @@ def test_a_stretch_is_as_long_as_the_budget_needs() -> None:
         played = Played()
         played.budget.own_s = debt_s - IDLE_STEPS * 4e-5 + 0.01 * IDLE_STEPS * 4e-4
         played.duty._step_own_s = played.budget.own_s
-        played.steps(IDLE_STEPS, step_s=4e-4, cost_s=4e-5)
+        played.play_steps(IDLE_STEPS, step_s=4e-4, cost_s=4e-5)
         assert played.duty.is_away
         assert played.duty.until - played.now == pytest.approx(stretch_s, rel=0.01)
 
 
 def test_calls_without_gradients_go_unseen_until_training_goes_on() -> None:
     played = Played()
-    played.calls(IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
+    played.play_calls(IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
     assert played.paused == []
-    played.calls(500, call_s=5e-5, cost_s=2e-5)
+    played.play_calls(500, call_s=5e-5, cost_s=2e-5)
     assert played.duty.is_away and played.duty.for_calls
     played.duty.batch_taken(played.duty.until - 1e-6)
     assert played.duty.is_away, "the budget has not earned it yet"
@@ -127,18 +127,18 @@ def test_calls_without_gradients_go_unseen_until_training_goes_on() -> None:
 
 def test_steps_that_interrupt_a_stretch_of_calls_start_no_thread_each() -> None:
     played = Played()
-    played.calls(1 + IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
+    played.play_calls(1 + IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
     assert played.duty.for_calls
     (waker,) = (thread for thread in threading.enumerate() if thread is played.duty._waker)
     for _ in range(50):
         played.duty.training_continues()
-        played.calls(1, call_s=5e-5, cost_s=2e-5)
+        played.play_calls(1, call_s=5e-5, cost_s=2e-5)
         assert played.duty.for_calls and played.duty._waker is waker and waker.is_alive()
 
 
 def test_a_stretch_for_calls_is_ended_by_its_thread_which_leaves_with_the_last() -> None:
     played = Played()
-    played.calls(1 + IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
+    played.play_calls(1 + IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
     waker, until = played.duty._waker, played.duty.until
     assert waker is not None and played.duty.is_away
     played.now = until
@@ -151,10 +151,10 @@ def test_no_stretch_begins_while_another_ends() -> None:
     """Else the hooks would be away although nobody is to bring them back."""
     played = Played()
     with played.duty._changing:
-        played.steps(40, step_s=4e-4, cost_s=4e-5)
-        played.calls(40, call_s=5e-5, cost_s=2e-5)
+        played.play_steps(40, step_s=4e-4, cost_s=4e-5)
+        played.play_calls(40, call_s=5e-5, cost_s=2e-5)
         assert not played.duty.is_away and played.paused == []
-    played.calls(40, call_s=5e-5, cost_s=2e-5)
+    played.play_calls(40, call_s=5e-5, cost_s=2e-5)
     assert played.duty.is_away and played.paused == [True]
 
 
@@ -170,33 +170,33 @@ def test_so_many_steps_are_skipped_at_a_time(step_ms: float, left_s: float, step
 
 def test_steps_and_calls_in_turn_go_on_with_their_stretches() -> None:
     played = Played()
-    played.steps(40, step_s=4e-4, cost_s=4e-5)
+    played.play_steps(40, step_s=4e-4, cost_s=4e-5)
     assert played.duty.is_away and not played.duty.for_calls
     until = played.duty.until
     played.duty.evaluation_begins(played.now)
-    played.calls(1 + IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
+    played.play_calls(1 + IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
     assert played.duty.for_calls, "nothing is known of calls before the first eight"
     calls_until, own_s = played.duty.until, played.budget.own_s
     for _ in range(20):
         played.duty.training_continues()
-        played.steps(1, step_s=4e-4, cost_s=4e-5)
+        played.play_steps(1, step_s=4e-4, cost_s=4e-5)
         assert played.duty.is_away and not played.duty.for_calls and played.duty.until == until
         played.duty.evaluation_begins(played.now)
-        played.calls(1, call_s=5e-5, cost_s=2e-5)
+        played.play_calls(1, call_s=5e-5, cost_s=2e-5)
         assert played.duty.for_calls and played.duty.until == calls_until
     assert played.budget.own_s - own_s == pytest.approx(20 * 6e-5), "one glance at each, in each turn"
     played.duty.training_continues()
     played.duty.come_back(played.now)
-    played.steps(1, step_s=until, cost_s=4e-5)
+    played.play_steps(1, step_s=until, cost_s=4e-5)
     assert not played.duty.is_away, "that time is over"
 
 
 def test_a_stretch_that_ended_for_a_reason_does_not_go_on() -> None:
     played = Played()
-    played.steps(40, step_s=4e-4, cost_s=4e-5)
+    played.play_steps(40, step_s=4e-4, cost_s=4e-5)
     assert played.duty.is_away
     played.duty.come_back(played.now)
-    played.steps(1, step_s=4e-4, cost_s=4e-5)
+    played.play_steps(1, step_s=4e-4, cost_s=4e-5)
     assert not played.duty.is_away
 
 
@@ -207,7 +207,7 @@ def test_a_program_that_only_evaluates_gets_its_hooks_back_by_a_timer(monkeypatc
         played.now += 5e-5
         played.state.eval_calls += 1
         if not played.duty.is_away:
-            played.budget.spend("glance", 2e-5)
+            played.budget.charge("glance", 2e-5)
             played.duty.call_glanced(played.now)
     assert played.paused[0] and played.duty.for_calls
     waker = played.duty._waker
@@ -220,11 +220,11 @@ def test_a_program_that_only_evaluates_gets_its_hooks_back_by_a_timer(monkeypatc
 def test_probes_that_look_at_calls_keep_the_hooks() -> None:
     played = Played()
     played.dispatcher.subscribers["call_begins"] = [(SimpleNamespace(name="validation"), print)]
-    played.calls(500, call_s=5e-5, cost_s=2e-5)
+    played.play_calls(500, call_s=5e-5, cost_s=2e-5)
     assert not played.paused
 
 
-def train(model: nn.Module, optimizer: Any, steps: int, bad: int = 0) -> int:
+def train_model(model: nn.Module, optimizer: Any, steps: int, bad: int = 0) -> int:
     """Tiny steps; returns in how many of them the model had hooks."""
     hooked = 0
     for step in range(1, steps + 1):
@@ -237,12 +237,12 @@ def train(model: nn.Module, optimizer: Any, steps: int, bad: int = 0) -> int:
 
 
 @pytest.fixture
-def short_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
+def short_steps(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear, and stays away for 50 ms at most."""
     monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
     monkeypatch.setattr("tdbg.runtime.duty_cycle.LONGEST_S", 0.05)
     monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", 0.0)
-    seen = watch(max_overhead=None)
+    seen = start_watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
     return seen
 
@@ -252,27 +252,30 @@ def test_a_program_of_short_steps_is_watched_now_and_then(short_steps: Watch) ->
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     monitor, steps, hooked = short_steps.monitor, 0, 0
     begun = time.monotonic()
-    while len([step for step in short_steps.steps if step.step > ALWAYS_STEPS]) < 3 and time.monotonic() - begun < 60:
-        hooked += train(model, optimizer, 50)
+    while (
+        len([step for step in short_steps.train_steps if step.step > ALWAYS_STEPS]) < 3
+        and time.monotonic() - begun < 60
+    ):
+        hooked += train_model(model, optimizer, 50)
         steps += 50
-    cost = monitor.cost()
+    cost = monitor.build_cost()
     assert monitor.step == steps == cost.step, "every step is counted"
-    assert len(short_steps.steps) - ALWAYS_STEPS >= 3, "a record each time the hooks come back"
+    assert len(short_steps.train_steps) - ALWAYS_STEPS >= 3, "a record each time the hooks come back"
     assert 0 < cost.away_steps < steps and 0 < cost.away_ms < cost.wall_ms
-    assert cost.away_steps <= steps - hooked + 3 * len(short_steps.steps)
+    assert cost.away_steps <= steps - hooked + 3 * len(short_steps.train_steps)
     assert monitor.losses.last.step == steps
 
 
 def test_a_bad_loss_is_seen_without_hooks_and_brings_them_back(short_steps: Watch) -> None:
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    train(model, optimizer, 20)
+    train_model(model, optimizer, 20)
     while not short_steps.monitor.duty.is_away:
-        train(model, optimizer, 1)
+        train_model(model, optimizer, 1)
     short_steps.monitor.duty.until = float("inf")
     done = short_steps.monitor.step
-    assert train(model, optimizer, 5, bad=3) == 2, "hooked again in the two steps after it"
-    (bad,) = short_steps.bad
+    assert train_model(model, optimizer, 5, bad=3) == 2, "hooked again in the two steps after it"
+    (bad,) = short_steps.bad_values
     assert (bad.step, bad.loss) == (done + 3, "nan")
     assert "no hooks" in bad.note
 
@@ -280,7 +283,7 @@ def test_a_bad_loss_is_seen_without_hooks_and_brings_them_back(short_steps: Watc
 def test_of_longer_steps_the_calls_are_kept() -> None:
     played = Played()
     played.duty.keep_call = print
-    played.steps(20_000, step_s=2e-3, cost_s=1.5e-4)
+    played.play_steps(20_000, step_s=2e-3, cost_s=1.5e-4)
     share = played.budget.own_s / played.now
     assert 0.5 * 0.01 < share < 1.1 * 0.01, "7.5 % of each step that is glanced at, 1 % in all"
     assert played.kept[:4] == [True, False, True, False] and True not in played.paused
@@ -288,19 +291,19 @@ def test_of_longer_steps_the_calls_are_kept() -> None:
 
 
 @pytest.fixture
-def kept_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
+def kept_steps(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear, and keeping a call never."""
     monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
     monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", 1e9)
-    seen = watch(max_overhead=None)
+    seen = start_watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
     return seen
 
 
 def until_calls_are_kept(seen: Watch, model: nn.Module, optimizer: Any) -> None:
-    train(model, optimizer, 20)
+    train_model(model, optimizer, 20)
     while not seen.monitor.duty.keeps_calls:
-        train(model, optimizer, 1)
+        train_model(model, optimizer, 1)
     seen.monitor.duty.until = float("inf")
 
 
@@ -326,9 +329,9 @@ def test_a_bad_loss_is_located_where_only_calls_are_kept(kept_steps: Watch) -> N
     for value in (1.0, 1.0, -1.0, 1.0):
         optimizer.zero_grad()
         model(torch.full((2, 4), value)).square().mean().backward()
-        assert bool(kept_steps.bad) == (value < 0 or kept_steps.monitor.step > done + 2), "before the update"
+        assert bool(kept_steps.bad_values) == (value < 0 or kept_steps.monitor.step > done + 2), "before the update"
         optimizer.step()
-    (bad,) = kept_steps.bad
+    (bad,) = kept_steps.bad_values
     assert (bad.step, bad.how, bad.weights) == (done + 3, "rerun", "intact")
     assert (bad.phase, bad.module_class) == ("forward", "Logarithm")
 
@@ -341,8 +344,8 @@ def test_an_evaluation_pass_is_watched_from_its_first_call(kept_steps: Watch) ->
         for _ in range(3):
             model(torch.ones(2, 4))
     assert kept_steps.monitor.eval_calls == 3 and not kept_steps.monitor.duty.is_away
-    train(model, optimizer, 3)
-    assert not kept_steps.bad and not kept_steps.monitor.calls
+    train_model(model, optimizer, 3)
+    assert not kept_steps.bad_values and not kept_steps.monitor.calls
 
 
 def test_kept_calls_are_let_go_at_the_end_of_the_step(kept_steps: Watch) -> None:
@@ -355,12 +358,12 @@ def test_kept_calls_are_let_go_at_the_end_of_the_step(kept_steps: Watch) -> None
     assert not kept_steps.monitor.fast_path.has_calls and kept_steps.monitor.duty.keeps_calls
 
 
-def booked_and_measured(watch: Start) -> tuple[float, float]:
+def measure_booked(watch: Start) -> tuple[float, float]:
     """Of 20 calls without gradients that are only counted, with hooks and without, in turn, after a calibration anew.
 
     A shared core may run at half its speed for seconds: short blocks are compared with the ones beside them.
     """
-    calibration._measure.cache_clear()
+    calibration._measure_once.cache_clear()
     monitor = watch(max_overhead=None).monitor
     model = nn.Linear(4, 4)
     monitor.eval_calls = ALWAYS_STEPS
@@ -374,7 +377,7 @@ def booked_and_measured(watch: Start) -> tuple[float, float]:
     booked: list[float] = []
 
     def block_s(hooked: bool) -> float:
-        monitor.roots.pause(not hooked)
+        monitor.roots.pause_hooks(not hooked)
         begun = time.process_time()
         for _ in range(20):
             work_as_programs_do(other)  # a loop of nothing but calls would keep tdbg's code in the caches
@@ -387,18 +390,18 @@ def booked_and_measured(watch: Start) -> tuple[float, float]:
             hooked_s = block_s(True)
             booked.append(monitor.budget.own_s - own_s)
             measured.append(hooked_s - (before_s + block_s(False)) / 2)
-    monitor.roots.pause(False)
+    monitor.roots.pause_hooks(False)
     monitor.detach()
     return median(booked), median(measured)
 
 
-def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
+def test_calls_booked_cost_what_they_cost(start_watch: Start) -> None:
     """The yardstick is this machine; the calibration takes 10 ms of it, and may meet a bad moment: of three one fits."""
     found, threads = [], torch.get_num_threads()
     torch.set_num_threads(1)  # a second one spins beside the hooks, and its time is the process's too
     try:
         for _ in range(3):
-            found.append(booked_and_measured(watch))
+            found.append(measure_booked(start_watch))
             if 0.6 < found[-1][0] / found[-1][1] < 1.6:
                 return
     finally:
@@ -406,12 +409,12 @@ def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
     raise AssertionError(found)
 
 
-def test_modules_built_while_hooks_are_away_get_theirs(watch: Start) -> None:
-    roots = watch().monitor.roots
+def test_modules_built_while_hooks_are_away_get_theirs(start_watch: Start) -> None:
+    roots = start_watch().monitor.roots
     first = nn.Linear(2, 2)
-    roots.pause(True)
+    roots.pause_hooks(True)
     second, whole = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))
     whole.append(first)
     assert not any(module._forward_hooks for module in (first, second, *whole.modules()))
-    roots.pause(False)
+    roots.pause_hooks(False)
     assert second._forward_hooks and whole._forward_hooks and not first._forward_hooks

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import codes, findings, seen
+from probes.judging import judge_codes, judge_watch, list_observations
 from torch import nn
 
 from tdbg.probes.early_stopping.stoppers import Course, State, as_number, direction, metric_of, state_of
@@ -68,7 +68,7 @@ class AccuracyEarlyStopper(Stopper):
         return value > self.best
 
 
-def train(steps: int = 1) -> None:
+def train_model(steps: int = 1) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
@@ -77,82 +77,82 @@ def train(steps: int = 1) -> None:
         optimizer.step()
 
 
-def checked(stopper: Any, values: Sequence[Any], *more: Any) -> None:
+def run_checks(stopper: Any, values: Sequence[Any], *more: Any) -> None:
     """A training step, then a check."""
     for value in values:
-        train()
+        train_model()
         stopper(value, *more)
         if stopper.early_stop:
             break
 
 
-def checks(watched: Any) -> list[dict[str, Any]]:
-    return [event.values for event in seen(watched, "early-stopping", "CHECK")]
+def list_checks(watched: Any) -> list[dict[str, Any]]:
+    return [event.values for event in list_observations(watched, "early-stopping", "CHECK")]
 
 
 # what is wrong
 
 
-def test_it_stops_while_the_loss_falls(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
-    checked(EarlyStopping(mode="max"), FALLING)
-    assert [row.get("fault") for row in checks(watched)] == [None, None, None, "ignores"]
-    (finding,) = findings(watched, tmp_path)
+def test_it_stops_while_the_loss_falls(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    run_checks(EarlyStopping(mode="max"), FALLING)
+    assert [row.get("fault") for row in list_checks(watched)] == [None, None, None, "ignores"]
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-S009" and finding.try_next.startswith("mode='min' for val_loss")
     assert finding.title.startswith("early stopping counts an improving val_loss as no improvement (from 1 to 0.5)")
 
 
-def test_a_best_value_that_is_never_beaten(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
-    checked(EarlyStopping(start=0.0), FALLING)
-    assert [row["best"] for row in checks(watched)] == [0.0] * 3
-    assert codes(watched, tmp_path) == ["TD-S009"]
+def test_a_best_value_that_is_never_beaten(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    run_checks(EarlyStopping(start=0.0), FALLING)
+    assert [row["best"] for row in list_checks(watched)] == [0.0] * 3
+    assert judge_codes(watched, tmp_path) == ["TD-S009"]
 
 
-def test_short_patience_is_enough(watch: Any) -> None:
-    watched = watch(**FLAG)
-    checked(EarlyStopping(patience=1, mode="max"), FALLING)
-    assert [row.get("fault") for row in checks(watched)] == [None, "ignores"]
+def test_short_patience_is_enough(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    run_checks(EarlyStopping(patience=1, mode="max"), FALLING)
+    assert [row.get("fault") for row in list_checks(watched)] == [None, "ignores"]
 
 
-def test_a_small_improvement_does_not_end_a_row(watch: Any, tmp_path: Path) -> None:
+def test_a_small_improvement_does_not_end_a_row(start_watch: Any, tmp_path: Path) -> None:
     """Between clear improvements one of half a percent: it says nothing, neither way."""
-    watched = watch(**FLAG)
-    checked(EarlyStopping(patience=5, mode="max"), [1.0, 0.9, 0.896, 0.8, 0.7])
-    assert [row.get("fault") for row in checks(watched)] == [None] * 4 + ["ignores"]
-    assert codes(watched, tmp_path) == ["TD-S009"]
+    watched = start_watch(**FLAG)
+    run_checks(EarlyStopping(patience=5, mode="max"), [1.0, 0.9, 0.896, 0.8, 0.7])
+    assert [row.get("fault") for row in list_checks(watched)] == [None] * 4 + ["ignores"]
+    assert judge_codes(watched, tmp_path) == ["TD-S009"]
 
 
-def test_it_follows_a_loss_that_rises(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
-    checked(EarlyStopping(mode="max"), RISING)
-    assert checks(watched)[-1]["fault"] == "follows"
-    (finding,) = findings(watched, tmp_path)
+def test_it_follows_a_loss_that_rises(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    run_checks(EarlyStopping(mode="max"), RISING)
+    assert list_checks(watched)[-1]["fault"] == "follows"
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.title.startswith("early stopping takes a worse val_loss for a better one (from 0.3 to 0.8)")
 
 
-def test_nan_that_nobody_counts(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
-    checked(EarlyStoppingOnScore(), [1.0, 0.9, float("nan"), float("nan"), float("nan")], nn.Linear(1, 1))
-    rows = checks(watched)
+def test_nan_that_nobody_counts(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    run_checks(EarlyStoppingOnScore(), [1.0, 0.9, float("nan"), float("nan"), float("nan")], nn.Linear(1, 1))
+    rows = list_checks(watched)
     assert [row.get("fault") for row in rows] == [None, None, None, "nan", "nan"]
     assert rows[-1]["value"] == "nan"
-    (finding,) = findings(watched, tmp_path)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.title.startswith("early stopping does not count val_loss = NaN and goes on")
 
 
-def test_accuracy_with_another_method_and_a_base(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
+def test_accuracy_with_another_method_and_a_base(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
     stopper = AccuracyEarlyStopper()
     for epoch, value in enumerate([0.5, 0.6, 0.55, 0.54, 0.53]):
-        train()
+        train_model()
         stopped = stopper.step(epoch, value)
     assert stopped
-    rows = checks(watched)
+    rows = list_checks(watched)
     assert [row["value"] for row in rows] == [0.5, 0.6, 0.55, 0.54, 0.53]
     assert [row["counter"] for row in rows] == [0, 0, 1, 2, 3] and [row["stop"] for row in rows][-2:] == [False, True]
     assert {row["metric"] for row in rows} == {"val_accuracy"} and {row["better"] for row in rows} == {"max"}
-    assert codes(watched, tmp_path) == []
+    assert judge_codes(watched, tmp_path) == []
 
 
 # what is right
@@ -172,22 +172,22 @@ RIGHT: dict[str, tuple[Any, Sequence[float]]] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_is_left_alone(watch: Any, tmp_path: Path, name: str) -> None:
+def test_what_is_right_is_left_alone(start_watch: Any, tmp_path: Path, name: str) -> None:
     stopper, values = RIGHT[name]
-    watched = watch(**FLAG)
-    checked(stopper, values)
-    assert checks(watched) and not any("fault" in row for row in checks(watched))
-    assert codes(watched, tmp_path) == []
+    watched = start_watch(**FLAG)
+    run_checks(stopper, values)
+    assert list_checks(watched) and not any("fault" in row for row in list_checks(watched))
+    assert judge_codes(watched, tmp_path) == []
 
 
-def test_a_name_that_says_nothing_is_left_alone(watch: Any) -> None:
+def test_a_name_that_says_nothing_is_left_alone(start_watch: Any) -> None:
     class EarlyStop(EarlyStopping):
         def __call__(self, score: float) -> None:
             super().__call__(score)
 
-    watched = watch(**FLAG)
-    checked(EarlyStop(mode="max"), FALLING)
-    rows = checks(watched)
+    watched = start_watch(**FLAG)
+    run_checks(EarlyStop(mode="max"), FALLING)
+    rows = list_checks(watched)
     assert len(rows) == 4, "the call of the base is part of it"
     assert rows[-1]["stop"] and not any("fault" in row for row in rows)
 
@@ -195,10 +195,10 @@ def test_a_name_that_says_nothing_is_left_alone(watch: Any) -> None:
 # what is told
 
 
-def test_what_is_told_of_a_check(watch: Any) -> None:
-    watched = watch(**FLAG)
-    checked(EarlyStopping(), [1.0, torch.tensor(1.5)])
-    first, second = seen(watched, "early-stopping", "CHECK")
+def test_what_is_told_of_a_check(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    run_checks(EarlyStopping(), [1.0, torch.tensor(1.5)])
+    first, second = list_observations(watched, "early-stopping", "CHECK")
     assert (first.step, second.step) == (1, 2)
     assert second.values == {
         "stopper": "EarlyStopping",
@@ -218,26 +218,26 @@ def test_what_is_told_of_a_check(watch: Any) -> None:
     )
 
 
-def test_two_stoppers_are_told_apart(watch: Any) -> None:
-    watched = watch(**FLAG)
-    train()
+def test_two_stoppers_are_told_apart(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    train_model()
     one, two = EarlyStopping(), EarlyStopping()
     one(1.0)
     two(2.0)
     one(3.0)
-    assert [(row["value"], row["check"]) for row in checks(watched)] == [(1.0, 1), (2.0, 1), (3.0, 2)]
+    assert [(row["value"], row["check"]) for row in list_checks(watched)] == [(1.0, 1), (2.0, 1), (3.0, 2)]
 
 
-def test_the_class_is_as_it_was_afterwards(watch: Any) -> None:
+def test_the_class_is_as_it_was_afterwards(start_watch: Any) -> None:
     before = dict(vars(EarlyStopping))
-    watched = watch(**FLAG)
-    train()
+    watched = start_watch(**FLAG)
+    train_model()
     assert dict(vars(EarlyStopping)) != before
-    watched.monitor.use([])
+    watched.monitor.activate_probes([])
     assert dict(vars(EarlyStopping)) == before
 
 
-def test_a_stopper_that_raises(watch: Any) -> None:
+def test_a_stopper_that_raises(start_watch: Any) -> None:
     class EarlyStopper:
         def __init__(self) -> None:
             self.patience, self.counter, self.best = 2, 0, None
@@ -247,16 +247,16 @@ def test_a_stopper_that_raises(watch: Any) -> None:
                 raise ValueError(loss)
             self.best = loss
 
-    watched = watch(**FLAG)
-    train()
+    watched = start_watch(**FLAG)
+    train_model()
     stopper = EarlyStopper()
     with pytest.raises(ValueError, match="2"):
         stopper.step(2.0)
     stopper.step(0.5)
-    assert [row["value"] for row in checks(watched)] == [0.5]
+    assert [row["value"] for row in list_checks(watched)] == [0.5]
 
 
-def test_one_with_slots_or_properties_is_not_asked(watch: Any) -> None:
+def test_one_with_slots_or_properties_is_not_asked(start_watch: Any) -> None:
     class EarlyStopper:
         patience = 1
 
@@ -267,10 +267,10 @@ def test_one_with_slots_or_properties_is_not_asked(watch: Any) -> None:
         def __call__(self, loss: float) -> None:
             pass
 
-    watched = watch(**FLAG)
-    train()
+    watched = start_watch(**FLAG)
+    train_model()
     EarlyStopper()(1.0)
-    assert not checks(watched)
+    assert not list_checks(watched)
 
 
 @pytest.mark.parametrize(

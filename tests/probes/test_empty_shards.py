@@ -19,14 +19,14 @@ FLAGS = dict.fromkeys(("FORWARD", "BACKWARD", "MODEL_BUILD", "GRADIENTS", "OPTIM
 
 
 @pytest.fixture
-def mesh() -> Iterator[DeviceMesh]:
+def device_mesh() -> Iterator[DeviceMesh]:
     """Two ranks; this is the second, and the only row of what is sharded lies on the first."""
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
     yield init_device_mesh("cpu", (2,))
     dist.destroy_process_group()
 
 
-def train(model: nn.Module, steps: int = 12) -> None:
+def train_model(model: nn.Module, steps: int = 12) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, foreach=False)
     for _ in range(steps):
         sharded, whole = model(torch.randn(4, 8))
@@ -35,7 +35,7 @@ def train(model: nn.Module, steps: int = 12) -> None:
         optimizer.zero_grad()
 
 
-def told(seen: Watch, probe: str, part: str = "") -> list[dict[str, object]]:
+def list_values(seen: Watch, probe: str, part: str = "") -> list[dict[str, object]]:
     found = [event for event in seen.events if isinstance(event, Observation) and event.probe == probe]
     return [event.values for event in found if event.part == part]
 
@@ -46,13 +46,13 @@ class Head(nn.Module):
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__()
         self.mesh = mesh
-        self.weight = nn.Parameter(self.sharded(torch.empty(0, 8)))
+        self.weight = nn.Parameter(self.make_sharded(torch.empty(0, 8)))
 
-    def sharded(self, local: Tensor) -> DTensor:
+    def make_sharded(self, local: Tensor) -> DTensor:
         return DTensor.from_local(local, self.mesh, [Shard(0)], shape=torch.Size((1, 8)), stride=(8, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.sharded(x[:0] * self.weight.to_local())  # type: ignore[operator]
+        return self.make_sharded(x[:0] * self.weight.to_local())  # type: ignore[operator]
 
 
 class Net(nn.Module):
@@ -69,20 +69,20 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("level", ["advanced", "extreme"])
-def test_empty_shards_have_no_figures(watch: Start, mesh: DeviceMesh, level: str) -> None:
-    seen = watch(flags=FLAGS, level=level, max_overhead=1e5)
-    train(Net(mesh))
-    (built,) = told(seen, "model-build", "INIT")
+def test_empty_shards_have_no_figures(start_watch: Start, device_mesh: DeviceMesh, level: str) -> None:
+    seen = start_watch(flags=FLAGS, level=level, max_overhead=1e5)
+    train_model(Net(device_mesh))
+    (built,) = list_values(seen, "model-build", "INIT")
     assert built["names"] == ["body.weight", "body.bias"] and not built["not_finite"]
-    forward = told(seen, "forward")
+    forward = list_values(seen, "forward")
     assert len(forward) == 12 and forward[0]["modules"] == ["body"]
     assert not any("bad" in look or "dead" in look for look in forward)
-    assert not any(look.get("unreached") for look in told(seen, "backward"))
-    looks = told(seen, "tensor-stats")
+    assert not any(look.get("unreached") for look in list_values(seen, "backward"))
+    looks = list_values(seen, "tensor-stats")
     assert looks[0]["names"] == ["body.weight", "body.bias", "head.weight"]
     columns = [look[name] for look in looks for name in ("weight_rms", "gradient_rms", "weight_min")]
     assert all([value is None for value in column] == [False, False, True] for column in columns)
-    assert not told(seen, "model-build", "UNUSED") and seen.bad == []
+    assert not list_values(seen, "model-build", "UNUSED") and seen.bad_values == []
 
 
 class Flat(nn.Module):
@@ -97,10 +97,10 @@ class Flat(nn.Module):
         return self.elsewhere.detach(), self.body(x)
 
 
-def test_an_empty_shard_needs_no_gradient(watch: Start) -> None:
-    seen = watch(flags=FLAGS, level="advanced", max_overhead=1e5)
-    train(Flat())
-    assert not told(seen, "model-build", "UNUSED")
-    assert not any("none" in look for look in told(seen, "gradient-report"))
-    assert not any("without_gradient" in look for look in told(seen, "optimizer"))
-    assert told(seen, "gradient-report") and told(seen, "optimizer") and told(seen, "tensor-stats")
+def test_an_empty_shard_needs_no_gradient(start_watch: Start) -> None:
+    seen = start_watch(flags=FLAGS, level="advanced", max_overhead=1e5)
+    train_model(Flat())
+    assert not list_values(seen, "model-build", "UNUSED")
+    assert not any("none" in look for look in list_values(seen, "gradient-report"))
+    assert not any("without_gradient" in look for look in list_values(seen, "optimizer"))
+    assert list_values(seen, "gradient-report") and list_values(seen, "optimizer") and list_values(seen, "tensor-stats")

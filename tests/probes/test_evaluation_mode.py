@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import codes, findings, seen
+from probes.judging import judge_codes, judge_watch, list_observations
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -39,14 +39,14 @@ class Dropping(Net):
         return self.head(self.drop(self.body(x)))
 
 
-def batches(count: int, seed: int = 0) -> DataLoader:
+def make_batches(count: int, seed: int = 0) -> DataLoader:
     generator = torch.Generator().manual_seed(seed)
     return DataLoader(TensorDataset(torch.randn(4 * count, 4, generator=generator)), batch_size=4)
 
 
-def train(model: nn.Module, optimizer: Any = None, steps: int = 5) -> Any:
+def train_model(model: nn.Module, optimizer: Any = None, steps: int = 5) -> Any:
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
-    for (x,) in batches(steps):
+    for (x,) in make_batches(steps):
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
@@ -54,22 +54,22 @@ def train(model: nn.Module, optimizer: Any = None, steps: int = 5) -> Any:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, count: int = 4) -> None:
+def evaluate_model(model: nn.Module, count: int = 4) -> None:
     model.eval()
-    for (x,) in batches(count, seed=1):
+    for (x,) in make_batches(count, seed=1):
         model(x)
 
 
 # updates in eval mode
 
 
-def test_training_goes_on_in_eval_mode(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
+def test_training_goes_on_in_eval_mode(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
     model = Net()
-    optimizer = train(model.train())
-    evaluate(model)
-    train(model, optimizer)
-    (finding,) = findings(watched, tmp_path)
+    optimizer = train_model(model.train())
+    evaluate_model(model)
+    train_model(model, optimizer)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-C021" and finding.severity == "warning" and finding.first_step == 6
     assert finding.title == (
         "training goes on in eval mode since step 6, after evaluation: Net, 1 dropout layer and 1 batch norm layer off,"
@@ -79,17 +79,17 @@ def test_training_goes_on_in_eval_mode(watch: Any, tmp_path: Path) -> None:
 
 
 def a_part_in_train_mode(model: Net) -> None:
-    optimizer = train(model.train())
+    optimizer = train_model(model.train())
     for _ in range(2):
-        evaluate(model)
+        evaluate_model(model)
         model.head.train()
-        train(model, optimizer)
+        train_model(model, optimizer)
 
 
 def never_in_train_mode(model: Net) -> None:
-    optimizer = train(model.eval())
-    evaluate(model)
-    train(model, optimizer)
+    optimizer = train_model(model.eval())
+    evaluate_model(model)
+    train_model(model, optimizer)
 
 
 def frozen_normalisation(model: Net) -> None:
@@ -97,51 +97,51 @@ def frozen_normalisation(model: Net) -> None:
     for _ in range(2):
         model.train()
         model.body[1].eval()
-        optimizer = train(model, optimizer)
-        evaluate(model)
+        optimizer = train_model(model, optimizer)
+        evaluate_model(model)
 
 
 def switched_back(model: Net) -> None:
     optimizer = None
     for _ in range(3):
-        optimizer = train(model.train(), optimizer)
-        evaluate(model)
+        optimizer = train_model(model.train(), optimizer)
+        evaluate_model(model)
 
 
 def a_second_stage_in_eval_mode(model: Net) -> None:
     """Without evaluation in between: the mode is chosen."""
-    optimizer = train(model.train())
-    train(model.eval(), optimizer)
+    optimizer = train_model(model.train())
+    train_model(model.eval(), optimizer)
 
 
 def an_average_is_evaluated(model: Net) -> None:
-    optimizer = train(model.train())
+    optimizer = train_model(model.train())
     average = copy.deepcopy(model)
-    evaluate(average)
-    train(model, optimizer)
+    evaluate_model(average)
+    train_model(model, optimizer)
 
 
 def layers_without_modes(model: Net) -> None:
     plain = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
-    optimizer = train(plain.train())
-    evaluate(plain)
-    train(plain, optimizer)
+    optimizer = train_model(plain.train())
+    evaluate_model(plain)
+    train_model(plain, optimizer)
 
 
 def one_update_too_late(model: Net) -> None:
-    optimizer = train(model.train())
-    evaluate(model)
-    train(model, optimizer, steps=2)
-    train(model.train(), optimizer)
+    optimizer = train_model(model.train())
+    evaluate_model(model)
+    train_model(model, optimizer, steps=2)
+    train_model(model.train(), optimizer)
 
 
 def a_generator_rests(model: Net) -> None:
     """The generator is left in eval mode while the other model is updated."""
     other = Net()
-    optimizer, second = train(model.train()), train(other)
-    evaluate(model)
-    train(other, second)
-    train(model.train(), optimizer)
+    optimizer, second = train_model(model.train()), train_model(other)
+    evaluate_model(model)
+    train_model(other, second)
+    train_model(model.train(), optimizer)
 
 
 HEALTHY_MODES = [
@@ -158,28 +158,28 @@ HEALTHY_MODES = [
 
 
 @pytest.mark.parametrize("run", HEALTHY_MODES, ids=lambda one: one.__name__)
-def test_a_mode_that_is_chosen_is_no_fault(watch: Any, tmp_path: Path, run: Callable[[Net], None]) -> None:
-    watched = watch(**FLAG)
+def test_a_mode_that_is_chosen_is_no_fault(start_watch: Any, tmp_path: Path, run: Callable[[Net], None]) -> None:
+    watched = start_watch(**FLAG)
     run(Net())
-    assert codes(watched, tmp_path) == []
+    assert judge_codes(watched, tmp_path) == []
 
 
-def test_the_train_mode_of_earlier_steps_is_remembered(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_the_train_mode_of_earlier_steps_is_remembered(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     model = Net()
-    optimizer = train(model.train())
-    watched.monitor.use([])
-    watched.monitor.use(watched.monitor.catalog.load("validation"))
-    evaluate(model)
-    train(model, optimizer)
-    (told,) = seen(watched, "validation", "EVAL_MODE_UPDATES")
+    optimizer = train_model(model.train())
+    watched.monitor.activate_probes([])
+    watched.monitor.activate_probes(watched.monitor.catalog.load_probes("validation"))
+    evaluate_model(model)
+    train_model(model, optimizer)
+    (told,) = list_observations(watched, "validation", "EVAL_MODE_UPDATES")
     assert told.values["since"] == 6 and told.values["evaluated"] == 5
 
 
 # random numbers
 
 
-def attention(x: Tensor) -> Tensor:
+def attend_with_dropout(x: Tensor) -> Tensor:
     heads = x.view(-1, 1, 2, 4)
     return functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=0.3).flatten(1)
 
@@ -189,19 +189,19 @@ DROPS = {
     "dropout in place": lambda x: functional.dropout(x.clone(), 0.5, inplace=True),
     "alpha_dropout": lambda x: functional.alpha_dropout(x, 0.5, training=True),
     "feature_dropout": lambda x: functional.dropout1d(x.view(-1, 8, 1)).view(-1, 8),
-    "scaled_dot_product_attention": attention,
+    "scaled_dot_product_attention": attend_with_dropout,
 }
 
 
 @pytest.mark.parametrize("kind", DROPS)
-def test_a_dropout_function_at_work_in_evaluation(watch: Any, tmp_path: Path, kind: str) -> None:
+def test_a_dropout_function_at_work_in_evaluation(start_watch: Any, tmp_path: Path, kind: str) -> None:
     held = torch._VF.dropout, functional.scaled_dot_product_attention
-    watched = watch(**FLAG)
+    watched = start_watch(**FLAG)
     model = Dropping(DROPS[kind])
-    optimizer = train(model.train())
-    evaluate(model)
-    train(model.train(), optimizer)
-    (finding,) = findings(watched, tmp_path)
+    optimizer = train_model(model.train())
+    evaluate_model(model)
+    train_model(model.train(), optimizer)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-C022" and finding.severity == "warning" and finding.first_step == 5
     assert f"evaluation: {kind.partition(' ')[0]} at " in finding.title and "test_evaluation_mode.py:" in finding.title
     assert finding.evidence == ["4 of 4 calls left the random generators in another state"]
@@ -227,26 +227,26 @@ def attention_without(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("make", [in_train_mode_alone, no_share, a_generator_of_its_own, attention_without])
-def test_nothing_is_drawn(watch: Any, tmp_path: Path, make: Any) -> None:
-    watched = watch(**FLAG)
+def test_nothing_is_drawn(start_watch: Any, tmp_path: Path, make: Any) -> None:
+    watched = start_watch(**FLAG)
     model = Dropping(lambda x: x)
     model.drop = make(model)
-    optimizer = train(model.train())
-    evaluate(model)
-    train(model.train(), optimizer)
-    assert codes(watched, tmp_path) == []
-    (told,) = seen(watched, "validation", "PASS")
+    optimizer = train_model(model.train())
+    evaluate_model(model)
+    train_model(model.train(), optimizer)
+    assert judge_codes(watched, tmp_path) == []
+    (told,) = list_observations(watched, "validation", "PASS")
     assert told.values["compared"] == 4 and told.values["drew"] == 0
 
 
 @pytest.mark.parametrize("sample", [lambda x: x + torch.randn_like(x), lambda x: torch.normal(x, 1.0)])
-def test_sampling_on_purpose_is_for_information(watch: Any, tmp_path: Path, sample: Any) -> None:
-    watched = watch(**FLAG)
+def test_sampling_on_purpose_is_for_information(start_watch: Any, tmp_path: Path, sample: Any) -> None:
+    watched = start_watch(**FLAG)
     model = Dropping(sample)
-    optimizer = train(model.train())
-    evaluate(model)
-    train(model.train(), optimizer)
-    (finding,) = findings(watched, tmp_path)
+    optimizer = train_model(model.train())
+    evaluate_model(model)
+    train_model(model.train(), optimizer)
+    (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.severity) == ("TD-C022", "info")
     assert finding.title == "evaluation draws random numbers: pass 1 after step 5, Dropping in eval mode, rank 0"
 
@@ -256,7 +256,7 @@ def monte_carlo_layers(model: Net) -> None:
     model.eval()
     for layer in model.modules():
         layer.train(isinstance(layer, nn.Dropout))
-    for (x,) in batches(4, seed=1):
+    for (x,) in make_batches(4, seed=1):
         model(x)
 
 
@@ -275,40 +275,40 @@ def one_call(model: Net) -> None:
 
 
 @pytest.mark.parametrize("run", [monte_carlo_layers, the_same_input_again, one_call], ids=lambda one: one.__name__)
-def test_what_draws_on_purpose_or_once_is_left_alone(watch: Any, tmp_path: Path, run: Any) -> None:
-    watched = watch(**FLAG)
+def test_what_draws_on_purpose_or_once_is_left_alone(start_watch: Any, tmp_path: Path, run: Any) -> None:
+    watched = start_watch(**FLAG)
     model = Dropping(DROPS["dropout"])
-    optimizer = train(model.train())
+    optimizer = train_model(model.train())
     run(model)
-    train(model.train(), optimizer)
-    assert codes(watched, tmp_path) == []
+    train_model(model.train(), optimizer)
+    assert judge_codes(watched, tmp_path) == []
 
 
-def test_a_teacher_beside_every_step_is_no_evaluation(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
+def test_a_teacher_beside_every_step_is_no_evaluation(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
     model, teacher = Net(), Dropping(DROPS["dropout"]).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for (x,) in batches(10):
+    for (x,) in make_batches(10):
         with torch.no_grad():
             for _ in range(3):
                 teacher(x.clone())
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
-    assert codes(watched, tmp_path) == []
-    assert len(seen(watched, "validation", "PASS")) == 1, "the calls before the first step may be one"
+    assert judge_codes(watched, tmp_path) == []
+    assert len(list_observations(watched, "validation", "PASS")) == 1, "the calls before the first step may be one"
 
 
-def test_a_call_that_raises_leaves_nothing_behind(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_a_call_that_raises_leaves_nothing_behind(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     model = Dropping(DROPS["dropout"])
-    optimizer = train(model.train())
+    optimizer = train_model(model.train())
     model.eval()
     with torch.no_grad():
         model(torch.randn(4, 4))
         with pytest.raises(RuntimeError):
             model(torch.randn(4, 5))
-    train(model.train(), optimizer)
+    train_model(model.train(), optimizer)
     assert "dropout" not in vars(torch._VF)
     assert not watched.failures
 
@@ -321,22 +321,22 @@ def in_another_thread(x: Tensor) -> Tensor:
     return x
 
 
-def test_a_dropout_of_another_thread_is_no_fault_of_this_model(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
+def test_a_dropout_of_another_thread_is_no_fault_of_this_model(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
     model = Dropping(in_another_thread)
-    optimizer = train(model.train())
-    evaluate(model)
-    train(model.train(), optimizer)
-    assert [(one.code, one.severity) for one in findings(watched, tmp_path)] == [("TD-C022", "info")]
+    optimizer = train_model(model.train())
+    evaluate_model(model)
+    train_model(model.train(), optimizer)
+    assert [(one.code, one.severity) for one in judge_watch(watched, tmp_path)] == [("TD-C022", "info")]
 
 
-def test_random_numbers_are_those_without_tdbg(watch: Any) -> None:
+def test_random_numbers_are_those_without_tdbg(start_watch: Any) -> None:
     def outputs() -> Tensor:
         torch.manual_seed(0)
         model = Dropping(DROPS["dropout"]).eval()
         with torch.no_grad():
-            return torch.stack([model(x) for (x,) in batches(6)])
+            return torch.stack([model(x) for (x,) in make_batches(6)])
 
     plain = outputs()
-    watch(**FLAG)
+    start_watch(**FLAG)
     assert torch.equal(outputs(), plain)

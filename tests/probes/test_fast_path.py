@@ -27,7 +27,7 @@ class Program:
         build = optimizer or (lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
         self.optimizer = build(self.model.parameters())
 
-    def step(self, factor: float = 1.0) -> float:
+    def run_step(self, factor: float = 1.0) -> float:
         """One step; returns its loss."""
         self.optimizer.zero_grad()
         loss = self.model(torch.ones(2, 4)).square().mean() * 0.0 + factor
@@ -35,15 +35,16 @@ class Program:
         self.optimizer.step()
         return float(loss.detach())
 
-    def enter(self, left: int = 5, *, warm: bool = True) -> None:
+    def enter_fast_path(self, left: int = 5, *, warm: bool = True) -> None:
         """Train until this many steps may be skipped."""
         end = time.monotonic() + 60
         while not (
-            self.monitor.fast_path.steps_left >= left and (not warm or len(self.spike().window) >= WARM_RECORDS)
+            self.monitor.fast_path.steps_left >= left
+            and (not warm or len(self.get_spike_trigger().window) >= WARM_RECORDS)
         ):
             assert time.monotonic() < end
             self.postpone_return()
-            self.step()
+            self.run_step()
         self.postpone_return()
 
     def postpone_return(self) -> None:
@@ -52,33 +53,33 @@ class Program:
             self.monitor.duty.until = time.perf_counter() + FAR_AWAY_S
             self.monitor.fast_path._until = self.monitor.duty.until
 
-    def spike(self) -> Any:
-        return self.monitor.probe("triggers")._spike
+    def get_spike_trigger(self) -> Any:
+        return self.monitor.find_probe("triggers")._spike
 
 
 @pytest.fixture(params=[0.0, 1e9], ids=["away", "keep"])
-def seen(request: pytest.FixtureRequest, watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
+def fast_watch(request: pytest.FixtureRequest, start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear."""
     monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
     monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", request.param)
     monkeypatch.setattr("tdbg.runtime.duty_cycle.SKIPPED_S", 0.0)
-    started = watch(max_overhead=None)
+    started = start_watch(max_overhead=None)
     started.monitor.budget.change_share(1e-4, time.perf_counter())
     return started
 
 
-def test_every_step_is_counted_and_its_loss_known(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter(left=SKIPPED_STEPS)
+def test_every_step_is_counted_and_its_loss_known(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path(left=SKIPPED_STEPS)
     monitor = program.monitor
     done, updates, booked = monitor.step, monitor.updates, monitor.budget.own_s
     for number in range(1, SKIPPED_STEPS + 1):
-        loss = program.step(1.0 - number / 1000)
+        loss = program.run_step(1.0 - number / 1000)
         assert monitor.step == monitor.losses.last.step == done + number
-        assert monitor.losses.last.read() == pytest.approx(loss)
+        assert monitor.losses.last.read_loss() == pytest.approx(loss)
         assert monitor.fast_path.steps_left == SKIPPED_STEPS - number, "none was looked at"
     assert monitor.budget.own_s == booked
-    program.step()
+    program.run_step()
     assert monitor.fast_path.steps_left == SKIPPED_STEPS and monitor.updates == updates + SKIPPED_STEPS + 1
     assert monitor.budget.own_s > booked, "the next pays for all"
     assert not monitor.calls and not monitor.fast_path.has_calls
@@ -86,49 +87,49 @@ def test_every_step_is_counted_and_its_loss_known(seen: Watch) -> None:
 
 @pytest.mark.parametrize("has_spikes", [True, False])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_bad_loss_is_found_in_its_own_step(seen: Watch, bad: float, has_spikes: bool) -> None:
-    program = Program(seen)
-    program.spike().silent = not has_spikes  # a loss that may be negative has none, and no bound
-    program.enter(warm=has_spikes)
+def test_a_bad_loss_is_found_in_its_own_step(fast_watch: Watch, bad: float, has_spikes: bool) -> None:
+    program = Program(fast_watch)
+    program.get_spike_trigger().silent = not has_spikes  # a loss that may be negative has none, and no bound
+    program.enter_fast_path(warm=has_spikes)
     done = program.monitor.step
-    program.step()
-    program.step(bad)
-    (found,) = seen.bad
+    program.run_step()
+    program.run_step(bad)
+    (found,) = fast_watch.bad_values
     assert (found.step, found.weights) == (done + 2, "intact")
     assert program.monitor.fast_path.steps_left == 0
 
 
 @pytest.mark.parametrize("seen", [1e9], ids=["keep"], indirect=True)
-def test_of_several_calls_of_a_step_each_is_kept(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
+def test_of_several_calls_of_a_step_each_is_kept(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
     assert program.monitor.duty.keeps_calls
     for _ in range(3):  # whole steps, one after the other
-        program.monitor.fast_path.leave()
+        program.monitor.fast_path.stop_skipping()
         program.model(torch.ones(2, 4))
         program.model(torch.ones(2, 4)).sum().backward()
         assert len(program.monitor.calls) == 2
         program.optimizer.step()
 
 
-def test_a_step_that_takes_long_ends_the_fast_path(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
+def test_a_step_that_takes_long_ends_the_fast_path(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
     program.monitor.fast_path._until = program.monitor.duty.until = time.perf_counter() - 1.0
-    program.step()
+    program.run_step()
     assert program.monitor.fast_path.steps_left == 0 and not program.monitor.duty.is_away
 
 
-def test_probes_that_come_in_between_see_the_next_step(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
-    program.monitor.use([type(probe) for probe in program.monitor.dispatcher.probes])
+def test_probes_that_come_in_between_see_the_next_step(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
+    program.monitor.activate_probes([type(probe) for probe in program.monitor.dispatcher.probes])
     assert program.monitor.fast_path.steps_left == 0 and not program.monitor.duty.is_away
 
 
-def test_steps_without_a_loss_are_not_attended(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
+def test_steps_without_a_loss_are_not_attended(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
     attended = program.monitor.attended
     for parameter in program.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -136,79 +137,79 @@ def test_steps_without_a_loss_are_not_attended(seen: Watch) -> None:
     assert program.monitor.attended == attended
 
 
-def test_a_loss_that_stands_out_gets_a_record(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
-    program.step(50.0)
-    assert seen.steps[-1].step == program.monitor.step
-    assert [event.condition for event in seen.events if isinstance(event, Trigger)] == ["loss spike"]
+def test_a_loss_that_stands_out_gets_a_record(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
+    program.run_step(50.0)
+    assert fast_watch.train_steps[-1].step == program.monitor.step
+    assert [event.condition for event in fast_watch.events if isinstance(event, Trigger)] == ["loss spike"]
 
 
-def test_a_loss_twice_as_high_is_looked_at_and_no_more(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
-    window = program.spike().window
+def test_a_loss_twice_as_high_is_looked_at_and_no_more(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
+    window = program.get_spike_trigger().window
     for number in range(window.size):
         window.push(1.0 + number / window.size)
     program.monitor.fast_path.steps_left = 1
     for _ in range(2):  # what is usual is asked for anew
-        program.step()
-    recorded = len(seen.steps)
-    program.step(3.2)  # above twice the median, and below 8 deviations
+        program.run_step()
+    recorded = len(fast_watch.train_steps)
+    program.run_step(3.2)  # above twice the median, and below 8 deviations
     assert (
         program.monitor.fast_path.steps_left > 0
-        and len(seen.steps) == recorded
+        and len(fast_watch.train_steps) == recorded
         and window.highest == pytest.approx(3.2)
     )
 
 
-def test_a_jump_of_the_learning_rate_gets_a_record(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
+def test_a_jump_of_the_learning_rate_gets_a_record(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
     program.optimizer.param_groups[0]["lr"] = 2e-3
-    program.step()
-    recorded = len(seen.steps)
+    program.run_step()
+    recorded = len(fast_watch.train_steps)
     assert program.monitor.fast_path.steps_left > 0, "not a jump"
     program.optimizer.param_groups[0]["lr"] = 2e-2
-    program.step()
-    assert len(seen.steps) == recorded + 1 and seen.steps[-1].lr == [2e-2]
+    program.run_step()
+    assert len(fast_watch.train_steps) == recorded + 1 and fast_watch.train_steps[-1].lr == [2e-2]
 
 
-def test_a_bad_norm_while_clipping_is_reported(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
+def test_a_bad_norm_while_clipping_is_reported(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
     done = program.monitor.step
     program.model(torch.ones(2, 4)).sum().backward()
     assert program.model.weight.grad is not None
     program.model.weight.grad[0, 0] = float("nan")
     nn.utils.clip_grad_norm_(program.model.parameters(), 1.0)
-    (found,) = seen.bad
+    (found,) = fast_watch.bad_values
     assert found.step == done + 1 and "weight" in found.bad_params
 
 
-def test_another_optimizer_does_not_count(seen: Watch) -> None:
-    program = Program(seen)
+def test_another_optimizer_does_not_count(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
     other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
-    program.enter()
+    program.enter_fast_path()
     done, updates = program.monitor.step, program.monitor.updates
     other.step()
     assert (program.monitor.step, program.monitor.updates) == (done, updates + 1)
-    program.step()
+    program.run_step()
     assert program.monitor.step == done + 1
 
 
-def test_a_rehearsal_on_meta_tensors_loses_no_later_step(seen: Watch) -> None:
-    program = Program(seen)
+def test_a_rehearsal_on_meta_tensors_loses_no_later_step(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
     rehearsal = torch.optim.SGD(nn.Linear(2, 2, device="meta").parameters(), lr=0.1)
-    program.enter()
+    program.enter_fast_path()
     done = program.monitor.step
     rehearsal.step()
     for _ in range(3):
-        program.step()
+        program.run_step()
     assert program.monitor.step == done + 3
 
 
-def test_an_optimizer_within_an_optimizer_counts_once(seen: Watch) -> None:
+def test_an_optimizer_within_an_optimizer_counts_once(fast_watch: Watch) -> None:
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, parameters: Any) -> None:
             self.inner = torch.optim.SGD(list(parameters), lr=1e-3)
@@ -217,16 +218,16 @@ def test_an_optimizer_within_an_optimizer_counts_once(seen: Watch) -> None:
         def step(self, closure: Any = None) -> Any:
             self.inner.step()
 
-    program = Program(seen, Wrapper)
-    program.enter()
+    program = Program(fast_watch, Wrapper)
+    program.enter_fast_path()
     done = program.monitor.step
     for _ in range(3):
-        program.step()
+        program.run_step()
     assert program.monitor.step == done + 3
 
 
-def test_a_closure_is_one_step_with_one_loss(seen: Watch) -> None:
-    program = Program(seen, lambda parameters: torch.optim.LBFGS(parameters, lr=1e-3, max_iter=3))
+def test_a_closure_is_one_step_with_one_loss(fast_watch: Watch) -> None:
+    program = Program(fast_watch, lambda parameters: torch.optim.LBFGS(parameters, lr=1e-3, max_iter=3))
     evaluated = []
 
     def closure() -> torch.Tensor:
@@ -245,12 +246,12 @@ def test_a_closure_is_one_step_with_one_loss(seen: Watch) -> None:
     evaluated.clear()
     program.optimizer.step(closure)
     assert program.monitor.step == done + 1
-    assert program.monitor.losses.last.read() == pytest.approx(evaluated[0])
+    assert program.monitor.losses.last.read_loss() == pytest.approx(evaluated[0])
 
 
-def test_parameter_groups_of_another_kind_are_left_to_the_usual_way(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
+def test_parameter_groups_of_another_kind_are_left_to_the_usual_way(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
     path, groups = program.monitor.fast_path, program.optimizer.param_groups
     path.hook_before_update(program.optimizer, (), {})
     program.optimizer.param_groups = []
@@ -262,36 +263,36 @@ def test_parameter_groups_of_another_kind_are_left_to_the_usual_way(seen: Watch)
     program.monitor.in_update = None
 
 
-def test_switching_off_in_the_middle_of_a_step(seen: Watch) -> None:
-    program = Program(seen)
-    program.enter()
+def test_switching_off_in_the_middle_of_a_step(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
+    program.enter_fast_path()
     monitor = program.monitor
     done = monitor.step
     loss = program.model(torch.ones(2, 4)).sum()
-    monitor.switch(False)
+    monitor.set_active(False)
     assert monitor.fast_path.steps_left == 0
     loss.backward()
     program.optimizer.step()
-    assert monitor.step == done + 1 and not seen.failures
-    monitor.switch(True)
-    program.step()
+    assert monitor.step == done + 1 and not fast_watch.failures
+    monitor.set_active(True)
+    program.run_step()
     assert monitor.step == done + 2
 
 
-def test_an_epoch_begun_on_the_fast_path_is_known(seen: Watch) -> None:
-    program = Program(seen)
+def test_an_epoch_begun_on_the_fast_path_is_known(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
     loader: DataLoader[Any] = DataLoader(TensorDataset(torch.arange(6.0)), batch_size=2)
     end = time.monotonic() + 60
     epochs = 0
     while program.monitor.fast_path.steps_left < 10 and time.monotonic() < end:
         for _ in loader:
-            program.step()
+            program.run_step()
             if program.monitor.duty.is_away:
                 program.monitor.duty.until = time.perf_counter() + FAR_AWAY_S
         epochs += 1
     for number, _ in enumerate(loader, 1):
-        program.step(float("nan") if number == 2 else 1.0)
-    last = seen.steps[-1]
+        program.run_step(float("nan") if number == 2 else 1.0)
+    last = fast_watch.train_steps[-1]
     assert (last.step, last.epoch, last.batch, last.batches) == (program.monitor.step, epochs, 3, 3)
 
 
@@ -304,8 +305,8 @@ class RootOfNothing(nn.Module):
         return x + 0.0 * torch.sqrt(0.0 * x) if self.ill else x
 
 
-def test_a_backward_that_makes_nan_is_located_or_left_open(seen: Watch) -> None:
-    program = Program(seen)
+def test_a_backward_that_makes_nan_is_located_or_left_open(fast_watch: Watch) -> None:
+    program = Program(fast_watch)
     middle = RootOfNothing()
     program.model = nn.Sequential(nn.Linear(4, 4), middle, nn.Linear(4, 1))
     program.optimizer = torch.optim.SGD(program.model.parameters(), lr=1e-3)
@@ -316,12 +317,12 @@ def test_a_backward_that_makes_nan_is_located_or_left_open(seen: Watch) -> None:
         nn.utils.clip_grad_norm_(program.model.parameters(), 1.0)
         program.optimizer.step()
 
-    program.step = step  # type: ignore[method-assign,assignment]
-    program.enter()
+    program.run_step = step  # type: ignore[method-assign,assignment]
+    program.enter_fast_path()
     done, keeps = program.monitor.step, program.monitor.duty.keeps_calls
     middle.ill = True
     step()
-    (found,) = seen.bad
+    (found,) = fast_watch.bad_values
     assert found.step == done + 1
     if keeps:
         assert (found.phase, found.how, found.module, found.operation) == ("backward", "rerun", "1", "SqrtBackward0")

@@ -6,7 +6,9 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, Te
 from tdbg.probes.dataloader.feeds import in_whole, padded_rows
 
 
-def batches(rank: int, *, shuffle: bool, drop_last: bool = False, passes: int = 2) -> list[tuple[list[int], list[int]]]:
+def list_batches(
+    rank: int, *, shuffle: bool, drop_last: bool = False, passes: int = 2
+) -> list[tuple[list[int], list[int]]]:
     """(samples, which of them are padding) of each batch of a rank of three."""
     data: Dataset = TensorDataset(torch.arange(10))
     sampler = DistributedSampler(data, num_replicas=3, rank=rank, shuffle=shuffle, drop_last=drop_last)
@@ -25,11 +27,11 @@ def test_padding_is_what_another_rank_has_too() -> None:
         kept: list[int] = []
         padded = 0
         for rank in range(3):
-            for samples, rows in batches(rank, shuffle=shuffle, passes=1):
+            for samples, rows in list_batches(rank, shuffle=shuffle, passes=1):
                 padded += len(rows)
                 kept += [sample for row, sample in enumerate(samples) if row not in rows]
         assert sorted(kept) == [*range(10)] and padded == 2
-    assert all(not rows for rank in range(3) for _, rows in batches(rank, shuffle=True, drop_last=True))
+    assert all(not rows for rank in range(3) for _, rows in list_batches(rank, shuffle=True, drop_last=True))
 
 
 def test_without_such_a_sampler_nothing_is_padding() -> None:

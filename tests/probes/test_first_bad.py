@@ -22,7 +22,7 @@ class Plant:
     fault = ""
     step = 0
 
-    def on(self, fault: str) -> bool:
+    def is_active(self, fault: str) -> bool:
         return self.fault == fault and self.step == STEP
 
 
@@ -34,9 +34,9 @@ class Act(nn.Module):
         self.plant, self.faulty = plant, faulty
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.faulty and self.plant.on("backward-nan"):
+        if self.faulty and self.plant.is_active("backward-nan"):
             x = x + torch.sqrt((x * 0).abs()) * 0
-        if self.faulty and self.plant.on("harmless"):
+        if self.faulty and self.plant.is_active("harmless"):
             x = x + torch.where(x > 1e9, torch.sqrt((x.detach() * 0).abs()), torch.zeros_like(x))
         return torch.relu(x)
 
@@ -48,7 +48,7 @@ class Fc(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         out = super().forward(x)
-        return out + math.inf if self.plant is not None and self.plant.on("forward-inf") else out
+        return out + math.inf if self.plant is not None and self.plant.is_active("forward-inf") else out
 
 
 class Block(nn.Module):
@@ -158,7 +158,7 @@ MODELS = {"residual": Residual, "conv": Conv, "recurrent": Recurrent}
 CHECKPOINTED = {"blocks": Checkpointed, "reentrant": Reentrant, "nested": Nested, "nested-reentrant": NestedReentrant}
 
 
-def train(seen: Watch, name: str, fault: str, steps: int = 6) -> nn.Module:
+def train_model(seen: Watch, name: str, fault: str, steps: int = 6) -> nn.Module:
     torch.manual_seed(0)
     plant = Plant()
     plant.fault = fault
@@ -169,7 +169,7 @@ def train(seen: Watch, name: str, fault: str, steps: int = 6) -> nn.Module:
         blocks[4].proj.weight.register_hook(lambda grad: grad + math.inf if plant.step == STEP else None)
     for plant.step in range(1, steps + 1):
         x, y = torch.randn(12, 8), torch.randint(0, 4, (12,))
-        if plant.on("bad-batch"):
+        if plant.is_active("bad-batch"):
             x[5, 3] = math.nan
         out = model(x)
         loss = cross_entropy(out["logits"] if isinstance(out, dict) else out, y)
@@ -180,49 +180,49 @@ def train(seen: Watch, name: str, fault: str, steps: int = 6) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", {**MODELS, **CHECKPOINTED})
-def test_inf_in_a_forward_pass(watch: Start, name: str) -> None:
-    seen = watch()
-    train(seen, name, "forward-inf")
-    (event,) = seen.bad
+def test_inf_in_a_forward_pass(start_watch: Start, name: str) -> None:
+    seen = start_watch()
+    train_model(seen, name, "forward-inf")
+    (event,) = seen.bad_values
     assert (event.step, event.module, event.phase, event.kind) == (3, "blocks.3.fc", "forward", "inf")
     assert (event.origin, event.how, event.weights) == ("here", "rerun", "intact")
     assert event.last_good["step"] == 2
 
 
 @pytest.mark.parametrize("name", {**MODELS, **CHECKPOINTED})
-def test_nan_only_in_backward(watch: Start, name: str) -> None:
-    seen = watch()
-    train(seen, name, "backward-nan")
-    (event,) = seen.bad
+def test_nan_only_in_backward(start_watch: Start, name: str) -> None:
+    seen = start_watch()
+    train_model(seen, name, "backward-nan")
+    (event,) = seen.bad_values
     assert (event.step, event.module, event.phase, event.kind) == (3, "blocks.2.act", "backward", "nan")
     assert event.bad_param_count > 0
 
 
 @pytest.mark.parametrize("name", CHECKPOINTED)
-def test_a_second_run_leaves_checkpointing_as_it_was(watch: Start, name: str) -> None:
+def test_a_second_run_leaves_checkpointing_as_it_was(start_watch: Start, name: str) -> None:
     before = vars(CheckpointFunction).copy()
-    seen = watch()
-    model = train(seen, name, "backward-nan", steps=3)
-    assert "could not be run again" not in seen.bad[0].note
+    seen = start_watch()
+    model = train_model(seen, name, "backward-nan", steps=3)
+    assert "could not be run again" not in seen.bad_values[0].note
     assert vars(CheckpointFunction) == before
     model(torch.randn(4, 8, requires_grad=True)).sum().backward()
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_inf_in_one_weights_gradient(watch: Start, name: str) -> None:
-    seen = watch()
-    train(seen, name, "inf-grad")
-    (event,) = seen.bad
+def test_inf_in_one_weights_gradient(start_watch: Start, name: str) -> None:
+    seen = start_watch()
+    train_model(seen, name, "inf-grad")
+    (event,) = seen.bad_values
     assert (event.step, event.parameter, event.phase, event.kind) == (3, "blocks.4.proj.weight", "gradient", "inf")
     assert event.bad_params == ["blocks.4.proj.weight"]
     assert event.weights == "intact"
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_bad_pixel_in_the_batch(watch: Start, name: str) -> None:
-    seen = watch()
-    train(seen, name, "bad-batch")
-    (event,) = seen.bad
+def test_a_bad_pixel_in_the_batch(start_watch: Start, name: str) -> None:
+    seen = start_watch()
+    train_model(seen, name, "bad-batch")
+    (event,) = seen.bad_values
     assert (event.step, event.phase, event.kind, event.count) == (3, "input", "nan", 1)
     assert event.module in {"stem", "stem.0", "rnn"}
     ((step, parts),) = seen.saved
@@ -233,11 +233,11 @@ def test_a_bad_pixel_in_the_batch(watch: Start, name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("fault", ["harmless", "none"])
-def test_silence_where_nothing_is_wrong(watch: Start, name: str, fault: str) -> None:
-    seen = watch()
-    train(seen, name, fault)
-    assert seen.bad == []
-    assert len(seen.steps) == 6
+def test_silence_where_nothing_is_wrong(start_watch: Start, name: str, fault: str) -> None:
+    seen = start_watch()
+    train_model(seen, name, fault)
+    assert seen.bad_values == []
+    assert len(seen.train_steps) == 6
 
 
 def test_the_harmless_fault_is_there_for_those_who_look_too_closely() -> None:
@@ -250,32 +250,32 @@ def test_the_harmless_fault_is_there_for_those_who_look_too_closely() -> None:
         torch.relu(x + torch.where(x > 1e9, inner, torch.zeros_like(x))).sum().backward()
 
 
-def test_a_loss_that_is_bad_outside_the_model(watch: Start) -> None:
-    seen = watch()
+def test_a_loss_that_is_bad_outside_the_model(start_watch: Start) -> None:
+    seen = start_watch()
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss = torch.log(model(torch.randn(4, 8)).sum() * 0)
     loss.backward()
     optimizer.step()
-    (event,) = seen.bad
+    (event,) = seen.bad_values
     assert (event.phase, event.module) == ("loss", "")
     assert "outside the model" in event.note
 
 
-def test_weights_that_were_already_bad_are_blamed_on_the_update(watch: Start) -> None:
-    seen = watch()
+def test_weights_that_were_already_bad_are_blamed_on_the_update(start_watch: Start) -> None:
+    seen = start_watch()
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with torch.no_grad():
         model[2].weight[0, 0] = math.nan
     cross_entropy(model(torch.randn(4, 8)), torch.zeros(4, dtype=torch.long)).backward()
     optimizer.step()
-    (event,) = seen.bad
+    (event,) = seen.bad_values
     assert (event.phase, event.parameter) == ("optimizer", "2.weight")
 
 
-def test_minus_infinity_in_a_mask_is_not_accused(watch: Start) -> None:
-    seen = watch()
+def test_minus_infinity_in_a_mask_is_not_accused(start_watch: Start) -> None:
+    seen = start_watch()
 
     class Mask(nn.Module):
         def forward(self, size: int) -> Tensor:
@@ -298,25 +298,25 @@ def test_minus_infinity_in_a_mask_is_not_accused(watch: Start) -> None:
         optimizer.zero_grad()
         model(torch.randn(6, 8)).square().mean().backward()
         optimizer.step()
-    (event,) = seen.bad
+    (event,) = seen.bad_values
     assert event.step == 3
     assert event.module != "mask"
 
 
-def test_bad_values_in_evaluation_are_named(watch: Start) -> None:
-    seen = watch()
+def test_bad_values_in_evaluation_are_named(start_watch: Start) -> None:
+    seen = start_watch()
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)).eval()
     with torch.no_grad():
         model(torch.randn(4, 8))
         x = torch.randn(4, 8)
         x[0, 0] = math.inf
         model(x)
-    (event,) = seen.bad
+    (event,) = seen.bad_values
     assert (event.step, event.during, event.phase, event.kind) == (2, "eval", "input", "inf")
 
 
-def test_stop_before_update_leaves_the_weights_intact(watch: Start) -> None:
-    watch(stop_before_update=True)
+def test_stop_before_update_leaves_the_weights_intact(start_watch: Start) -> None:
+    start_watch(stop_before_update=True)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = model.weight.detach().clone()
@@ -329,12 +329,12 @@ def test_stop_before_update_leaves_the_weights_intact(watch: Start) -> None:
     assert torch.equal(model.weight, before)
 
 
-def test_the_second_run_leaves_nothing_behind(watch: Start, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_second_run_leaves_nothing_behind(start_watch: Start, capsys: pytest.CaptureFixture[str]) -> None:
     """RNG, buffers, gradients, output: with and without the report, the program computes the same."""
     results = []
     for stay in (False, True):
         torch.manual_seed(7)
-        seen = watch() if stay else None
+        seen = start_watch() if stay else None
         calls = []
         model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4))
         model.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1) or print("forward"))
@@ -349,7 +349,7 @@ def test_the_second_run_leaves_nothing_behind(watch: Start, capsys: pytest.Captu
         grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
         results.append((state, grads, torch.rand(3), capsys.readouterr().out))
         if seen is not None:
-            assert len(seen.bad) == 1
+            assert len(seen.bad_values) == 1
             assert len(calls) == 4, "the batch did run a second time"
     (state, grads, noise, text), (state2, grads2, noise2, text2) = results
     torch.testing.assert_close(state2, state, rtol=0, atol=0, equal_nan=True)
@@ -358,19 +358,19 @@ def test_the_second_run_leaves_nothing_behind(watch: Start, capsys: pytest.Captu
     assert text == text2 == "forward\n" * 3
 
 
-def test_a_model_with_collectives_is_not_run_again(watch: Start) -> None:
-    seen = watch()
+def test_a_model_with_collectives_is_not_run_again(start_watch: Start) -> None:
+    seen = start_watch()
     model = nn.Sequential(nn.Linear(8, 8), nn.SyncBatchNorm(8), nn.Linear(8, 4)).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     (model(torch.randn(4, 8)).sum() * math.nan).backward()
     optimizer.step()
-    (event,) = seen.bad
+    (event,) = seen.bad_values
     assert "SyncBatchNorm" in event.note
     assert event.how == "check"
 
 
-def test_a_second_fault_after_a_recovery_is_reported_too(watch: Start) -> None:
-    seen = watch()
+def test_a_second_fault_after_a_recovery_is_reported_too(start_watch: Start) -> None:
+    seen = start_watch()
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, 9):
@@ -378,21 +378,23 @@ def test_a_second_fault_after_a_recovery_is_reported_too(watch: Start) -> None:
         (model(torch.randn(4, 8)).square().mean() * (math.nan if step in (2, 3, 6) else 1.0)).backward()
         if step not in (2, 3, 6):  # the program drops a bad update by itself
             optimizer.step()
-    assert [event.step for event in seen.bad] == [2, 4], "steps are counted by updates: 2 and 4 are the dropped ones"
+    assert [event.step for event in seen.bad_values] == [2, 4], (
+        "steps are counted by updates: 2 and 4 are the dropped ones"
+    )
 
 
-def test_the_report_does_not_use_up_the_budget(watch: Start) -> None:
-    seen = watch()
-    train(seen, "residual", "bad-batch", steps=12)
-    cost = seen.monitor.cost()
+def test_the_report_does_not_use_up_the_budget(start_watch: Start) -> None:
+    seen = start_watch()
+    train_model(seen, "residual", "bad-batch", steps=12)
+    cost = seen.monitor.build_cost()
     assert cost.report_ms > 0
-    assert [record.step for record in seen.steps] == list(range(1, 13))
+    assert [record.step for record in seen.train_steps] == list(range(1, 13))
     assert cost.own_ms < cost.wall_ms
 
 
-def test_a_gradient_nobody_looked_at_is_inferred_from_the_weights(watch: Start) -> None:
+def test_a_gradient_nobody_looked_at_is_inferred_from_the_weights(start_watch: Start) -> None:
     """Between samples a fault is seen one step later; its step and parameter are still named, and that it was late."""
-    seen = watch()
+    seen = start_watch()
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, 6):
@@ -405,14 +407,14 @@ def test_a_gradient_nobody_looked_at_is_inferred_from_the_weights(watch: Start) 
             seen.monitor.plan.small = False
         optimizer.step()
         seen.monitor.plan.small = True
-    event = seen.bad[0]
+    event = seen.bad_values[0]
     assert (event.step, event.phase, event.parameter, event.weights) == (3, "gradient", "2.weight", "updated")
     assert "seen one step late: the gradients were not read" in event.note
 
 
 @pytest.mark.parametrize("rate", [math.inf, math.nan])
-def test_an_update_that_ruins_finite_gradients_is_the_optimizers_fault(watch: Start, rate: float) -> None:
-    seen = watch()
+def test_an_update_that_ruins_finite_gradients_is_the_optimizers_fault(start_watch: Start, rate: float) -> None:
+    seen = start_watch()
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, 5):
@@ -420,7 +422,7 @@ def test_an_update_that_ruins_finite_gradients_is_the_optimizers_fault(watch: St
         model(torch.randn(4, 8)).square().mean().backward()
         optimizer.param_groups[0]["lr"] = rate if step == 2 else 0.1
         optimizer.step()
-    event = seen.bad[0]
+    event = seen.bad_values[0]
     assert (event.step, event.phase) == (2, "optimizer")
     assert "the update itself" in event.note
     assert event.last_good["step"] == 1, "a step at such a rate is not good"

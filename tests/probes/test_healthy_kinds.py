@@ -11,7 +11,7 @@ import pytest
 import torch
 from chance import RANDOM
 from probes import healthy
-from probes.judging import findings
+from probes.judging import judge_watch
 
 from tdbg.core.flags import FLAGS
 
@@ -33,8 +33,8 @@ def one_thread() -> Any:
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("kind", healthy.KINDS)
-def test_nothing_is_found(watch: Any, tmp_path: Path, kind: str, how: str) -> None:
-    watched = watch(**HOW[how])
-    healthy.run(kind, SEED)
-    watched.monitor.finish()
-    assert [finding.title for finding in findings(watched, tmp_path)] == [], f"seed {SEED}"
+def test_nothing_is_found(start_watch: Any, tmp_path: Path, kind: str, how: str) -> None:
+    watched = start_watch(**HOW[how])
+    healthy.run_kind(kind, SEED)
+    watched.monitor.finish_run()
+    assert [finding.title for finding in judge_watch(watched, tmp_path)] == [], f"seed {SEED}"

@@ -36,7 +36,7 @@ def test_keys_are_held_weakly_and_never_asked() -> None:
 
 
 @pytest.mark.parametrize("level", ["basic", "advanced", "extreme"])
-def test_a_model_with_such_a_module_trains(watch: Callable[..., Any], level: str) -> None:
+def test_a_model_with_such_a_module_trains(start_watch: Callable[..., Any], level: str) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -52,12 +52,12 @@ def test_a_model_with_such_a_module_trains(watch: Callable[..., Any], level: str
         def __hash__(self) -> int:
             return 1
 
-    seen = watch(level=level)
-    seen.monitor.inspection.begin(1.0)
+    seen = start_watch(level=level)
+    seen.monitor.inspection.begin_inspection(1.0)
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
         model(torch.ones(4, 2)).pow(2).mean().backward()
         optimizer.step()
-    assert [record.step for record in seen.steps] == [1, 2, 3]
+    assert [record.step for record in seen.train_steps] == [1, 2, 3]

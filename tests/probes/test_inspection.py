@@ -18,7 +18,7 @@ from tdbg.runtime.budget import Budget
 from tdbg.runtime.inspection import AGAIN_STEPS, OPENING_STEPS, SETTLING_STEPS
 
 
-def train(steps: int, rest_s: float = 0.0) -> None:
+def train_model(steps: int, rest_s: float = 0.0) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(torch.randn(steps, 4), torch.randn(steps, 1)), batch_size=1)
@@ -29,59 +29,63 @@ def train(steps: int, rest_s: float = 0.0) -> None:
         time.sleep(rest_s)
 
 
-def names(seen: Any) -> set[str]:
+def list_probe_names(seen: Any) -> set[str]:
     return {probe.name for probe in seen.monitor.dispatcher.probes}
 
 
-ADDED = {probe.name for probe in CATALOG.opening()}
+ADDED = {probe.name for probe in CATALOG.load_inspection_probes()}
 STAYING = {"checkpoint", "dataloader", "memory", "rank-weights", "schedule", "validation"}
 
 
 def test_what_the_inspection_alone_has_is_listed_for_the_rules() -> None:
     woken = {flag.probe for flag in FLAGS}
-    assert sorted(p.name for p in CATALOG.opening() if not p.levels and p.name not in woken) == sorted(OF_INSPECTION)
+    assert sorted(p.name for p in CATALOG.load_inspection_probes() if not p.levels and p.name not in woken) == sorted(
+        OF_INSPECTION
+    )
 
 
 def test_every_opening_step_is_on_record_and_the_probes_leave_a_program_of_short_steps(
-    watch: Callable[..., Any],
+    start_watch: Callable[..., Any],
 ) -> None:
-    seen = watch(max_overhead=0.01)
-    seen.monitor.inspection.begin(1.0)
-    assert names(seen) >= ADDED and len(ADDED) == len(OPENING)
-    train(OPENING_STEPS + 30)
-    assert [record.step for record in seen.steps][:OPENING_STEPS] == list(range(1, OPENING_STEPS + 1))
-    assert not names(seen) & ADDED
-    cost = seen.monitor.cost()
+    seen = start_watch(max_overhead=0.01)
+    seen.monitor.inspection.begin_inspection(1.0)
+    assert list_probe_names(seen) >= ADDED and len(ADDED) == len(OPENING)
+    train_model(OPENING_STEPS + 30)
+    assert [record.step for record in seen.train_steps][:OPENING_STEPS] == list(range(1, OPENING_STEPS + 1))
+    assert not list_probe_names(seen) & ADDED
+    cost = seen.monitor.build_cost()
     assert 0.0 < cost.inspection_ms < 1000.0 and cost.allowance_ms == 1000.0
     last = max(event.step for event in seen.events if isinstance(event, Observation))
     assert 8 <= last <= OPENING_STEPS
 
 
-def test_what_costs_little_stays_where_steps_are_long(watch: Callable[..., Any]) -> None:
-    seen = watch(max_overhead=None)
-    seen.monitor.inspection.begin(1.0)
-    train(OPENING_STEPS + 90, rest_s=0.015)
-    assert names(seen) & ADDED == STAYING
+def test_what_costs_little_stays_where_steps_are_long(start_watch: Callable[..., Any]) -> None:
+    seen = start_watch(max_overhead=None)
+    seen.monitor.inspection.begin_inspection(1.0)
+    train_model(OPENING_STEPS + 90, rest_s=0.015)
+    assert list_probe_names(seen) & ADDED == STAYING
     readings = [e.step for e in seen.events if isinstance(e, Observation) and e.probe == "memory" and not e.part]
     late = [step for step in readings if step > OPENING_STEPS]
     assert len(late) <= 2, late  # looks at doubling intervals
 
 
-def test_the_first_pass_is_over_a_few_steps_after_it_however_short_the_steps_are(watch: Callable[..., Any]) -> None:
-    seen = watch(max_overhead=None)
-    seen.monitor.inspection.begin(1.0)
+def test_the_first_pass_is_over_a_few_steps_after_it_however_short_the_steps_are(
+    start_watch: Callable[..., Any],
+) -> None:
+    seen = start_watch(max_overhead=None)
+    seen.monitor.inspection.begin_inspection(1.0)
     run = Long(seen)
-    run.run(300)
+    run.run_steps(300)
     assert seen.monitor.duty.is_away or seen.monitor.duty.steps, "stretches are hardly watched"
     while seen.monitor.duty.is_away:
-        run.run(1)
+        run.run_steps(1)
     run.model.eval()
     with torch.no_grad():
         run.model(torch.randn(2, 4))
     run.model.train()
-    assert seen.monitor.inspects_pass and "validation" in names(seen)
-    run.run(SETTLING_STEPS + 1)
-    assert not seen.monitor.inspects_pass and "validation" not in names(seen) - STAYING
+    assert seen.monitor.inspects_pass and "validation" in list_probe_names(seen)
+    run.run_steps(SETTLING_STEPS + 1)
+    assert not seen.monitor.inspects_pass and "validation" not in list_probe_names(seen) - STAYING
 
 
 class Long:
@@ -94,10 +98,10 @@ class Long:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.others = [torch.optim.SGD(self.head.parameters(), lr=0.01) for _ in range(others)]
         self.open: list[int] = []
-        self.run(OPENING_STEPS + 10)
+        self.run_steps(OPENING_STEPS + 10)
         self.open.clear()
 
-    def run(self, steps: int) -> None:
+    def run_steps(self, steps: int) -> None:
         for _ in range(steps):
             self.optimizer.zero_grad()
             self.model(torch.randn(2, 4)).square().mean().backward()
@@ -113,7 +117,7 @@ def _add_group(run: Long) -> None:
     run.optimizer.add_param_group({"params": list(nn.Linear(4, 4).parameters())})
 
 
-def _freeze(run: Long) -> None:
+def _freeze_layer(run: Long) -> None:
     run.model[0].requires_grad_(not run.model[0].weight.requires_grad)
 
 
@@ -125,7 +129,7 @@ def _change_mode(run: Long) -> None:
     run.model.train(not run.model.training)
 
 
-def _wrap(run: Long) -> None:
+def _wrap_model(run: Long) -> None:
     run.model = nn.Sequential(run.model, nn.Linear(1, 1))
 
 
@@ -133,26 +137,26 @@ def _change_rate(run: Long) -> None:
     run.optimizer.param_groups[0]["lr"] /= 2
 
 
-def _evaluate(run: Long) -> None:
+def _evaluate_model(run: Long) -> None:
     run.model.eval()
     with torch.no_grad():
         run.model(torch.randn(2, 4))
     run.model.train()
 
 
-CHANGES = [_add_group, _freeze, _swap_head, _change_mode, _wrap]
+CHANGES = [_add_group, _freeze_layer, _swap_head, _change_mode, _wrap_model]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_training_that_becomes_another_one_is_looked_at_again(watch: Callable[..., Any], change: Any) -> None:
+def test_a_training_that_becomes_another_one_is_looked_at_again(start_watch: Callable[..., Any], change: Any) -> None:
     torch.manual_seed(0)  # a loss that happens to spike is recorded for five steps of its own
-    seen = watch(max_overhead=1e5)
-    seen.monitor.inspection.begin(1.0)
+    seen = start_watch(max_overhead=1e5)
+    seen.monitor.inspection.begin_inspection(1.0)
     run = Long(seen)
     for _ in range(5):
         before = len(run.open)
         change(run)
-        run.run(20)
+        run.run_steps(20)
         if len(run.open) > before:
             last = run.open[before:]
             assert len(last) == AGAIN_STEPS and last == list(range(last[0], last[0] + AGAIN_STEPS))
@@ -160,21 +164,21 @@ def test_a_training_that_becomes_another_one_is_looked_at_again(watch: Callable[
     assert not seen.monitor.inspection.is_open
 
 
-@pytest.mark.parametrize("change", [_change_rate, _evaluate, lambda run: None])
-def test_what_every_training_does_is_no_change(watch: Callable[..., Any], change: Any) -> None:
-    seen = watch(max_overhead=1e5)
-    seen.monitor.inspection.begin(1.0)
+@pytest.mark.parametrize("change", [_change_rate, _evaluate_model, lambda run: None])
+def test_what_every_training_does_is_no_change(start_watch: Callable[..., Any], change: Any) -> None:
+    seen = start_watch(max_overhead=1e5)
+    seen.monitor.inspection.begin_inspection(1.0)
     run = Long(seen, others=1)
     for _ in range(4):
         change(run)
-        run.run(20)
+        run.run_steps(20)
     assert run.open == []
 
 
-def test_after_a_spike_of_the_loss_five_steps_are_on_record(watch: Callable[..., Any]) -> None:
+def test_after_a_spike_of_the_loss_five_steps_are_on_record(start_watch: Callable[..., Any]) -> None:
     """They tell a spike from a jump."""
-    seen = watch(max_overhead=1e-6)
-    seen.monitor.inspection.begin(1.0)
+    seen = start_watch(max_overhead=1e-6)
+    seen.monitor.inspection.begin_inspection(1.0)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     x, y = torch.randn(8, 4), torch.randn(8, 1)
@@ -182,53 +186,55 @@ def test_after_a_spike_of_the_loss_five_steps_are_on_record(watch: Callable[...,
         optimizer.zero_grad()
         (nn.functional.mse_loss(model(x), y) * (20.0 if step >= 80 else 1.0 + step / 1000)).backward()
         optimizer.step()
-    recorded = [record.step for record in seen.steps if record.step > OPENING_STEPS]
+    recorded = [record.step for record in seen.train_steps if record.step > OPENING_STEPS]
     spiked = [step for step in recorded if step >= 80]
     assert spiked[: 1 + AGAIN_STEPS] == list(range(spiked[0], spiked[0] + 1 + AGAIN_STEPS))
     assert len(recorded) - len(spiked) <= 3, "the budget alone pays for few"
 
 
-def test_nothing_is_looked_at_again_once_the_allowance_is_spent(watch: Callable[..., Any]) -> None:
-    seen = watch(max_overhead=1e5)
-    seen.monitor.inspection.begin(1.0)
+def test_nothing_is_looked_at_again_once_the_allowance_is_spent(start_watch: Callable[..., Any]) -> None:
+    seen = start_watch(max_overhead=1e5)
+    seen.monitor.inspection.begin_inspection(1.0)
     run = Long(seen)
     seen.monitor.budget.inspection_s = 1.0
     _add_group(run)
-    run.run(20)
+    run.run_steps(20)
     assert run.open == []
 
 
 @pytest.mark.parametrize(("allowance_s", "steps"), [(0.0, 0), (1e-6, 8)])
-def test_without_an_allowance_there_is_no_inspection(watch: Callable[..., Any], allowance_s: float, steps: int) -> None:
-    seen = watch(max_overhead=0.01)
-    seen.monitor.inspection.begin(allowance_s)
-    assert bool(names(seen) & ADDED) == bool(allowance_s)
-    train(steps + 5)
-    assert not names(seen) & ADDED
+def test_without_an_allowance_there_is_no_inspection(
+    start_watch: Callable[..., Any], allowance_s: float, steps: int
+) -> None:
+    seen = start_watch(max_overhead=0.01)
+    seen.monitor.inspection.begin_inspection(allowance_s)
+    assert bool(list_probe_names(seen) & ADDED) == bool(allowance_s)
+    train_model(steps + 5)
+    assert not list_probe_names(seen) & ADDED
 
 
-def test_a_level_that_has_the_probes_anyway_keeps_them(watch: Callable[..., Any]) -> None:
-    seen = watch(max_overhead=None, level="advanced")
-    before = names(seen)
-    seen.monitor.inspection.begin(1.0)
-    assert names(seen) == before | ADDED
-    train(OPENING_STEPS + 5)
-    assert names(seen) == before
+def test_a_level_that_has_the_probes_anyway_keeps_them(start_watch: Callable[..., Any]) -> None:
+    seen = start_watch(max_overhead=None, level="advanced")
+    before = list_probe_names(seen)
+    seen.monitor.inspection.begin_inspection(1.0)
+    assert list_probe_names(seen) == before | ADDED
+    train_model(OPENING_STEPS + 5)
+    assert list_probe_names(seen) == before
 
 
-def test_a_level_that_has_the_probes_keeps_their_pace(watch: Callable[..., Any]) -> None:
-    seen = watch(max_overhead=1e5, level="advanced")
-    seen.monitor.inspection.begin(1.0)
-    train(OPENING_STEPS + 40)
+def test_a_level_that_has_the_probes_keeps_their_pace(start_watch: Callable[..., Any]) -> None:
+    seen = start_watch(max_overhead=1e5, level="advanced")
+    seen.monitor.inspection.begin_inspection(1.0)
+    train_model(OPENING_STEPS + 40)
     readings = [e.step for e in seen.events if isinstance(e, Observation) and e.probe == "memory" and not e.part]
     assert [step for step in readings if step > OPENING_STEPS] == list(range(52, OPENING_STEPS + 41, 4))
 
 
-def test_a_flag_keeps_its_probe_and_its_pace(watch: Callable[..., Any]) -> None:
-    seen = watch(max_overhead=50.0, flags={"MEMORY": True})
-    seen.monitor.inspection.begin(1.0)
-    train(OPENING_STEPS + 40, rest_s=0.004)
-    assert "memory" in names(seen)
+def test_a_flag_keeps_its_probe_and_its_pace(start_watch: Callable[..., Any]) -> None:
+    seen = start_watch(max_overhead=50.0, flags={"MEMORY": True})
+    seen.monitor.inspection.begin_inspection(1.0)
+    train_model(OPENING_STEPS + 40, rest_s=0.004)
+    assert "memory" in list_probe_names(seen)
     readings = [e.step for e in seen.events if isinstance(e, Observation) and e.probe == "memory" and not e.part]
     assert len([step for step in readings if step > OPENING_STEPS]) > 10
 
@@ -240,14 +246,14 @@ def test_an_allowance_is_spent_at_half_speed_and_never_refilled() -> None:
     budget.open_allowance(10.0, rate=0.5)
     assert budget.earned_s(11.0) == pytest.approx(0.11 + 0.5)
     assert budget.earned_s(20.0) == pytest.approx(0.2 + 1.0)
-    budget.spend("step", 0.6)
+    budget.charge("step", 0.6)
     assert not budget.is_allowance_spent(20.0)
     budget.close_allowance(20.0)
     assert budget.inspection_s == pytest.approx(0.4)
     assert budget.earned_s(20.0) == pytest.approx(0.6)  # the share alone from here on
     budget.open_allowance(20.0, rate=0.5)
     assert budget.earned_s(30.0) == pytest.approx(0.6 + 0.1 + 0.6)
-    budget.spend("step", 5.0)
+    budget.charge("step", 5.0)
     assert budget.is_allowance_spent(30.0)
     budget.close_allowance(30.0)
     assert budget.inspection_s == pytest.approx(1.0)

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from tdbg.core.events import End, Step
 
 
-def model() -> nn.Sequential:
+def make_model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
-def plain(steps: int) -> float:
-    net, told = model(), 0.0
+def train_plain(steps: int) -> float:
+    net, told = make_model(), 0.0
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -30,8 +30,8 @@ def plain(steps: int) -> float:
     return told
 
 
-def accumulated(steps: int) -> float:
-    net, told = model(), 0.0
+def train_accumulated(steps: int) -> float:
+    net, told = make_model(), 0.0
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for _ in range(steps):
         told = 0.0
@@ -44,8 +44,8 @@ def accumulated(steps: int) -> float:
     return told
 
 
-def closures(steps: int) -> float:
-    net, told = model(), []
+def train_with_closures(steps: int) -> float:
+    net, told = make_model(), []
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
     x = torch.randn(32, 8)
 
@@ -63,8 +63,8 @@ def closures(steps: int) -> float:
     return told[first]
 
 
-def scaled(steps: int) -> float:
-    net, told = model(), 0.0
+def train_scaled(steps: int) -> float:
+    net, told = make_model(), 0.0
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for _ in range(steps):
@@ -78,7 +78,7 @@ def scaled(steps: int) -> float:
 
 
 def two_optimizers(steps: int) -> float:
-    maker, judge, told = model(), nn.Linear(4, 1), 0.0
+    maker, judge, told = make_model(), nn.Linear(4, 1), 0.0
     ours, theirs = (torch.optim.SGD(part.parameters(), lr=0.01) for part in (maker, judge))
     for _ in range(steps):
         ours.zero_grad()
@@ -93,25 +93,25 @@ def two_optimizers(steps: int) -> float:
 
 
 @pytest.mark.parametrize("every", [1, 7])
-@pytest.mark.parametrize("program", [plain, accumulated, closures, scaled, two_optimizers])
-def test_it_is_that_of_the_last_step(watch: Any, program: Callable[[int], float], every: int) -> None:
-    watched = watch(every=every, max_overhead=1e6)
+@pytest.mark.parametrize("program", [train_plain, train_accumulated, train_with_closures, train_scaled, two_optimizers])
+def test_it_is_that_of_the_last_step(start_watch: Any, program: Callable[[int], float], every: int) -> None:
+    watched = start_watch(every=every, max_overhead=1e6)
     told = program(12)
     last = watched.monitor.losses.last
-    assert (last.step, last.read()) == (12, pytest.approx(told, rel=1e-6))
+    assert (last.step, last.read_loss()) == (12, pytest.approx(told, rel=1e-6))
 
 
-def test_steps_that_the_budget_passes_over_count_too(watch: Any) -> None:
-    watched = watch(max_overhead=0.001)
-    told = plain(200)
+def test_steps_that_the_budget_passes_over_count_too(start_watch: Any) -> None:
+    watched = start_watch(max_overhead=0.001)
+    told = train_plain(200)
     last = watched.monitor.losses.last
-    assert len(watched.steps) < 200
-    assert (last.step, last.read()) == (200, pytest.approx(told, rel=1e-6))
+    assert len(watched.train_steps) < 200
+    assert (last.step, last.read_loss()) == (200, pytest.approx(told, rel=1e-6))
 
 
-def test_nothing_of_the_program_is_kept_alive(watch: Any) -> None:
-    watched = watch(max_overhead=1e6)
-    net = model()
+def test_nothing_of_the_program_is_kept_alive(start_watch: Any) -> None:
+    watched = start_watch(max_overhead=1e6)
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     out = net(torch.randn(4, 8))
     loss = out.square().mean()
@@ -120,7 +120,7 @@ def test_nothing_of_the_program_is_kept_alive(watch: Any) -> None:
     optimizer.step()
     del loss, out
     gc.collect()
-    assert kept() is None and watched.monitor.losses.last.read() is not None
+    assert kept() is None and watched.monitor.losses.last.read_loss() is not None
 
 
 def test_a_device_that_is_not_known_to_be_idle_is_not_waited_for() -> None:
@@ -134,9 +134,9 @@ def test_a_device_that_is_not_known_to_be_idle_is_not_waited_for() -> None:
             return torch.device("xpu")
 
     last = LastLoss()
-    last.add(torch.ones(()).as_subclass(Elsewhere))
+    last.add_loss(torch.ones(()).as_subclass(Elsewhere))
     last.end_step(1)
-    assert last.step == 1 and last.read() is None
+    assert last.step == 1 and last.read_loss() is None
 
 
 @pytest.mark.parametrize(
@@ -144,20 +144,20 @@ def test_a_device_that_is_not_known_to_be_idle_is_not_waited_for() -> None:
 )
 def test_the_verdict_tells_it(tmp_path: Any, loss_step: int, told: str) -> None:
     run = Stream(tmp_path / "run")
-    rank = run.rank()
-    run.emit(rank, Step(step=40, loss=2.0, lr=[0.1], grad_norm=1.0, finite=True))
-    run.emit(rank, End(step=100, loss=0.25 if loss_step else None, loss_step=loss_step))
-    (line,) = [line for line in run.judge().page() if line.startswith("  rank 0")]
+    rank = run.begin_rank()
+    run.emit_events(rank, Step(step=40, loss=2.0, lr=[0.1], grad_norm=1.0, finite=True))
+    run.emit_events(rank, End(step=100, loss=0.25 if loss_step else None, loss_step=loss_step))
+    (line,) = [line for line in run.judge_stream().format_page() if line.startswith("  rank 0")]
     assert line == f"  rank 0: step 100, ended, {told}"
-    assert f"1 rank, 100 steps, {told}; exit 0" in run.judge().lines()[0]
+    assert f"1 rank, 100 steps, {told}; exit 0" in run.judge_stream().format_summary()[0]
 
 
 @pytest.mark.parametrize("overhead", [1e-9, 50.0, None])
 def test_the_losses_of_the_last_steps_are_those_of_the_program(
-    watch: Callable[..., Any], overhead: float | None
+    start_watch: Callable[..., Any], overhead: float | None
 ) -> None:
-    seen = watch(max_overhead=overhead)
-    net, told = model(), []
+    seen = start_watch(max_overhead=overhead)
+    net, told = make_model(), []
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for _ in range(300):
         optimizer.zero_grad()

@@ -20,7 +20,7 @@ from .conftest import Watch
 Start = Callable[..., Watch]
 
 
-def run(seen: Watch, bad_at: int = 0) -> list[tuple[float, float]]:
+def run_training(seen: Watch, bad_at: int = 0) -> list[tuple[float, float]]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -35,53 +35,53 @@ def run(seen: Watch, bad_at: int = 0) -> list[tuple[float, float]]:
         told.append((loss.item(), math.sqrt(sum(float(p.grad.norm()) ** 2 for p in model.parameters()))))
         optimizer.step()
         if not bad_at:
-            assert len(seen.steps) == step - 1, "the last record waits for its values"
-    seen.monitor.finish()
+            assert len(seen.train_steps) == step - 1, "the last record waits for its values"
+    seen.monitor.finish_run()
     return told
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor counts as if it were on an accelerator."""
     monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
 
 
-@pytest.mark.usefixtures("far")
-def test_records_are_complete_one_step_late(watch: Start) -> None:
-    seen = watch()
-    told = run(seen)
-    assert [record.step for record in seen.steps] == [1, 2, 3, 4, 5]
-    for record, (loss, norm) in zip(seen.steps, told, strict=True):
+@pytest.mark.usefixtures("fake_accelerator")
+def test_records_are_complete_one_step_late(start_watch: Start) -> None:
+    seen = start_watch()
+    told = run_training(seen)
+    assert [record.step for record in seen.train_steps] == [1, 2, 3, 4, 5]
+    for record, (loss, norm) in zip(seen.train_steps, told, strict=True):
         assert record.loss == pytest.approx(loss, rel=1e-6)
         assert record.grad_norm == pytest.approx(norm, rel=1e-5)
         assert record.finite is True
-    assert seen.bad == []
+    assert seen.bad_values == []
 
 
-@pytest.mark.usefixtures("far")
-def test_a_fault_seen_late_names_the_step_and_the_input_and_says_it_was_late(watch: Start) -> None:
-    seen = watch()
-    run(seen, bad_at=3)
-    event = seen.bad[0]
+@pytest.mark.usefixtures("fake_accelerator")
+def test_a_fault_seen_late_names_the_step_and_the_input_and_says_it_was_late(start_watch: Start) -> None:
+    seen = start_watch()
+    run_training(seen, bad_at=3)
+    event = seen.bad_values[0]
     assert (event.step, event.phase, event.weights) == (3, "input", "updated")
     assert "one step late" in event.note
-    assert len(seen.bad) == 1
+    assert len(seen.bad_values) == 1
 
 
-@pytest.mark.usefixtures("far")
-def test_nothing_of_a_step_is_kept_alive_on_the_device(watch: Start) -> None:
-    seen = watch()
-    run(seen)
+@pytest.mark.usefixtures("fake_accelerator")
+def test_nothing_of_a_step_is_kept_alive_on_the_device(start_watch: Start) -> None:
+    seen = start_watch()
+    run_training(seen)
     assert len(seen.monitor.calls) == 0
     assert all(not call.output_grads for call in seen.monitor.calls.late)
 
 
-@pytest.mark.usefixtures("far")
-def test_stop_before_update_reads_at_once(watch: Start) -> None:
-    seen = watch(stop_before_update=True)
+@pytest.mark.usefixtures("fake_accelerator")
+def test_stop_before_update_reads_at_once(start_watch: Start) -> None:
+    seen = start_watch(stop_before_update=True)
     with pytest.raises(SystemExit):
-        run(seen, bad_at=1)
-    assert seen.bad[0].weights == "intact"
+        run_training(seen, bad_at=1)
+    assert seen.bad_values[0].weights == "intact"
 
 
 class Rude(Probe):
@@ -90,9 +90,9 @@ class Rude(Probe):
     name = "rude"
 
     def update_begins(self, optimizer: Any) -> None:
-        self.monitor.read_late(torch.ones(1), self.read)
+        self.monitor.read_late(torch.ones(1), self.read_late)
 
-    def read(self, values: list[float], record: Any) -> None:
+    def read_late(self, values: list[float], record: Any) -> None:
         raise ZeroDivisionError("planted")
 
 
@@ -112,32 +112,38 @@ class RudeByName(Rude):
         self.monitor.read_late(torch.ones(1), self.Reader(self))
 
 
-@pytest.mark.usefixtures("far")
+@pytest.mark.usefixtures("fake_accelerator")
 @pytest.mark.parametrize(("rude", "failed"), [(Rude, "late values"), (RudeByName, "rude-by-name")])
-def test_a_reader_that_raises_keeps_no_value_from_the_others(watch: Start, rude: type[Probe], failed: str) -> None:
-    seen = watch()
-    seen.monitor.use([rude, *CATALOG.select("basic", {})])
-    told = run(seen)
+def test_a_reader_that_raises_keeps_no_value_from_the_others(
+    start_watch: Start, rude: type[Probe], failed: str
+) -> None:
+    seen = start_watch()
+    seen.monitor.activate_probes([rude, *CATALOG.select_probes("basic", {})])
+    told = run_training(seen)
     assert {name for name, _ in seen.failures} == {failed}
-    assert (seen.monitor.probe(rude.name) is None) == (failed == rude.name), "a probe that is known is switched off"
-    assert [(record.loss, record.grad_norm) for record in seen.steps] == [
+    assert (seen.monitor.find_probe(rude.name) is None) == (failed == rude.name), (
+        "a probe that is known is switched off"
+    )
+    assert [(record.loss, record.grad_norm) for record in seen.train_steps] == [
         pytest.approx(pair, rel=1e-5) for pair in told
     ]
     seen.failures.clear()
 
 
-@pytest.mark.usefixtures("far")
-def test_a_device_that_fails_at_the_end_leaves_what_is_known(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = LateReads.finish
+@pytest.mark.usefixtures("fake_accelerator")
+def test_a_device_that_fails_at_the_end_leaves_what_is_known(
+    start_watch: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = LateReads.deliver_values
 
     def fails(reads: LateReads, record: Step | None) -> None:
         if record is not None and record.step == 5:
             raise RuntimeError("device-side assert")
         finish(reads, record)
 
-    monkeypatch.setattr(LateReads, "finish", fails)
-    seen = watch()
-    run(seen)
+    monkeypatch.setattr(LateReads, "deliver_values", fails)
+    seen = start_watch()
+    run_training(seen)
     assert [name for name, _ in seen.failures] == ["late values"]
-    assert [record.loss is not None for record in seen.steps] == [True] * 4 + [False]
+    assert [record.loss is not None for record in seen.train_steps] == [True] * 4 + [False]
     seen.failures.clear()

@@ -20,49 +20,49 @@ SOUND: dict[str, Any] = {
 }
 
 
-def look(**more: Any) -> Any:
+def report_gradnorm(**more: Any) -> Any:
     found = gradnorm_metrics(**{**SOUND, **more}, always=True)
     assert found is not None and found.as_dict()
     return found
 
 
-def codes(found: Any) -> list[str]:
+def list_codes(found: Any) -> list[str]:
     return [fault.code for fault in found.findings]
 
 
 def test_one_update_by_hand() -> None:
     """Ratios 1/2 and 1, mean 3/4, so rates 2/3 and 4/3; mean norm 2; with alpha 1 the targets are 4/3 and 8/3."""
-    found = look(alpha=1.0, targets={"family": 4 / 3, "genus": 3.0})
+    found = report_gradnorm(alpha=1.0, targets={"family": 4 / 3, "genus": 3.0})
     assert found.ratios == [0.5, 1.0] and found.rates == pytest.approx([2 / 3, 4 / 3])
     assert found.targets == pytest.approx([4 / 3, 8 / 3])
     assert found.gradnorm_loss == pytest.approx(1 / 3 + 1 / 3) and found.target_gap == pytest.approx(1 / 8)
     assert (found.weight_sum, found.total, found.findings) == (2.0, 2.0, [])
-    text = found.records()[0][1]
+    text = found.format_records()[0][1]
     assert (
         "family: loss 1 (0.5 of the first), rate 0.6667; norm 1, target 1.333; weight 0.5 (+0 now, +0 in all)" in text
     )
     assert "the program's own targets differ by 12.5 % at most" in text
-    assert look(alpha=2.0).targets == pytest.approx([2 * 4 / 9, 2 * 16 / 9])
+    assert report_gradnorm(alpha=2.0).targets == pytest.approx([2 * 4 / 9, 2 * 16 / 9])
 
 
 def test_drift_since_the_first_update() -> None:
-    look()
-    look(weights={"family": 0.8, "genus": 1.2})
-    found = look(weights={"family": 0.9, "genus": 1.1})
+    report_gradnorm()
+    report_gradnorm(weights={"family": 0.8, "genus": 1.2})
+    found = report_gradnorm(weights={"family": 0.9, "genus": 1.1})
     assert found.drift == pytest.approx([0.4, -0.4]) and found.change == pytest.approx([0.1, -0.1])
     assert found.updates == 3 and found.values()["drift"] == pytest.approx(0.4)
-    assert look(name="another").updates == 1
+    assert report_gradnorm(name="another").updates == 1
     forget()
-    assert look().drift == [0.0, 0.0]
+    assert report_gradnorm().drift == [0.0, 0.0]
 
 
 def test_tensors_lists_and_names() -> None:
     plain = {name: list(value.values()) for name, value in SOUND.items()}
     found = gradnorm_metrics(**plain, always=True)
-    assert found is not None and found.tasks == ["task 0", "task 1"] and found.rates == look().rates
+    assert found is not None and found.tasks == ["task 0", "task 1"] and found.rates == report_gradnorm().rates
     mixed = {**plain, "losses": {"a": torch.tensor(1.0), "b": torch.tensor([2.0])}, "norms": torch.tensor([1.0, 3.0])}
     found = gradnorm_metrics(**mixed, always=True)
-    assert found is not None and found.tasks == ["a", "b"] and found.rates == look().rates
+    assert found is not None and found.tasks == ["a", "b"] and found.rates == report_gradnorm().rates
 
 
 class Net(nn.Module):
@@ -75,7 +75,7 @@ class Net(nn.Module):
         self.heads = nn.ModuleDict({"family": nn.Linear(16, 3), "genus": nn.Linear(16, 5), "species": nn.Linear(16, 7)})
         self.cut = cut
 
-    def losses(self, seed: int) -> dict[str, torch.Tensor]:
+    def compute_losses(self, seed: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
         h_BH = self.shared(torch.randn(32, 8, generator=generator)).relu()
         outputs = {task: head(h_BH.detach() if task == self.cut else h_BH) for task, head in self.heads.items()}
@@ -85,7 +85,7 @@ class Net(nn.Module):
         }
 
 
-def train(fault: str = "", updates: int = 30) -> tuple[list[Any], Net]:
+def train_gradnorm(fault: str = "", updates: int = 30) -> tuple[list[Any], Net]:
     """GradNorm as in the paper, with one planted mistake; the report of each update."""
     model = Net("genus" if fault == "detached" else "")
     weights = dict.fromkeys(model.heads, 1.0)
@@ -93,7 +93,7 @@ def train(fault: str = "", updates: int = 30) -> tuple[list[Any], Net]:
     reports, first, shared = [], {}, [model.shared.weight]
     rate = {"collapse": 0.3, "negative": 2.0}.get(fault, 0.025)
     for step in range(updates):
-        losses = model.losses(step)
+        losses = model.compute_losses(step)
         first = first or {task: float(loss.detach()) for task, loss in losses.items()}
         weight_T = torch.tensor(list(weights.values()), requires_grad=True)
         grads, norms = {}, []
@@ -129,7 +129,7 @@ def train(fault: str = "", updates: int = 30) -> tuple[list[Any], Net]:
 
 
 def test_a_sound_training() -> None:
-    reports, _ = train()
+    reports, _ = train_gradnorm()
     assert not any(report.findings for report in reports)
     last = reports[-1]
     assert last.target_gap < 1e-5, "its target norms are those of the paper's formula"
@@ -142,8 +142,8 @@ def test_a_sound_training() -> None:
     [("collapse", "TD-L014"), ("not renormalised", "TD-L015"), ("negative", "TD-L016"), ("detached", "TD-L018")],
 )
 def test_a_training_with_a_mistake(fault: str, code: str) -> None:
-    reports, _ = train(fault)
-    assert {found for report in reports for found in codes(report)} == {code}
+    reports, _ = train_gradnorm(fault)
+    assert {found for report in reports for found in list_codes(report)} == {code}
     said = next(report for report in reports if report.findings).findings[0]
     assert said.evidence and said.cause and said.try_next
     if fault in ("collapse", "detached"):
@@ -151,26 +151,26 @@ def test_a_training_with_a_mistake(fault: str, code: str) -> None:
 
 
 def test_a_missing_gradient_shows_in_the_norm_too() -> None:
-    assert codes(look(norms={"family": 1.0, "genus": 0.0})) == ["TD-L018"]
+    assert list_codes(report_gradnorm(norms={"family": 1.0, "genus": 0.0})) == ["TD-L018"]
 
 
 def test_a_task_without_loss_or_weight_needs_no_gradient() -> None:
     """All of its samples are masked in this batch."""
-    assert not look(losses={"family": 1.0, "genus": 0.0}, norms={"family": 1.0, "genus": 0.0}).findings
+    assert not report_gradnorm(losses={"family": 1.0, "genus": 0.0}, norms={"family": 1.0, "genus": 0.0}).findings
 
 
 def test_another_sum_may_be_meant() -> None:
-    assert codes(look(weights={"family": 0.5, "genus": 0.5})) == ["TD-L015"]
-    assert not look(weights={"family": 0.5, "genus": 0.5}, total=1.0).findings
+    assert list_codes(report_gradnorm(weights={"family": 0.5, "genus": 0.5})) == ["TD-L015"]
+    assert not report_gradnorm(weights={"family": 0.5, "genus": 0.5}, total=1.0).findings
 
 
 @pytest.mark.parametrize("where", ["losses", "norms", "weights"])
 def test_values_that_are_not_finite(where: str) -> None:
-    assert "TD-L019" in codes(look(**{where: {"family": 1.0, "genus": math.nan}}))
+    assert "TD-L019" in list_codes(report_gradnorm(**{where: {"family": 1.0, "genus": math.nan}}))
 
 
 def test_a_first_loss_of_zero_is_survived() -> None:
-    found = look(initial_losses={"family": 0.0, "genus": 2.0})
+    found = report_gradnorm(initial_losses={"family": 0.0, "genus": 2.0})
     assert math.isnan(found.ratios[0]) and "nan" in found.as_dict()["ratios"]
 
 
@@ -190,7 +190,7 @@ def test_every_intermediate_value() -> None:
         "rates",
     ]
     assert found.rows[1]["mean"] == 49.5 and found.rows[1]["norm"] == pytest.approx(math.sqrt(328350))
-    assert found.records()[0][1].splitlines()[1:] == [
+    assert found.format_records()[0][1].splitlines()[1:] == [
         "  norms: [1, 3]",
         "  grads[0]: 10x10 float32, norm 573, mean 49.5, min 0, max 99",
         "  grads[1]: missing",
@@ -199,11 +199,11 @@ def test_every_intermediate_value() -> None:
     ]
     assert not found.findings
     found = gradnorm_values({"norms": torch.tensor([1.0, math.inf])}, always=True)
-    assert found is not None and codes(found) == ["TD-L019"]
+    assert found is not None and list_codes(found) == ["TD-L019"]
 
 
 @pytest.mark.parametrize("more", [{"norms": [1.0]}, {"weights": {"family": 1.0}}])
 def test_what_does_not_fit_is_refused(more: dict[str, Any]) -> None:
     with pytest.raises(TdbgError) as caught:
-        look(**more)
+        report_gradnorm(**more)
     assert caught.value.hint

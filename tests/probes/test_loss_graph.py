@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import codes, findings, seen
+from probes.judging import judge_codes, judge_watch, list_observations
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -20,7 +20,7 @@ Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 N, CLASSES = 8, 5
 
 
-def train(loss: Loss, steps: int = 5, outputs: int = CLASSES) -> None:
+def train_model(loss: Loss, steps: int = 5, outputs: int = CLASSES) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, outputs))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -31,26 +31,32 @@ def train(loss: Loss, steps: int = 5, outputs: int = CLASSES) -> None:
         optimizer.step()
 
 
-def classify(change: Callable[[Tensor], Tensor]) -> Loss:
+def make_classifier_loss(change: Callable[[Tensor], Tensor]) -> Loss:
     return lambda model, x, y: functional.cross_entropy(change(model(x)), y)
 
 
-def binary(change: Callable[[Tensor], Tensor]) -> Loss:
+def make_binary_loss(change: Callable[[Tensor], Tensor]) -> Loss:
     return lambda model, x, y: functional.binary_cross_entropy_with_logits(
         change(model(x)), functional.one_hot(y, CLASSES).float()
     )
 
 
-def halves(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def autocast_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return functional.cross_entropy(torch.softmax(model(x), -1), y)
 
 
 ACTIVATIONS: dict[str, tuple[Loss, str]] = {
-    "softmax": (classify(lambda z: z.softmax(-1)), "softmax before cross_entropy, which applies its own: (8, 5)"),
-    "softmax in the model": (classify(nn.Softmax(dim=1)), "softmax before cross_entropy"),
-    "softmax and a view": (classify(lambda z: z.softmax(-1).view(2, 4, -1).flatten(0, 1)), "softmax before cross"),
-    "under autocast": (halves, "softmax before cross_entropy"),
+    "softmax": (
+        make_classifier_loss(lambda z: z.softmax(-1)),
+        "softmax before cross_entropy, which applies its own: (8, 5)",
+    ),
+    "softmax in the model": (make_classifier_loss(nn.Softmax(dim=1)), "softmax before cross_entropy"),
+    "softmax and a view": (
+        make_classifier_loss(lambda z: z.softmax(-1).view(2, 4, -1).flatten(0, 1)),
+        "softmax before cross",
+    ),
+    "under autocast": (autocast_loss, "softmax before cross_entropy"),
     "smoothed": (
         lambda model, x, y: functional.cross_entropy(model(x).softmax(-1), y, label_smoothing=0.1),
         "softmax before cross_entropy",
@@ -63,7 +69,10 @@ ACTIVATIONS: dict[str, tuple[Loss, str]] = {
         lambda model, x, y: functional.cross_entropy(model(x).softmax(-1), y) + model(x).square().mean(),
         "softmax before cross_entropy",
     ),
-    "sigmoid": (binary(torch.sigmoid), "sigmoid before binary_cross_entropy_with_logits, which applies its own"),
+    "sigmoid": (
+        make_binary_loss(torch.sigmoid),
+        "sigmoid before binary_cross_entropy_with_logits, which applies its own",
+    ),
     "batch": (
         lambda model, x, y: functional.nll_loss(model(x).log_softmax(0), y),
         "log_softmax over the batch dimension before nll_loss: (8, 5)",
@@ -84,46 +93,46 @@ ACTIVATIONS: dict[str, tuple[Loss, str]] = {
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_an_activation_in_the_wrong_place(watch: Any, tmp_path: Path, kind: str) -> None:
-    watched = watch(**FLAG)
+def test_an_activation_in_the_wrong_place(start_watch: Any, tmp_path: Path, kind: str) -> None:
+    watched = start_watch(**FLAG)
     loss, words = ACTIVATIONS[kind]
-    train(loss)
-    (finding,) = findings(watched, tmp_path)
+    train_model(loss)
+    (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.severity, finding.first_step) == ("TD-C023", "warning", 1)
     assert words in finding.title and finding.evidence[0].startswith("the graph of the loss of step 1: ")
 
 
-def attends(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def attention_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Softmax inside the model, over any dimension, is its own business."""
     weights = model(x).softmax(0)
     return functional.cross_entropy(weights.T @ model(x), torch.arange(CLASSES))
 
 
-def distils(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def distillation_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return functional.kl_div(model(x).log_softmax(-1), model(x).softmax(-1), reduction="batchmean")
 
 
-def pools(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def pooling_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Attention over the instances of a bag."""
     return (model(x).softmax(0) * model(x)).sum(0).square().mean()
 
 
 HEALTHY: dict[str, Loss] = {
-    "logits": classify(lambda z: z),
-    "log-probabilities twice": classify(lambda z: z.log_softmax(-1)),
+    "logits": make_classifier_loss(lambda z: z),
+    "log-probabilities twice": make_classifier_loss(lambda z: z.log_softmax(-1)),
     "nll": lambda model, x, y: functional.nll_loss(model(x).log_softmax(1), y),
     "segmentation": lambda model, x, y: functional.cross_entropy(model(x.view(2, 4, 4)).transpose(1, 2), y.view(2, 4)),
     "images": lambda model, x, y: functional.cross_entropy(
         model(x.view(2, 2, 2, 4)).permute(0, 3, 1, 2), y.view(2, 2, 2)
     ),
     "gated": lambda model, x, y: functional.cross_entropy(model(x).sigmoid() * 4, y),
-    "binary": binary(lambda z: z),
+    "binary": make_binary_loss(lambda z: z),
     "probabilities and bce": lambda model, x, y: functional.binary_cross_entropy(
         model(x).sigmoid(), functional.one_hot(y, CLASSES).float()
     ),
-    "attention": attends,
-    "pooling": pools,
-    "distillation": distils,
+    "attention": attention_loss,
+    "pooling": pooling_loss,
+    "distillation": distillation_loss,
     "focal": lambda model, x, y: (
         ((1 - model(x).softmax(1)).pow(2) * -model(x).log_softmax(1) * functional.one_hot(y, CLASSES)).sum(1).mean()
     ),
@@ -134,11 +143,11 @@ HEALTHY: dict[str, Loss] = {
 
 
 @pytest.mark.parametrize("kind", HEALTHY)
-def test_an_activation_where_it_belongs(watch: Any, tmp_path: Path, kind: str) -> None:
-    watched = watch(**FLAG)
-    train(HEALTHY[kind])
-    assert codes(watched, tmp_path) == []
-    (told,) = seen(watched, "backward", "LOSS")
+def test_an_activation_where_it_belongs(start_watch: Any, tmp_path: Path, kind: str) -> None:
+    watched = start_watch(**FLAG)
+    train_model(HEALTHY[kind])
+    assert judge_codes(watched, tmp_path) == []
+    (told,) = list_observations(watched, "backward", "LOSS")
     assert told.values["faults"] == []
 
 
@@ -161,21 +170,21 @@ PAIRS: dict[str, tuple[Loss, str]] = {
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize("kind", PAIRS)
-def test_a_loss_over_all_pairs(watch: Any, tmp_path: Path, kind: str) -> None:
-    watched = watch(**FLAG)
+def test_a_loss_over_all_pairs(start_watch: Any, tmp_path: Path, kind: str) -> None:
+    watched = start_watch(**FLAG)
     loss, words = PAIRS[kind]
-    train(loss, outputs=1)
-    (finding,) = findings(watched, tmp_path)
+    train_model(loss, outputs=1)
+    (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.severity) == ("TD-C024", "warning")
     assert words in finding.title
 
 
-def ranks(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def ranking_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     scores = model(x)
     return ((scores - scores.T) - 1.0).square().mean()
 
 
-def contrasts(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+def contrast_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     scores = model(x).flatten()
     return (scores[:, None] - scores[None, :]).abs().mean()
 
@@ -183,8 +192,8 @@ def contrasts(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 MEANT: dict[str, Loss] = {
     "same shapes": lambda model, x, y: (model(x) - y[:, None]).square().mean(),
     "squeezed": lambda model, x, y: functional.mse_loss(model(x).squeeze(1), y.float()),
-    "ranking": ranks,
-    "contrast": contrasts,
+    "ranking": ranking_loss,
+    "contrast": contrast_loss,
     "distances": lambda model, x, y: torch.cdist(model(x), torch.randn(N, 1)).mean(),
     "another width": lambda model, x, y: (model(x) - torch.randn(3)).square().mean(),
     "a square of its own": lambda model, x, y: (model(x) @ model(x).T - torch.eye(N)).square().mean(),
@@ -195,34 +204,34 @@ MEANT: dict[str, Loss] = {
 
 
 @pytest.mark.parametrize("kind", MEANT)
-def test_differences_that_are_meant(watch: Any, tmp_path: Path, kind: str) -> None:
-    watched = watch(**FLAG)
-    train(MEANT[kind], outputs=1)
-    assert codes(watched, tmp_path) == []
+def test_differences_that_are_meant(start_watch: Any, tmp_path: Path, kind: str) -> None:
+    watched = start_watch(**FLAG)
+    train_model(MEANT[kind], outputs=1)
+    assert judge_codes(watched, tmp_path) == []
 
 
 @pytest.mark.parametrize("shape", [lambda z: z.flatten()[:, None], lambda z: z.view(1, -1).T])
-def test_a_column_made_for_the_difference_is_for_information(watch: Any, tmp_path: Path, shape: Any) -> None:
-    watched = watch(**FLAG)
-    train(lambda model, x, y: (shape(model(x)) - y).square().mean(), outputs=1)
-    assert [(one.code, one.severity) for one in findings(watched, tmp_path)] == [("TD-C024", "info")]
+def test_a_column_made_for_the_difference_is_for_information(start_watch: Any, tmp_path: Path, shape: Any) -> None:
+    watched = start_watch(**FLAG)
+    train_model(lambda model, x, y: (shape(model(x)) - y).square().mean(), outputs=1)
+    assert [(one.code, one.severity) for one in judge_watch(watched, tmp_path)] == [("TD-C024", "info")]
 
 
 # the walk itself
 
 
-def test_a_mean_cross_entropy_is_known_with_its_classes(watch: Any) -> None:
+def test_a_mean_cross_entropy_is_known_with_its_classes(start_watch: Any) -> None:
     for kind, classes in (("logits", 5), ("accumulated", 5), ("segmentation", 5), ("focal", None), ("binary", None)):
-        watched = watch(**FLAG)
-        train(HEALTHY[kind])
-        (told,) = seen(watched, "backward", "LOSS")
+        watched = start_watch(**FLAG)
+        train_model(HEALTHY[kind])
+        (told,) = list_observations(watched, "backward", "LOSS")
         assert told.values.get("classes") == classes, kind
         watched.monitor.detach()
 
 
-def test_only_the_first_steps_are_looked_at_and_nothing_is_held(watch: Any) -> None:
-    watched = watch(**FLAG)
-    probe = watched.monitor.probe("backward")
+def test_only_the_first_steps_are_looked_at_and_nothing_is_held(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    probe = watched.monitor.find_probe("backward")
     held: list[weakref.ref[Tensor]] = []
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -233,7 +242,7 @@ def test_only_the_first_steps_are_looked_at_and_nothing_is_held(watch: Any) -> N
 
     gc.disable()
     try:
-        train(loss, steps=6)
+        train_model(loss, steps=6)
         assert all(one() is None for one in held[:-1])
     finally:
         gc.enable()
@@ -252,8 +261,8 @@ def test_saved_tensors_are_not_unpacked() -> None:
     assert unpacked
 
 
-def test_a_long_graph_is_cut_short(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_a_long_graph_is_cut_short(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         found = model(x)
@@ -261,17 +270,21 @@ def test_a_long_graph_is_cut_short(watch: Any) -> None:
             found = found + 0.0
         return functional.cross_entropy(found, y)
 
-    train(loss, steps=1)
+    train_model(loss, steps=1)
     assert watched.monitor.budget.by_part["backward"] < 0.05
 
 
-def test_every_loss_of_a_step_is_looked_at(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
+def test_every_loss_of_a_step_is_looked_at(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
 
     def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         model(x).square().mean().backward()
         return functional.cross_entropy(model(x).softmax(-1), y)
 
-    train(loss)
-    assert codes(watched, tmp_path) == ["TD-C023"]
-    assert len(seen(watched, "backward", "LOSS")) == len(seen(watched, "backward", "LOSS_2")) == 1
+    train_model(loss)
+    assert judge_codes(watched, tmp_path) == ["TD-C023"]
+    assert (
+        len(list_observations(watched, "backward", "LOSS"))
+        == len(list_observations(watched, "backward", "LOSS_2"))
+        == 1
+    )

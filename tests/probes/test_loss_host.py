@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import codes as judged
-from probes.judging import findings
+from probes.judging import judge_codes as judged
+from probes.judging import judge_watch
 from torch import nn
 
 import tdbg
@@ -48,36 +48,36 @@ NULLS = "LOSS.NULL_MASKING"
 PARTS = ("INPUT", "INTERNAL", "SUMMARY")
 
 
-def memory_call() -> Any:
+def measure_memory() -> Any:
     with loss.gradnorm_memory() as memory:
         memory.mark("part", {"x": X})
     return memory.report
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+def logged_messages(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     caplog.set_level(logging.DEBUG, logger="tdbg")
     return lambda: [f"{record.levelname} {record.getMessage()}" for record in caplog.records if record.name == "tdbg"]
 
 
-def one_batch(masked: bool = False) -> Any:
+def check_one_batch(masked: bool = False) -> Any:
     targets_B = torch.tensor([0, 1, 2, 3])
     return loss.null_masking(targets_B, targets_B == (3 if masked else 0))
 
 
-def faulty_batch() -> Any:
+def check_faulty_batch() -> Any:
     hot_BC = torch.eye(4, dtype=torch.int64)
     return loss.null_masking({"genus": hot_BC}, {"genus": (hot_BC == 0).any(1)})
 
 
 @pytest.mark.parametrize("name", [*CALLS, "gradnorm_memory"])
-def test_off_means_nothing(loss_flags: dict[str, Any], said: Callable[[], list[str]], name: str) -> None:
+def test_off_means_nothing(loss_flags: dict[str, Any], logged_messages: Callable[[], list[str]], name: str) -> None:
     """Neither a tensor is read, nor a word written, nor anything kept; also with all other flags on."""
     for flags in ({}, {"MEMORY": True, "LR": True, NULLS: False}):
         loss_flags.clear()
         loss_flags.update(flags)
-        assert (CALLS.get(name) or memory_call)() is None
-    assert said() == [] and not STATES
+        assert (CALLS.get(name) or measure_memory)() is None
+    assert logged_messages() == [] and not STATES
 
 
 def test_every_public_name_is_described() -> None:
@@ -113,7 +113,9 @@ def test_every_code_has_its_page() -> None:
         assert f'"{code}"' in source, f"nobody says {code}"
 
 
-def test_compiled_code_holds_nothing_of_it(loss_flags: dict[str, Any], said: Callable[[], list[str]]) -> None:
+def test_compiled_code_holds_nothing_of_it(
+    loss_flags: dict[str, Any], logged_messages: Callable[[], list[str]]
+) -> None:
     loss_flags.update({NULLS: True, "LOSS.GRADNORM_MEMORY": True})
     counters = torch._dynamo.utils.counters
     counters.clear()
@@ -128,23 +130,26 @@ def test_compiled_code_holds_nothing_of_it(loss_flags: dict[str, Any], said: Cal
 
     assert step(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
     assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"]
-    assert said() == []
+    assert logged_messages() == []
 
 
 # outside of a run
 
 
-def test_records_go_to_the_logger(loss_flags: dict[str, Any], said: Callable[[], list[str]]) -> None:
+def test_records_go_to_the_logger(loss_flags: dict[str, Any], logged_messages: Callable[[], list[str]]) -> None:
     loss_flags[NULLS] = True
-    assert one_batch().tasks[0].nulls == 1
-    assert [line.partition(" ")[2].partition("]")[0] for line in said()] == [
+    assert check_one_batch().tasks[0].nulls == 1
+    assert [line.partition(" ")[2].partition("]")[0] for line in logged_messages()] == [
         "[DEBUG_NULL_MASKING_INPUT",
         "[DEBUG_NULL_MASKING_INTERNAL",
         "[DEBUG_NULL_MASKING_SUMMARY",
     ]
-    assert all(line.startswith("DEBUG ") for line in said())
-    faulty_batch()
-    assert said()[-1].startswith("WARNING [DEBUG_NULL_MASKING_SUMMARY]") and "TD-L003 error: " in said()[-1]
+    assert all(line.startswith("DEBUG ") for line in logged_messages())
+    check_faulty_batch()
+    assert (
+        logged_messages()[-1].startswith("WARNING [DEBUG_NULL_MASKING_SUMMARY]")
+        and "TD-L003 error: " in logged_messages()[-1]
+    )
 
 
 def test_the_variable_switches_them_on() -> None:
@@ -160,12 +165,14 @@ def test_the_variable_switches_them_on() -> None:
         assert done.stdout.split() == printed and ("NULL_MASKING_SUMMARY" in done.stderr) == bool(variable)
 
 
-def test_arguments_that_do_not_fit_end_nothing(loss_flags: dict[str, Any], said: Callable[[], list[str]]) -> None:
+def test_arguments_that_do_not_fit_end_nothing(
+    loss_flags: dict[str, Any], logged_messages: Callable[[], list[str]]
+) -> None:
     loss_flags[NULLS] = True
     for _ in range(3):
         assert loss.null_masking(torch.zeros(4), torch.zeros(3)) is None
         assert loss.null_masking(object(), object()) is None  # type: ignore[arg-type]
-    lines = said()
+    lines = logged_messages()
     assert len(lines) == 2 and all(line.startswith("WARNING [DEBUG_NULL_MASKING] (no report: ") for line in lines)
     assert "masked has shape [3], the targets have [4]; give one value per sample)" in lines[0]
 
@@ -180,7 +187,7 @@ def test_nothing_of_the_program_is_changed(loss_flags: dict[str, Any]) -> None:
         memory.mark("part", {"each": each_B})
         loss.taxonomy_forward(logits_BC * 2, torch.tensor([0, 1, 2, 0]), torch.eye(3)[[0, 1, 2, 0]])
         assert torch.is_grad_enabled()
-    one_batch()
+    check_one_batch()
     each_B.sum().backward()
     assert logits_BC.grad is not None and torch.equal(torch.get_rng_state(), state)
 
@@ -189,21 +196,21 @@ def test_nothing_of_the_program_is_changed(loss_flags: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def watched(watch: Any, loss_flags: dict[str, Any]) -> Any:
-    def start(**settings: Any) -> Any:
-        started = watch(flags={NULLS: True}, **settings)
+def start_watched(start_watch: Any, loss_flags: dict[str, Any]) -> Any:
+    def start_with_flag(**settings: Any) -> Any:
+        started = start_watch(flags={NULLS: True}, **settings)
         taken: list[str] = []
         flags = started.monitor.settings.flags
-        run_context.install(
+        run_context.install_context(
             run_context.RunContext(flags, lambda: started.monitor, lambda flag, value: taken.append(flag))
         )
         started.taken = taken
         return started
 
-    return start
+    return start_with_flag
 
 
-def train(steps: int, call: Callable[[], Any]) -> None:
+def train_model(steps: int, call: Callable[[], Any]) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(steps):
@@ -214,77 +221,77 @@ def train(steps: int, call: Callable[[], Any]) -> None:
         optimizer.step()
 
 
-def told(started: Any) -> list[Observation]:
+def list_observations(started: Any) -> list[Observation]:
     return [event for event in started.events if isinstance(event, Observation) and event.probe == "loss"]
 
 
-def test_events_carry_the_step_and_the_verdict_the_finding(watched: Any, tmp_path: Path) -> None:
-    started = watched()
-    train(2, one_batch)
-    train(3, faulty_batch)
-    events = told(started)
+def test_events_carry_the_step_and_the_verdict_the_finding(start_watched: Any, tmp_path: Path) -> None:
+    started = start_watched()
+    train_model(2, check_one_batch)
+    train_model(3, check_faulty_batch)
+    events = list_observations(started)
     assert [event.step for event in events] == [1, 2, 3, 4, 5] and started.taken == [NULLS]
     assert {event.part for event in events} == {"SUMMARY"} and {event.flag for event in events} == {NULLS}
     assert [len(event.values.get("faults", ())) for event in events] == [0, 0, 1, 0, 0], "a fault is handed on once"
     assert "TD-L003" in events[4].text, "and stands in each record that shows it"
-    (found,) = findings(started, tmp_path)
+    (found,) = judge_watch(started, tmp_path)
     assert (found.code, found.severity, found.first_step, found.rank) == ("TD-L003", "error", 3, 0)
     assert found.title == "one-hot targets are taken for class indices in task genus, step 3, rank 0"
     assert found.cause and found.try_next and "(targets == 0).any(1)" in found.evidence[0]
 
 
-def test_a_clean_run_has_no_finding(watched: Any, tmp_path: Path) -> None:
-    started = watched()
-    train(5, one_batch)
+def test_a_clean_run_has_no_finding(start_watched: Any, tmp_path: Path) -> None:
+    started = start_watched()
+    train_model(5, check_one_batch)
     assert judged(started, tmp_path) == []
 
 
-def test_selected_steps(watched: Any) -> None:
-    started = watched(steps="2:3")
-    train(5, one_batch)
-    assert [event.step for event in told(started)] == [2, 3]
+def test_selected_steps(start_watched: Any) -> None:
+    started = start_watched(steps="2:3")
+    train_model(5, check_one_batch)
+    assert [event.step for event in list_observations(started)] == [2, 3]
 
 
-def test_the_beginning_is_told_whatever_steps_are_selected(watched: Any) -> None:
-    started = watched(steps="2:3")
+def test_the_beginning_is_told_whatever_steps_are_selected(start_watched: Any) -> None:
+    started = start_watched(steps="2:3")
     started.monitor.settings.flags["LOSS.CLASS_WEIGHTING"] = True
     loss.class_weighting([1.0, 2.0], [4.0, 2.0])
-    train(1, lambda: None)
-    assert [event.part for event in told(started)] == ["WEIGHTS"]
+    train_model(1, lambda: None)
+    assert [event.part for event in list_observations(started)] == ["WEIGHTS"]
 
 
-def test_other_ranks_are_left_out(watched: Any) -> None:
-    started = watched(ranks="1-3")
-    train(2, one_batch)
-    assert told(started) == []
+def test_other_ranks_are_left_out(start_watched: Any) -> None:
+    started = start_watched(ranks="1-3")
+    train_model(2, check_one_batch)
+    assert list_observations(started) == []
 
 
-def test_a_flag_that_is_switched_off_in_the_run(watched: Any) -> None:
-    started = watched()
-    train(1, one_batch)
+def test_a_flag_that_is_switched_off_in_the_run(start_watched: Any) -> None:
+    started = start_watched()
+    train_model(1, check_one_batch)
     started.monitor.level_overrides.make("", {NULLS: False}, why="api")
-    train(1, one_batch)
-    assert len(told(started)) == 1
+    train_model(1, check_one_batch)
+    assert len(list_observations(started)) == 1
 
 
-def test_its_time_is_told_apart(watched: Any) -> None:
-    started = watched()
-    train(3, one_batch)
-    cost = started.monitor.cost()
+def test_its_time_is_told_apart(start_watched: Any) -> None:
+    started = start_watched()
+    train_model(3, check_one_batch)
+    cost = started.monitor.build_cost()
     assert cost.diagnostics_ms > 0 and "loss" not in cost.by_part
 
 
-def test_the_python_api_switches_them(said: Callable[[], list[str]]) -> None:
+def test_the_python_api_switches_them(logged_messages: Callable[[], list[str]]) -> None:
     before = run_context.current
     loss.forget()
     try:
         tdbg.enable_debugging(NULLS)
-        assert one_batch() is not None
-        assert [line.split()[1] for line in said()] == [f"[DEBUG_NULL_MASKING_{part}]" for part in PARTS]
-        assert one_batch(masked=True) is not None
+        assert check_one_batch() is not None
+        assert [line.split()[1] for line in logged_messages()] == [f"[DEBUG_NULL_MASKING_{part}]" for part in PARTS]
+        assert check_one_batch(masked=True) is not None
         tdbg.disable_debugging(NULLS)
-        assert one_batch() is None
+        assert check_one_batch() is None
     finally:
-        api_flags.live().clear()
-        run_context.install(before)
+        api_flags.get_live_flags().clear()
+        run_context.install_context(before)
         loss.forget()

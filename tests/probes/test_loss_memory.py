@@ -19,12 +19,12 @@ needs_saved_tensors = pytest.mark.skipif(
 )
 
 
-def body() -> nn.Sequential:
+def make_body() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(100, 500), nn.ReLU(), nn.Linear(500, 10))
 
 
-def rows(tensors: Any) -> list[dict[str, Any]]:
+def list_held_rows(tensors: Any) -> list[dict[str, Any]]:
     seen: dict[int, Any] = {}
     held_by("given", tensors, seen)
     return rows_of(seen)
@@ -33,20 +33,20 @@ def rows(tensors: Any) -> list[dict[str, Any]]:
 @needs_saved_tensors
 def test_what_a_graph_saves() -> None:
     """The input, the ReLU's output (once, though two operations keep it), the output that is squared; no weights."""
-    out_BC = body()(torch.randn(64, 100))
-    found = rows(out_BC.square().mean())
+    out_BC = make_body()(torch.randn(64, 100))
+    found = list_held_rows(out_BC.square().mean())
     saved = [row for row in found if row["kind"] == "saved"]
     assert sorted(row["mb"] for row in saved) == pytest.approx([64 * 10 * 4 / MB, 64 * 100 * 4 / MB, 64 * 500 * 4 / MB])
     assert [row["mb"] for row in found if row["kind"] == "made"] == pytest.approx([4 / MB])
 
 
 def test_tensors_without_a_graph() -> None:
-    found = rows([torch.zeros(1000), None, torch.zeros(10, 10, dtype=torch.float64)])
+    found = list_held_rows([torch.zeros(1000), None, torch.zeros(10, 10, dtype=torch.float64)])
     assert [(row["name"], row["mb"]) for row in found] == [
         ("given 1000 float32", pytest.approx(4000 / MB)),
         ("given 10x10 float64", pytest.approx(800 / MB)),
     ]
-    assert rows(None) == []
+    assert list_held_rows(None) == []
 
 
 def test_what_was_packed_is_not_unpacked() -> None:
@@ -60,10 +60,10 @@ def test_what_was_packed_is_not_unpacked() -> None:
 
     x = torch.randn(100, requires_grad=True)
     loss = checkpoint(block, x, use_reentrant=False).sum()
-    rows(loss)
+    list_held_rows(loss)
     assert runs == 1
     loss.backward()
-    rows(loss)  # a graph that is freed
+    list_held_rows(loss)  # a graph that is freed
     assert runs == 2
 
 
@@ -75,7 +75,7 @@ def test_a_saved_tensor_changed_in_place_is_still_an_error() -> None:
     with gradnorm_memory(always=True) as memory:
         memory.mark("re-forward", {"loss": loss})
     mid.add_(1)
-    rows(loss)
+    list_held_rows(loss)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -91,9 +91,9 @@ def test_malloc_is_counted() -> None:
     assert meter.used_mb() - before == pytest.approx(0.0, abs=0.2)
 
 
-def updates(count: int, keep: str = "") -> list[GradNormMemory]:
+def run_updates(count: int, keep: str = "") -> list[GradNormMemory]:
     """GradNorm's passes, again and again; what a program keeps by mistake is named by ``keep``."""
-    model, kept, found = body(), [], []
+    model, kept, found = make_body(), [], []
     shared = list(model[0].parameters())
     optimizer = torch.optim.Adam(model.parameters())
     for step in range(count):
@@ -128,14 +128,14 @@ def updates(count: int, keep: str = "") -> list[GradNormMemory]:
 
 @pytest.mark.parametrize("keep", ["", "values"])
 def test_sound_updates_leave_nothing(keep: str) -> None:
-    found = updates(20, keep)
+    found = run_updates(20, keep)
     assert not any(report.findings for report in found)
     assert found[-1].growth_mb is not None and abs(found[-1].growth_mb) < 0.1
 
 
 @pytest.mark.parametrize("keep", ["outside", "now and then"])
 def test_other_growth_is_not_laid_to_gradnorm(keep: str) -> None:
-    found = updates(15, keep)
+    found = run_updates(15, keep)
     assert not any(report.findings for report in found)
     assert found[-1].before_mb - found[3].before_mb > 0.5, "it does grow"
 
@@ -143,7 +143,7 @@ def test_other_growth_is_not_laid_to_gradnorm(keep: str) -> None:
 @needs_saved_tensors
 def test_a_graph_that_is_kept() -> None:
     """A history of losses: a scalar each, and behind it the activations of the whole batch."""
-    fault = updates(12, "graphs")[-1].findings[0]
+    fault = run_updates(12, "graphs")[-1].findings[0]
     assert fault.code == "TD-L017" and any(
         "0.512 MB saved 1 x " in line and "256x500" in line for line in fault.evidence
     )
@@ -152,7 +152,7 @@ def test_a_graph_that_is_kept() -> None:
 @pytest.mark.parametrize("keep", ["gradients"])
 def test_a_leak_is_told_after_five_updates(keep: str) -> None:
     """TD-L017: the gradients of the shared layer stay, 100 x 500 + 500 floats an update."""
-    found = updates(12, keep)
+    found = run_updates(12, keep)
     told = [place for place, report in enumerate(found) if report.findings]
     assert told and told[0] <= 7 and told[-1] == 11
     fault = found[-1].findings[0]
@@ -163,22 +163,22 @@ def test_a_leak_is_told_after_five_updates(keep: str) -> None:
 
 @needs_saved_tensors
 def test_the_parts_and_accumulation() -> None:
-    report = updates(2)[-1]
+    report = run_updates(2)[-1]
     assert [part["name"] for part in report.parts] == ["re-forward", "gradients", "norm"]
     first = report.parts[0]
     if report.how == "malloc":
         assert first["change_mb"] == pytest.approx((256 * 500 * 4 + 256 * 10 * 4) / MB, abs=0.1)
     grads = [row for row in report.parts[1]["tensors"] if row["kind"] == "made"]
     assert [row["mb"] for row in grads] == pytest.approx([0.2, 0.002])
-    text = report.records()[0][1]
+    text = report.format_records()[0][1]
     assert "accumulation 4:" in text and "MB if all are kept" in text and "saved 1 x " in text
 
 
 def test_what_torch_hides_is_unknown_and_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_compat, "shows_saved_tensors", False)
-    report = updates(1)[-1]
+    report = run_updates(1)[-1]
     assert all(row["kind"] == "made" for part in report.parts for row in part["tensors"])
-    text = report.records()[0][1]
+    text = report.format_records()[0][1]
     assert (
         f"saved for backward: unknown, torch {torch.__version__} does not show it" in text and "0 MB saved" not in text
     )

@@ -16,24 +16,24 @@ from tdbg.probes.loss.null_targets import format_of
 pytestmark = pytest.mark.usefixtures("loss_flags")
 
 
-def report(targets: Any, masked: Any, **more: Any) -> NullMasking:
+def report_masking(targets: Any, masked: Any, **more: Any) -> NullMasking:
     found = null_masking(targets, masked, always=True, **more)
     assert found is not None
     return found
 
 
-def codes(found: NullMasking) -> list[str]:
+def list_codes(found: NullMasking) -> list[str]:
     return [fault.code for fault in found.findings]
 
 
-def batch(seed: int, size: int = 64, classes: int = 6, share: float = 0.25) -> Tensor:
+def make_batch(seed: int, size: int = 64, classes: int = 6, share: float = 0.25) -> Tensor:
     """Targets with the given share of nulls (0); the other classes are alike."""
     generator = torch.Generator().manual_seed(seed)
     labels_B = torch.randint(1, classes, (size,), generator=generator)
     return torch.where(torch.rand(size, generator=generator) < share, 0, labels_B)
 
 
-def drawn(nulls_B: Tensor, probability: float, seed: int) -> Tensor:
+def draw_mask(nulls_B: Tensor, probability: float, seed: int) -> Tensor:
     return nulls_B & (torch.rand(len(nulls_B), generator=torch.Generator().manual_seed(seed)) < probability)
 
 
@@ -67,13 +67,13 @@ def test_the_bound_of_the_impossible() -> None:
 def test_counts_of_one_batch() -> None:
     targets_B = torch.tensor([0, 0, 0, 0, 2, 2, 1, 5])
     masked_B = torch.tensor([1, 1, 1, 0, 0, 0, 0, 0], dtype=torch.bool)
-    found = report({"genus": targets_B}, {"genus": masked_B}, probability=0.75, schedule=(30, 10, 50))
+    found = report_masking({"genus": targets_B}, {"genus": masked_B}, probability=0.75, schedule=(30, 10, 50))
     (row,) = found.tasks
     assert (row.format, row.samples, row.nulls, row.masked, row.masked_nulls) == ("indices", 8, 4, 3, 3)
     assert row.contents == {"0": 4, "2": 2, "1": 1, "5": 1} and row.realised == 0.75
     assert row.interval == pytest.approx((0.3006, 0.9544), abs=1e-4)  # 3 of 4, worked out apart
     assert found.position == 0.5 and not found.findings
-    (first, _), (second, text), (third, summary) = found.records()
+    (first, _), (second, text), (third, summary) = found.format_records()
     assert (first, second, third) == ("INPUT", "INTERNAL", "SUMMARY")
     assert "genus: 4 of 8 null (class == 0); masked 3, of the nulls 3 = 75 % [30.1 to 95.4 %], asked 75 %" in text
     assert summary == "training: 8 targets in 1 task, 4 null, 3 masked, schedule at 50 %; no fault found"
@@ -83,9 +83,9 @@ def test_counts_of_one_batch() -> None:
 def test_counts_go_on_apart_for_validation() -> None:
     targets_B = torch.tensor([0, 0, 1, 1])
     for _ in range(3):
-        found = report(targets_B, targets_B == 0, probability=1.0)
+        found = report_masking(targets_B, targets_B == 0, probability=1.0)
     assert (found.tasks[0].calls, found.tasks[0].all_nulls, found.tasks[0].all_masked_nulls) == (3, 6, 6)
-    assert report(targets_B, targets_B == 0, probability=1.0, training=False).tasks[0].calls == 1
+    assert report_masking(targets_B, targets_B == 0, probability=1.0, training=False).tasks[0].calls == 1
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,15 @@ def test_formats(targets: Tensor, form: str) -> None:
 
 
 def test_nulls_of_rows_are_those_of_their_classes() -> None:
-    targets_B = batch(1)
+    targets_B = make_batch(1)
     hot_BC = one_hot(targets_B, 6)
     soft_BC = 0.9 * hot_BC + 0.1 / 6
     nulls_B = targets_B == 0
     for rows_BC in (hot_BC, soft_BC):
-        found = report(rows_BC, nulls_B, nulls=nulls_B, probability=1.0)
+        found = report_masking(rows_BC, nulls_B, nulls=nulls_B, probability=1.0)
         assert found.tasks[0].nulls == int(nulls_B.sum()) and not found.findings
     hot_BC[nulls_B] = 0
-    found = report(hot_BC, nulls_B, null_index=-1, probability=1.0)
+    found = report_masking(hot_BC, nulls_B, null_index=-1, probability=1.0)
     assert found.tasks[0].nulls == int(nulls_B.sum()) and "without a class" in found.tasks[0].how
     assert not found.findings
 
@@ -128,25 +128,25 @@ def test_nulls_of_rows_are_those_of_their_classes() -> None:
 def test_clean_training_says_nothing(share: float) -> None:
     """60 batches a task, a gradual schedule, and everything that may be compared is given."""
     for step in range(60):
-        targets = {task: batch(2 * step + place, share=share) for place, task in enumerate("ab")}
+        targets = {task: make_batch(2 * step + place, share=share) for place, task in enumerate("ab")}
         nulls = {task: target == 0 for task, target in targets.items()}
         asked = 1 - step / 60
-        masked = {task: drawn(null, asked, step) for task, null in nulls.items()}
+        masked = {task: draw_mask(null, asked, step) for task, null in nulls.items()}
         more = {"nulls": nulls, "classes": 6, "probability": asked, "expected_share": share}
-        assert not report(targets, masked, **more).findings
-        assert not report(targets, nulls, training=False, nulls=nulls, probability=1.0, name="masked").findings
+        assert not report_masking(targets, masked, **more).findings
+        assert not report_masking(targets, nulls, training=False, nulls=nulls, probability=1.0, name="masked").findings
         nothing = {task: torch.zeros_like(null) for task, null in nulls.items()}
-        assert not report(targets, nothing, training=False, nulls=nulls, name="whole").findings
+        assert not report_masking(targets, nothing, training=False, nulls=nulls, name="whole").findings
 
 
 def test_an_ignore_index_is_a_null_index() -> None:
-    targets_B = torch.where(batch(0) == 0, -100, batch(0))
-    assert not report(targets_B, targets_B == -100, null_index=-100, classes=6, probability=1.0).findings
+    targets_B = torch.where(make_batch(0) == 0, -100, make_batch(0))
+    assert not report_masking(targets_B, targets_B == -100, null_index=-100, classes=6, probability=1.0).findings
 
 
 def test_empty_and_tiny_batches() -> None:
-    assert not report(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool)).findings
-    assert not report(torch.tensor([0]), torch.tensor([True]), probability=0.5).findings
+    assert not report_masking(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool)).findings
+    assert not report_masking(torch.tensor([0]), torch.tensor([True]), probability=0.5).findings
 
 
 # planted mistakes
@@ -155,83 +155,86 @@ def test_empty_and_tiny_batches() -> None:
 def test_no_nulls_reach_the_loss() -> None:
     """TD-L001: the loader drops them; a quarter of the data has none."""
     for step in range(4):
-        labels_B = batch(step).clamp(min=1)
-        found = report(labels_B, labels_B < 0, expected_share=0.25)
+        labels_B = make_batch(step).clamp(min=1)
+        found = report_masking(labels_B, labels_B < 0, expected_share=0.25)
     assert (
-        codes(found) == ["TD-L001"] and "0 of 256 targets are null, the data has 25 %" in found.findings[0].evidence[0]
+        list_codes(found) == ["TD-L001"]
+        and "0 of 256 targets are null, the data has 25 %" in found.findings[0].evidence[0]
     )
 
 
 def test_the_program_finds_none_of_them() -> None:
-    targets_B = batch(0)
+    targets_B = make_batch(0)
     nothing_B = torch.zeros(64, dtype=torch.bool)
-    assert codes(report(targets_B, nothing_B, nulls=nothing_B)) == ["TD-L001"]
+    assert list_codes(report_masking(targets_B, nothing_B, nulls=nothing_B)) == ["TD-L001"]
 
 
 def test_few_samples_are_no_proof() -> None:
     labels_B = torch.ones(8, dtype=torch.int64)
-    assert not report(labels_B, labels_B < 0, expected_share=0.25).findings
+    assert not report_masking(labels_B, labels_B < 0, expected_share=0.25).findings
 
 
 def test_an_index_off_by_one_shows_in_the_share() -> None:
     """TD-L002: class 1 stands for no label."""
     found = None
     for step in range(20):
-        targets_B = batch(step, share=0.4)
-        found = report(targets_B, targets_B == 1, null_index=1, expected_share=0.4)
-    assert found is not None and codes(found) == ["TD-L002"]
+        targets_B = make_batch(step, share=0.4)
+        found = report_masking(targets_B, targets_B == 1, null_index=1, expected_share=0.4)
+    assert found is not None and list_codes(found) == ["TD-L002"]
     assert "class 0 has" in found.findings[0].evidence[0]
 
 
 def test_another_class_is_masked() -> None:
-    targets_B = batch(0)
-    found = report(targets_B, targets_B == 3)
-    assert codes(found) == ["TD-L002"] and "masked samples are of class 3" in found.findings[0].evidence[0]
-    found = report(targets_B, torch.zeros(64, dtype=torch.bool), nulls=targets_B == 3)
-    assert codes(found) == ["TD-L002"] and "took class 3 for null" in found.findings[0].evidence[0]
+    targets_B = make_batch(0)
+    found = report_masking(targets_B, targets_B == 3)
+    assert list_codes(found) == ["TD-L002"] and "masked samples are of class 3" in found.findings[0].evidence[0]
+    found = report_masking(targets_B, torch.zeros(64, dtype=torch.bool), nulls=targets_B == 3)
+    assert list_codes(found) == ["TD-L002"] and "took class 3 for null" in found.findings[0].evidence[0]
 
 
 @pytest.mark.parametrize("value", [-1, 6, 255])
 def test_a_value_that_is_no_class(value: int) -> None:
-    targets_B = torch.where(batch(0) == 0, value, batch(0))
-    found = report(targets_B, targets_B == 0, classes=6)
-    assert codes(found) == ["TD-L002"] and f"targets are {value}, which is no class" in found.findings[0].evidence[0]
+    targets_B = torch.where(make_batch(0) == 0, value, make_batch(0))
+    found = report_masking(targets_B, targets_B == 0, classes=6)
+    assert (
+        list_codes(found) == ["TD-L002"] and f"targets are {value}, which is no class" in found.findings[0].evidence[0]
+    )
 
 
 def test_an_index_that_no_row_can_have() -> None:
-    hot_BC = one_hot(batch(0), 6)
-    assert codes(report(hot_BC, hot_BC[:, 0] == 1, null_index=6)) == ["TD-L002"]
-    assert not report(hot_BC, hot_BC[:, 0] == 1, null_index=0).findings
+    hot_BC = one_hot(make_batch(0), 6)
+    assert list_codes(report_masking(hot_BC, hot_BC[:, 0] == 1, null_index=6)) == ["TD-L002"]
+    assert not report_masking(hot_BC, hot_BC[:, 0] == 1, null_index=0).findings
 
 
 def test_one_hot_rows_taken_for_indices() -> None:
     """TD-L003, in the ways it happens."""
-    hot_BC = one_hot(batch(0), 6)
+    hot_BC = one_hot(make_batch(0), 6)
     nulls_BC, nulls_B = hot_BC == 0, (hot_BC == 0).any(1)
     for found in (
-        report(hot_BC, nulls_BC),
-        report(hot_BC, nulls_B),
-        report(hot_BC, drawn(nulls_B, 0.5, 0), nulls=nulls_B, probability=0.5),
-        report(hot_BC, drawn(nulls_B, 0.5, 0), nulls=nulls_BC),
-        report(hot_BC.flatten(), hot_BC.flatten() == 0, classes=6),
-        report(hot_BC, torch.zeros(64, dtype=torch.bool), null_index=4, nulls=(hot_BC == 4).any(1)),
+        report_masking(hot_BC, nulls_BC),
+        report_masking(hot_BC, nulls_B),
+        report_masking(hot_BC, draw_mask(nulls_B, 0.5, 0), nulls=nulls_B, probability=0.5),
+        report_masking(hot_BC, draw_mask(nulls_B, 0.5, 0), nulls=nulls_BC),
+        report_masking(hot_BC.flatten(), hot_BC.flatten() == 0, classes=6),
+        report_masking(hot_BC, torch.zeros(64, dtype=torch.bool), null_index=4, nulls=(hot_BC == 4).any(1)),
     ):
-        assert codes(found) == ["TD-L003"] and "taken for class indices" in found.findings[0].title
+        assert list_codes(found) == ["TD-L003"] and "taken for class indices" in found.findings[0].title
 
 
 def test_an_inverted_mask_leaves_nothing() -> None:
     """TD-L004."""
-    targets_B = batch(0)
-    found = report(targets_B, torch.ones(64, dtype=torch.bool), probability=1.0)
-    assert codes(found) == ["TD-L004"]
+    targets_B = make_batch(0)
+    found = report_masking(targets_B, torch.ones(64, dtype=torch.bool), probability=1.0)
+    assert list_codes(found) == ["TD-L004"]
     assert f"{int((targets_B != 0).sum())} of them with a label" in found.findings[0].evidence[0]
-    found = report(targets_B, targets_B != 0, probability=1.0)
-    assert codes(found)[0] == "TD-L004" and "everything with a label is masked" in found.findings[0].title
+    found = report_masking(targets_B, targets_B != 0, probability=1.0)
+    assert list_codes(found)[0] == "TD-L004" and "everything with a label is masked" in found.findings[0].title
 
 
 def test_nothing_but_nulls_is_told_once_it_lasts() -> None:
     targets_B = torch.zeros(32, dtype=torch.int64)
-    said = [codes(report(targets_B, targets_B == 0, probability=1.0)) for _ in range(3)]
+    said = [list_codes(report_masking(targets_B, targets_B == 0, probability=1.0)) for _ in range(3)]
     assert said == [[], [], ["TD-L004"]]
 
 
@@ -241,35 +244,37 @@ def test_a_probability_that_is_not_applied(asked: float, real: float) -> None:
     for applied, expected in ((real, {"TD-L005"}), (asked, set())):
         said = set()
         for step in range(20):
-            targets_B = batch(step)
-            masked_B = drawn(targets_B == 0, applied, 100 + step)
-            said |= set(codes(report(targets_B, masked_B, probability=asked, name=str(applied))))
+            targets_B = make_batch(step)
+            masked_B = draw_mask(targets_B == 0, applied, 100 + step)
+            said |= set(list_codes(report_masking(targets_B, masked_B, probability=asked, name=str(applied))))
         assert said == expected
 
 
 def test_one_bad_batch_after_many_good_ones() -> None:
     """In all the batches together it would not show."""
     for step in range(60):
-        targets_B = batch(step)
-        assert not report(targets_B, drawn(targets_B == 0, 0.5, step), probability=0.5).findings
-    targets_B = batch(60, share=0.9)
-    assert codes(report(targets_B, targets_B == 0, probability=0.5)) == ["TD-L005"]
+        targets_B = make_batch(step)
+        assert not report_masking(targets_B, draw_mask(targets_B == 0, 0.5, step), probability=0.5).findings
+    targets_B = make_batch(60, share=0.9)
+    assert list_codes(report_masking(targets_B, targets_B == 0, probability=0.5)) == ["TD-L005"]
 
 
 def test_masks_drawn_in_validation() -> None:
     """TD-L006."""
-    targets_B = batch(0)
-    half_B = drawn(targets_B == 0, 0.5, 0)
+    targets_B = make_batch(0)
+    half_B = draw_mask(targets_B == 0, 0.5, 0)
     for asked in (None, 0.0, 0.5):
-        assert codes(report(targets_B, half_B, training=False, probability=asked)) == ["TD-L006"]
-    assert codes(report(targets_B, targets_B == 0, training=False, probability=0.0)) == ["TD-L006"]
+        assert list_codes(report_masking(targets_B, half_B, training=False, probability=asked)) == ["TD-L006"]
+    assert list_codes(report_masking(targets_B, targets_B == 0, training=False, probability=0.0)) == ["TD-L006"]
     for asked, masked_B in ((None, targets_B == 0), (1.0, targets_B == 0), (0.0, targets_B < 0), (0.5, targets_B < 0)):
-        assert not report(targets_B, masked_B, training=False, probability=asked).findings
+        assert not report_masking(targets_B, masked_B, training=False, probability=asked).findings
 
 
 def test_a_fault_is_told_of_its_task() -> None:
-    targets_B = batch(0)
-    found = report({"family": targets_B, "genus": targets_B}, {"family": targets_B == 0, "genus": targets_B == 3})
+    targets_B = make_batch(0)
+    found = report_masking(
+        {"family": targets_B, "genus": targets_B}, {"family": targets_B == 0, "genus": targets_B == 3}
+    )
     assert [(fault.code, fault.what) for fault in found.findings] == [("TD-L002", "genus")]
     assert "in task genus" in found.findings[0].title
 

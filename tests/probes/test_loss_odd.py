@@ -19,13 +19,13 @@ HALVES = [torch.float16, torch.bfloat16]
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
+def reset_loss_state() -> Iterator[None]:
     loss.forget()
     yield
     loss.forget()
 
 
-def codes(report: Any) -> list[str]:
+def list_codes(report: Any) -> list[str]:
     json.dumps(report.as_dict(), allow_nan=False)
     return [fault.code for fault in report.findings]
 
@@ -33,7 +33,7 @@ def codes(report: Any) -> list[str]:
 @pytest.mark.parametrize("make", [list, np.array, torch.tensor])
 def test_lists_and_arrays_are_targets_too(make: Any) -> None:
     report = loss.null_masking(make(LABELS), make(MASKED), nulls=make(MASKED), probability=1.0, always=True)
-    assert report is not None and codes(report) == []
+    assert report is not None and list_codes(report) == []
     (task,) = report.tasks
     assert (task.nulls, task.masked_nulls, task.shape, task.dtype) == (2, 2, [8], "int64")
     assert loss.class_losses(make([0.5] * 8), make(LABELS), always=True).samples == 8  # type: ignore[union-attr]
@@ -43,24 +43,24 @@ def test_lists_and_arrays_are_targets_too(make: Any) -> None:
 def test_half_precision_is_no_fault(dtype: torch.dtype) -> None:
     """Rows that sum to 1 as well as the precision lets them."""
     matrix_CC = (0.9 * torch.eye(80) + 0.1 / 79 * (1 - torch.eye(80))).to(dtype)
-    assert codes(loss.taxonomy_matrix(matrix_CC, kept=0.9, always=True)) == []
+    assert list_codes(loss.taxonomy_matrix(matrix_CC, kept=0.9, always=True)) == []
     targets_B = torch.arange(8)
     soft_BC = matrix_CC[targets_B]
-    assert codes(loss.taxonomy_forward(torch.randn(8, 80).to(dtype), targets_B, soft_BC, always=True)) == []
+    assert list_codes(loss.taxonomy_forward(torch.randn(8, 80).to(dtype), targets_B, soft_BC, always=True)) == []
     report = loss.null_masking(soft_BC, targets_B == 0, always=True)
-    assert report is not None and report.tasks[0].format == "soft" and codes(report) == []
+    assert report is not None and report.tasks[0].format == "soft" and list_codes(report) == []
 
 
 def test_half_precision_hides_no_fault() -> None:
     matrix_CC = (0.9 * torch.eye(80) + 0.12 / 79 * (1 - torch.eye(80))).bfloat16()
-    assert codes(loss.taxonomy_matrix(matrix_CC, always=True)) == ["TD-L007"]
+    assert list_codes(loss.taxonomy_matrix(matrix_CC, always=True)) == ["TD-L007"]
 
 
 @pytest.mark.parametrize("wild", [NAN, INF])
 def test_the_class_of_a_loss_that_is_not_finite_is_named(wild: float) -> None:
     report = loss.class_losses(torch.tensor([wild, 1.0, 2.0]), torch.tensor([0, 1, 1]), always=True)
-    assert report is not None and codes(report) == [] and report.total == 3.0
-    ((_, text),) = report.records()
+    assert report is not None and list_codes(report) == [] and report.total == 3.0
+    ((_, text),) = report.format_records()
     first, *rows = text.splitlines()
     assert first.endswith("sum of the losses 3 without 1 that are not finite") and "nan %" not in text
     assert rows[0].startswith("  class 0: ") and rows[0].endswith("; 1 not finite") and "100 % of the loss" in rows[1]
@@ -76,14 +76,14 @@ def test_the_class_of_a_loss_that_is_not_finite_is_named(wild: float) -> None:
 )
 def test_rates_that_cannot_be_are_told(first: list[float], now: list[float], said: str) -> None:
     report = loss.gradnorm_metrics(now, first, [0.5, 0.1], [1.0, 1.0], always=True)
-    assert report is not None and codes(report) == ["TD-L019"] and said in report.findings[0].evidence
+    assert report is not None and list_codes(report) == ["TD-L019"] and said in report.findings[0].evidence
 
 
 def test_rates_that_the_program_guards_are_its_own_affair() -> None:
     """It clamps the initial loss, and its targets are finite; or no task has a sample, and all losses are 0."""
     guarded = loss.gradnorm_metrics([1.0, 2.0], [0.0, 1.0], [0.5, 0.1], [1.0, 1.0], targets=[0.3, 0.3], always=True)
     empty = loss.gradnorm_metrics([0.0, 0.0], [1.0, 1.0], [0.0, 0.0], [1.0, 1.0], name="empty", always=True)
-    assert codes(guarded) == codes(empty) == []
+    assert list_codes(guarded) == list_codes(empty) == []
 
 
 def test_complex_values_are_told_by_their_size() -> None:
@@ -137,17 +137,17 @@ def test_next_to_nothing() -> None:
     """No sample, one sample, one class, nothing but nulls, no task: each is a report, and none a fault."""
     none = torch.zeros(0, dtype=torch.long)
     scalar = loss.null_masking(torch.tensor(3), torch.tensor(False), always=True)
-    assert scalar is not None and "indices scalar int64" in scalar.records()[0][1]
+    assert scalar is not None and "indices scalar int64" in scalar.format_records()[0][1]
     for targets in (none, torch.zeros(0, 5), torch.zeros(8, dtype=torch.long), torch.full((8,), 3)):
         masked = torch.zeros(len(targets), dtype=torch.bool)
-        assert codes(loss.null_masking(targets, masked, name=str(targets.shape), always=True)) == []
-    assert codes(loss.null_masking({}, {}, always=True)) == []
-    assert codes(loss.class_losses(torch.zeros(0), none, always=True)) == []
-    assert codes(loss.class_losses(torch.ones(8), torch.full((8,), -100), always=True)) == []
-    assert codes(loss.class_weighting([1.0], [10], always=True)) == []
-    assert codes(loss.taxonomy_matrix(torch.ones(1, 1), always=True)) == []
-    assert codes(loss.taxonomy_hierarchy({}, always=True)) == []
-    assert codes(loss.gradnorm_metrics([1.0], [1.0], [0.5], [1.0], always=True)) == []
+        assert list_codes(loss.null_masking(targets, masked, name=str(targets.shape), always=True)) == []
+    assert list_codes(loss.null_masking({}, {}, always=True)) == []
+    assert list_codes(loss.class_losses(torch.zeros(0), none, always=True)) == []
+    assert list_codes(loss.class_losses(torch.ones(8), torch.full((8,), -100), always=True)) == []
+    assert list_codes(loss.class_weighting([1.0], [10], always=True)) == []
+    assert list_codes(loss.taxonomy_matrix(torch.ones(1, 1), always=True)) == []
+    assert list_codes(loss.taxonomy_hierarchy({}, always=True)) == []
+    assert list_codes(loss.gradnorm_metrics([1.0], [1.0], [0.5], [1.0], always=True)) == []
 
 
 def test_a_few_batches_again_and_again_are_no_proof_of_a_wrong_null_index(loss_flags: dict[str, Any]) -> None:

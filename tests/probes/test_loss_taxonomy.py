@@ -38,20 +38,20 @@ HEIGHTS_CC = torch.tensor(
 )
 
 
-def smoothing(kept: float = 0.9) -> Tensor:
+def make_smoothing(kept: float = 0.9) -> Tensor:
     """Mass by exp(-distance), the true class keeps its part."""
     near_CC = torch.exp(-HEIGHTS_CC).fill_diagonal_(0)
     return (1 - kept) * near_CC / near_CC.sum(1, keepdim=True) + kept * torch.eye(5)
 
 
-def look(function: Any, *args: Any, **more: Any) -> Any:
+def report_taxonomy(function: Any, *args: Any, **more: Any) -> Any:
     found = function(*args, always=True, **more)
     assert found is not None
     assert all(text for _, text in found.records()) and found.as_dict()["findings"] is not None
     return found
 
 
-def codes(found: Any) -> list[str]:
+def list_codes(found: Any) -> list[str]:
     return [fault.code for fault in found.findings]
 
 
@@ -59,7 +59,7 @@ def codes(found: Any) -> list[str]:
 
 
 def test_a_hierarchy_by_name() -> None:
-    found = look(taxonomy_hierarchy, TREE)
+    found = report_taxonomy(taxonomy_hierarchy, TREE)
     assert (found.nodes, found.roots, found.leaves, found.depth) == (10, ["carnivores", "birds"], 5, 2)
     assert found.leaf_depths == {2: 5} and not found.findings
     assert found.metaclades == [
@@ -70,36 +70,36 @@ def test_a_hierarchy_by_name() -> None:
 
 @pytest.mark.parametrize("kind", [list, torch.tensor])
 def test_a_hierarchy_by_number(kind: Any) -> None:
-    found = look(taxonomy_hierarchy, kind([-1, 0, 0, 1, -1]), names=["a", "b", "c", "d", "e"])
+    found = report_taxonomy(taxonomy_hierarchy, kind([-1, 0, 0, 1, -1]), names=["a", "b", "c", "d", "e"])
     assert found.roots == ["a", "e"] and found.depth == 2 and found.leaf_depths == {0: 1, 1: 1, 2: 1}
     assert found.metaclades[0] == {"root": "a", "nodes": 4, "leaves": 2, "depth": 2} and not found.findings
 
 
 def test_a_long_chain_is_no_recursion() -> None:
-    found = look(taxonomy_hierarchy, torch.arange(20_000) - 1)
+    found = report_taxonomy(taxonomy_hierarchy, torch.arange(20_000) - 1)
     assert found.depth == 19_999 and found.metaclades[0]["nodes"] == 20_000
 
 
 def test_an_orphan() -> None:
-    found = look(taxonomy_hierarchy, {**TREE, "lynx": "felines", "bobcat": "lynx"})
-    assert codes(found) == ["TD-L010"] and found.orphans == ["lynx (parent felines)"]
+    found = report_taxonomy(taxonomy_hierarchy, {**TREE, "lynx": "felines", "bobcat": "lynx"})
+    assert list_codes(found) == ["TD-L010"] and found.orphans == ["lynx (parent felines)"]
     assert found.nodes == 12 and sum(tree["nodes"] for tree in found.metaclades) == 10
-    assert codes(look(taxonomy_hierarchy, [-1, 0, 7])) == ["TD-L010"]
+    assert list_codes(report_taxonomy(taxonomy_hierarchy, [-1, 0, 7])) == ["TD-L010"]
 
 
 def test_a_cycle() -> None:
     """A genus with the name of its family, as happens with animals."""
-    found = look(taxonomy_hierarchy, {**TREE, "cats": "dogs", "dogs": "cats"})
-    assert codes(found) == ["TD-L010"] and sorted(found.cycles[0]) == ["cats", "dogs"] and len(found.cycles) == 1
-    assert look(taxonomy_hierarchy, [0, 0]).cycles == [["0"]]
-    assert len(look(taxonomy_hierarchy, [1, 2, 0, 4, 3, 0]).cycles) == 2
+    found = report_taxonomy(taxonomy_hierarchy, {**TREE, "cats": "dogs", "dogs": "cats"})
+    assert list_codes(found) == ["TD-L010"] and sorted(found.cycles[0]) == ["cats", "dogs"] and len(found.cycles) == 1
+    assert report_taxonomy(taxonomy_hierarchy, [0, 0]).cycles == [["0"]]
+    assert len(report_taxonomy(taxonomy_hierarchy, [1, 2, 0, 4, 3, 0]).cycles) == 2
 
 
 # distances
 
 
 def test_distances_of_a_tree() -> None:
-    found = look(taxonomy_distances, HEIGHTS_CC, names=NAMES, largest=3.0)
+    found = report_taxonomy(taxonomy_distances, HEIGHTS_CC, names=NAMES, largest=3.0)
     assert (found.least, found.largest, found.levels, found.middles) == (1.0, 3.0, [1.0, 2.0, 3.0], 5)
     assert found.is_ultrametric and not found.findings
     assert found.mean == pytest.approx((2 * 1 + 4 * 2 + 4 * 3) / 10)
@@ -107,10 +107,10 @@ def test_distances_of_a_tree() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int64])
 def test_any_dtype_of_distances(dtype: torch.dtype) -> None:
-    assert not look(taxonomy_distances, HEIGHTS_CC.to(dtype)).findings
+    assert not report_taxonomy(taxonomy_distances, HEIGHTS_CC.to(dtype)).findings
 
 
-def changed(*entries: tuple[int, int, float], both: bool = True) -> Tensor:
+def change_heights(*entries: tuple[int, int, float], both: bool = True) -> Tensor:
     found = HEIGHTS_CC.clone()
     for a, b, value in entries:
         found[a, b] = value
@@ -122,38 +122,38 @@ def changed(*entries: tuple[int, int, float], both: bool = True) -> Tensor:
 @pytest.mark.parametrize(
     ("distances_CC", "what", "words"),
     [
-        (changed((0, 1, 1.5), both=False), "symmetry", "d(lion, tiger) and back differ by 0.5"),
-        (changed((0, 1, 9.0)), "triangle", "lion to tiger is 5 longer than over wolf"),
-        (changed((0, 4, 2.0)), "ultrametric", "tiger to owl is 1 longer than the longer of the ways to lion"),
-        (changed((0, 1, -1.0)), "range", "2 negative"),
-        (changed((2, 2, 1.0)), "range", "1 on the diagonal"),
-        (changed((0, 1, math.nan)), "range", "2 not finite"),
+        (change_heights((0, 1, 1.5), both=False), "symmetry", "d(lion, tiger) and back differ by 0.5"),
+        (change_heights((0, 1, 9.0)), "triangle", "lion to tiger is 5 longer than over wolf"),
+        (change_heights((0, 4, 2.0)), "ultrametric", "tiger to owl is 1 longer than the longer of the ways to lion"),
+        (change_heights((0, 1, -1.0)), "range", "2 negative"),
+        (change_heights((2, 2, 1.0)), "range", "1 on the diagonal"),
+        (change_heights((0, 1, math.nan)), "range", "2 not finite"),
     ],
 )
 def test_distances_that_are_none(distances_CC: Tensor, what: str, words: str) -> None:
-    found = look(taxonomy_distances, distances_CC, names=NAMES)
+    found = report_taxonomy(taxonomy_distances, distances_CC, names=NAMES)
     faults = {fault.what: fault for fault in found.findings}
-    assert set(codes(found)) == {"TD-L009"} and what in faults
+    assert set(list_codes(found)) == {"TD-L009"} and what in faults
     assert any(words in line for line in faults[what].evidence), faults[what].evidence
 
 
 def test_a_largest_distance() -> None:
-    assert codes(look(taxonomy_distances, HEIGHTS_CC, largest=2.0)) == ["TD-L009"]
+    assert list_codes(report_taxonomy(taxonomy_distances, HEIGHTS_CC, largest=2.0)) == ["TD-L009"]
 
 
 def test_path_lengths_of_leaves_at_unlike_depths() -> None:
     """b and c hang together two steps below a's root: no ultrametric, and no fault if one says so."""
     path_CC = torch.tensor([[0.0, 3.0, 3.0], [3.0, 0.0, 2.0], [3.0, 2.0, 0.0]])
     path_CC[0, 1] = path_CC[1, 0] = 4.0
-    assert codes(look(taxonomy_distances, path_CC)) == ["TD-L009"]
-    assert not look(taxonomy_distances, path_CC, ultrametric=False).findings
+    assert list_codes(report_taxonomy(taxonomy_distances, path_CC)) == ["TD-L009"]
+    assert not report_taxonomy(taxonomy_distances, path_CC, ultrametric=False).findings
 
 
 def test_counts_of_broken_triangles_match_a_plain_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     d_CC = torch.rand(12, 12, generator=generator)
     d_CC = (d_CC + d_CC.T).fill_diagonal_(0)
-    found = look(taxonomy_distances, d_CC)
+    found = report_taxonomy(taxonomy_distances, d_CC)
     triples = [(a, b, c) for a in range(12) for b in range(12) for c in range(12) if len({a, b, c}) == 3]
     assert found.broken_triangles == sum(d_CC[a, c] > d_CC[a, b] + d_CC[b, c] + 1e-5 for a, b, c in triples)
     assert found.broken_ultrametric == sum(d_CC[a, c] > max(d_CC[a, b], d_CC[b, c]) + 1e-5 for a, b, c in triples)
@@ -161,7 +161,7 @@ def test_counts_of_broken_triangles_match_a_plain_loop() -> None:
 
 def test_many_classes_are_sampled_and_said_so() -> None:
     points_C = torch.arange(600.0)
-    found = look(taxonomy_distances, (points_C[:, None] - points_C[None]).abs(), ultrametric=False)
+    found = report_taxonomy(taxonomy_distances, (points_C[:, None] - points_C[None]).abs(), ultrametric=False)
     assert found.middles == 256 and "256 middle classes" in found.records()[0][1] and not found.findings
 
 
@@ -169,43 +169,43 @@ def test_many_classes_are_sampled_and_said_so() -> None:
 
 
 def test_a_smoothing_matrix() -> None:
-    matrix_CC = smoothing()
-    found = look(taxonomy_matrix, matrix_CC, distances=HEIGHTS_CC, kept=0.9, names=NAMES)
+    matrix_CC = make_smoothing()
+    found = report_taxonomy(taxonomy_matrix, matrix_CC, distances=HEIGHTS_CC, kept=0.9, names=NAMES)
     assert found.row_error < 1e-6 and found.kept_least == pytest.approx(0.9) and not found.findings
     total = math.exp(-1) + 2 * math.exp(-2) + math.exp(-3)
     assert found.rows[0]["to"]["1"] == pytest.approx(0.1 * math.exp(-1) / total)
     assert found.by_distance[0] == {"distance": 0.0, "mass": pytest.approx(0.9), "pairs": 5}
 
 
-@pytest.mark.parametrize("matrix_CC", [torch.eye(5), 0.9 * torch.eye(5) + 0.1 / 5, smoothing(0.5)])
+@pytest.mark.parametrize("matrix_CC", [torch.eye(5), 0.9 * torch.eye(5) + 0.1 / 5, make_smoothing(0.5)])
 def test_other_sound_matrices(matrix_CC: Tensor) -> None:
     """No smoothing; uniform smoothing (Szegedy et al. 2016); a strong one."""
-    assert not look(taxonomy_matrix, matrix_CC, distances=HEIGHTS_CC, kept=0.5).findings
-    assert not look(taxonomy_matrix, matrix_CC.half(), distances=HEIGHTS_CC, kept=0.5).findings
+    assert not report_taxonomy(taxonomy_matrix, matrix_CC, distances=HEIGHTS_CC, kept=0.5).findings
+    assert not report_taxonomy(taxonomy_matrix, matrix_CC.half(), distances=HEIGHTS_CC, kept=0.5).findings
 
 
 def test_rows_that_are_not_normalised() -> None:
     """TD-L007: divided by the sums of the columns, or by nothing."""
     raw_CC = torch.exp(-HEIGHTS_CC)
-    assert codes(look(taxonomy_matrix, raw_CC / raw_CC.sum(0, keepdim=True))) == ["TD-L007"]
-    found = look(taxonomy_matrix, raw_CC)
-    assert codes(found) == ["TD-L007"] and found.bad_rows == 5
+    assert list_codes(report_taxonomy(taxonomy_matrix, raw_CC / raw_CC.sum(0, keepdim=True))) == ["TD-L007"]
+    found = report_taxonomy(taxonomy_matrix, raw_CC)
+    assert list_codes(found) == ["TD-L007"] and found.bad_rows == 5
     negative_CC = torch.eye(5) + 0.1 * torch.eye(5).roll(1, 1) - 0.1 * torch.eye(5).roll(2, 1)
-    assert codes(look(taxonomy_matrix, negative_CC)) == ["TD-L007"]
+    assert list_codes(report_taxonomy(taxonomy_matrix, negative_CC)) == ["TD-L007"]
 
 
 def test_mass_that_leaves_the_true_class() -> None:
     """TD-L008: distances where likenesses are meant; rows in another order; too little kept; far before near."""
     far_CC = HEIGHTS_CC / HEIGHTS_CC.sum(1, keepdim=True)
-    found = look(taxonomy_matrix, far_CC, names=NAMES)
-    assert codes(found) == ["TD-L008"] and found.moved_rows == 5
-    assert codes(look(taxonomy_matrix, smoothing().roll(1, 0))) == ["TD-L008"]
-    found = look(taxonomy_matrix, smoothing(0.6), kept=0.9, names=NAMES)
-    assert codes(found) == ["TD-L008"] and "row lion keeps 0.6 of 0.9" in found.findings[0].evidence[0]
+    found = report_taxonomy(taxonomy_matrix, far_CC, names=NAMES)
+    assert list_codes(found) == ["TD-L008"] and found.moved_rows == 5
+    assert list_codes(report_taxonomy(taxonomy_matrix, make_smoothing().roll(1, 0))) == ["TD-L008"]
+    found = report_taxonomy(taxonomy_matrix, make_smoothing(0.6), kept=0.9, names=NAMES)
+    assert list_codes(found) == ["TD-L008"] and "row lion keeps 0.6 of 0.9" in found.findings[0].evidence[0]
     turned_CC = 0.1 * far_CC + 0.9 * torch.eye(5)
-    found = look(taxonomy_matrix, turned_CC, distances=HEIGHTS_CC, kept=0.9)
-    assert codes(found) == ["TD-L008"] and found.inversions == 4  # the owl's neighbours are all as far
-    assert not look(taxonomy_matrix, turned_CC, kept=0.9).findings, "without distances nobody knows"
+    found = report_taxonomy(taxonomy_matrix, turned_CC, distances=HEIGHTS_CC, kept=0.9)
+    assert list_codes(found) == ["TD-L008"] and found.inversions == 4  # the owl's neighbours are all as far
+    assert not report_taxonomy(taxonomy_matrix, turned_CC, kept=0.9).findings, "without distances nobody knows"
 
 
 # a batch
@@ -216,7 +216,7 @@ def test_losses_with_and_without_smoothing() -> None:
     generator = torch.Generator().manual_seed(0)
     logits_BC, targets_B = torch.randn(6, 5, generator=generator), torch.tensor([0, 1, 2, 3, 4, 0])
     soft_BC = (0.8 * torch.eye(5) + 0.2 / 5)[targets_B]
-    found = look(taxonomy_forward, logits_BC, targets_B, soft_BC, names=NAMES, samples=2)
+    found = report_taxonomy(taxonomy_forward, logits_BC, targets_B, soft_BC, names=NAMES, samples=2)
     cross = torch.nn.functional.cross_entropy
     assert found.loss == pytest.approx(float(cross(logits_BC, targets_B, label_smoothing=0.2)), rel=1e-6)
     assert found.plain_loss == pytest.approx(float(cross(logits_BC, targets_B)), rel=1e-6)
@@ -227,16 +227,20 @@ def test_losses_with_and_without_smoothing() -> None:
 
 def test_masked_samples_are_left_out() -> None:
     logits_BC, targets_B = torch.zeros(3, 5), torch.tensor([0, -100, 7])
-    found = look(taxonomy_forward, logits_BC, targets_B, smoothing()[targets_B.clamp(0, 4)])
+    found = report_taxonomy(taxonomy_forward, logits_BC, targets_B, make_smoothing()[targets_B.clamp(0, 4)])
     assert (found.samples, found.left_out) == (1, 2) and found.plain_loss == pytest.approx(math.log(5))
-    assert math.isnan(look(taxonomy_forward, logits_BC, targets_B - 200, smoothing()[:3]).loss)
+    assert math.isnan(report_taxonomy(taxonomy_forward, logits_BC, targets_B - 200, make_smoothing()[:3]).loss)
 
 
 def test_targets_of_the_wrong_rows() -> None:
     targets_B = torch.tensor([0, 1, 2, 3])
     logits_BC = torch.zeros(4, 5)
-    assert codes(look(taxonomy_forward, logits_BC, targets_B, smoothing()[targets_B + 1])) == ["TD-L008"]
-    assert codes(look(taxonomy_forward, logits_BC, targets_B, 2 * smoothing()[targets_B])) == ["TD-L007"]
+    assert list_codes(report_taxonomy(taxonomy_forward, logits_BC, targets_B, make_smoothing()[targets_B + 1])) == [
+        "TD-L008"
+    ]
+    assert list_codes(report_taxonomy(taxonomy_forward, logits_BC, targets_B, 2 * make_smoothing()[targets_B])) == [
+        "TD-L007"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
-from tdbg.probes.profiler.memory_history import save
+from tdbg.probes.profiler.memory_history import write_memory_history
 
 
 def test_a_history_becomes_one_json_document(tmp_path: Path) -> None:
@@ -16,11 +16,11 @@ def test_a_history_becomes_one_json_document(tmp_path: Path) -> None:
         "none": None,
         "empty": [],
     }
-    save(snapshot, tmp_path / "a.memory.json.gz")
+    write_memory_history(snapshot, tmp_path / "a.memory.json.gz")
     (file,) = tmp_path.iterdir()
     assert json.loads(gzip.decompress(file.read_bytes())) == json.loads(json.dumps(snapshot, default=str))
 
 
 def test_a_folder_that_takes_none_is_left_without_one(tmp_path: Path) -> None:
-    save({"segments": []}, tmp_path / "nowhere" / "a.memory.json.gz")
+    write_memory_history({"segments": []}, tmp_path / "nowhere" / "a.memory.json.gz")
     assert not list(tmp_path.iterdir())

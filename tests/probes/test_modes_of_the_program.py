@@ -39,7 +39,7 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def train(mode: Any, steps: int, bad_step: int = 0) -> list[str]:
+def train_in_mode(mode: Any, steps: int, bad_step: int = 0) -> list[str]:
     """What the mode sees of a training."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -60,26 +60,26 @@ def train(mode: Any, steps: int, bad_step: int = 0) -> list[str]:
 
 @pytest.mark.parametrize("level", ["basic", "extreme"])
 @pytest.mark.parametrize("kind", [Functions, Operations])
-def test_a_mode_sees_the_program_alone(watch: Callable[..., Watch], kind: Any, level: str) -> None:
-    without = train(kind(), 12)
-    running = watch(level=level, flags=EVERY_FLAG if level == "extreme" else {})
-    assert train(kind(), 12) == without
-    assert running.steps
+def test_a_mode_sees_the_program_alone(start_watch: Callable[..., Watch], kind: Any, level: str) -> None:
+    without = train_in_mode(kind(), 12)
+    running = start_watch(level=level, flags=EVERY_FLAG if level == "extreme" else {})
+    assert train_in_mode(kind(), 12) == without
+    assert running.train_steps
 
 
 @pytest.mark.parametrize("kind", [Functions, Operations])
-def test_nor_does_it_see_a_batch_that_runs_again(watch: Callable[..., Watch], kind: Any) -> None:
-    without = train(kind(), 6, bad_step=4)
-    running = watch()
-    assert train(kind(), 6, bad_step=4) == without
-    assert [(event.step, event.phase) for event in running.bad] == [(4, "input")]
+def test_nor_does_it_see_a_batch_that_runs_again(start_watch: Callable[..., Watch], kind: Any) -> None:
+    without = train_in_mode(kind(), 6, bad_step=4)
+    running = start_watch()
+    assert train_in_mode(kind(), 6, bad_step=4) == without
+    assert [(event.step, event.phase) for event in running.bad_values] == [(4, "input")]
 
 
 @pytest.mark.parametrize("kind", [Functions, Operations])
-def test_nor_a_stretch_that_is_hardly_watched(watch: Callable[..., Watch], kind: Any) -> None:
-    without = train(kind(), 300)
-    watch(max_overhead=0.5)
-    assert train(kind(), 300) == without
+def test_nor_a_stretch_that_is_hardly_watched(start_watch: Callable[..., Watch], kind: Any) -> None:
+    without = train_in_mode(kind(), 300)
+    start_watch(max_overhead=0.5)
+    assert train_in_mode(kind(), 300) == without
 
 
 def test_the_default_device_stays() -> None:
@@ -109,8 +109,8 @@ class Saturating(TorchDispatchMode):
     is_small = False
 
 
-def test_a_value_that_the_mode_makes_is_told_with_the_mode(watch: Callable[..., Watch]) -> None:
-    running = watch()
+def test_a_value_that_the_mode_makes_is_told_with_the_mode(start_watch: Callable[..., Watch]) -> None:
+    running = start_watch()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -121,7 +121,7 @@ def test_a_value_that_the_mode_makes_is_told_with_the_mode(watch: Callable[..., 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    (event,) = running.bad
+    (event,) = running.bad_values
     assert event.step == 4 and "without the program's own modes (Saturating)" in event.note
 
 
@@ -190,10 +190,10 @@ def test_modes_come_back_though_setting_them_aside_or_leaving_failed(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """The compiler traces below a mode of its own, and does not go on without it."""
-    from tdbg.core.guard import Guard, set_program_aside_with
+    from tdbg.core.guard import Guard, set_guard_contexts
     from tdbg.runtime import torch_compat
 
-    set_program_aside_with(torch_compat.active_modes, torch_compat.subclasses_aside)
+    set_guard_contexts(torch_compat.active_modes, torch_compat.subclasses_aside)
     real = getattr(torch_compat._ModesAside, method)
     failed: list[str] = []
 

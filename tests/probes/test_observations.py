@@ -19,7 +19,7 @@ CLASSES = [kind for probe in (*PROBES, Capture) for kind in probe.observations]
 ODD = (None, "nan", "text", True, -1, 3, 2.5, [], ["a"], [1.0], {}, {"a": 1}, [None], [{"a": [1]}])
 
 
-def event(kind: type[Observed], values: dict[str, Any]) -> Observation:
+def make_event(kind: type[Observed], values: dict[str, Any]) -> Observation:
     return Observation(probe=kind.PROBE, part=kind.PART, step=7, values=values)
 
 
@@ -34,29 +34,29 @@ def test_every_observation_is_of_the_probe_that_emits_it_and_has_a_part_of_its_o
 def test_a_value_of_any_kind_leaves_an_observation_that_can_be_told(kind: type[Observed], odd: Any) -> None:
     names = list(field_lines([kind]))
     for wrong in ([name] for name in [*names, ""]):
-        seen = kind.of(event(kind, dict.fromkeys(wrong, odd)))
+        seen = kind.from_event(make_event(kind, dict.fromkeys(wrong, odd)))
         assert seen is not None and seen.step == 7
         assert isinstance(seen.text(), str) and seen.level in "DSIWE"
-    seen = kind.of(event(kind, dict.fromkeys(names, odd)))
+    seen = kind.from_event(make_event(kind, dict.fromkeys(names, odd)))
     assert seen is not None and isinstance(seen.text(), str)
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_an_observation_is_read_as_it_was_written(kind: type[Observed]) -> None:
-    first = kind.of(event(kind, {}))
+    first = kind.from_event(make_event(kind, {}))
     assert first is not None
-    again = kind.of(event(kind, json.loads(json.dumps(first.as_values()))))
+    again = kind.from_event(make_event(kind, json.loads(json.dumps(first.as_values()))))
     assert again == first
 
 
 def test_another_part_or_probe_is_no_observation_of_this_class() -> None:
-    assert MemoryGrowth.of(Observation(probe="memory", part="OOM")) is None
-    assert MemoryGrowth.of(Observation(probe="device", part="CREEP")) is None
+    assert MemoryGrowth.from_event(Observation(probe="memory", part="OOM")) is None
+    assert MemoryGrowth.from_event(Observation(probe="device", part="CREEP")) is None
 
 
 def test_what_does_not_fit_its_field_is_left_at_the_default() -> None:
     values = {"grown_mb": 4, "steps": True, "growing": ["a", 1], "piled_up": True, "unknown": 3}
-    seen = MemoryGrowth.of(event(MemoryGrowth, values))
+    seen = MemoryGrowth.from_event(make_event(MemoryGrowth, values))
     assert seen == MemoryGrowth(step=7, grown_mb=4, piled_up=True)
 
 
@@ -78,10 +78,10 @@ ROWS = {"lasting": dict.fromkeys(("none", "zero", "vanishing", "jumped", "stuck"
 @pytest.mark.parametrize("odd", [*ODD, ROWS], ids=json.dumps)
 def test_no_rule_fails_at_what_a_foreign_run_directory_says(odd: Any, tmp_path: Path) -> None:
     run = Stream(tmp_path / "run")
-    process = ProcessDir(run.run, run.run.path / run.rank())
-    events = [event(kind, dict.fromkeys(field_lines([kind]), odd)) for kind in CLASSES]
+    process = ProcessDir(run.run, run.run.path / run.begin_rank())
+    events = [make_event(kind, dict.fromkeys(field_lines([kind]), odd)) for kind in CLASSES]
     if odd is ROWS:
-        events = [event(kind, ROWS) for kind in CLASSES if "lasting" in field_lines([kind])]
+        events = [make_event(kind, ROWS) for kind in CLASSES if "lasting" in field_lines([kind])]
     events += [
         Observation(probe="loss", values={"faults": faults})
         for faults in (odd, [{"code": odd}], [{"code": "TD-L001", "title": odd}])

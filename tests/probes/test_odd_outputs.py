@@ -26,16 +26,16 @@ class Logged(Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-def fake(x_NF: Tensor) -> Tensor:
+def make_fake_output(x_NF: Tensor) -> Tensor:
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
         return torch.empty(4, 4)
 
 
-def jagged(x_NF: Tensor) -> Tensor:
+def make_jagged_output(x_NF: Tensor) -> Tensor:
     return torch.nested.nested_tensor([x_NF[:2].detach(), x_NF.detach()], layout=torch.jagged)
 
 
-def nested(x_NF: Tensor) -> Tensor:
+def make_nested_output(x_NF: Tensor) -> Tensor:
     return torch.nested.nested_tensor([x_NF[:2].detach(), x_NF.detach()])
 
 
@@ -51,8 +51,8 @@ KINDS: dict[str, Callable[[Tensor], Any]] = {
     "bsc": lambda x_NF: x_NF.to_sparse_bsc((2, 2)),
     "csr with NaN": lambda x_NF: (x_NF.detach() * torch.nan).to_sparse_csr(),
     "csr of a batch": lambda x_NF: x_NF.detach().expand(2, 4, 4).to_sparse_csr(),
-    "nested": nested,
-    "jagged": jagged,
+    "nested": make_nested_output,
+    "jagged": make_jagged_output,
     "mkldnn": lambda x_NF: x_NF.detach().to_mkldnn(),
     "quantized": lambda x_NF: torch.quantize_per_tensor(x_NF.detach(), 0.1, 0, torch.qint8),
     "quantized by channel": lambda x_NF: torch.quantize_per_channel(
@@ -65,7 +65,7 @@ KINDS: dict[str, Callable[[Tensor], Any]] = {
     "negated view": lambda x_NF: torch.complex(x_NF, x_NF).conj().imag,
     "meta": lambda x_NF: torch.empty(4, 4, device="meta"),
     "meta csr": lambda x_NF: torch.eye(4).to_sparse_csr().to("meta"),
-    "fake": fake,
+    "fake": make_fake_output,
     "lazy parameter": lambda x_NF: nn.UninitializedParameter(),
     "subclass": lambda x_NF: x_NF.as_subclass(Scaled),
     "subclass with a function of its own": lambda x_NF: x_NF.as_subclass(Logged),
@@ -136,9 +136,9 @@ class Whole(nn.Module):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_part_is_switched_off(watch: Start, kind: str, part: str) -> None:
+def test_no_part_is_switched_off(start_watch: Start, kind: str, part: str) -> None:
     """The fixture asserts that nothing of tdbg failed."""
-    seen = watch(**PARTS[part])
+    seen = start_watch(**PARTS[part])
     for beside in (False, True):
         for hands_on in (False, True):
             model = Whole(KINDS[kind], beside=beside, hands_on=hands_on)
@@ -150,14 +150,14 @@ def test_no_part_is_switched_off(watch: Start, kind: str, part: str) -> None:
                 optimizer.zero_grad()
             with torch.no_grad():
                 model(torch.randn(4, 4))
-    assert [step.step for step in seen.steps][:2] == [1, 2]
+    assert [step.step for step in seen.train_steps][:2] == [1, 2]
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "cs" in kind or "bs" in kind])
-def test_a_compressed_output_is_looked_at(watch: Start, kind: str) -> None:
+def test_a_compressed_output_is_looked_at(start_watch: Start, kind: str) -> None:
     """Its values are, as those of a dense tensor would be."""
-    seen = watch(flags={"FORWARD": True})
+    seen = start_watch(flags={"FORWARD": True})
     Whole(KINDS[kind], beside=False, hands_on=False)(torch.randn(4, 4)).sum().backward()
     rows = {row.path: row for row in seen.monitor.modules.seen}
     assert rows["odd"].shape

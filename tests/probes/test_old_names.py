@@ -8,7 +8,7 @@ from tdbg.core.events import Observation
 from tdbg.probes import Probe
 
 
-def test_old_names_of_a_probe_work_on(watch: Any) -> None:
+def test_old_names_of_a_probe_work_on(start_watch: Any) -> None:
     with pytest.warns(DeprecationWarning) as caught:
 
         class Old(Probe):
@@ -28,7 +28,7 @@ def test_old_names_of_a_probe_work_on(watch: Any) -> None:
         f"Old.{n}" for n in ("rests", "ignores", "may", "see")
     }
     assert not Old.pause_while_profiling and Old.muted == {"call_ended"}
-    watched = watch()
+    watched = start_watch()
     probe = Old(watched.monitor)
     probe.on = False
     assert probe.should_sample("mine") and not probe.should_sample()

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import codes, findings, seen
+from probes.judging import judge_codes, judge_watch, list_observations
 from torch import Tensor, nn
 
 EVERY_STEP = {"flags": {"OPTIMIZER": True}, "max_overhead": 1e6}
 
 
-def model() -> nn.Sequential:
+def make_model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
-def step(net: nn.Module, *optimizers: torch.optim.Optimizer, out: Any = None) -> None:
+def run_step(net: nn.Module, *optimizers: torch.optim.Optimizer, out: Any = None) -> None:
     net.zero_grad()
     inputs = torch.randn(32, 8, dtype=next(net.parameters()).dtype)
     (net if out is None else out)(inputs).square().mean().backward()
@@ -25,15 +25,15 @@ def step(net: nn.Module, *optimizers: torch.optim.Optimizer, out: Any = None) ->
         optimizer.step()
 
 
-def test_groups_and_hyperparameters_are_told_once(watch: Any) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_groups_and_hyperparameters_are_told_once(start_watch: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     vectors, matrices = [p for p in net.parameters() if p.ndim < 2], [p for p in net.parameters() if p.ndim > 1]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 1e-4}]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0)
     for _ in range(4):
-        step(net, optimizer)
-    (told,) = seen(watched, "optimizer", "GROUPS")
+        run_step(net, optimizer)
+    (told,) = list_observations(watched, "optimizer", "GROUPS")
     values = told.values
     assert (values["optimizer"], values["group_count"], values["parameters"], values["elements"]) == (
         "AdamW",
@@ -46,112 +46,112 @@ def test_groups_and_hyperparameters_are_told_once(watch: Any) -> None:
     assert values["decayed_vectors"] == 0 and values["frozen"] == 0
 
 
-def test_a_change_is_told_and_a_schedule_is_none(watch: Any) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_a_change_is_told_and_a_schedule_is_none(start_watch: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     for number in range(6):
         optimizer.param_groups[0]["lr"] = 0.1 / (number + 1)
         if number == 3:
             optimizer.param_groups[0]["weight_decay"] = 0.5
-        step(net, optimizer)
-    told = seen(watched, "optimizer", "GROUPS")
+        run_step(net, optimizer)
+    told = list_observations(watched, "optimizer", "GROUPS")
     assert [event.step for event in told] == [1, 4]
     assert told[1].values["changed"] == ["weight_decay[0]"]
 
 
-def test_the_ratio_is_that_of_the_update(watch: Any) -> None:
-    watched = watch(**EVERY_STEP)
+def test_the_ratio_is_that_of_the_update(start_watch: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
     net = nn.Linear(8, 8, bias=False)
     nn.init.constant_(net.weight, 2.0)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
     net.weight.grad = torch.full((8, 8), 0.04)
     optimizer.step()
-    (told,) = seen(watched, "optimizer")
+    (told,) = list_observations(watched, "optimizer")
     assert told.values["ratio_median"] == pytest.approx(0.5 * 0.04 / 2.0, rel=1e-3)
     assert told.values["unmoved_share"] == 0.0 and told.values["sampled"] == 1
 
 
-def test_the_size_of_the_state(watch: Any) -> None:
-    watched = watch(**EVERY_STEP)
+def test_the_size_of_the_state(start_watch: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
     net = nn.Linear(1000, 500, bias=False)
     optimizer = torch.optim.Adam(net.parameters())
     net.weight.grad = torch.ones_like(net.weight)
     optimizer.step()
-    assert seen(watched, "optimizer")[0].values["state_mb"] == pytest.approx(2 * 4 * 0.5, rel=1e-3)
+    assert list_observations(watched, "optimizer")[0].values["state_mb"] == pytest.approx(2 * 4 * 0.5, rel=1e-3)
 
 
-def test_weights_are_let_go_after_the_step(watch: Any) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
-    step(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    assert watched.monitor.probe("optimizer")._moved is None
+def test_weights_are_let_go_after_the_step(start_watch: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
+    run_step(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    assert watched.monitor.find_probe("optimizer")._moved is None
 
 
-def test_a_layer_added_after_the_optimizer(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_a_layer_added_after_the_optimizer(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     net.append(nn.Linear(4, 2, bias=False))
     for _ in range(8):
-        step(net, optimizer)
-    (finding,) = findings(watched, tmp_path)
+        run_step(net, optimizer)
+    (finding,) = judge_watch(watched, tmp_path)
     assert (
         finding.code == "TD-S006" and "1 of 5 trainable parameters are in no parameter group: 3.weight" in finding.title
     )
 
 
 def test_layers_replaced_after_the_optimizer_are_named_though_they_are_most_of_the_model(
-    watch: Any, tmp_path: Path
+    start_watch: Any, tmp_path: Path
 ) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     net[2] = nn.Linear(net[2].in_features, 7)  # another number of classes
     for _ in range(8):
-        step(net, optimizer)
-    assert codes(watched, tmp_path)[0] == "TD-S006"
+        run_step(net, optimizer)
+    assert judge_codes(watched, tmp_path)[0] == "TD-S006"
 
 
-def test_only_a_head_is_trained_on_purpose(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_only_a_head_is_trained_on_purpose(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)
     for _ in range(8):
-        step(net, optimizer)
-    assert codes(watched, tmp_path) == []
-    assert seen(watched, "optimizer", "COVERAGE")[0].values["left_out_count"] == 2
+        run_step(net, optimizer)
+    assert judge_codes(watched, tmp_path) == []
+    assert list_observations(watched, "optimizer", "COVERAGE")[0].values["left_out_count"] == 2
 
 
-def test_frozen_and_unused_parameters_are_not_forgotten(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_frozen_and_unused_parameters_are_not_forgotten(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     net[0].bias.requires_grad_(False)
     optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
     net.teacher = nn.Linear(8, 4, bias=False)
     for _ in range(8):
-        step(net, optimizer, out=lambda x: net[2](net[1](net[0](x))))
-    assert codes(watched, tmp_path) == []
+        run_step(net, optimizer, out=lambda x: net[2](net[1](net[0](x))))
+    assert judge_codes(watched, tmp_path) == []
 
 
-def test_a_parameter_in_two_optimizers(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_a_parameter_in_two_optimizers(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     both = torch.optim.SGD(net.parameters(), lr=0.01), torch.optim.Adam(net[2].parameters())
     for _ in range(12):
-        step(net, *both)
-    (finding,) = findings(watched, tmp_path)
+        run_step(net, *both)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-S006" and "2 parameters updated by two optimizers: 2.weight, 2.bias" in finding.title
 
 
-def test_optimizers_that_take_turns_by_phases_are_healthy(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_optimizers_that_take_turns_by_phases_are_healthy(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     first, second = torch.optim.Adam(net.parameters()), torch.optim.SGD(net.parameters(), lr=0.01)
     for optimizer in (first, second, first, second, first):
         for _ in range(12):
-            step(net, optimizer)
-    assert codes(watched, tmp_path) == []
+            run_step(net, optimizer)
+    assert judge_codes(watched, tmp_path) == []
 
 
 class Unit(nn.Module):
@@ -165,78 +165,78 @@ class Unit(nn.Module):
         return x * self.weight
 
 
-def test_bfloat16_rounds_the_update_away(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
+def test_bfloat16_rounds_the_update_away(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
     torch.manual_seed(0)
     net = nn.Sequential(Unit(), nn.Linear(8, 4)).to(torch.bfloat16)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
     for _ in range(45):
-        step(net, optimizer)
-    (finding,) = findings(watched, tmp_path)
+        run_step(net, optimizer)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-S007" and "bfloat16" in finding.title and "0.weight" in finding.title
-    assert seen(watched, "optimizer")[-1].values["unmoved_share"] > 0.5
+    assert list_observations(watched, "optimizer")[-1].values["unmoved_share"] > 0.5
 
 
-def test_weights_of_a_group_without_a_rate_are_not_called_stuck(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_weights_of_a_group_without_a_rate_are_not_called_stuck(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     groups = [{"params": net[0].parameters(), "lr": 0.0}, {"params": net[2].parameters()}]
     optimizer = torch.optim.SGD(groups, lr=0.01)
     for _ in range(60):
-        step(net, optimizer)
-    assert codes(watched, tmp_path) == ["TD-S010"]  # and no TD-S007
+        run_step(net, optimizer)
+    assert judge_codes(watched, tmp_path) == ["TD-S010"]  # and no TD-S007
 
 
-def test_what_is_gathered_aside_and_added_later_is_healthy(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_what_is_gathered_aside_and_added_later_is_healthy(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-14)
     for number in range(60):
-        step(net, optimizer)
+        run_step(net, optimizer)
         if number % 6 == 5:
             with torch.no_grad():
                 for parameter in net.parameters():
                     parameter.add_(0.01)
-    assert codes(watched, tmp_path) == []
+    assert judge_codes(watched, tmp_path) == []
 
 
-def test_a_parameter_without_a_gradient_is_told_by_this_flag_alone(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_a_parameter_without_a_gradient_is_told_by_this_flag_alone(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     unused = nn.Linear(3, 3, bias=False)
     net.unused = unused
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for _ in range(16):
-        step(net, optimizer, out=lambda x: net[2](net[1](net[0](x))))
-    (finding,) = findings(watched, tmp_path)
+        run_step(net, optimizer, out=lambda x: net[2](net[1](net[0](x))))
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-G003" and "unused.weight" in finding.title
 
 
-def test_channels_last_weights_are_sampled_where_their_gradients_lie(watch: Any) -> None:
-    watched = watch(**EVERY_STEP)
+def test_channels_last_weights_are_sampled_where_their_gradients_lie(start_watch: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
     net = nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     net(torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)).mean().backward()
     optimizer.step()
-    (told,) = seen(watched, "optimizer")
+    (told,) = list_observations(watched, "optimizer")
     assert told.values["sampled"] == 2 and told.values["unmoved_share"] == 0.0
 
 
-def test_at_most_64_parameters_are_sampled(watch: Any) -> None:
-    watched = watch(**EVERY_STEP)
+def test_at_most_64_parameters_are_sampled(start_watch: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
     net = nn.ModuleList(nn.Linear(2, 2) for _ in range(50))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     sum(part(torch.ones(1, 2)).sum() for part in net).backward()
     optimizer.step()
-    assert seen(watched, "optimizer")[0].values["sampled"] == 64
+    assert list_observations(watched, "optimizer")[0].values["sampled"] == 64
 
 
-def copied(net: nn.Module) -> nn.Module:
+def copy_model(net: nn.Module) -> nn.Module:
     return copy.deepcopy(net)
 
 
 def built_again(net: nn.Module) -> nn.Module:
-    again = model()
+    again = make_model()
     again.load_state_dict(net.state_dict())
     return again
 
@@ -247,15 +247,15 @@ def with_another_head(net: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("flag", ["OPTIMIZER", "GRADIENTS"])
-@pytest.mark.parametrize("other", [copied, built_again, with_another_head], ids=lambda other: other.__name__)
-def test_an_optimizer_of_another_instance(watch: Any, tmp_path: Path, other: Any, flag: str) -> None:
-    watched = watch(flags={flag: True}, max_overhead=1e6)
-    net = model()
+@pytest.mark.parametrize("other", [copy_model, built_again, with_another_head], ids=lambda other: other.__name__)
+def test_an_optimizer_of_another_instance(start_watch: Any, tmp_path: Path, other: Any, flag: str) -> None:
+    watched = start_watch(flags={flag: True}, max_overhead=1e6)
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     called = other(net)
     for _ in range(16):
-        step(called, optimizer)
-    found = [finding for finding in findings(watched, tmp_path) if finding.code == "TD-G003"]
+        run_step(called, optimizer)
+    found = [finding for finding in judge_watch(watched, tmp_path) if finding.code == "TD-G003"]
     if flag == "GRADIENTS" and called is not net:
         assert found == []  # none of the parameters it reads has a gradient
         return
@@ -264,42 +264,42 @@ def test_an_optimizer_of_another_instance(watch: Any, tmp_path: Path, other: Any
     assert "from the model that is called" in finding.try_next and "leave them out" not in finding.try_next
 
 
-@pytest.mark.parametrize("other", [copied, built_again], ids=lambda other: other.__name__)
-def test_an_optimizer_that_updates_nothing(watch: Any, tmp_path: Path, other: Any) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+@pytest.mark.parametrize("other", [copy_model, built_again], ids=lambda other: other.__name__)
+def test_an_optimizer_that_updates_nothing(start_watch: Any, tmp_path: Path, other: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     called = other(net)
     for _ in range(8):
-        step(called, optimizer)
-    (finding,) = findings(watched, tmp_path)
+        run_step(called, optimizer)
+    (finding,) = judge_watch(watched, tmp_path)
     assert (finding.code, finding.severity, finding.first_step) == ("TD-S011", "error", 1)
     assert "since step 1: its 4 parameters are not those of the Sequential that runs" in finding.title
     assert "4 parameters of Sequential have gradients that no optimizer uses" in finding.evidence[1]
 
 
 @pytest.mark.parametrize("part", ["body", "old head"])
-def test_an_optimizer_of_frozen_layers(watch: Any, tmp_path: Path, part: str) -> None:
-    watched = watch(**EVERY_STEP)
-    net = model()
+def test_an_optimizer_of_frozen_layers(start_watch: Any, tmp_path: Path, part: str) -> None:
+    watched = start_watch(**EVERY_STEP)
+    net = make_model()
     net[0].requires_grad_(False)
     optimizer = torch.optim.SGD((net[0] if part == "body" else net).parameters(), lr=0.01)
     if part == "old head":
         net[2] = nn.Linear(16, 4)
     for _ in range(8):
-        step(net, optimizer)
-    (finding,) = findings(watched, tmp_path)
+        run_step(net, optimizer)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-S011" and "gradients that no optimizer uses: 2.weight, 2.bias" in finding.evidence[1]
     words = {"body": "all 2 parameters that it holds are frozen", "old head": "of 4 parameters 2 are frozen, 2 not in"}
     assert words[part] in finding.title
 
 
-def masters(net: nn.Module) -> None:
+def train_copies(net: nn.Module) -> None:
     """Gradients are moved to copies, which the optimizer holds."""
     copies = [p.detach().clone() for p in net.parameters()]
     optimizer = torch.optim.SGD(copies, lr=0.01)
     for _ in range(8):
-        step(net)
+        run_step(net)
         for own, one in zip(net.parameters(), copies, strict=True):
             one.grad = own.grad.clone()
         optimizer.step()
@@ -319,7 +319,7 @@ def a_closure(net: nn.Module) -> None:
         optimizer.step(closure)
 
 
-def turns(net: nn.Module) -> None:
+def train_in_turns(net: nn.Module) -> None:
     """As in a GAN: each optimizer has its model, and gradients of the other are thrown away."""
     other = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
     first, second = torch.optim.Adam(net.parameters()), torch.optim.Adam(other.parameters())
@@ -334,17 +334,17 @@ def turns(net: nn.Module) -> None:
 def a_head_alone(net: nn.Module) -> None:
     optimizer = torch.optim.SGD(net[2].parameters(), lr=0.01)
     for _ in range(8):
-        step(net, optimizer)
+        run_step(net, optimizer)
 
 
 def frozen_among_others(net: nn.Module) -> None:
     net[0].requires_grad_(False)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for _ in range(8):
-        step(net, optimizer)
+        run_step(net, optimizer)
 
 
-def accumulated(net: nn.Module) -> None:
+def train_accumulated(net: nn.Module) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     for number in range(24):
         net(torch.randn(8, 8)).square().mean().backward()
@@ -359,19 +359,27 @@ def nothing_to_learn_yet(net: nn.Module) -> None:
     for _ in range(8):
         optimizer.step()
     for _ in range(4):
-        step(net, optimizer)
+        run_step(net, optimizer)
 
 
 @pytest.mark.parametrize(
     "train",
-    [masters, a_closure, turns, a_head_alone, frozen_among_others, accumulated, nothing_to_learn_yet],
+    [
+        train_copies,
+        a_closure,
+        train_in_turns,
+        a_head_alone,
+        frozen_among_others,
+        train_accumulated,
+        nothing_to_learn_yet,
+    ],
     ids=lambda one: one.__name__,
 )
-def test_an_optimizer_that_updates_something(watch: Any, tmp_path: Path, train: Any) -> None:
-    watched = watch(**EVERY_STEP)
-    train(model())
-    assert "TD-S011" not in codes(watched, tmp_path)
-    assert not seen(watched, "optimizer", "EMPTY")
+def test_an_optimizer_that_updates_something(start_watch: Any, tmp_path: Path, train: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
+    train(make_model())
+    assert "TD-S011" not in judge_codes(watched, tmp_path)
+    assert not list_observations(watched, "optimizer", "EMPTY")
 
 
 class Normed(nn.Module):
@@ -410,9 +418,9 @@ class Attending(nn.Module):
 @pytest.mark.parametrize("kind", [Normed, Attending])
 @pytest.mark.parametrize("rate", [1e-2, 1e-4])
 def test_a_gradient_of_rounding_noise_is_no_gradient(
-    watch: Any, tmp_path: Path, kind: Any, dtype: torch.dtype, rate: float
+    start_watch: Any, tmp_path: Path, kind: Any, dtype: torch.dtype, rate: float
 ) -> None:
-    watched = watch(**EVERY_STEP)
+    watched = start_watch(**EVERY_STEP)
     torch.manual_seed(0)
     net = kind(dtype)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
@@ -421,19 +429,19 @@ def test_a_gradient_of_rounding_noise_is_no_gradient(
         images, labels = torch.randn(16, 3, 8, 8).to(dtype), torch.randint(10, (16,))
         nn.functional.cross_entropy(net(images).float(), labels).backward()
         optimizer.step()
-    stuck = {name for event in seen(watched, "optimizer") for name in _stuck_names(event)}
+    stuck = {name for event in list_observations(watched, "optimizer") for name in _list_stuck_names(event)}
     assert not stuck & {"body.0.bias", "body.3.bias", "key.bias"}
 
 
-def _stuck_names(event: Any) -> list[str]:
+def _list_stuck_names(event: Any) -> list[str]:
     return ((event.values.get("lasting") or {}).get("stuck") or {}).get("names", [])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_a_bias_with_a_gradient_of_its_own_is_told_when_it_is_stuck(
-    watch: Any, tmp_path: Path, dtype: torch.dtype
+    start_watch: Any, tmp_path: Path, dtype: torch.dtype
 ) -> None:
-    watched = watch(**EVERY_STEP)
+    watched = start_watch(**EVERY_STEP)
     torch.manual_seed(0)
     net = Normed(dtype)
     optimizer = torch.optim.SGD(
@@ -444,5 +452,5 @@ def test_a_bias_with_a_gradient_of_its_own_is_told_when_it_is_stuck(
         images, labels = torch.randn(16, 3, 8, 8).to(dtype), torch.randint(10, (16,))
         nn.functional.cross_entropy(net(images).float(), labels).backward()
         optimizer.step()
-    (finding,) = [finding for finding in findings(watched, tmp_path) if finding.code == "TD-S007"]
+    (finding,) = [finding for finding in judge_watch(watched, tmp_path) if finding.code == "TD-S007"]
     assert "head.weight, head.bias" in finding.title

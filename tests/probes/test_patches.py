@@ -25,14 +25,14 @@ class Child(Base):
     pass
 
 
-def add(name: str) -> Any:
-    def make(original: Any) -> Any:
+def make_wrapper(name: str) -> Any:
+    def wrap_original(original: Any) -> Any:
         def wrapper(*args: Any) -> str:
             return f"{name}({original(*args)})"
 
         return wrapper
 
-    return make
+    return wrap_original
 
 
 @pytest.mark.parametrize("owner", [Base, Child])
@@ -42,7 +42,7 @@ def test_nothing_is_left_whatever_the_order(owner: type[Base], name: str, order:
     before, plain = dict(vars(owner)), getattr(owner(), name)()
     owners = [Patches() for _ in range(3)]
     for index, patches in enumerate(owners):
-        patches.wrap(owner, name, add(str(index)))
+        patches.wrap(owner, name, make_wrapper(str(index)))
     assert getattr(owner(), name)() == f"2(1(0({plain})))"
     for index in order:
         owners[index].restore()
@@ -53,13 +53,13 @@ def test_nothing_is_left_whatever_the_order(owner: type[Base], name: str, order:
 def test_a_wrapper_of_the_programs_own_stays() -> None:
     ours, again = Patches(), Patches()
     original = Base.plain
-    ours.wrap(Base, "plain", add("ours"))
+    ours.wrap(Base, "plain", make_wrapper("ours"))
     below = Base.plain
     Base.plain = theirs = lambda self: f"theirs({below(self)})"  # type: ignore[method-assign]
     try:
         ours.restore()
         assert Base.plain is theirs
-        again.wrap(Base, "plain", add("again"))
+        again.wrap(Base, "plain", make_wrapper("again"))
         again.restore()
         assert Base.plain is theirs
     finally:

@@ -46,13 +46,13 @@ class Accelerator:
     def _is_in_bad_fork(self) -> bool:
         return False
 
-    def draw(self) -> list[float]:
+    def draw_numbers(self) -> list[float]:
         """The next number of each device."""
         return [torch.rand((), generator=generator).item() for generator in self.generators]
 
 
 @pytest.fixture
-def accelerator(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
+def fake_accelerator(monkeypatch: pytest.MonkeyPatch) -> Accelerator:
     """A backend from outside of torch."""
     made = Accelerator()
     monkeypatch.setattr(torch, torch._C._get_privateuse1_backend_name(), made, raising=False)
@@ -69,16 +69,16 @@ class Noisy(nn.Module):
         self.drawn: list[list[float]] = []
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        self.drawn.append([*self.accelerator.draw(), torch.rand(()).item()])
+        self.drawn.append([*self.accelerator.draw_numbers(), torch.rand(()).item()])
         random.random()
         np.random.rand()
         features: Tensor = self.layer(x_BCHW)
         return features.mean((2, 3)) + sum(self.drawn[-1])
 
 
-def numbers(accelerator: Accelerator) -> list[float]:
+def draw_all(accelerator: Accelerator) -> list[float]:
     """What comes next from each generator."""
-    return [*accelerator.draw(), torch.rand(()).item(), random.random(), float(np.random.rand())]
+    return [*accelerator.draw_numbers(), torch.rand(()).item(), random.random(), float(np.random.rand())]
 
 
 def seed_all() -> None:
@@ -87,23 +87,23 @@ def seed_all() -> None:
     np.random.seed(3)
 
 
-def undisturbed() -> list[float]:
+def draw_undisturbed() -> list[float]:
     """What comes next where nothing was drawn."""
     seed_all()
-    return numbers(Accelerator())
+    return draw_all(Accelerator())
 
 
 @pytest.mark.parametrize("raises", (False, True))
-def test_all_generators_go_on_as_if_nothing_had_been_drawn(accelerator: Accelerator, raises: bool) -> None:
+def test_all_generators_go_on_as_if_nothing_had_been_drawn(fake_accelerator: Accelerator, raises: bool) -> None:
     seed_all()
     try:
         with same_random_states():
-            numbers(accelerator)
+            draw_all(fake_accelerator)
             if raises:
                 raise ArithmeticError
     except ArithmeticError:
         assert raises
-    assert numbers(accelerator) == undisturbed()
+    assert draw_all(fake_accelerator) == draw_undisturbed()
 
 
 @pytest.mark.parametrize("kind", OF_TORCH)
@@ -114,14 +114,14 @@ def test_every_backend_of_torch_is_asked_once_it_is_up(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "is_available" if kind == "mps" else "is_initialized", made.is_initialized)
     states = device_states()
     assert list(states) == [(kind, 0), (kind, 1)]
-    drawn = made.draw()
+    drawn = made.draw_numbers()
     set_device_states(states)
-    assert made.draw() == drawn
+    assert made.draw_numbers() == drawn
 
 
-def test_a_backend_that_is_not_in_use_stays_so(monkeypatch: pytest.MonkeyPatch, accelerator: Accelerator) -> None:
+def test_a_backend_that_is_not_in_use_stays_so(monkeypatch: pytest.MonkeyPatch, fake_accelerator: Accelerator) -> None:
     """To bring CUDA up takes seconds and memory, and no process may be forked afterwards."""
-    accelerator.initialized = False
+    fake_accelerator.initialized = False
     for kind in OF_TORCH[:3]:
         monkeypatch.setattr(getattr(torch, kind), "_lazy_init", lambda: pytest.fail("brought up"))
     with same_random_states():
@@ -134,24 +134,24 @@ def test_a_backend_without_generators_of_its_own(monkeypatch: pytest.MonkeyPatch
     assert device_states() == {}
 
 
-def test_one_device_that_fails_keeps_no_other_from_being_put_back(accelerator: Accelerator) -> None:
-    states, drawn = device_states(), accelerator.draw()
+def test_one_device_that_fails_keeps_no_other_from_being_put_back(fake_accelerator: Accelerator) -> None:
+    states, drawn = device_states(), fake_accelerator.draw_numbers()
     last = list(states)[1]
     with pytest.raises((RuntimeError, TypeError)):
         set_device_states({**states, last: torch.zeros(1)})
-    assert accelerator.draw()[0] == drawn[0]
+    assert fake_accelerator.draw_numbers()[0] == drawn[0]
 
 
 @pytest.mark.parametrize("watched", (True, False))
 def test_a_batch_that_is_run_again_draws_the_same_and_leaves_no_trace(
-    watch: Start, accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch, watched: bool
+    start_watch: Start, fake_accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch, watched: bool
 ) -> None:
     """Also where the step was not watched, whose call is kept without the states of devices."""
-    seen = watch()
-    model = Noisy(accelerator)
+    seen = start_watch()
+    model = Noisy(fake_accelerator)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seed_all()
-    accelerator.generators = Accelerator().generators
+    fake_accelerator.generators = Accelerator().generators
     if not watched:
         model(torch.ones(2, 1, 3, 3)).mean().backward()  # the monitor begins to watch at the first call
         optimizer.step()
@@ -164,20 +164,20 @@ def test_a_batch_that_is_run_again_draws_the_same_and_leaves_no_trace(
     assert len(again) == 2, "the batch did run a second time"
     assert again[0][2] == again[1][2]
     assert (again[0] == again[1]) is watched
-    after = numbers(accelerator)
+    after = draw_all(fake_accelerator)
     fresh = Accelerator()
     seed_all()
     for _ in range(before + 1):
-        numbers(fresh)
-    assert after == numbers(fresh)
+        draw_all(fresh)
+    assert after == draw_all(fresh)
 
 
-def test_a_pass_of_a_debugger_leaves_no_trace(accelerator: Accelerator) -> None:
+def test_a_pass_of_a_debugger_leaves_no_trace(fake_accelerator: Accelerator) -> None:
     """Where neither the model nor its inputs are on the device that the forward pass draws from."""
-    model = Noisy(accelerator).eval()
+    model = Noisy(fake_accelerator).eval()
     seed_all()
     GradCAM("layer")({"inputs": torch.ones(2, 1, 3, 3)}, model)
-    assert model.drawn and numbers(accelerator) == undisturbed()
+    assert model.drawn and draw_all(fake_accelerator) == draw_undisturbed()
 
 
 def test_there_is_one_implementation() -> None:

@@ -14,11 +14,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tdbg.runtime import tensors
 from tdbg.runtime.checksums import checksum_pieces, join_pieces
-from tests.probes.judging import seen
+from tests.probes.judging import list_observations
 
 
 @pytest.fixture
-def world() -> Iterator[None]:
+def two_rank_world() -> Iterator[None]:
     """A group of two ranks in one process: its collectives return at once and change nothing."""
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield
@@ -36,7 +36,7 @@ class Net(nn.Module):
         return self.head(self.body(x).relu())
 
 
-def train(
+def train_model(
     watch: Callable[..., Any],
     steps: int,
     wrap: Callable[[Net], nn.Module] = lambda net: net,
@@ -54,35 +54,37 @@ def train(
         with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
             model(torch.randn(8, 16), scale=torch.ones(())).sum().backward()
         optimizer.step()
-    watched.monitor.finish()
+    watched.monitor.finish_run()
     return watched
 
 
-def looked(watched: Any, probe: str, part: str) -> list[int]:
-    return [event.step for event in seen(watched, probe, part)]
+def list_steps(watched: Any, probe: str, part: str) -> list[int]:
+    return [event.step for event in list_observations(watched, probe, part)]
 
 
-def checksums(*samples: torch.Tensor) -> list[str]:
+def compute_checksums(*samples: torch.Tensor) -> list[str]:
     return join_pieces(checksum_pieces(samples).tolist())
 
 
-def test_weights_and_batches_are_looked_at_in_the_same_steps_on_every_rank(watch: Any, world: None) -> None:
-    watched = train(watch, 140, rest_s=0.005)  # steps long enough for the probe to stay
+def test_weights_and_batches_are_looked_at_in_the_same_steps_on_every_rank(
+    start_watch: Any, two_rank_world: None
+) -> None:
+    watched = train_model(start_watch, 140, rest_s=0.005)  # steps long enough for the probe to stay
     expected = [1, 2, 3, 4, 5, 6, 7, 8, *range(12, 50, 4)]
-    weights = looked(watched, "rank-weights", "WEIGHTS")
+    weights = list_steps(watched, "rank-weights", "WEIGHTS")
     assert set(weights[:8]) == set(expected[:8]) and set(weights) <= {*expected, 32, 64, 128}
     assert weights[-2:] == [64, 128], "doubling intervals after the opening inspection"
-    assert max(looked(watched, "rank-batches", "BATCH")) <= 50
+    assert max(list_steps(watched, "rank-batches", "BATCH")) <= 50
 
 
-def test_one_rank_is_not_looked_at_and_costs_no_hook(watch: Any) -> None:
-    watched = train(watch, 6)
-    assert not looked(watched, "rank-weights", "WEIGHTS") and not looked(watched, "rank-batches", "BATCH")
+def test_one_rank_is_not_looked_at_and_costs_no_hook(start_watch: Any) -> None:
+    watched = train_model(start_watch, 6)
+    assert not list_steps(watched, "rank-weights", "WEIGHTS") and not list_steps(watched, "rank-batches", "BATCH")
 
 
-def test_a_group_that_is_made_after_the_inspection_has_begun_is_noticed(watch: Any) -> None:
-    watched = watch(max_overhead=None)
-    watched.monitor.inspection.begin(1.0)
+def test_a_group_that_is_made_after_the_inspection_has_begun_is_noticed(start_watch: Any) -> None:
+    watched = start_watch(max_overhead=None)
+    watched.monitor.inspection.begin_inspection(1.0)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         model = Net()
@@ -92,63 +94,72 @@ def test_a_group_that_is_made_after_the_inspection_has_begun_is_noticed(watch: A
             optimizer.step()
     finally:
         dist.destroy_process_group()
-    assert looked(watched, "rank-weights", "WEIGHTS") == [1, 2]
+    assert list_steps(watched, "rank-weights", "WEIGHTS") == [1, 2]
 
 
-def test_a_wrapped_module_is_told_with_its_group_and_without_what_it_ignores(watch: Any, world: None) -> None:
+def test_a_wrapped_module_is_told_with_its_group_and_without_what_it_ignores(
+    start_watch: Any, two_rank_world: None
+) -> None:
     def wrap(net: Net) -> nn.Module:
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["head.bias"])
         return DistributedDataParallel(net)
 
-    first, second, *_ = seen(train(watch, 4, wrap), "rank-weights", "WEIGHTS")
+    first, second, *_ = list_observations(train_model(start_watch, 4, wrap), "rank-weights", "WEIGHTS")
     assert first.values["wrapped"] and first.values["group"] == [0, 1]
     assert first.values["names"] == ["body.weight [8, 16]", "body.bias [8]", "head.weight [2, 8]"]
     assert "names" not in second.values and len(second.values["checksums"]) == len(second.values["norms"]) == 3
 
 
-def test_a_frozen_parameter_keeps_its_checksum_and_others_change(watch: Any, world: None) -> None:
-    first, second, *_ = (event.values["checksums"] for event in seen(train(watch, 4), "rank-weights", "WEIGHTS"))
+def test_a_frozen_parameter_keeps_its_checksum_and_others_change(start_watch: Any, two_rank_world: None) -> None:
+    first, second, *_ = (
+        event.values["checksums"] for event in list_observations(train_model(start_watch, 4), "rank-weights", "WEIGHTS")
+    )
     assert [one == other for one, other in zip(first, second, strict=True)] == [False, False, False, True]
 
 
-def test_a_batch_is_told_without_its_scalars(watch: Any, world: None) -> None:
-    batches = [event.values for event in seen(train(watch, 4), "rank-batches", "BATCH")]
+def test_a_batch_is_told_without_its_scalars(start_watch: Any, two_rank_world: None) -> None:
+    batches = [event.values for event in list_observations(train_model(start_watch, 4), "rank-batches", "BATCH")]
     assert [batch["names"] for batch in batches] == [["0"]] * 4
     assert len({batch["checksums"][0] for batch in batches}) == 4 and not batches[0]["is_split"]
 
 
-def test_groups_of_fewer_ranks_are_told(watch: Any, world: None) -> None:
+def test_groups_of_fewer_ranks_are_told(start_watch: Any, two_rank_world: None) -> None:
     dist.new_group([0])
-    assert all(event.values["is_split"] for event in seen(train(watch, 3), "rank-batches", "BATCH"))
+    assert all(
+        event.values["is_split"] for event in list_observations(train_model(start_watch, 3), "rank-batches", "BATCH")
+    )
 
 
 def test_any_single_element_changes_the_checksum() -> None:
     sample = torch.randn(64, generator=torch.Generator().manual_seed(0))
-    found = {checksums(sample)[0]}
+    found = {compute_checksums(sample)[0]}
     for place in range(64):
         other = sample.clone()
         other[place] = torch.nextafter(other[place], torch.tensor(torch.inf))
-        found.add(checksums(other)[0])
+        found.add(compute_checksums(other)[0])
     assert len(found) == 65
 
 
 def test_equal_values_have_equal_checksums_whatever_their_dtype_or_sign_of_zero() -> None:
     sample = torch.tensor([0.0, 1.5, -2.0] * 10)
     assert (
-        checksums(sample) == checksums(sample.neg().neg()) == checksums(sample.bfloat16()) == checksums(sample.double())
+        compute_checksums(sample)
+        == compute_checksums(sample.neg().neg())
+        == compute_checksums(sample.bfloat16())
+        == compute_checksums(sample.double())
     )
-    assert checksums(sample, sample[:7])[0] == checksums(sample)[0] != checksums(sample[:7])[0]
+    assert compute_checksums(sample, sample[:7])[0] == compute_checksums(sample)[0] != compute_checksums(sample[:7])[0]
 
 
 def test_not_finite_elements_break_nothing() -> None:
-    assert len(checksums(torch.tensor([float("nan"), float("inf")] * 10))[0]) == 12
+    assert len(compute_checksums(torch.tensor([float("nan"), float("inf")] * 10))[0]) == 12
 
 
-def test_neither_numbers_nor_random_states_change(watch: Any, world: None) -> None:
+def test_neither_numbers_nor_random_states_change(start_watch: Any, two_rank_world: None) -> None:
     states = []
     for probes in (True, False):
-        watched = watch(max_overhead=None)
-        watched.monitor.inspection.begin(1.0 if probes else 0.0)
+        watched = start_watch(max_overhead=None)
+        watched.monitor.inspection.begin_inspection(1.0 if probes else 0.0)
         torch.manual_seed(0)
         model = Net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -162,12 +173,12 @@ def test_neither_numbers_nor_random_states_change(watch: Any, world: None) -> No
 
 
 def test_values_on_an_accelerator_arrive_a_step_late_and_are_the_same(
-    watch: Any, world: None, monkeypatch: pytest.MonkeyPatch
+    start_watch: Any, two_rank_world: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    near = train(watch, 6)
+    near = train_model(start_watch, 6)
     near.monitor.detach()
     monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
-    far = train(watch, 6)
+    far = train_model(start_watch, 6)
     for probe, part in (("rank-weights", "WEIGHTS"), ("rank-batches", "BATCH")):
-        first, second = ([(e.step, e.values) for e in seen(one, probe, part)] for one in (near, far))
+        first, second = ([(e.step, e.values) for e in list_observations(one, probe, part)] for one in (near, far))
         assert len(first) >= 5 and second == first

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import codes, seen
+from probes.judging import judge_codes, list_observations
 from torch import nn
 
 from tdbg.runtime import tensors
@@ -15,7 +15,7 @@ FLAGS = dict.fromkeys(("GRADIENTS", "OPTIMIZER", "AMP"), True)
 STEPS = 10
 
 
-def train(scaler: torch.amp.GradScaler, spoil: int = 0) -> None:
+def train_model(scaler: torch.amp.GradScaler, spoil: int = 0) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -30,24 +30,24 @@ def train(scaler: torch.amp.GradScaler, spoil: int = 0) -> None:
         scaler.update()
 
 
-def looks(watched: Any, probe: str) -> dict[int, dict[str, Any]]:
-    return {event.step: event.values for event in seen(watched, probe)}
+def index_values(watched: Any, probe: str) -> dict[int, dict[str, Any]]:
+    return {event.step: event.values for event in list_observations(watched, probe)}
 
 
-def test_late_figures_are_those_of_the_host(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    near = watch(flags=FLAGS, max_overhead=1e6)
-    train(torch.amp.GradScaler("cpu"))
+def test_late_figures_are_those_of_the_host(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    near = start_watch(flags=FLAGS, max_overhead=1e6)
+    train_model(torch.amp.GradScaler("cpu"))
     near.monitor.detach()
     monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
-    far = watch(flags=FLAGS, max_overhead=1e6)
-    train(torch.amp.GradScaler("cpu"))
-    far.monitor.finish()
+    far = start_watch(flags=FLAGS, max_overhead=1e6)
+    train_model(torch.amp.GradScaler("cpu"))
+    far.monitor.finish_run()
     for probe, names in (
         ("gradient-report", ("total", "largest", "smallest_name")),
         ("optimizer", ("ratio_median", "ratio_largest", "unmoved_share", "sampled", "state_mb")),
         ("amp", ("dtype", "elements", "zero_share", "faint_share", "largest")),
     ):
-        here, there = looks(near, probe), looks(far, probe)
+        here, there = index_values(near, probe), index_values(far, probe)
         assert len(there) >= STEPS - 2, probe
         for step, values in there.items():
             for name in names:
@@ -56,15 +56,17 @@ def test_late_figures_are_those_of_the_host(watch: Any, monkeypatch: pytest.Monk
                 assert values[name] == (wanted if exact else pytest.approx(wanted, rel=1e-3)), (probe, step, name)
 
 
-def test_scale_and_cause_are_known_a_step_late(watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scale_and_cause_are_known_a_step_late(
+    start_watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
-    watched = watch(flags={"AMP": True}, max_overhead=1e6)
-    train(torch.amp.GradScaler("cpu"), spoil=5)
-    watched.monitor.finish()
-    (skip,) = seen(watched, "amp", "SKIP")
+    watched = start_watch(flags={"AMP": True}, max_overhead=1e6)
+    train_model(torch.amp.GradScaler("cpu"), spoil=5)
+    watched.monitor.finish_run()
+    (skip,) = list_observations(watched, "amp", "SKIP")
     assert skip.step == 5 and "loss" not in skip.values and "bad" not in skip.values
-    (cause,) = seen(watched, "amp", "CAUSE")
+    (cause,) = list_observations(watched, "amp", "CAUSE")
     assert (cause.step, cause.values["loss"], cause.values["real"]) == (5, "nan", "loss")
-    (scale,) = seen(watched, "amp", "SCALE")
+    (scale,) = list_observations(watched, "amp", "SCALE")
     assert (scale.values["before"], scale.values["scale"]) == (65536.0, 32768.0)
-    assert "TD-A002" in codes(watched, tmp_path)
+    assert "TD-A002" in judge_codes(watched, tmp_path)

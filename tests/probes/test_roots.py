@@ -16,20 +16,20 @@ from .conftest import Watch
 Start = Callable[..., Watch]
 
 
-def hooked(model: nn.Module) -> list[str]:
+def list_hooked(model: nn.Module) -> list[str]:
     return [name for name, module in model.named_modules() if module._forward_hooks]
 
 
-def test_only_the_root_carries_hooks(watch: Start) -> None:
-    watch()
+def test_only_the_root_carries_hooks(start_watch: Start) -> None:
+    start_watch()
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
-    assert hooked(model) == [""]
+    assert list_hooked(model) == [""]
     outer = nn.ModuleDict({"inner": model})
-    assert hooked(outer) == [""]
+    assert list_hooked(outer) == [""]
 
 
-def test_a_whole_model_saved_loads_where_there_is_no_tdbg(watch: Start, tmp_path: Path) -> None:
-    watch()
+def test_a_whole_model_saved_loads_where_there_is_no_tdbg(start_watch: Start, tmp_path: Path) -> None:
+    start_watch()
     model = nn.Sequential(nn.Linear(4, 2))
     buffer = io.BytesIO()
     torch.save(model, buffer)
@@ -45,47 +45,47 @@ def test_a_whole_model_saved_loads_where_there_is_no_tdbg(watch: Start, tmp_path
     assert done.stdout.strip() == "torch.Size([3, 2]) torch.Size([3, 2])", done.stderr
 
 
-def test_a_copy_works_and_is_seen(watch: Start) -> None:
-    seen = watch()
+def test_a_copy_works_and_is_seen(start_watch: Start) -> None:
+    seen = start_watch()
     twin = copy.deepcopy(nn.Sequential(nn.Linear(4, 2)))
     with torch.no_grad():
         twin(torch.ones(3, 4))
-    assert len(seen.evals) == 1
+    assert len(seen.eval_steps) == 1
 
 
-def test_scripting_a_hooked_model_works(watch: Start) -> None:
-    watch()
+def test_scripting_a_hooked_model_works(start_watch: Start) -> None:
+    start_watch()
     model = nn.Sequential(nn.Linear(4, 2))
     scripted = torch.jit.script(model)
     assert scripted(torch.ones(3, 4)).shape == (3, 2)
-    assert hooked(model) == [""]
+    assert list_hooked(model) == [""]
 
 
-def test_an_unpickled_model_is_adopted(watch: Start) -> None:
+def test_an_unpickled_model_is_adopted(start_watch: Start) -> None:
     buffer = io.BytesIO()
     torch.save(nn.Sequential(nn.Linear(4, 2)), buffer)
     buffer.seek(0)
-    seen = watch()
+    seen = start_watch()
     model = torch.load(buffer, weights_only=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
         model(torch.ones(3, 4)).sum().backward()
         optimizer.step()
-    assert seen.steps[-1].samples == 3
-    assert seen.monitor.probe("gradient-norms")._param_names == ["0.weight", "0.bias"]
+    assert seen.train_steps[-1].samples == 3
+    assert seen.monitor.find_probe("gradient-norms")._param_names == ["0.weight", "0.bias"]
 
 
-def test_copies_carry_no_hook_once_tdbg_is_gone(watch: Start) -> None:
+def test_copies_carry_no_hook_once_tdbg_is_gone(start_watch: Start) -> None:
     """Deep copies are roots of their own, shallow ones share the tables of hooks of their originals, as in torch."""
-    seen = watch()
+    seen = start_watch()
     model = nn.Sequential(nn.Linear(4, 2))
     deep, shallow = copy.deepcopy(model), copy.copy(model)
     outer = nn.ModuleDict({"part": copy.deepcopy(model), "shared": copy.copy(model)})
-    assert [hooked(one) for one in (model, deep, shallow, outer, copy.deepcopy(outer))] == [[""]] * 3 + [
+    assert [list_hooked(one) for one in (model, deep, shallow, outer, copy.deepcopy(outer))] == [[""]] * 3 + [
         ["", "shared"]
     ] + [[""]]
-    assert seen.monitor.roots.count() >= 3
+    assert seen.monitor.roots.count_hooked() >= 3
     seen.monitor.detach()
     for one in (model, deep, shallow, outer):
         tables = [vars(module)[name] for module in one.modules() for name in vars(module) if name.endswith("_hooks")]
@@ -94,9 +94,9 @@ def test_copies_carry_no_hook_once_tdbg_is_gone(watch: Start) -> None:
         assert not any(tables) and not any(noted)
 
 
-def test_hooks_of_ours_take_none_of_torchs_numbers(watch: Start) -> None:
+def test_hooks_of_ours_take_none_of_torchs_numbers(start_watch: Start) -> None:
     before = RemovableHandle.next_id
-    watch(level="extreme")
+    start_watch(level="extreme")
     model = nn.Sequential(nn.Linear(4, 2), nn.Tanh())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
@@ -105,7 +105,7 @@ def test_hooks_of_ours_take_none_of_torchs_numbers(watch: Start) -> None:
     assert RemovableHandle.next_id == before
 
 
-def test_a_parameter_that_a_module_returns_gathers_no_hooks(watch: Start) -> None:
+def test_a_parameter_that_a_module_returns_gathers_no_hooks(start_watch: Start) -> None:
     class Prompt(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -122,16 +122,16 @@ def test_a_parameter_that_a_module_returns_gathers_no_hooks(watch: Start) -> Non
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.out(x * self.prompt())
 
-    seen = watch(level="extreme", max_overhead=100.0)
+    seen = start_watch(level="extreme", max_overhead=100.0)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(8):
         model(torch.ones(3, 4)).sum().backward()
         optimizer.step()
-    assert seen.steps and len(model.prompt.weight._backward_hooks or {}) <= 1
+    assert seen.train_steps and len(model.prompt.weight._backward_hooks or {}) <= 1
 
 
-def test_a_module_with_tables_of_its_own_is_left_alone(watch: Start) -> None:
+def test_a_module_with_tables_of_its_own_is_left_alone(start_watch: Start) -> None:
     """tdbg leaves its hooks out of an OrderedDict when that is pickled; a plain dict would be saved with them."""
 
     class Plain(nn.Module):
@@ -140,6 +140,6 @@ def test_a_module_with_tables_of_its_own_is_left_alone(watch: Start) -> None:
             self.__dict__["_forward_hooks"] = {}
             self.part = nn.Linear(4, 1)
 
-    seen = watch()
+    seen = start_watch()
     model = Plain()
     assert not model._forward_hooks and not model._forward_pre_hooks and not seen.failures

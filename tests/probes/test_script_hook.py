@@ -8,8 +8,8 @@ import torch
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_scripted_class_and_function(watch: Callable[..., Any]) -> None:
-    watch()
+def test_a_scripted_class_and_function(start_watch: Callable[..., Any]) -> None:
+    start_watch()
 
     def double(x: torch.Tensor) -> torch.Tensor:
         return 2 * x

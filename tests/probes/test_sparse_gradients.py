@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import seen
+from probes.judging import list_observations
 from torch import Tensor, nn
 
 from tdbg.runtime import tensors
@@ -27,11 +27,11 @@ class Tagger(nn.Module):
         return self.head(found.mean(1) if found.dim() == 3 else found)
 
 
-def bag(*args: Any, **kwargs: Any) -> nn.Module:
+def make_bag(*args: Any, **kwargs: Any) -> nn.Module:
     return nn.EmbeddingBag(*args, mode="sum", **kwargs)
 
 
-def train(table: Callable[..., nn.Module], sparse: bool) -> None:
+def train_model(table: Callable[..., nn.Module], sparse: bool) -> None:
     torch.manual_seed(0)
     model = Tagger(table, sparse)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -44,14 +44,14 @@ def train(table: Callable[..., nn.Module], sparse: bool) -> None:
         assert not sparse or model.table.weight.grad.is_coalesced() == before
 
 
-@pytest.mark.parametrize("table", [nn.Embedding, bag], ids=["table", "bag"])
-def test_norms_are_those_of_the_dense_gradient(watch: Any, table: Callable[..., nn.Module]) -> None:
+@pytest.mark.parametrize("table", [nn.Embedding, make_bag], ids=["table", "bag"])
+def test_norms_are_those_of_the_dense_gradient(start_watch: Any, table: Callable[..., nn.Module]) -> None:
     records = []
     for sparse in (False, True):
-        watched = watch(level="extreme", flags={"GRADIENTS": True}, max_overhead=1e6)
-        train(table, sparse)
-        watched.monitor.finish()
-        records.append(watched.steps)
+        watched = start_watch(level="extreme", flags={"GRADIENTS": True}, max_overhead=1e6)
+        train_model(table, sparse)
+        watched.monitor.finish_run()
+        records.append(watched.train_steps)
         watched.monitor.detach()
     dense, sparse_ones = records
     assert len(dense) == len(sparse_ones) == STEPS
@@ -61,9 +61,9 @@ def test_norms_are_those_of_the_dense_gradient(watch: Any, table: Callable[..., 
         assert other.finite is one.finite is True
 
 
-def test_updates_are_not_compared_by_rows_that_are_others(watch: Any) -> None:
+def test_updates_are_not_compared_by_rows_that_are_others(start_watch: Any) -> None:
     """As many stored values as weights: the sample of one would fit the other by its shape alone, and none of its rows is row 1."""
-    watched = watch(flags={"OPTIMIZER": True}, max_overhead=1e6)
+    watched = start_watch(flags={"OPTIMIZER": True}, max_overhead=1e6)
     torch.manual_seed(0)
     table = nn.Embedding(256, 4, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
@@ -71,10 +71,10 @@ def test_updates_are_not_compared_by_rows_that_are_others(watch: Any) -> None:
         optimizer.zero_grad()
         table(torch.ones(256, dtype=torch.long)).square().sum().backward()
         optimizer.step()
-    assert not any(event.values.get("lasting") for event in seen(watched, "optimizer"))
+    assert not any(event.values.get("lasting") for event in list_observations(watched, "optimizer"))
 
 
-def uncoalesced(dims: int, dtype: torch.dtype) -> Tensor:
+def make_uncoalesced(dims: int, dtype: torch.dtype) -> Tensor:
     torch.manual_seed(dims)
     shape = (5, 4, 3)[:dims]
     indices = torch.stack([torch.randint(size, (50,)) for size in shape])
@@ -85,11 +85,11 @@ def uncoalesced(dims: int, dtype: torch.dtype) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64], ids=str)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_every_reading_agrees_with_the_dense_tensor(dims: int, dtype: torch.dtype) -> None:
-    tensor = uncoalesced(dims, dtype)
+    tensor = make_uncoalesced(dims, dtype)
     dense, rel = tensor.to_dense(), 0.05 if dtype == torch.bfloat16 else 1e-5
     norm = torch.linalg.vector_norm(dense).item()
-    assert tensors.norms([tensor]).item() == pytest.approx(norm, rel=rel)
-    (figures,) = tensors.measure([tensor])
+    assert tensors.compute_norms([tensor]).item() == pytest.approx(norm, rel=rel)
+    (figures,) = tensors.measure_tensors([tensor])
     assert figures is not None and figures.norm == pytest.approx(norm, rel=rel)
     in_rows = tensors._sum_rows(tensor)  # as it is done where counting the different indices would wait
     assert in_rows.shape == tensor._values().shape
@@ -99,5 +99,5 @@ def test_every_reading_agrees_with_the_dense_tensor(dims: int, dtype: torch.dtyp
 
 def test_what_is_not_finite_is_counted_once() -> None:
     tensor = torch.sparse_coo_tensor(torch.tensor([[1, 1, 3]]), torch.tensor([math.nan, 1.0, math.inf]), (5,))
-    found = tensors.look(tensor)
+    found = tensors.find_bad_values(tensor)
     assert found is not None and (found.kind, found.count) == ("nan+inf", 2)

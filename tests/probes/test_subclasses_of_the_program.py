@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from tdbg.core.flags import FLAGS
 from tdbg.core.guard import Guard
-from tests.e2e.conftest import environment
+from tests.e2e.conftest import build_environment
 
 from .conftest import Watch
 
@@ -52,7 +52,7 @@ class Net(nn.Module):
         return y.as_subclass(Counted) if self.kind == "output" else y
 
 
-def train(kind: str, steps: int = 12, bad_step: int = 0) -> list[str]:
+def train_subclass(kind: str, steps: int = 12, bad_step: int = 0) -> list[str]:
     """What the subclass sees of a training in which one thing is of its kind."""
     Counted.seen.clear()
     torch.manual_seed(0)
@@ -77,50 +77,50 @@ def train(kind: str, steps: int = 12, bad_step: int = 0) -> list[str]:
 
 @pytest.fixture(params=[False, True], ids=["counts", "raises"])
 def train_watched(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """`train` under a watch; the subclass counts, or raises at what the program does not call."""
+    """`train_subclass` under a watch; the subclass counts, or raises at what the program does not call."""
 
-    def run(kind: str, without: list[str], **more: int) -> list[str]:
+    def run_kind(kind: str, without: list[str], **more: int) -> list[str]:
         monkeypatch.setattr(Counted, "expected", without if request.param else None)
-        return train(kind, **more)
+        return train_subclass(kind, **more)
 
-    return run
+    return run_kind
 
 
 @pytest.mark.parametrize("level", ["basic", "advanced", "extreme"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_subclass_sees_the_program_alone(
-    watch: Callable[..., Watch], train_watched: Callable[..., list[str]], kind: str, level: str
+    start_watch: Callable[..., Watch], train_watched: Callable[..., list[str]], kind: str, level: str
 ) -> None:
-    without = train(kind)
-    running = watch(level=level, max_overhead=100.0, flags=FLAGGED if level == "extreme" else {})
+    without = train_subclass(kind)
+    running = start_watch(level=level, max_overhead=100.0, flags=FLAGGED if level == "extreme" else {})
     assert train_watched(kind, without) == without and without
-    assert len(running.steps) >= 8
+    assert len(running.train_steps) >= 8
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nor_a_stretch_that_is_hardly_watched(
-    watch: Callable[..., Watch], train_watched: Callable[..., list[str]], kind: str
+    start_watch: Callable[..., Watch], train_watched: Callable[..., list[str]], kind: str
 ) -> None:
-    without = train(kind, steps=300)
-    watch(max_overhead=0.5)
+    without = train_subclass(kind, steps=300)
+    start_watch(max_overhead=0.5)
     assert train_watched(kind, without, steps=300) == without
 
 
 @pytest.mark.parametrize("kind", ["input", "parameter", "buffer"])
-def test_a_batch_that_runs_again_is_the_program(watch: Callable[..., Watch], kind: str) -> None:
+def test_a_batch_that_runs_again_is_the_program(start_watch: Callable[..., Watch], kind: str) -> None:
     """The second run of the model has its subclasses in force, and what looks at the tensors of that run has not."""
-    without = train(kind, steps=5, bad_step=4)
-    running = watch()
-    again = train(kind, steps=5, bad_step=4)
-    assert [(event.step, event.phase) for event in running.bad] == [(4, "input")]
+    without = train_subclass(kind, steps=5, bad_step=4)
+    running = start_watch()
+    again = train_subclass(kind, steps=5, bad_step=4)
+    assert [(event.step, event.phase) for event in running.bad_values] == [(4, "input")]
     assert {*again} == {*without}, "no function that the program does not call itself"
     assert len(without) < len(again) <= len(without) + MAX_RUNS * len(without) // 5
 
 
-def test_below_a_guard_and_back_again(watch: Callable[..., Watch]) -> None:
+def test_below_a_guard_and_back_again(start_watch: Callable[..., Watch]) -> None:
     from tdbg.runtime.torch_compat import with_subclass
 
-    watch()
+    start_watch()
     Counted.seen.clear()
     x = torch.ones(2).as_subclass(Counted)
 
@@ -148,16 +148,16 @@ def test_below_a_guard_and_back_again(watch: Callable[..., Watch]) -> None:
 
 PROGRAM = """
 import sys, torch
-from tests.probes.test_subclasses_of_the_program import Counted, train
+from tests.probes.test_subclasses_of_the_program import Counted, train_subclass
 for kind in sys.argv[1:]:
-    print(kind, len(train(kind)))
+    print(kind, len(train_subclass(kind)))
 """
 
 
 @pytest.mark.parametrize("how", [["run", "--capture", "**:output,grad"], ["profile"]], ids=["capture", "profile"])
 def test_with_capture_and_profile(tmp_path: Path, how: list[str]) -> None:
     program = [sys.executable, "-c", PROGRAM, *KINDS]
-    env = environment({"PYTHONPATH": str(Path(__file__).parents[2])})
+    env = build_environment({"PYTHONPATH": str(Path(__file__).parents[2])})
     without = subprocess.run(program, env=env, capture_output=True, text=True, timeout=120, check=True)
     words = [sys.executable, "-m", "tdbg", how[0], "--run-dir", str(tmp_path / "run"), *how[1:], "--", *program]
     watched = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True)

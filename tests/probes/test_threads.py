@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 import torch
-from probes.judging import codes, seen
+from probes.judging import judge_codes, list_observations
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -29,7 +29,7 @@ LOOP = {"flags": {"TRAINING_LOOP": True}, "max_overhead": 1e6}
 WAIT_S = 0.3  # for a thread that is to be held up; one that is not is back much sooner
 
 
-def beside(work: Callable[[], Any]) -> Any:
+def run_in_thread(work: Callable[[], Any]) -> Any:
     """Do it in another thread, wholly."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(work()))
@@ -39,62 +39,62 @@ def beside(work: Callable[[], Any]) -> Any:
     return found[0]
 
 
-def setup(kind: Any = torch.optim.SGD, **options: Any) -> tuple[nn.Sequential, Any, Any]:
+def make_setup(kind: Any = torch.optim.SGD, **options: Any) -> tuple[nn.Sequential, Any, Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     loader = DataLoader(TensorDataset(torch.randn(200, 4)), batch_size=2)
     return model, kind(model.parameters(), lr=0.01, **options), iter(loader)
 
 
-def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def compute_loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model(x).square().mean()
 
 
 # batches that are fetched ahead
 
 
-def test_a_batch_fetched_during_an_update_does_not_end_it(watch: Any, tmp_path: Any) -> None:
-    watched = watch(**LOOP)
-    model, optimizer, batches = setup()
-    ahead = [beside(lambda: next(batches))]
+def test_a_batch_fetched_during_an_update_does_not_end_it(start_watch: Any, tmp_path: Any) -> None:
+    watched = start_watch(**LOOP)
+    model, optimizer, batches = make_setup()
+    ahead = [run_in_thread(lambda: next(batches))]
     step = 0
 
     def fetch(*_: Any) -> None:
         """The optimizer's own hook runs after tdbg's: the update has begun."""
-        ahead.append(beside(lambda: next(batches)))
+        ahead.append(run_in_thread(lambda: next(batches)))
 
     optimizer.register_step_pre_hook(lambda *_: fetch() if step % 2 else None)
     for step in range(20):
         optimizer.zero_grad()
-        loss_of(model, ahead.pop(0)[0]).backward()
+        compute_loss(model, ahead.pop(0)[0]).backward()
         optimizer.step()
         if not step % 2:
             fetch()
-    assert seen(watched, "training-loop", "FAULT") == []
-    assert [event.values["window"] for event in seen(watched, "training-loop", "WINDOW")] == [1]
-    assert "TD-C014" not in codes(watched, tmp_path)
+    assert list_observations(watched, "training-loop", "FAULT") == []
+    assert [event.values["window"] for event in list_observations(watched, "training-loop", "WINDOW")] == [1]
+    assert "TD-C014" not in judge_codes(watched, tmp_path)
 
 
-def test_a_batch_fetched_during_backward_leaves_the_nested_one_inside(watch: Any) -> None:
-    watched = watch(**LOOP)
-    model, optimizer, batches = setup()
+def test_a_batch_fetched_during_backward_leaves_the_nested_one_inside(start_watch: Any) -> None:
+    watched = start_watch(**LOOP)
+    model, optimizer, batches = make_setup()
     for _ in range(2):
         x = next(batches)[0]
         optimizer.zero_grad()
-        loss = loss_of(model, x)
+        loss = compute_loss(model, x)
 
         def nested(grad: torch.Tensor) -> None:
-            beside(lambda: next(batches))
+            run_in_thread(lambda: next(batches))
             with torch.enable_grad():
                 torch.autograd.backward(torch.ones((), requires_grad=True) * 2)
 
         loss.register_hook(nested)
         loss.backward()
         optimizer.step()
-    assert watched.monitor.probe("training-loop")._epoch.backwards == 2
+    assert watched.monitor.find_probe("training-loop")._epoch.backwards == 2
 
 
-def test_a_wrapping_optimizer_keeps_its_loss_while_batches_are_fetched(watch: Any) -> None:
+def test_a_wrapping_optimizer_keeps_its_loss_while_batches_are_fetched(start_watch: Any) -> None:
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, inner: torch.optim.Optimizer) -> None:
             super().__init__([p for group in inner.param_groups for p in group["params"]], {})
@@ -102,46 +102,46 @@ def test_a_wrapping_optimizer_keeps_its_loss_while_batches_are_fetched(watch: An
 
         def step(self, closure: Any = None) -> None:
             if losses[1:]:  # the first step says which of the two counts
-                beside(lambda: next(batches))
+                run_in_thread(lambda: next(batches))
             self.inner.step(closure)
 
-    watched = watch()
-    model, inner, batches = setup()
+    watched = start_watch()
+    model, inner, batches = make_setup()
     optimizer = Wrapper(inner)
     losses = []
     for _ in range(4):
         optimizer.zero_grad()
-        loss = loss_of(model, next(batches)[0])
+        loss = compute_loss(model, next(batches)[0])
         loss.backward()
         losses.append(loss.item())
         optimizer.step()
-    assert [record.loss for record in watched.steps] == pytest.approx(losses)
-    assert all(record.other_losses in (None, []) for record in watched.steps)
+    assert [record.loss for record in watched.train_steps] == pytest.approx(losses)
+    assert all(record.other_losses in (None, []) for record in watched.train_steps)
 
 
-def test_a_closure_counts_its_first_evaluation_while_batches_are_fetched(watch: Any) -> None:
-    watched = watch()
-    model, optimizer, batches = setup(torch.optim.LBFGS, max_iter=4)
+def test_a_closure_counts_its_first_evaluation_while_batches_are_fetched(start_watch: Any) -> None:
+    watched = start_watch()
+    model, optimizer, batches = make_setup(torch.optim.LBFGS, max_iter=4)
     x = next(batches)[0]
     losses = []
 
     def closure() -> torch.Tensor:
-        beside(lambda: next(batches))
+        run_in_thread(lambda: next(batches))
         optimizer.zero_grad()
-        loss = loss_of(model, x)
+        loss = compute_loss(model, x)
         loss.backward()
         losses.append(loss.item())
         return loss
 
     optimizer.step(closure)
     assert len(losses) > 1
-    assert watched.steps[0].loss == pytest.approx(losses[0])
+    assert watched.train_steps[0].loss == pytest.approx(losses[0])
 
 
-def test_an_update_that_raised_ends_with_the_next_batch_of_its_thread(watch: Any) -> None:
-    watched = watch(**LOOP)
-    _, optimizer, batches = setup()
-    _, other, _ = setup()
+def test_an_update_that_raised_ends_with_the_next_batch_of_its_thread(start_watch: Any) -> None:
+    watched = start_watch(**LOOP)
+    _, optimizer, batches = make_setup()
+    _, other, _ = make_setup()
 
     def refuse(*_: Any) -> None:
         raise ValueError("not now")
@@ -151,15 +151,15 @@ def test_an_update_that_raised_ends_with_the_next_batch_of_its_thread(watch: Any
         optimizer.step()
     refusal.remove()
     assert watched.monitor.in_update is optimizer
-    beside(lambda: next(batches))
+    run_in_thread(lambda: next(batches))
     assert watched.monitor.in_update is optimizer, "another thread's batch says nothing of it"
     next(batches)
-    assert watched.monitor.in_update is None and watched.monitor.probe("training-loop")._outer is None
+    assert watched.monitor.in_update is None and watched.monitor.find_probe("training-loop")._outer is None
     other.step()
     assert watched.monitor.step == 1
 
 
-def test_batches_are_fetched_while_the_probes_change(watch: Any) -> None:
+def test_batches_are_fetched_while_the_probes_change(start_watch: Any) -> None:
     """The moment is held open: to settle the order of the probes, each is asked whether it rests."""
     taken: list[Any] = []
 
@@ -170,15 +170,15 @@ def test_batches_are_fetched_while_the_probes_change(watch: Any) -> None:
         @property
         def rests(self) -> bool:  # type: ignore[override]
             if Curious.fetches:
-                taken.append(beside(lambda: next(batches)))
+                taken.append(run_in_thread(lambda: next(batches)))
             return False
 
-    watched = watch()
-    _, _, batches = setup()
+    watched = start_watch()
+    _, _, batches = make_setup()
     watched.monitor.lasting.append(Curious)
-    watched.monitor.use([type(probe) for probe in watched.monitor.dispatcher.probes])
+    watched.monitor.activate_probes([type(probe) for probe in watched.monitor.dispatcher.probes])
     Curious.fetches = True
-    watched.monitor.dispatcher.subscribe()
+    watched.monitor.dispatcher.rebuild_subscribers()
     Curious.fetches = False
     assert taken
 
@@ -192,7 +192,7 @@ def test_there_is_a_table_of_who_is_told_from_the_beginning() -> None:
 # becoming a rank
 
 
-def event_buffer(become_rank: Callable[[], None]) -> EventBuffer:
+def make_event_buffer(become_rank: Callable[[], None]) -> EventBuffer:
     return EventBuffer(
         Budget(2.0, 0.0), emit=lambda event: None, log=lambda level, step, mark, text: None, become_rank=become_rank
     )
@@ -210,7 +210,7 @@ def test_the_second_thread_to_become_a_rank_waits_for_the_first() -> None:
             thread.join(WAIT_S)
         told.append("claimed")
 
-    box = event_buffer(claim)
+    box = make_event_buffer(claim)
     box.when_rank(lambda: told.append("held"))
     box.become_rank()
     for thread in (speak, train):
@@ -228,7 +228,7 @@ def test_what_is_said_on_the_way_waits_for_the_claim() -> None:
         box.become_rank()
         told.append("claimed")
 
-    box = event_buffer(claim)
+    box = make_event_buffer(claim)
     box.when_rank(lambda: box.when_rank(lambda: told.append("by another")))
     box.become_rank()
     box.when_rank(lambda: told.append("later"))
@@ -242,7 +242,7 @@ def test_a_claim_that_failed_is_not_tried_again() -> None:
         tries.append(1)
         raise OSError("no space")
 
-    box, told = event_buffer(claim), []
+    box, told = make_event_buffer(claim), []
     with pytest.raises(OSError, match="no space"):
         box.become_rank()
     box.become_rank()
@@ -290,9 +290,9 @@ class _Growing(Group):
         object.__setattr__(self, name, value)
 
 
-def test_groups_may_be_made_while_the_order_is_told(watch: Any) -> None:
-    watched = watch(flags={"DISTRIBUTED": True}, max_overhead=1e6)
-    probe = watched.monitor.probe("distributed")
+def test_groups_may_be_made_while_the_order_is_told(start_watch: Any) -> None:
+    watched = start_watch(flags={"DISTRIBUTED": True}, max_overhead=1e6)
+    probe = watched.monitor.find_probe("distributed")
     probe._groups["world"] = _Growing(probe)
     probe._from_start = False
     probe._tell_order(tail=True)
@@ -301,7 +301,9 @@ def test_groups_may_be_made_while_the_order_is_told(watch: Any) -> None:
     watched.monitor.step = 2
     probe.changed()
     watched.monitor.become_rank_now()
-    assert [group["group"] for group in seen(watched, "distributed", "ORDER")[0].values["groups"]] == ["world"]
+    assert [group["group"] for group in list_observations(watched, "distributed", "ORDER")[0].values["groups"]] == [
+        "world"
+    ]
 
 
 # tables that grow meanwhile
@@ -310,49 +312,49 @@ def test_groups_may_be_made_while_the_order_is_told(watch: Any) -> None:
 def test_the_cost_is_told_while_a_part_of_it_is_booked_for_the_first_time() -> None:
     class Seconds(float):
         def __mul__(self, other: float) -> float:
-            budget.spend(f"new{len(budget.by_part)}", 0.0)
+            budget.charge(f"new{len(budget.by_part)}", 0.0)
             return float(self) * other
 
     budget, state = Budget(2.0, time.perf_counter()), State()
-    state.begin()
+    state.reset_state()
     budget.by_part["forward"] = Seconds(0.5)
     dispatcher = ProbeDispatcher(state, CATALOG, lambda cls: cls(None), lambda name, error: None)
     roots = Roots(lambda part, error: None)
     duty = DutyCycle(state, budget, roots, dispatcher, strict=False)
-    cost = CostReports(state, Settings(), budget, duty, lambda event: None).cost()
+    cost = CostReports(state, Settings(), budget, duty, lambda event: None).build_cost()
     assert cost.by_part == {"forward": 500.0}
 
 
-def test_a_module_built_beside_a_look_at_the_roots(watch: Any) -> None:
+def test_a_module_built_beside_a_look_at_the_roots(start_watch: Any) -> None:
     class Busy(nn.Linear):
         def parameters(self, recurse: bool = True) -> Any:
             if built is not None:
-                built.append(beside(lambda: nn.Linear(1, 1)))
+                built.append(run_in_thread(lambda: nn.Linear(1, 1)))
             return super().parameters(recurse)
 
-    watched, built = watch(), None
+    watched, built = start_watch(), None
     models = [Busy(1, 1) for _ in range(3)]
     built = []
-    assert set(watched.monitor.roots.tops()) >= set(models) and len(built) == 3
+    assert set(watched.monitor.roots.list_roots()) >= set(models) and len(built) == 3
 
 
-def test_an_optimizer_built_beside_a_look_at_the_optimizers(watch: Any) -> None:
+def test_an_optimizer_built_beside_a_look_at_the_optimizers(start_watch: Any) -> None:
     class Busy(torch.optim.SGD):
         @property
         def param_groups(self) -> Any:
             if built is not None:
-                built.append(beside(lambda: torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)))
+                built.append(run_in_thread(lambda: torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)))
             return self.__dict__["param_groups"]
 
         @param_groups.setter
         def param_groups(self, groups: Any) -> None:
             self.__dict__["param_groups"] = groups
 
-    watched, built = watch(), None
+    watched, built = start_watch(), None
     models = [nn.Linear(1, 1) for _ in range(3)]
     optimizers = [Busy(model.parameters(), lr=0.1) for model in models]
     built = []
-    held = watched.monitor.optimizers.held()
+    held = watched.monitor.optimizers.collect_held_ids()
     assert held >= {id(p) for model in models for p in model.parameters()} and len(built) == len(optimizers)
 
 
@@ -361,60 +363,60 @@ def test_an_optimizer_built_beside_a_look_at_the_optimizers(watch: Any) -> None:
 
 def test_what_a_hook_excuses_is_not_another_threads() -> None:
     budget = Budget(2.0, 0.0)
-    budget.excuse(2.0)
-    beside(lambda: (budget.spend("batch_taken", 0.5), True))
-    budget.spend("step_ended", 2.25)
+    budget.exclude(2.0)
+    run_in_thread(lambda: (budget.charge("batch_taken", 0.5), True))
+    budget.charge("step_ended", 2.25)
     assert budget.by_part == {"batch_taken": 0.5, "step_ended": 0.25} and budget.own_s == 0.75
 
 
-def test_passes_of_its_own_may_end_in_any_order(watch: Any) -> None:
-    monitor = watch().monitor
+def test_passes_of_its_own_may_end_in_any_order(start_watch: Any) -> None:
+    monitor = start_watch().monitor
     one, other = monitor.own_pass(), monitor.own_pass()
     one.__enter__()
-    beside(lambda: (other.__enter__(), True))
+    run_in_thread(lambda: (other.__enter__(), True))
     one.__exit__(None, None, None)
     assert monitor.rerunning, "the other one still runs"
-    beside(lambda: (other.__exit__(None, None, None), True))
+    run_in_thread(lambda: (other.__exit__(None, None, None), True))
     assert not monitor.rerunning
 
 
 # a second training beside the one that is watched
 
 
-def test_of_two_threads_that_train_the_first_is_watched(watch: Any) -> None:
-    watched = watch()
-    (model, optimizer, _), (other, others, _) = setup(), setup(torch.optim.Adam)
+def test_of_two_threads_that_train_the_first_is_watched(start_watch: Any) -> None:
+    watched = start_watch()
+    (model, optimizer, _), (other, others, _) = make_setup(), make_setup(torch.optim.Adam)
     reading = watched.monitor.hooks
     asked: list[bool] = []
 
     def steps(of: nn.Module, by: Any, count: int) -> bool:
         for _ in range(count):
             by.zero_grad()
-            loss_of(of, torch.ones(2, 4)).backward()
+            compute_loss(of, torch.ones(2, 4)).backward()
             asked.append(reading.is_elsewhere())
             by.step()
         return True
 
     steps(model, optimizer, 5)
-    assert beside(lambda: steps(other, others, 7))
+    assert run_in_thread(lambda: steps(other, others, 7))
     steps(model, optimizer, 5)
     assert asked == [False] * 5 + [True] * 7 + [False] * 5
     assert (watched.monitor.step, watched.monitor.updates) == (10, 10)
     assert "threads" in watched.notes
 
 
-def test_a_stretch_of_skipped_steps_is_of_one_thread(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stretch_of_skipped_steps_is_of_one_thread(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another thread trains meanwhile is not mixed in, however long it goes on, and ends nothing."""
     monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
-    watched = watch(max_overhead=None)
+    watched = start_watch(max_overhead=None)
     monitor = watched.monitor
     monitor.budget.change_share(1e-4, time.perf_counter())
-    (model, optimizer, _), (other, others, _) = setup(), setup(torch.optim.Adam)
+    (model, optimizer, _), (other, others, _) = make_setup(), make_setup(torch.optim.Adam)
 
     def steps(of: nn.Module, by: Any, count: int, factor: float = 1.0) -> bool:
         for _ in range(count):
             by.zero_grad()
-            (loss_of(of, torch.ones(2, 4)) * factor).backward()
+            (compute_loss(of, torch.ones(2, 4)) * factor).backward()
             nn.utils.clip_grad_norm_(of.parameters(), 1.0)
             by.step()
         return True
@@ -426,25 +428,25 @@ def test_a_stretch_of_skipped_steps_is_of_one_thread(watch: Any, monkeypatch: py
             monitor.duty.until = time.perf_counter() + 1e6
         steps(model, optimizer, 1)
     left, step, updates = monitor.fast_path.steps_left, monitor.step, monitor.updates
-    assert beside(lambda: steps(other, others, 150, factor=float("nan")))
+    assert run_in_thread(lambda: steps(other, others, 150, factor=float("nan")))
     assert (monitor.fast_path.steps_left, monitor.step, monitor.updates) == (left, step, updates)
     steps(model, optimizer, 2)
     assert (monitor.fast_path.steps_left, monitor.step) == (left - 2, step + 2)
-    assert watched.bad == [] and not watched.failures
+    assert watched.bad_values == [] and not watched.failures
 
 
-def test_who_trains_on_alone_is_watched_in_the_end(watch: Any) -> None:
+def test_who_trains_on_alone_is_watched_in_the_end(start_watch: Any) -> None:
     """The main thread made one update, and waits for the thread that trains."""
-    watched = watch()
-    model, optimizer, _ = setup()
+    watched = start_watch()
+    model, optimizer, _ = make_setup()
 
     def steps(count: int) -> bool:
         for _ in range(count):
             optimizer.zero_grad()
-            loss_of(model, torch.ones(2, 4)).backward()
+            compute_loss(model, torch.ones(2, 4)).backward()
             optimizer.step()
         return True
 
     steps(1)
-    assert beside(lambda: steps(200))
+    assert run_in_thread(lambda: steps(200))
     assert 100 < watched.monitor.step < 200

@@ -7,77 +7,77 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import codes, findings, seen
+from probes.judging import judge_codes, judge_watch, list_observations
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.observations.training_loop import window_text
-from tdbg.probes.training_loop.windows import Track, compressed
+from tdbg.probes.training_loop.windows import Track, compress_calls
 
 FLAG = {"flags": {"TRAINING_LOOP": True}, "max_overhead": 1e6}
 Loop = Callable[[], Any]
 
 
-def setup(lr: float = 0.01, kind: Any = torch.optim.SGD) -> tuple[nn.Sequential, Any]:
+def make_setup(lr: float = 0.01, kind: Any = torch.optim.SGD) -> tuple[nn.Sequential, Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     return model, kind(model.parameters(), lr=lr)
 
 
-def batches(count: int = 12, seed: int = 0) -> DataLoader:
+def make_batches(count: int = 12, seed: int = 0) -> DataLoader:
     generator = torch.Generator().manual_seed(seed)
     return DataLoader(TensorDataset(torch.randn(2 * count, 4, generator=generator)), batch_size=2)
 
 
-def inputs(epochs: int = 1, count: int = 12) -> Iterator[Tensor]:
+def iter_inputs(epochs: int = 1, count: int = 12) -> Iterator[Tensor]:
     for _ in range(epochs):
-        for (x,) in batches(count):
+        for (x,) in make_batches(count):
             yield x
 
 
-def loss_of(model: nn.Module, x: Tensor) -> Tensor:
+def compute_loss(model: nn.Module, x: Tensor) -> Tensor:
     return model(x).square().mean()
 
 
-def faults(watched: Any) -> dict[str, Any]:
-    return {event.values["kind"]: event for event in seen(watched, "training-loop", "FAULT")}
+def index_faults(watched: Any) -> dict[str, Any]:
+    return {event.values["kind"]: event for event in list_observations(watched, "training-loop", "FAULT")}
 
 
 # what is wrong
 
 
 def forgotten() -> None:
-    model, optimizer = setup()
-    for x in inputs():
-        loss_of(model, x).backward()
+    model, optimizer = make_setup()
+    for x in iter_inputs():
+        compute_loss(model, x).backward()
         optimizer.step()
 
 
 def forgotten_with_clipping() -> None:
     """Clipping writes to the gradients, but before the update."""
-    model, optimizer = setup()
-    for x in inputs():
-        loss_of(model, x).backward()
+    model, optimizer = make_setup()
+    for x in iter_inputs():
+        compute_loss(model, x).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
 
 def wrong_model_reset() -> None:
-    model, optimizer = setup()
-    other, _ = setup()
-    for x in inputs():
+    model, optimizer = make_setup()
+    other, _ = make_setup()
+    for x in iter_inputs():
         other.zero_grad()
-        loss_of(model, x).backward()
+        compute_loss(model, x).backward()
         optimizer.step()
 
 
 def closure_without_reset() -> None:
-    model, optimizer = setup()
-    for x in inputs():
+    model, optimizer = make_setup()
+    for x in iter_inputs():
 
         def closure(x: Tensor = x) -> Tensor:
-            loss = loss_of(model, x)
+            loss = compute_loss(model, x)
             loss.backward()
             return loss
 
@@ -85,9 +85,9 @@ def closure_without_reset() -> None:
 
 
 def emptied(**how: Any) -> None:
-    model, optimizer = setup()
-    for x in inputs():
-        loss_of(model, x).backward()
+    model, optimizer = make_setup()
+    for x in iter_inputs():
+        compute_loss(model, x).backward()
         optimizer.zero_grad(**how)
         optimizer.step()
 
@@ -97,47 +97,47 @@ def emptied_to_zeros() -> None:
 
 
 def emptied_by_the_model() -> None:
-    model, optimizer = setup()
-    for x in inputs():
-        loss_of(model, x).backward()
+    model, optimizer = make_setup()
+    for x in iter_inputs():
+        compute_loss(model, x).backward()
         model.zero_grad()
         optimizer.step()
 
 
 def reset_for_every_micro_batch() -> None:
-    model, optimizer = setup()
-    for number, x in enumerate(inputs(), start=1):
+    model, optimizer = make_setup()
+    for number, x in enumerate(iter_inputs(), start=1):
         optimizer.zero_grad()
-        loss_of(model, x).backward()
+        compute_loss(model, x).backward()
         if number % 3 == 0:
             optimizer.step()
 
 
 def tail_cleared() -> None:
-    model, optimizer = setup()
+    model, optimizer = make_setup()
     for _ in range(4):
         optimizer.zero_grad()
-        for number, x in enumerate(inputs(count=10), start=1):
-            loss_of(model, x).backward()
+        for number, x in enumerate(iter_inputs(count=10), start=1):
+            compute_loss(model, x).backward()
             if number % 4 == 0:
                 optimizer.step()
                 optimizer.zero_grad()
 
 
 def clipped_late() -> None:
-    model, optimizer = setup()
-    for x in inputs():
+    model, optimizer = make_setup()
+    for x in iter_inputs():
         optimizer.zero_grad()
-        loss_of(model, x).backward()
+        compute_loss(model, x).backward()
         optimizer.step()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
 def same_loss_twice() -> None:
-    model, optimizer = setup()
-    for x in inputs():
+    model, optimizer = make_setup()
+    for x in iter_inputs():
         optimizer.zero_grad()
-        loss = loss_of(model, x)
+        loss = compute_loss(model, x)
         loss.backward(retain_graph=True)
         loss.backward()
         optimizer.step()
@@ -159,65 +159,65 @@ WRONG: list[tuple[Loop, str, str]] = [
 
 
 @pytest.mark.parametrize(("loop", "kind", "code"), WRONG, ids=[loop.__name__ for loop, _, _ in WRONG])
-def test_what_is_wrong_is_named(watch: Any, tmp_path: Path, loop: Loop, kind: str, code: str) -> None:
-    watched = watch(**FLAG)
+def test_what_is_wrong_is_named(start_watch: Any, tmp_path: Path, loop: Loop, kind: str, code: str) -> None:
+    watched = start_watch(**FLAG)
     loop()
-    assert set(faults(watched)) == {kind}
-    (finding,) = findings(watched, tmp_path)
+    assert set(index_faults(watched)) == {kind}
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == code
-    assert finding.first_step == faults(watched)[kind].values["since"]
+    assert finding.first_step == index_faults(watched)[kind].values["since"]
     assert not watched.notes
 
 
-def test_the_figures_of_a_finding(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
+def test_the_figures_of_a_finding(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
     reset_for_every_micro_batch()
-    (finding,) = findings(watched, tmp_path)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.title == "2 of 3 backward calls of each update are thrown away, from step 2, rank 0"
     assert finding.evidence == ["3 updates in a row, to step 4"]
 
 
-def test_the_figures_of_a_tail(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
+def test_the_figures_of_a_tail(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
     tail_cleared()
-    (finding,) = findings(watched, tmp_path)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.title == "the last 2 backward calls of 10 in an epoch went into no update, from step 2, rank 0"
     assert finding.severity == "info"
 
 
-def test_how_long_it_must_last_can_be_set(watch: Any) -> None:
-    watched = watch(**FLAG, thresholds={"TRAINING_LOOP.lasting": 6})
+def test_how_long_it_must_last_can_be_set(start_watch: Any) -> None:
+    watched = start_watch(**FLAG, thresholds={"TRAINING_LOOP.lasting": 6})
     forgotten()
-    assert faults(watched)["unreset"].values["streak"] == 6
-    watched = watch(**FLAG, thresholds={"TRAINING_LOOP.lasting": 12})
+    assert index_faults(watched)["unreset"].values["streak"] == 6
+    watched = start_watch(**FLAG, thresholds={"TRAINING_LOOP.lasting": 12})
     forgotten()
-    assert not faults(watched)
+    assert not index_faults(watched)
 
 
-def test_leftovers_on_an_accelerator_are_read_late(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_on_an_accelerator_are_read_late(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tdbg.runtime import tensors
 
-    watched = watch(**FLAG)
+    watched = start_watch(**FLAG)
     monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
     forgotten()
-    assert set(faults(watched)) == {"unreset"}
-    watched = watch(**FLAG)
+    assert set(index_faults(watched)) == {"unreset"}
+    watched = start_watch(**FLAG)
     reset_behind_autograd()
-    assert not faults(watched)
+    assert not index_faults(watched)
 
 
 # what is right
 
 
-def loop_with(reset: Callable[[nn.Module, Any], None]) -> Loop:
-    def loop() -> None:
-        model, optimizer = setup()
-        for x in inputs(epochs=2):
+def make_loop(reset: Callable[[nn.Module, Any], None]) -> Loop:
+    def run_loop() -> None:
+        model, optimizer = make_setup()
+        for x in iter_inputs(epochs=2):
             reset(model, optimizer)
-            loss_of(model, x).backward()
+            compute_loss(model, x).backward()
             optimizer.step()
 
-    return loop
+    return run_loop
 
 
 def reset_by_hand(model: nn.Module, optimizer: Any) -> None:
@@ -244,13 +244,13 @@ def gradient_momentum(model: nn.Module, optimizer: Any) -> None:
             parameter.grad.mul_(0.9)
 
 
-reset_behind_autograd = loop_with(reset_data)
+reset_behind_autograd = make_loop(reset_data)
 
 
 def reset_after_the_update() -> None:
-    model, optimizer = setup()
-    for x in inputs(epochs=2):
-        loss_of(model, x).backward()
+    model, optimizer = make_setup()
+    for x in iter_inputs(epochs=2):
+        compute_loss(model, x).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -259,42 +259,42 @@ def reset_after_the_update() -> None:
 def accumulation(*, tail: bool) -> Loop:
     """The tail of an epoch is updated with, or carried into the next epoch."""
 
-    def loop() -> None:
-        model, optimizer = setup()
+    def run_loop() -> None:
+        model, optimizer = make_setup()
         for _ in range(4):
-            for number, x in enumerate(inputs(count=10), start=1):
-                (loss_of(model, x) / 4).backward()
+            for number, x in enumerate(iter_inputs(count=10), start=1):
+                (compute_loss(model, x) / 4).backward()
                 if number % 4 == 0 or (tail and number == 10):
                     optimizer.step()
                     optimizer.zero_grad()
 
-    return loop
+    return run_loop
 
 
 def closure(kind: Any) -> Loop:
-    def loop() -> None:
-        model, optimizer = setup(kind=kind)
-        for x in inputs():
+    def run_loop() -> None:
+        model, optimizer = make_setup(kind=kind)
+        for x in iter_inputs():
 
             def evaluate(x: Tensor = x) -> Tensor:
                 optimizer.zero_grad()
-                loss = loss_of(model, x)
+                loss = compute_loss(model, x)
                 loss.backward()
                 return loss
 
             optimizer.step(evaluate)
 
-    return loop
+    return run_loop
 
 
 def gan(critics: int) -> Loop:
     """The generator's backward fills the critic's gradients, which are cleared before the critic's own."""
 
-    def loop() -> None:
-        model, ours = setup(kind=torch.optim.Adam)
+    def run_loop() -> None:
+        model, ours = make_setup(kind=torch.optim.Adam)
         critic = nn.Linear(2, 1)
         theirs = torch.optim.Adam(critic.parameters())
-        for x in inputs(epochs=2):
+        for x in iter_inputs(epochs=2):
             for _ in range(critics):
                 theirs.zero_grad()
                 critic(model(x).detach()).mean().backward()
@@ -303,15 +303,15 @@ def gan(critics: int) -> Loop:
             (-critic(model(x)).mean()).backward()
             ours.step()
 
-    return loop
+    return run_loop
 
 
 def two_loaders_two_optimizers() -> None:
     """As CycleGAN: each optimizer has a batch, and the other's backward lies between."""
-    model, ours = setup()
+    model, ours = make_setup()
     critic = nn.Linear(2, 1)
     theirs = torch.optim.SGD(critic.parameters(), lr=0.01)
-    first, second = inputs(epochs=3), inputs(epochs=3)
+    first, second = iter_inputs(epochs=3), iter_inputs(epochs=3)
     for x in first:
         ours.zero_grad()
         critic(model(x)).mean().backward()
@@ -323,26 +323,26 @@ def two_loaders_two_optimizers() -> None:
 
 def attack() -> None:
     """Adversarial training: a first backward for the input, cleared before the one that counts."""
-    model, optimizer = setup()
-    for x in inputs():
+    model, optimizer = make_setup()
+    for x in iter_inputs():
         x.requires_grad_()
-        loss_of(model, x).backward()
+        compute_loss(model, x).backward()
         worse = (x + 0.1 * x.grad.sign()).detach()
         optimizer.zero_grad()
-        loss_of(model, worse).backward()
+        compute_loss(model, worse).backward()
         optimizer.step()
 
 
 def sharpness_aware() -> None:
-    model, optimizer = setup()
-    for x in inputs():
-        loss_of(model, x).backward()
+    model, optimizer = make_setup()
+    for x in iter_inputs():
+        compute_loss(model, x).backward()
         moves = [0.05 * parameter.grad for parameter in model.parameters()]
         with torch.no_grad():
             for parameter, move in zip(model.parameters(), moves, strict=True):
                 parameter += move
         optimizer.zero_grad()
-        loss_of(model, x).backward()
+        compute_loss(model, x).backward()
         with torch.no_grad():
             for parameter, move in zip(model.parameters(), moves, strict=True):
                 parameter -= move
@@ -352,11 +352,11 @@ def sharpness_aware() -> None:
 
 def mixed_precision() -> None:
     """Skipped updates: the gradients are cleared without one."""
-    model, optimizer = setup()
+    model, optimizer = make_setup()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
-    for number, x in enumerate(inputs(epochs=4)):
+    for number, x in enumerate(iter_inputs(epochs=4)):
         optimizer.zero_grad()
-        scaler.scale(loss_of(model, x)).backward()
+        scaler.scale(compute_loss(model, x)).backward()
         if number in (1, 3, 5, 7):
             model[0].weight.grad.fill_(float("inf"))
         scaler.step(optimizer)
@@ -365,10 +365,10 @@ def mixed_precision() -> None:
 
 def heads_in_turn() -> None:
     """Two optimizers that step each time, although only one head was used."""
-    body, _ = setup()
+    body, _ = make_setup()
     heads = [nn.Linear(2, 1), nn.Linear(2, 1)]
     optimizers = [torch.optim.SGD(head.parameters(), lr=0.01) for head in heads]
-    for number, x in enumerate(inputs(epochs=2)):
+    for number, x in enumerate(iter_inputs(epochs=2)):
         for optimizer in optimizers:
             optimizer.zero_grad()
         heads[number % 2](body(x)).mean().backward()
@@ -377,33 +377,33 @@ def heads_in_turn() -> None:
 
 
 def update_inside_backward() -> None:
-    model, _ = setup()
+    model, _ = make_setup()
     optimizers = {parameter: torch.optim.SGD([parameter], lr=0.01) for parameter in model.parameters()}
 
-    def update(parameter: Tensor) -> None:
+    def update_parameter(parameter: Tensor) -> None:
         optimizers[parameter].step()
         optimizers[parameter].zero_grad()
 
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(update)
-    for x in inputs():
-        loss_of(model, x).backward()
+        parameter.register_post_accumulate_grad_hook(update_parameter)
+    for x in iter_inputs():
+        compute_loss(model, x).backward()
 
 
 def update_inside_backward_and_reset_before_it() -> None:
-    model, _ = setup()
+    model, _ = make_setup()
     optimizers = {parameter: torch.optim.SGD([parameter], lr=0.01) for parameter in model.parameters()}
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())
-    for x in inputs():
+    for x in iter_inputs():
         for optimizer in optimizers.values():
             optimizer.zero_grad()
-        loss_of(model, x).backward()
+        compute_loss(model, x).backward()
 
 
 def two_losses() -> None:
-    model, optimizer = setup()
-    for x in inputs():
+    model, optimizer = make_setup()
+    for x in iter_inputs():
         optimizer.zero_grad()
         out = model(x)
         out.square().mean().backward(retain_graph=True)
@@ -412,21 +412,21 @@ def two_losses() -> None:
 
 
 def one_loss_for_two_groups() -> None:
-    model, optimizer = setup()
+    model, optimizer = make_setup()
     first, rest = list(model.parameters())[:2], list(model.parameters())[2:]
-    for x in inputs():
+    for x in iter_inputs():
         optimizer.zero_grad()
-        loss = loss_of(model, x)
+        loss = compute_loss(model, x)
         loss.backward(inputs=first, retain_graph=True)
         loss.backward(inputs=rest)
         optimizer.step()
 
 
 def a_group_that_counts_twice() -> None:
-    model, optimizer = setup()
-    for x in inputs():
+    model, optimizer = make_setup()
+    for x in iter_inputs():
         optimizer.zero_grad()
-        loss = loss_of(model, x)
+        loss = compute_loss(model, x)
         loss.backward(retain_graph=True)
         loss.backward(inputs=list(model.parameters())[:2])
         optimizer.step()
@@ -434,8 +434,8 @@ def a_group_that_counts_twice() -> None:
 
 def gradient_surgery() -> None:
     """Gradients of two tasks are taken, cleared, joined and put back by hand."""
-    model, optimizer = setup()
-    for x in inputs():
+    model, optimizer = make_setup()
+    for x in iter_inputs():
         found = []
         for task in range(2):
             optimizer.zero_grad()
@@ -458,9 +458,9 @@ def sparse() -> None:
 
 
 def bad_batches_left_out() -> None:
-    model, optimizer = setup()
-    for number, x in enumerate(inputs(epochs=3)):
-        loss_of(model, x).backward()
+    model, optimizer = make_setup()
+    for number, x in enumerate(iter_inputs(epochs=3)):
+        compute_loss(model, x).backward()
         if number % 5 == 3:
             optimizer.zero_grad()
             continue
@@ -470,24 +470,24 @@ def bad_batches_left_out() -> None:
 
 def gradients_moved_to_copies() -> None:
     """The optimizer holds copies of the weights, whose gradients the program writes anew in each step."""
-    model, _ = setup()
+    model, _ = make_setup()
     copies = [p.detach().clone() for p in model.parameters()]
     optimizer = torch.optim.SGD(copies, lr=0.01)
-    for x in inputs(epochs=2):
+    for x in iter_inputs(epochs=2):
         model.zero_grad()
-        loss_of(model, x).backward()
+        compute_loss(model, x).backward()
         for own, one in zip(model.parameters(), copies, strict=True):
             one.grad = own.grad.clone()
         optimizer.step()
 
 
 RIGHT: dict[str, Loop] = {
-    "by hand": loop_with(reset_by_hand),
-    "in place": loop_with(reset_in_place),
+    "by hand": make_loop(reset_by_hand),
+    "in place": make_loop(reset_in_place),
     "behind autograd": reset_behind_autograd,
-    "gradient momentum": loop_with(gradient_momentum),
-    "set to zero": loop_with(lambda model, optimizer: optimizer.zero_grad(set_to_none=False)),
-    "by the model": loop_with(lambda model, optimizer: model.zero_grad()),
+    "gradient momentum": make_loop(gradient_momentum),
+    "set to zero": make_loop(lambda model, optimizer: optimizer.zero_grad(set_to_none=False)),
+    "by the model": make_loop(lambda model, optimizer: model.zero_grad()),
     "after the update": reset_after_the_update,
     "accumulation": accumulation(tail=True),
     "accumulation over epochs": accumulation(tail=False),
@@ -512,107 +512,107 @@ RIGHT: dict[str, Loop] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_right_is_left_alone(watch: Any, tmp_path: Path, name: str) -> None:
-    watched = watch(**FLAG)
+def test_what_is_right_is_left_alone(start_watch: Any, tmp_path: Path, name: str) -> None:
+    watched = start_watch(**FLAG)
     RIGHT[name]()
-    assert not faults(watched)
-    assert codes(watched, tmp_path) == []
-    assert name == "inside backward" or seen(watched, "training-loop", "STEP")
+    assert not index_faults(watched)
+    assert judge_codes(watched, tmp_path) == []
+    assert name == "inside backward" or list_observations(watched, "training-loop", "STEP")
 
 
-def test_updates_inside_backward_on_an_accelerator(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_inside_backward_on_an_accelerator(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the gradients can be read there."""
     from tdbg.runtime import tensors
 
-    watched = watch(**FLAG)
+    watched = start_watch(**FLAG)
     monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
     update_inside_backward_and_reset_before_it()
-    assert not faults(watched)
+    assert not index_faults(watched)
 
 
 # what is told
 
 
-def test_the_calls_of_a_step_in_order(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_the_calls_of_a_step_in_order(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     accumulation(tail=True)()
-    first, second, third = seen(watched, "training-loop", "STEP")[:3]
+    first, second, third = list_observations(watched, "training-loop", "STEP")[:3]
     assert first.step == 1 and first.text == "(batch, forward, backward) x 4, step"
     assert second.values["order"] == "zero_grad, (batch, forward, backward) x 4, step"
     assert third.values["order"] == "zero_grad, (batch, forward, backward) x 2, step"
     assert (second.values["backwards"], second.values["batches"], second.values["zero_grads"]) == (4, 4, 1)
 
 
-def test_windows_and_epochs(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_windows_and_epochs(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     accumulation(tail=True)()
-    changes = [(event.step, event.values["window"]) for event in seen(watched, "training-loop", "WINDOW")]
+    changes = [(event.step, event.values["window"]) for event in list_observations(watched, "training-loop", "WINDOW")]
     assert changes[:4] == [(1, 4), (3, 2), (4, 4), (6, 2)]
-    epochs = seen(watched, "training-loop", "EPOCH")
+    epochs = list_observations(watched, "training-loop", "EPOCH")
     assert [event.step for event in epochs] == [3, 6, 9]
     assert epochs[0].values["windows"] == {"4": 2, "2": 1} and epochs[0].values["backwards"] == 10
     assert "4 backward calls an update (2 of 3)" in epochs[0].text
 
 
-def test_evaluation_within_an_epoch_and_batches_taken_ahead(watch: Any) -> None:
-    watched = watch(**FLAG)
-    model, optimizer = setup()
+def test_evaluation_within_an_epoch_and_batches_taken_ahead(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    model, optimizer = make_setup()
     for _ in range(3):
-        loader = iter(batches(6))
+        loader = iter(make_batches(6))
         ahead = [next(loader), next(loader)]
         while ahead:
             optimizer.zero_grad()
-            loss_of(model, ahead.pop(0)[0]).backward()
+            compute_loss(model, ahead.pop(0)[0]).backward()
             optimizer.step()
             ahead += [batch for batch in [next(loader, None)] if batch is not None]
             with torch.no_grad():
-                for (x,) in batches(2, seed=1):
+                for (x,) in make_batches(2, seed=1):
                     model(x)
                     break
-    assert [event.step for event in seen(watched, "training-loop", "EPOCH")] == [6, 12]
+    assert [event.step for event in list_observations(watched, "training-loop", "EPOCH")] == [6, 12]
 
 
-def test_phases(watch: Any) -> None:
-    watched = watch(**FLAG)
-    model, optimizer = setup()
-    for number, x in enumerate(inputs()):
+def test_phases(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    model, optimizer = make_setup()
+    for number, x in enumerate(iter_inputs()):
         if number >= 6 or number == 3:  # from then on beside every step
             with torch.no_grad():
                 model(x)
         optimizer.zero_grad()
-        loss_of(model, x).backward()
+        compute_loss(model, x).backward()
         optimizer.step()
-    told = [(event.step, event.values["evaluations"]) for event in seen(watched, "training-loop", "PHASE")]
+    told = [(event.step, event.values["evaluations"]) for event in list_observations(watched, "training-loop", "PHASE")]
     assert told == [(4, 1), (7, 1)]
 
 
-def test_a_tail_that_is_carried_over_is_told(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_a_tail_that_is_carried_over_is_told(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     accumulation(tail=False)()
-    epochs = seen(watched, "training-loop", "EPOCH")
+    epochs = list_observations(watched, "training-loop", "EPOCH")
     assert [event.values["carried"] for event in epochs] == [2, 2, 2]
     assert not any(event.values["dropped"] for event in epochs)
 
 
-def test_the_last_epoch_is_told_when_the_process_leaves(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_the_last_epoch_is_told_when_the_process_leaves(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     reset_after_the_update()
-    assert len(seen(watched, "training-loop", "EPOCH")) == 1
-    watched.monitor.finish()
-    assert [event.values["updates"] for event in seen(watched, "training-loop", "EPOCH")] == [12, 12]
+    assert len(list_observations(watched, "training-loop", "EPOCH")) == 1
+    watched.monitor.finish_run()
+    assert [event.values["updates"] for event in list_observations(watched, "training-loop", "EPOCH")] == [12, 12]
 
 
-def test_a_skipped_update_ends_its_window(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_a_skipped_update_ends_its_window(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     mixed_precision()
-    assert {event.values["window"] for event in seen(watched, "training-loop", "WINDOW")} == {1}
+    assert {event.values["window"] for event in list_observations(watched, "training-loop", "WINDOW")} == {1}
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_recomputation_is_counted_and_changes_nothing(watch: Any, reentrant: bool) -> None:
+def test_recomputation_is_counted_and_changes_nothing(start_watch: Any, reentrant: bool) -> None:
     def run() -> Tensor:
-        model, optimizer = setup()
-        for x in inputs():
+        model, optimizer = make_setup()
+        for x in iter_inputs():
             optimizer.zero_grad()
             x.requires_grad_()
             torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant).square().mean().backward()
@@ -620,43 +620,43 @@ def test_recomputation_is_counted_and_changes_nothing(watch: Any, reentrant: boo
         return model[0].weight.detach()
 
     expected, original = run(), checkpoint
-    watched = watch(**FLAG)
+    watched = start_watch(**FLAG)
     assert torch.utils.checkpoint.checkpoint is not original
     assert torch.equal(run(), expected)
-    told = seen(watched, "training-loop", "RECOMPUTE")
+    told = list_observations(watched, "training-loop", "RECOMPUTE")
     assert len(told) == 12
     assert {(event.values["runs"], event.values["recomputed"]) for event in told} == {(2, 1)}
     assert all(event.values["recompute_ms"] > 0 for event in told)
-    watched.monitor.use([])
+    watched.monitor.activate_probes([])
     assert torch.utils.checkpoint.checkpoint is original
 
 
-def test_a_backward_that_fails_is_over(watch: Any) -> None:
-    watched = watch(**FLAG)
-    model, optimizer = setup()
-    for number, x in enumerate(inputs()):
+def test_a_backward_that_fails_is_over(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    model, optimizer = make_setup()
+    for number, x in enumerate(iter_inputs()):
         optimizer.zero_grad()
         if number == 2:
             with pytest.raises(RuntimeError):
                 torch.ones(()).backward()
-        loss_of(model, x).backward()
+        compute_loss(model, x).backward()
         optimizer.step()
-    assert watched.monitor.probe("training-loop")._depth == 0
-    assert seen(watched, "training-loop", "STEP")[-1].values["backwards"] == 1
+    assert watched.monitor.find_probe("training-loop")._depth == 0
+    assert list_observations(watched, "training-loop", "STEP")[-1].values["backwards"] == 1
 
 
-def test_it_can_be_switched_on_in_the_middle(watch: Any) -> None:
+def test_it_can_be_switched_on_in_the_middle(start_watch: Any) -> None:
     from tdbg.probes.catalog import CATALOG
     from tdbg.probes.training_loop import TrainingLoop
 
-    watched = watch(max_overhead=1e6)
+    watched = start_watch(max_overhead=1e6)
     forgotten()
     watched.monitor.settings.flags["TRAINING_LOOP"] = True
-    watched.monitor.use([*CATALOG.select("basic", {}), TrainingLoop])
+    watched.monitor.activate_probes([*CATALOG.select_probes("basic", {}), TrainingLoop])
     forgotten()
-    assert set(faults(watched)) == {"unreset"}
+    assert set(index_faults(watched)) == {"unreset"}
     before = len(watched.events)
-    watched.monitor.use(CATALOG.select("basic", {}))
+    watched.monitor.activate_probes(CATALOG.select_probes("basic", {}))
     forgotten()
     assert not [event for event in watched.events[before:] if getattr(event, "probe", "") == "training-loop"]
 
@@ -673,7 +673,7 @@ def test_it_can_be_switched_on_in_the_middle(watch: Any) -> None:
     ],
 )
 def test_calls_are_written_shortly(calls: list[str], text: str) -> None:
-    assert compressed(calls) == text
+    assert compress_calls(calls) == text
 
 
 def test_windows_in_words() -> None:

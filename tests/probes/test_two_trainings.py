@@ -12,7 +12,7 @@ from tdbg.runtime.optimizers import OTHER_OPTIMIZER_TAKES_OVER
 from .conftest import Watch
 
 
-def train(steps: int, kind: Any) -> Any:
+def train_model(steps: int, kind: Any) -> Any:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     optimizer = kind(model.parameters(), lr=0.01)
 
@@ -34,11 +34,11 @@ def train(steps: int, kind: Any) -> Any:
 @pytest.mark.parametrize("first", [torch.optim.LBFGS, torch.optim.SGD])
 @pytest.mark.parametrize("max_overhead", [50.0, 1.0, 1e-6])
 def test_the_steps_of_the_second_are_counted_whatever_the_budget(
-    watch: Callable[..., Watch], first: Any, max_overhead: float
+    start_watch: Callable[..., Watch], first: Any, max_overhead: float
 ) -> None:
-    watched = watch(max_overhead=max_overhead)
-    kept = train(40, first)
-    train(60, torch.optim.Adam)
+    watched = start_watch(max_overhead=max_overhead)
+    kept = train_model(40, first)
+    train_model(60, torch.optim.Adam)
     assert watched.monitor.step == 40 + 60 - OTHER_OPTIMIZER_TAKES_OVER
     assert watched.notes.count("step-optimizer") == 1
     assert kept.param_groups

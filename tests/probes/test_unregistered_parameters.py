@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import findings, seen
+from probes.judging import judge_watch, list_observations
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -90,13 +90,13 @@ def sgd(parameters: Any, lr: float = 0.01) -> torch.optim.SGD:
 
 
 def told(watched: Any, folder: Path) -> list[Finding]:
-    return [finding for finding in findings(watched, folder) if finding.code == "TD-S006"]
+    return [finding for finding in judge_watch(watched, folder) if finding.code == "TD-S006"]
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 @pytest.mark.parametrize("count", [1, 3, 9])
-def test_layers_in_a_container_are_named(watch: Any, tmp_path: Path, kind: str, count: int) -> None:
-    watched = watch(**EVERY_STEP)
+def test_layers_in_a_container_are_named(start_watch: Any, tmp_path: Path, kind: str, count: int) -> None:
+    watched = start_watch(**EVERY_STEP)
     torch.manual_seed(0)
     make, first = CONTAINERS[kind]
     net = Net(make(count))
@@ -113,13 +113,13 @@ def test_layers_in_a_container_are_named(watch: Any, tmp_path: Path, kind: str, 
 
 @pytest.mark.parametrize(("is_large", "most"), [(False, 12), (True, 5)])
 def test_a_large_model_without_any_is_searched_rarely(
-    watch: Any, monkeypatch: pytest.MonkeyPatch, is_large: bool, most: int
+    start_watch: Any, monkeypatch: pytest.MonkeyPatch, is_large: bool, most: int
 ) -> None:
     searches: list[int] = []
     real = optimizer_report.find_unregistered
     monkeypatch.setattr(optimizer_report, "find_unregistered", lambda *args: searches.append(1) or real(*args))
     monkeypatch.setattr(optimizer_report, "MANY_PARAMETERS", 0 if is_large else 500)
-    watch(**EVERY_STEP)
+    start_watch(**EVERY_STEP)
     net = Net([])
     optimizer = sgd(net.parameters())
     for _ in range(12):
@@ -129,10 +129,10 @@ def test_a_large_model_without_any_is_searched_rarely(
 
 @pytest.mark.parametrize("count", [1, 9])
 def test_layers_of_a_large_model_are_named(
-    watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+    start_watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(optimizer_report, "MANY_PARAMETERS", 0)
-    watched = watch(**EVERY_STEP)
+    watched = start_watch(**EVERY_STEP)
     net = Net([linear() for _ in range(count)])
     optimizer = sgd(net.parameters())
     for _ in range(8):
@@ -142,8 +142,8 @@ def test_layers_of_a_large_model_are_named(
 
 
 @pytest.mark.parametrize("wrap", [torch.compile, nn.DataParallel], ids=["compile", "parallel"])
-def test_the_model_in_a_wrapper(watch: Any, tmp_path: Path, wrap: Any) -> None:
-    watched = watch(**EVERY_STEP)
+def test_the_model_in_a_wrapper(start_watch: Any, tmp_path: Path, wrap: Any) -> None:
+    watched = start_watch(**EVERY_STEP)
     net = Net([linear()])
     wrapped = wrap(net, backend="eager") if wrap is torch.compile else wrap(net)
     optimizer = sgd(wrapped.parameters())
@@ -153,8 +153,8 @@ def test_the_model_in_a_wrapper(watch: Any, tmp_path: Path, wrap: Any) -> None:
 
 
 @pytest.mark.parametrize("at", [2, 5, 9])
-def test_layers_that_come_later(watch: Any, tmp_path: Path, at: int) -> None:
-    watched = watch(**EVERY_STEP)
+def test_layers_that_come_later(start_watch: Any, tmp_path: Path, at: int) -> None:
+    watched = start_watch(**EVERY_STEP)
     net = Net([])
     optimizer = sgd(net.parameters())
     for number in range(STEPS):
@@ -165,8 +165,8 @@ def test_layers_that_come_later(watch: Any, tmp_path: Path, at: int) -> None:
     assert finding.first_step is not None and at + 5 <= finding.first_step <= at + 6
 
 
-def test_more_layers_in_the_list_than_anywhere_else(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
+def test_more_layers_in_the_list_than_anywhere_else(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
     net = Net([linear() for _ in range(40)])
     optimizer = torch.optim.Adam(net.parameters())
     for _ in range(8):
@@ -174,9 +174,9 @@ def test_more_layers_in_the_list_than_anywhere_else(watch: Any, tmp_path: Path) 
     assert told(watched, tmp_path)[0].title.startswith("80 parameters in Net.layers (list)")
 
 
-def test_registered_ones_beside_those_that_are_not(watch: Any, tmp_path: Path) -> None:
+def test_registered_ones_beside_those_that_are_not(start_watch: Any, tmp_path: Path) -> None:
     """Both faults in one model: each is told."""
-    watched = watch(**EVERY_STEP)
+    watched = start_watch(**EVERY_STEP)
     net = Net([linear()])
     optimizer = sgd([*net.body.parameters(), net.head.weight])
     for _ in range(8):
@@ -442,21 +442,21 @@ HEALTHY = [
 
 @pytest.mark.parametrize("train", HEALTHY, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("count", [1, 4])
-def test_nothing_is_said_where_something_updates_them(watch: Any, tmp_path: Path, train: Any, count: int) -> None:
-    watched = watch(**EVERY_STEP)
+def test_nothing_is_said_where_something_updates_them(start_watch: Any, tmp_path: Path, train: Any, count: int) -> None:
+    watched = start_watch(**EVERY_STEP)
     torch.manual_seed(0)
     train(Net([linear() for _ in range(count)]))
     assert watched.monitor.step >= STEPS - 10  # as in a GAN: of one optimizer
     assert told(watched, tmp_path) == []
-    assert not any(look.values.get("unregistered") for look in seen(watched, "optimizer", "COVERAGE"))
+    assert not any(look.values.get("unregistered") for look in list_observations(watched, "optimizer", "COVERAGE"))
 
 
 # what was named and turns out to be no fault
 
 
 @pytest.mark.parametrize("way", ["optimizer", "group", "by hand"])
-def test_the_finding_becomes_a_note_once_something_updates_them(watch: Any, tmp_path: Path, way: str) -> None:
-    watched = watch(**EVERY_STEP)
+def test_the_finding_becomes_a_note_once_something_updates_them(start_watch: Any, tmp_path: Path, way: str) -> None:
+    watched = start_watch(**EVERY_STEP)
     net = Net([linear() for _ in range(2)])
     optimizers = [sgd(net.parameters())]
     for number in range(STEPS):
@@ -474,8 +474,8 @@ def test_the_finding_becomes_a_note_once_something_updates_them(watch: Any, tmp_
     assert finding.evidence[-1] == words
 
 
-def test_an_optimizer_of_something_else_leaves_the_finding(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
+def test_an_optimizer_of_something_else_leaves_the_finding(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
     net, other = Net([linear()]), linear()
     optimizers = [sgd(net.parameters())]
     for number in range(STEPS):
@@ -485,12 +485,12 @@ def test_an_optimizer_of_something_else_leaves_the_finding(watch: Any, tmp_path:
     assert told(watched, tmp_path)[0].severity == "warning"
 
 
-def test_a_container_class_of_the_program_is_not_gone_through(watch: Any, tmp_path: Path) -> None:
+def test_a_container_class_of_the_program_is_not_gone_through(start_watch: Any, tmp_path: Path) -> None:
     class Touchy(list[nn.Module]):
         def __iter__(self) -> Any:
             raise RuntimeError("not now")
 
-    watched = watch(**EVERY_STEP)
+    watched = start_watch(**EVERY_STEP)
     net = Net()
     net.kept = Touchy([linear()])
     optimizer = sgd(net.parameters())
@@ -499,8 +499,8 @@ def test_a_container_class_of_the_program_is_not_gone_through(watch: Any, tmp_pa
     assert told(watched, tmp_path) == [] and not watched.failures
 
 
-def test_a_list_that_holds_itself(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**EVERY_STEP)
+def test_a_list_that_holds_itself(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**EVERY_STEP)
     net = Net([linear()])
     net.ring = [net.layers]
     net.ring.append(net.ring)

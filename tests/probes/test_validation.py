@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from probes.judging import codes, findings, seen
+from probes.judging import judge_codes, judge_watch, list_observations
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, TensorDataset
@@ -25,12 +25,12 @@ class Net(nn.Sequential):
         super().__init__(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
 
 
-def batches(count: int, seed: int = 0) -> DataLoader:
+def make_batches(count: int, seed: int = 0) -> DataLoader:
     generator = torch.Generator().manual_seed(seed)
     return DataLoader(TensorDataset(torch.randn(4 * count, 4, generator=generator)), batch_size=4)
 
 
-def train(model: nn.Module, loader: DataLoader, optimizer: Any = None) -> Any:
+def train_model(model: nn.Module, loader: DataLoader, optimizer: Any = None) -> Any:
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
     for (x,) in loader:
         optimizer.zero_grad()
@@ -39,23 +39,23 @@ def train(model: nn.Module, loader: DataLoader, optimizer: Any = None) -> Any:
     return optimizer
 
 
-def evaluate(model: nn.Module, loader: DataLoader) -> None:
+def evaluate_model(model: nn.Module, loader: DataLoader) -> None:
     for (x,) in loader:
         model(x).square().mean().item()
 
 
-def program(evaluation: Callable[[nn.Module], None], epochs: int = 2, model: nn.Module | None = None) -> Any:
+def run_program(evaluation: Callable[[nn.Module], None], epochs: int = 2, model: nn.Module | None = None) -> Any:
     model = model or Net()
-    loader, optimizer = batches(5), None
+    loader, optimizer = make_batches(5), None
     for _ in range(epochs):
         model.train()
-        optimizer = train(model, loader, optimizer)
+        optimizer = train_model(model, loader, optimizer)
         evaluation(model)
-    return train(model.train(), loader, optimizer)
+    return train_model(model.train(), loader, optimizer)
 
 
-def passes(watched: Any) -> list[Any]:
-    return seen(watched, "validation", "PASS")
+def list_passes(watched: Any) -> list[Any]:
+    return list_observations(watched, "validation", "PASS")
 
 
 # what is wrong
@@ -63,79 +63,79 @@ def passes(watched: Any) -> list[Any]:
 
 def in_train_mode(model: nn.Module) -> None:
     with torch.no_grad():
-        evaluate(model, batches(4, seed=1))
+        evaluate_model(model, make_batches(4, seed=1))
 
 
 def with_gradients(model: nn.Module) -> None:
     model.eval()
-    evaluate(model, batches(4, seed=1))
+    evaluate_model(model, make_batches(4, seed=1))
 
 
 def with_both_forgotten(model: nn.Module) -> None:
-    evaluate(model, batches(4, seed=1))
+    evaluate_model(model, make_batches(4, seed=1))
 
 
-def test_evaluation_in_train_mode(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
-    program(in_train_mode)
-    (finding,) = findings(watched, tmp_path)
+def test_evaluation_in_train_mode(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    run_program(in_train_mode)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-C012" and finding.severity == "error"
     assert finding.title == (
         "evaluation runs in train mode: pass 1 after step 5, Net, 1 dropout layer and 1 batch norm layer active, rank 0"
     )
-    first, second = passes(watched)
+    first, second = list_passes(watched)
     assert first.values["mode"] == "train" and first.values["gradients"] == "off"
     assert second.step == 10
 
 
-def test_evaluation_with_gradients(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
-    program(with_gradients)
-    (finding,) = findings(watched, tmp_path)
+def test_evaluation_with_gradients(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    run_program(with_gradients)
+    (finding,) = judge_watch(watched, tmp_path)
     assert finding.code == "TD-P003"
     assert finding.title == "evaluation builds graphs nobody uses: pass 1 after step 5, 4 calls, rank 0"
     assert "4 of 4 calls looked at put out a graph" in finding.evidence
 
 
-def test_both_forgotten(watch: Any, tmp_path: Path) -> None:
+def test_both_forgotten(start_watch: Any, tmp_path: Path) -> None:
     """The batches come from other data than training's, and no gradient comes back."""
-    watched = watch(**FLAG)
-    program(with_both_forgotten)
-    assert sorted(codes(watched, tmp_path)) == ["TD-C012", "TD-P003"]
+    watched = start_watch(**FLAG)
+    run_program(with_both_forgotten)
+    assert sorted(judge_codes(watched, tmp_path)) == ["TD-C012", "TD-P003"]
 
 
-def test_a_program_that_only_evaluates(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
+def test_a_program_that_only_evaluates(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
     in_train_mode(Net())
-    assert not passes(watched), "4 calls: more may come"
+    assert not list_passes(watched), "4 calls: more may come"
     in_train_mode(Net())
-    (told,) = passes(watched)
+    (told,) = list_passes(watched)
     assert told.values["faults"] == ["train_mode"] and told.values["calls"] == 8
-    assert codes(watched, tmp_path) == ["TD-C012"]
+    assert judge_codes(watched, tmp_path) == ["TD-C012"]
 
 
-def test_a_program_that_only_evaluates_is_told_before_its_pass_ends(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_a_program_that_only_evaluates_is_told_before_its_pass_ends(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     with torch.no_grad():
-        evaluate(Net().eval(), batches(10))
-    (told,) = passes(watched)
+        evaluate_model(Net().eval(), make_batches(10))
+    (told,) = list_passes(watched)
     assert told.values["calls"] == told.values["seen"] == 8 and ": 8 calls so far, " in told.text
 
 
-def test_the_last_pass_is_told_when_the_process_leaves(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_the_last_pass_is_told_when_the_process_leaves(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     model = Net()
-    train(model, batches(5))
+    train_model(model, make_batches(5))
     in_train_mode(model)
-    assert not passes(watched)
-    watched.monitor.finish()
-    assert [event.values["faults"] for event in passes(watched)] == [["train_mode"]]
+    assert not list_passes(watched)
+    watched.monitor.finish_run()
+    assert [event.values["faults"] for event in list_passes(watched)] == [["train_mode"]]
 
 
-def test_the_number_of_calls_can_be_set(watch: Any) -> None:
-    watched = watch(**FLAG, thresholds={"VALIDATION.calls": 5})
-    program(in_train_mode)
-    assert [event.values["faults"] for event in passes(watched)] == [[], []]
+def test_the_number_of_calls_can_be_set(start_watch: Any) -> None:
+    watched = start_watch(**FLAG, thresholds={"VALIDATION.calls": 5})
+    run_program(in_train_mode)
+    assert [event.values["faults"] for event in list_passes(watched)] == [[], []]
 
 
 # what is right
@@ -144,30 +144,30 @@ def test_the_number_of_calls_can_be_set(watch: Any) -> None:
 def healthy(model: nn.Module) -> None:
     model.eval()
     with torch.no_grad():
-        evaluate(model, batches(4, seed=1))
+        evaluate_model(model, make_batches(4, seed=1))
 
 
 def inference(model: nn.Module) -> None:
     model.eval()
     with torch.inference_mode():
-        evaluate(model, batches(4, seed=1))
+        evaluate_model(model, make_batches(4, seed=1))
 
 
 def monte_carlo(model: nn.Module) -> None:
     """Dropout on purpose: many calls on one batch."""
     with torch.no_grad():
-        for (x,) in batches(1, seed=1):
+        for (x,) in make_batches(1, seed=1):
             torch.stack([model(x) for _ in range(10)]).std(0)
 
 
 def monte_carlo_over_a_loader(model: nn.Module) -> None:
     with torch.no_grad():
-        for (x,) in batches(4, seed=1):
+        for (x,) in make_batches(4, seed=1):
             torch.stack([model(x) for _ in range(10)]).std(0)
 
 
 def recalibrated(model: nn.Module) -> None:
-    update_bn(batches(6, seed=1), model)
+    update_bn(make_batches(6, seed=1), model)
 
 
 def a_sample_for_the_log(model: nn.Module) -> None:
@@ -190,7 +190,7 @@ def of_the_training_data(model: nn.Module) -> None:
 
 def saliency(model: nn.Module) -> None:
     model.eval()
-    for (x,) in batches(4, seed=1):
+    for (x,) in make_batches(4, seed=1):
         x.requires_grad_()
         torch.autograd.grad(model(x).sum(), x)
 
@@ -199,21 +199,21 @@ RIGHT = (healthy, inference, monte_carlo, recalibrated, a_sample_for_the_log, ro
 
 
 @pytest.mark.parametrize("evaluation", RIGHT, ids=lambda one: one.__name__)
-def test_what_is_right_is_left_alone(watch: Any, tmp_path: Path, evaluation: Callable[[nn.Module], None]) -> None:
-    watched = watch(**FLAG)
-    program(evaluation)
-    assert codes(watched, tmp_path) == []
-    assert all(event.values["faults"] == [] for event in passes(watched))
+def test_what_is_right_is_left_alone(start_watch: Any, tmp_path: Path, evaluation: Callable[[nn.Module], None]) -> None:
+    watched = start_watch(**FLAG)
+    run_program(evaluation)
+    assert judge_codes(watched, tmp_path) == []
+    assert all(event.values["faults"] == [] for event in list_passes(watched))
 
 
 def statistics_from_the_training_data() -> None:
     """Batch normalisation is recalibrated by hand, over the data of training."""
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
-    loader = batches(5)
-    optimizer = train(model, loader)
+    loader = make_batches(5)
+    optimizer = train_model(model, loader)
     with torch.no_grad():
-        evaluate(model, loader)
-    train(model, loader, optimizer)
+        evaluate_model(model, loader)
+    train_model(model, loader, optimizer)
 
 
 def frozen_normalisation() -> None:
@@ -229,7 +229,7 @@ def frozen_normalisation() -> None:
 
     model = Two().eval()
     optimizer = torch.optim.SGD(model.body.parameters(), lr=0.01)
-    for number, (x,) in enumerate(batches(40), start=1):
+    for number, (x,) in enumerate(make_batches(40), start=1):
         model(x)[1].square().mean().backward()
         if number % 4 == 0:
             optimizer.step()
@@ -240,8 +240,8 @@ def a_teacher() -> None:
     """Calls without gradients beside every step, several of them, in train mode."""
     model, teacher = Net(), Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    other = iter(batches(40, seed=1))
-    for (x,) in batches(10):
+    other = iter(make_batches(40, seed=1))
+    for (x,) in make_batches(10):
         with torch.no_grad():
             for _ in range(4):
                 teacher(next(other)[0])
@@ -254,7 +254,7 @@ def cached_gradients() -> None:
     """GradCache: a batch goes through in pieces without gradients before it does with them."""
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for (x,) in batches(10):
+    for (x,) in make_batches(10):
         pieces = x.repeat(4, 1).split(4)
         with torch.no_grad():
             for piece in pieces:
@@ -269,7 +269,7 @@ def two_tasks() -> None:
     """Two loaders take turns, with windows of four batches each."""
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loaders = [iter(batches(24, seed=seed)) for seed in (1, 2)]
+    loaders = [iter(make_batches(24, seed=seed)) for seed in (1, 2)]
     for step in range(12):
         optimizer.zero_grad()
         losses = [model(next(loaders[step % 2])[0]).square().mean() for _ in range(4)]
@@ -282,28 +282,28 @@ def two_tasks() -> None:
     [statistics_from_the_training_data, frozen_normalisation, a_teacher, cached_gradients, two_tasks],
     ids=lambda one: one.__name__,
 )
-def test_training_is_not_taken_for_evaluation(watch: Any, tmp_path: Path, run: Program) -> None:
-    watched = watch(**FLAG)
+def test_training_is_not_taken_for_evaluation(start_watch: Any, tmp_path: Path, run: Program) -> None:
+    watched = start_watch(**FLAG)
     run()
-    assert codes(watched, tmp_path) == []
-    assert not [event for event in passes(watched) if event.values["faults"]]
+    assert judge_codes(watched, tmp_path) == []
+    assert not [event for event in list_passes(watched) if event.values["faults"]]
     if run in (frozen_normalisation, two_tasks):
-        assert not passes(watched)
+        assert not list_passes(watched)
 
 
-def test_monte_carlo_over_a_loader_is_left_alone(watch: Any, tmp_path: Path) -> None:
-    watched = watch(**FLAG)
-    program(monte_carlo_over_a_loader)
-    assert codes(watched, tmp_path) == []
+def test_monte_carlo_over_a_loader_is_left_alone(start_watch: Any, tmp_path: Path) -> None:
+    watched = start_watch(**FLAG)
+    run_program(monte_carlo_over_a_loader)
+    assert judge_codes(watched, tmp_path) == []
 
 
 # what is told
 
 
-def test_what_is_told_of_a_pass(watch: Any) -> None:
-    watched = watch(**FLAG)
-    program(healthy)
-    first, second = passes(watched)
+def test_what_is_told_of_a_pass(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    run_program(healthy)
+    first, second = list_passes(watched)
     assert first.step == 5 and second.step == 10
     values = first.values
     assert (values["number"], values["calls"], values["seen"], values["samples"], values["batches"]) == (1, 4, 4, 16, 4)
@@ -312,37 +312,37 @@ def test_what_is_told_of_a_pass(watch: Any) -> None:
     assert "pass 1 after step 5: 4 calls, 16 samples" in first.text and "Net in eval mode, gradients off" in first.text
 
 
-def test_inference_mode_is_told(watch: Any) -> None:
-    watched = watch(**FLAG)
-    program(inference)
-    assert [event.values["inference_mode"] for event in passes(watched)] == [True, True]
+def test_inference_mode_is_told(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    run_program(inference)
+    assert [event.values["inference_mode"] for event in list_passes(watched)] == [True, True]
 
 
-def test_calls_beyond_the_budget_are_counted(watch: Any) -> None:
-    watched = watch(flags={"VALIDATION": True}, max_overhead=1e-9)
-    program(healthy, epochs=5)
-    told = passes(watched)
+def test_calls_beyond_the_budget_are_counted(start_watch: Any) -> None:
+    watched = start_watch(flags={"VALIDATION": True}, max_overhead=1e-9)
+    run_program(healthy, epochs=5)
+    told = list_passes(watched)
     assert [event.values["calls"] for event in told] == [4] * 5
     assert [event.values["seen"] for event in told][:2] == [4, 4]
     assert told[-1].values["seen"] == 0 and "none of them looked at" in told[-1].text
 
 
-def test_a_teacher_is_named_once(watch: Any) -> None:
-    watched = watch(**FLAG)
+def test_a_teacher_is_named_once(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
     a_teacher()
-    (told,) = seen(watched, "validation", "EACH_STEP")
+    (told,) = list_observations(watched, "validation", "EACH_STEP")
     assert told.values["root"] == "Net"
-    assert len(passes(watched)) == 1, "the calls before the first step may be one"
+    assert len(list_passes(watched)) == 1, "the calls before the first step may be one"
 
 
-def test_no_evaluation_is_told(watch: Any) -> None:
-    watched = watch(**FLAG)
-    program(of_the_training_data, epochs=5)
-    (told,) = seen(watched, "validation", "NONE")
+def test_no_evaluation_is_told(start_watch: Any) -> None:
+    watched = start_watch(**FLAG)
+    run_program(of_the_training_data, epochs=5)
+    (told,) = list_observations(watched, "validation", "NONE")
     assert told.values["epochs"] == 3
-    watched = watch(**FLAG)
-    program(healthy, epochs=5)
-    assert not seen(watched, "validation", "NONE")
+    watched = start_watch(**FLAG)
+    run_program(healthy, epochs=5)
+    assert not list_observations(watched, "validation", "NONE")
 
 
 def test_layers_that_are_active() -> None:
@@ -352,8 +352,8 @@ def test_layers_that_are_active() -> None:
     assert active_layers(nn.Sequential(nn.Dropout(0.1), nn.BatchNorm1d(2, momentum=None))) == (0, 0)
 
 
-def test_calls_before_the_first_affordable_one_count(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = watch(**FLAG)
+def test_calls_before_the_first_affordable_one_count(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = start_watch(**FLAG)
     budget = watched.monitor.budget
 
     def half(model: nn.Module) -> None:
@@ -363,8 +363,8 @@ def test_calls_before_the_first_affordable_one_count(watch: Any, monkeypatch: py
         with torch.no_grad():
             model(torch.ones(2, 4))
 
-    program(healthy, epochs=2)
-    program(half, epochs=1)
-    last = passes(watched)[-1]
+    run_program(healthy, epochs=2)
+    run_program(half, epochs=1)
+    last = list_passes(watched)[-1]
     assert (last.values["calls"], last.values["seen"]) == (5, 1)
     assert "5 calls, 2 samples in 1" in last.text

@@ -46,7 +46,7 @@ class Run:
 
 
 @pytest.fixture
-def tracker(watch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+def fake_tracker(start_watch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """A monitor with the flag on, in a program that has imported a tracker."""
     wandb: Any = ModuleType("wandb")
     wandb.Run = type("Run", (Run,), {"_log": Run._log, "_on_finish": Run._on_finish})
@@ -57,7 +57,7 @@ def tracker(watch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "wandb.errors.term", term)
     wandb.term = term
-    run = watch(flags={"WANDB_METRICS": True})
+    run = start_watch(flags={"WANDB_METRICS": True})
     run.monitor.become_rank_now()
     run.wandb = wandb
     run.parts = lambda part: [event for event in run.events if isinstance(event, Observation) and event.part == part]
@@ -69,22 +69,22 @@ def end_step(watching: Any) -> None:
     watching.monitor.step += 1
 
 
-def test_the_beginning_is_told(tracker: Any) -> None:
-    tracker.wandb.login("key")
-    tracker.wandb.init(step=40)
-    (login,), (init,) = tracker.parts("LOGIN"), tracker.parts("INIT")
+def test_the_beginning_is_told(fake_tracker: Any) -> None:
+    fake_tracker.wandb.login("key")
+    fake_tracker.wandb.init(step=40)
+    (login,), (init,) = fake_tracker.parts("LOGIN"), fake_tracker.parts("INIT")
     assert login.values == {"ok": True}
     assert (init.values["run"], init.values["mode"], init.values["starting_step"]) == ("abc", "offline", 40)
 
 
-def test_a_line_a_step(tracker: Any) -> None:
-    run = tracker.wandb.init()
+def test_a_line_a_step(fake_tracker: Any) -> None:
+    run = fake_tracker.wandb.init()
     for step in range(1, 4):
-        end_step(tracker)
+        end_step(fake_tracker)
         run.log({"loss": 1.0 / step, "note": "a"}, step=step)
         run.log({"lr": 0.1}, step=step, commit=False)
-    run.finish()
-    lines = tracker.parts("LOG")
+    run.finish_run()
+    lines = fake_tracker.parts("LOG")
     assert [event.step for event in lines] == [1, 2, 3]
     first = lines[0].values
     assert first["keys"] == ["loss", "note", "lr"] and first["values"] == {"loss": 1.0, "lr": 0.1}
@@ -93,114 +93,114 @@ def test_a_line_a_step(tracker: Any) -> None:
     assert "new" not in lines[1].values and lines[1].values["values"]["loss"] == 0.5
 
 
-def test_all_keys_of_a_step_are_counted(tracker: Any) -> None:
-    run = tracker.wandb.init()
+def test_all_keys_of_a_step_are_counted(fake_tracker: Any) -> None:
+    run = fake_tracker.wandb.init()
     run.log({f"loss_{number}": 0.5 for number in range(30)}, step=1)
-    run.finish()
-    (line,) = tracker.parts("LOG")
+    run.finish_run()
+    (line,) = fake_tracker.parts("LOG")
     assert (
         line.values["key_count"] == 30 and len(line.values["keys"]) < 30 and line.text.startswith("30 keys in 1 call")
     )
 
 
-def test_a_step_that_has_passed_is_dropped(tracker: Any) -> None:
-    run = tracker.wandb.init()
+def test_a_step_that_has_passed_is_dropped(fake_tracker: Any) -> None:
+    run = fake_tracker.wandb.init()
     run.log({"a": 1}, step=5)
     run.log({"a": 1}, step=5)
-    assert tracker.parts("DROPPED") == []
+    assert fake_tracker.parts("DROPPED") == []
     for step in range(5):
         run.log({"val": 1, "b": 2}, step=step)
-    told = [event.values for event in tracker.parts("DROPPED")]
+    told = [event.values for event in fake_tracker.parts("DROPPED")]
     assert [values["dropped"] for values in told] == [1, 2, 4]
     assert (told[0]["wandb_step"], told[0]["current_step"], told[0]["keys"]) == (0, 5, ["val", "b"])
-    run.finish()
-    assert tracker.parts("FINISH")[0].values["dropped"] == 5
-    assert tracker.parts("LOG")[0].values["keys"] == ["a"], "what is dropped is not told as sent"
+    run.finish_run()
+    assert fake_tracker.parts("FINISH")[0].values["dropped"] == 5
+    assert fake_tracker.parts("LOG")[0].values["keys"] == ["a"], "what is dropped is not told as sent"
 
 
-def test_calls_without_a_step_move_the_run_on(tracker: Any) -> None:
-    run = tracker.wandb.init()
+def test_calls_without_a_step_move_the_run_on(fake_tracker: Any) -> None:
+    run = fake_tracker.wandb.init()
     for _ in range(3):
         run.log({"a": 1})
     run.log({"a": 1}, step=2)
-    assert tracker.parts("DROPPED")[0].values["current_step"] == 3
+    assert fake_tracker.parts("DROPPED")[0].values["current_step"] == 3
 
 
-def test_where_several_write_one_run_no_step_counts(tracker: Any) -> None:
-    run = tracker.wandb.init(_shared=True)
+def test_where_several_write_one_run_no_step_counts(fake_tracker: Any) -> None:
+    run = fake_tracker.wandb.init(_shared=True)
     run.log({"a": 1}, step=5)
     run.log({"a": 1}, step=1)
-    assert tracker.parts("DROPPED") == []
+    assert fake_tracker.parts("DROPPED") == []
 
 
-def test_numbers_as_text_make_no_chart(tracker: Any) -> None:
-    run = tracker.wandb.init()
+def test_numbers_as_text_make_no_chart(fake_tracker: Any) -> None:
+    run = fake_tracker.wandb.init()
     for value in (0.5, 0.4, 0.3, 0.2):
         run.log({"loss": f"{value:.2f}", "version": "2.0", "name": f"run {value}", "fine": value})
-    (told,) = tracker.parts("CHART")
+    (told,) = fake_tracker.parts("CHART")
     assert (told.values["key"], told.values["why"], told.values["example"]) == ("loss", "text", "'0.30'")
 
 
-def test_keys_that_are_never_finite_are_told_at_the_end(tracker: Any) -> None:
-    run = tracker.wandb.init()
+def test_keys_that_are_never_finite_are_told_at_the_end(fake_tracker: Any) -> None:
+    run = fake_tracker.wandb.init()
     for value in (float("nan"), float("inf"), float("nan"), 1.0):
         run.log({"late": value, "never": float("nan"), "once": float("nan")} if value != 1.0 else {"late": value})
     run.log({"late": 2.0})
-    assert tracker.parts("CHART") == []
-    run.finish()
-    assert [event.values["key"] for event in tracker.parts("CHART")] == ["never", "once"]
-    assert tracker.parts("LOG")[0].values["bad"][:2] == ["late", "never"]
-    assert tracker.parts("FINISH")[0].values["bad"] == {"late": 3, "never": 3, "once": 3}
+    assert fake_tracker.parts("CHART") == []
+    run.finish_run()
+    assert [event.values["key"] for event in fake_tracker.parts("CHART")] == ["never", "once"]
+    assert fake_tracker.parts("LOG")[0].values["bad"][:2] == ["late", "never"]
+    assert fake_tracker.parts("FINISH")[0].values["bad"] == {"late": 3, "never": 3, "once": 3}
 
 
-def test_keys_that_came_once_are_listed(tracker: Any) -> None:
-    run = tracker.wandb.init()
+def test_keys_that_came_once_are_listed(fake_tracker: Any) -> None:
+    run = fake_tracker.wandb.init()
     run.log({"loss": 1.0, "accuraccy": 0.5})
     run.log({"loss": 1.0, "accuracy": 0.5})
     run.log({"loss": 1.0, "accuracy": 0.5})
-    run.finish()
-    assert tracker.parts("FINISH")[0].values["once"] == ["accuraccy"]
+    run.finish_run()
+    assert fake_tracker.parts("FINISH")[0].values["once"] == ["accuraccy"]
 
 
-def test_what_the_tracker_says_is_heard_though_it_is_silent(tracker: Any) -> None:
-    tracker.wandb.term._log("\x1b[33mWARNING\x1b[0m Tried to log to step 3", silent=True, level=logging.WARNING)
-    tracker.wandb.term._log("WARNING Tried to log to step 4", level=logging.WARNING)
-    tracker.wandb.term._log("uploading", level=logging.INFO)
-    tracker.wandb.term._log("ERROR Problem finishing run", level=logging.ERROR)
-    told = [(event.values["severity"], event.values["message"]) for event in tracker.parts("SAYS")]
+def test_what_the_tracker_says_is_heard_though_it_is_silent(fake_tracker: Any) -> None:
+    fake_tracker.wandb.term._log("\x1b[33mWARNING\x1b[0m Tried to log to step 3", silent=True, level=logging.WARNING)
+    fake_tracker.wandb.term._log("WARNING Tried to log to step 4", level=logging.WARNING)
+    fake_tracker.wandb.term._log("uploading", level=logging.INFO)
+    fake_tracker.wandb.term._log("ERROR Problem finishing run", level=logging.ERROR)
+    told = [(event.values["severity"], event.values["message"]) for event in fake_tracker.parts("SAYS")]
     assert told == [("warning", "WARNING Tried to log to step 3"), ("error", "ERROR Problem finishing run")]
 
 
-def test_failures_are_told_and_raised(watch: Any, tracker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tracker.wandb.init()
+def test_failures_are_told_and_raised(start_watch: Any, fake_tracker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = fake_tracker.wandb.init()
     with pytest.raises(TypeError):
         run.log([1])
-    (failed,) = tracker.parts("FAILED")
+    (failed,) = fake_tracker.parts("FAILED")
     assert failed.values["what"] == "log" and "must be passed a dictionary" in failed.values["error"]
 
 
-def test_an_end_that_timed_out(tracker: Any) -> None:
-    tracker.wandb.init(timed_out=True).finish()
-    assert tracker.parts("FAILED")[0].values["what"] == "finish"
+def test_an_end_that_timed_out(fake_tracker: Any) -> None:
+    fake_tracker.wandb.init(timed_out=True).finish_run()
+    assert fake_tracker.parts("FAILED")[0].values["what"] == "finish"
 
 
-def test_a_disabled_tracker_is_said_to_show_nothing(tracker: Any) -> None:
-    tracker.wandb.init(mode="disabled")
-    assert tracker.parts("INIT")[0].values["mode"] == "disabled"
-    assert "abstains-wandb-metrics" in tracker.notes
+def test_a_disabled_tracker_is_said_to_show_nothing(fake_tracker: Any) -> None:
+    fake_tracker.wandb.init(mode="disabled")
+    assert fake_tracker.parts("INIT")[0].values["mode"] == "disabled"
+    assert "abstains-wandb-metrics" in fake_tracker.notes
 
 
-def test_a_folder_of_that_name_is_no_tracker(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_that_name_is_no_tracker(start_watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
-    watch(flags={"WANDB_METRICS": True})
+    start_watch(flags={"WANDB_METRICS": True})
 
 
-def test_many_keys_and_runs_stay_bounded(tracker: Any) -> None:
+def test_many_keys_and_runs_stay_bounded(fake_tracker: Any) -> None:
     for number in range(20):
-        run = tracker.wandb.init(run_id=f"run{number}")
+        run = fake_tracker.wandb.init(run_id=f"run{number}")
         run.log({f"k{i}": i for i in range(3000)})
         run.log({"last": 1})
-    probe = tracker.monitor.probe("wandb-metrics")
+    probe = fake_tracker.monitor.find_probe("wandb-metrics")
     assert len(probe._runs) == 8 and all(len(kept.keys) <= 2000 for kept in probe._runs.values())
 
 
@@ -227,8 +227,8 @@ def test_what_is_a_number(value: Any, number: float | None) -> None:
     assert number_of(value) == number
 
 
-def test_a_call_costs_little(tracker: Any) -> None:
-    run = tracker.wandb.init()
+def test_a_call_costs_little(fake_tracker: Any) -> None:
+    run = fake_tracker.wandb.init()
     data = {f"k{number}": float(number) for number in range(20)}
     spent = []
     for _ in range(5):
@@ -239,18 +239,18 @@ def test_a_call_costs_little(tracker: Any) -> None:
     assert min(spent) < 250.0, f"{min(spent):.1f} us a call"
 
 
-def test_the_real_one(watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_one(start_watch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     for name, value in (("WANDB_MODE", "offline"), ("WANDB_SILENT", "true"), ("WANDB_DIR", str(tmp_path))):
         monkeypatch.setenv(name, value)
-    run = watch(flags={"WANDB_METRICS": True})
+    run = start_watch(flags={"WANDB_METRICS": True})
     run.monitor.become_rank_now()
     settings = wandb.Settings(console="off", x_disable_stats=True, x_disable_meta=True)
     tracker = wandb.init(project="p", settings=settings)
     wandb.log({"loss": 0.5}, step=3)
     wandb.log({"loss": 0.5}, step=2)
     wandb.log({"hist": wandb.Histogram([1, 2, 3])})
-    tracker.finish()
+    tracker.finish_run()
     found = [event for event in run.events if isinstance(event, Observation)]
     parts = [event.part for event in found]
     assert {"INIT", "LOG", "DROPPED", "FINISH"} <= set(parts), parts

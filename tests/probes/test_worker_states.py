@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tdbg.probes.worker_states import read_states
-from tests.probes.judging import findings
+from tests.probes.judging import judge_watch
 
 FEATURES = 8
 Draw = Callable[["Noisy", int], float]
@@ -51,7 +51,9 @@ class Stream(IterableDataset[Any]):
         return ((torch.full((FEATURES,), float(one)), one % 2) for one in order[info.id :: info.num_workers])
 
 
-def run(watch: Any, data: Any, folder: Path, *, trains: bool = True, workers: int = 2, init: Any = None) -> list[Any]:
+def run_training(
+    watch: Any, data: Any, folder: Path, *, trains: bool = True, workers: int = 2, init: Any = None
+) -> list[Any]:
     watched = watch(max_overhead=None)
     watched.monitor.inspection.begin(1.0)
     model = nn.Linear(FEATURES, 2)
@@ -65,8 +67,8 @@ def run(watch: Any, data: Any, folder: Path, *, trains: bool = True, workers: in
         else:
             with torch.no_grad():
                 model(x)
-    watched.monitor.finish()
-    found = [one for one in findings(watched, folder) if one.code == "TD-D012"]
+    watched.monitor.finish_run()
+    found = [one for one in judge_watch(watched, folder) if one.code == "TD-D012"]
     assert not watched.failures
     return found
 
@@ -81,28 +83,28 @@ def seed_apart(worker: int) -> None:
     numpy.random.seed(worker)
 
 
-def own(data: Noisy, index: int) -> float:
+def draw_own(data: Noisy, index: int) -> float:
     return float(data.transform.rng.random())
 
 
-def of_torch(data: Noisy, index: int) -> float:
+def draw_from_torch(data: Noisy, index: int) -> float:
     return float(torch.rand((), generator=data.transform.rng))
 
 
 ALIKE: dict[str, tuple[Noisy, Any, str]] = {
-    "numpy's generator": (Noisy(own, numpy.random.default_rng(0)), None, "dataset.transform.rng"),
-    "numpy's old generator": (Noisy(own, numpy.random.RandomState(0)), None, "dataset.transform.rng"),
-    "the standard library's": (Noisy(own, random.Random(0)), None, "dataset.transform.rng"),
-    "torch's": (Noisy(of_torch, torch.Generator()), None, "dataset.transform.rng"),
+    "numpy's generator": (Noisy(draw_own, numpy.random.default_rng(0)), None, "dataset.transform.rng"),
+    "numpy's old generator": (Noisy(draw_own, numpy.random.RandomState(0)), None, "dataset.transform.rng"),
+    "the standard library's": (Noisy(draw_own, random.Random(0)), None, "dataset.transform.rng"),
+    "torch's": (Noisy(draw_from_torch, torch.Generator()), None, "dataset.transform.rng"),
     "seeded alike": (Noisy(lambda data, index: random.random()), seed_alike, "random"),
     "numpy seeded alike": (Noisy(lambda data, index: numpy.random.rand()), seed_alike, "numpy.random"),
 }
 
 
 @pytest.mark.parametrize("kind", ALIKE)
-def test_workers_that_draw_the_same_are_named(watch: Any, tmp_path: Path, kind: str) -> None:
+def test_workers_that_draw_the_same_are_named(start_watch: Any, tmp_path: Path, kind: str) -> None:
     data, init, source = ALIKE[kind]
-    (finding,) = run(watch, data, tmp_path, init=init)
+    (finding,) = run_training(start_watch, data, tmp_path, init=init)
     assert finding.title == f"workers 0, 1 of Noisy draw the same random numbers from {source}, rank 0"
     assert (finding.severity, finding.grade) == ("warning", "local")
     assert ("worker_init_fn" in finding.cause) == (init is not None)
@@ -110,13 +112,13 @@ def test_workers_that_draw_the_same_are_named(watch: Any, tmp_path: Path, kind: 
 
 def seeded_by_index(data: Noisy, index: int) -> float:
     data.transform.rng.seed(index)
-    return own(data, index)
+    return draw_own(data, index)
 
 
 def made_in_the_worker(data: Noisy, index: int) -> float:
     if data.transform.rng is None:
         data.transform.rng = numpy.random.default_rng(torch.initial_seed())
-    return own(data, index)
+    return draw_own(data, index)
 
 
 HEALTHY: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -127,20 +129,20 @@ HEALTHY: dict[str, tuple[Any, dict[str, Any]]] = {
     "seeded by index": (Noisy(seeded_by_index, random.Random(0)), {}),
     "made in the worker": (Noisy(made_in_the_worker), {}),
     "a stream": (Stream(), {}),
-    "one worker": (Noisy(own, random.Random(0)), {"workers": 1}),
-    "no worker": (Noisy(own, random.Random(0)), {"workers": 0}),
-    "evaluation": (Noisy(own, random.Random(0)), {"trains": False}),
+    "one worker": (Noisy(draw_own, random.Random(0)), {"workers": 1}),
+    "no worker": (Noisy(draw_own, random.Random(0)), {"workers": 0}),
+    "evaluation": (Noisy(draw_own, random.Random(0)), {"trains": False}),
 }
 
 
 @pytest.mark.parametrize("kind", HEALTHY)
-def test_healthy_variants_are_no_finding(watch: Any, tmp_path: Path, kind: str) -> None:
+def test_healthy_variants_are_no_finding(start_watch: Any, tmp_path: Path, kind: str) -> None:
     data, options = HEALTHY[kind]
-    assert run(watch, data, tmp_path, **options) == []
+    assert run_training(start_watch, data, tmp_path, **options) == []
 
 
 def test_reading_states_draws_nothing() -> None:
-    data = Noisy(own, numpy.random.default_rng(0))
+    data = Noisy(draw_own, numpy.random.default_rng(0))
     data.transform.more = [torch.Generator(), numpy.random.RandomState(1), random.Random(2), random, numpy.random]  # type: ignore[attr-defined]
     assert read_states(data) == read_states(data)
     assert {"random", "torch", "numpy.random", "dataset.transform.rng", "dataset.transform.more[0]"} <= set(

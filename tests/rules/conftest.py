@@ -9,13 +9,13 @@ from streams import Stream
 
 
 @pytest.fixture
-def stream(tmp_path: Path) -> Callable[..., Stream]:
+def make_stream(tmp_path: Path) -> Callable[..., Stream]:
     """Makes a run directory to write events into."""
     return lambda **settings: Stream(tmp_path / "run", **settings)
 
 
 @pytest.fixture
-def one(stream: Callable[..., Stream]) -> tuple[Stream, str]:
+def one_rank(make_stream: Callable[..., Stream]) -> tuple[Stream, str]:
     """A run with one rank, and the rank's folder."""
-    run: Any = stream()
-    return run, run.rank()
+    run: Any = make_stream()
+    return run, run.begin_rank()

@@ -8,23 +8,27 @@ from tdbg.core.events import Observation
 from tdbg.core.observations.capture import CaptureDone
 
 
-def done(**dropped: int) -> Observation:
+def make_done(**dropped: int) -> Observation:
     """What the probe says at the end. dropped: reason -> passes."""
     values: dict[str, Any] = {"datapoints": 8, "bytes": 1_000_000, "not_executed": [], "dropped": dropped}
     return Observation(probe="capture", part="DONE", step=9, text="captured 8 passes", values=values)
 
 
-def test_passes_that_nobody_asked_to_leave_out_are_a_finding(stream: Any) -> None:
-    run: Stream = stream()
-    run.emit(run.rank(0), done(**{"sampled": 3, "over budget": 2, "no room": 1, "two tensors have one name": 4}))
-    (found,) = [finding for finding in run.judge().findings if finding.code == "TD-C020"]
+def test_passes_that_nobody_asked_to_leave_out_are_a_finding(make_stream: Any) -> None:
+    run: Stream = make_stream()
+    run.emit_events(
+        run.begin_rank(0), make_done(**{"sampled": 3, "over budget": 2, "no room": 1, "two tensors have one name": 4})
+    )
+    (found,) = [finding for finding in run.judge_stream().findings if finding.code == "TD-C020"]
     assert found.title == "passes left out: 1 no room; 4 two tensors have one name, rank 0"
 
 
-def test_what_was_asked_for_is_none(stream: Any) -> None:
-    run: Stream = stream()
-    run.emit(run.rank(0), done(**{"sampled": 3, "over budget": 2, "of an epoch that was not the last": 1}))
-    assert run.judge().findings == []
+def test_what_was_asked_for_is_none(make_stream: Any) -> None:
+    run: Stream = make_stream()
+    run.emit_events(
+        run.begin_rank(0), make_done(**{"sampled": 3, "over budget": 2, "of an epoch that was not the last": 1})
+    )
+    assert run.judge_stream().findings == []
 
 
 def test_one_pass_is_not_several() -> None:

@@ -10,154 +10,169 @@ from tdbg.core.events import Observation
 RUNS = [2.0, 1.9, 1.8, 1.7, 1.6, 1.5]
 
 
-def weights(step: int, *sums: str, **values: Any) -> Observation:
+def make_weights(step: int, *sums: str, **values: Any) -> Observation:
     parts = {"group": [0, 1], "wrapped": True, "module": 0, "names": [f"{one} [4]" for one in "abc"[: len(sums)]]}
     parts |= {"checksums": list(sums), "norms": [1.0] * len(sums), **values}
     return Observation(probe="rank-weights", part="WEIGHTS", step=step, text="", values=parts)
 
 
-def batch(step: int, **values: Any) -> Observation:
+def make_batch(step: int, **values: Any) -> Observation:
     parts = {"group": [0, 1], "wrapped": True, "is_split": False, "names": ["0"], "checksums": ["x"], **values}
     return Observation(probe="rank-batches", part="BATCH", step=step, text="", values=parts)
 
 
-def ranks(run: Stream, *events: list[Observation], world: int = 0) -> Stream:
-    folders = [run.rank(rank, world=world or len(events)) for rank in range(len(events))]
+def run_ranks(run: Stream, *events: list[Observation], world: int = 0) -> Stream:
+    folders = [run.begin_rank(rank, world=world or len(events)) for rank in range(len(events))]
     for folder, found in zip(folders, events, strict=True):
-        run.train(folder, RUNS)
-        run.emit(folder, *found)
+        run.emit_steps(folder, RUNS)
+        run.emit_events(folder, *found)
     for folder in folders:
-        run.end(folder, len(RUNS))
+        run.end_process(folder, len(RUNS))
     return run
 
 
-def agreeing(*steps: int, **values: Any) -> list[Observation]:
-    return [weights(step, f"a{step}", f"b{step}", **values) for step in steps]
+def make_agreeing(*steps: int, **values: Any) -> list[Observation]:
+    return [make_weights(step, f"a{step}", f"b{step}", **values) for step in steps]
 
 
-def test_replicas_that_drift_apart_are_named_with_the_steps(stream: Any) -> None:
-    one = [*agreeing(1, 2), weights(3, "p", "b3"), weights(4, "q", "b4")]
-    other = [*agreeing(1, 2), weights(3, "r", "b3"), weights(4, "s", "b4")]
-    (finding,) = ranks(stream(), one, other).judge().findings
+def test_replicas_that_drift_apart_are_named_with_the_steps(make_stream: Any) -> None:
+    one = [*make_agreeing(1, 2), make_weights(3, "p", "b3"), make_weights(4, "q", "b4")]
+    other = [*make_agreeing(1, 2), make_weights(3, "r", "b3"), make_weights(4, "s", "b4")]
+    (finding,) = run_ranks(make_stream(), one, other).judge_stream().findings
     assert finding.code == "TD-R008" and finding.severity == "warning" and finding.grade == "from weights"
     assert finding.title == "replicas drift apart: a differs between rank 0 and rank 1 since step 3, equal until step 2"
     assert finding.first_step == 3 and "1 of 2 parameters differ" in finding.evidence[0]
 
 
-def test_the_odd_rank_stands_alone(stream: Any) -> None:
+def test_the_odd_rank_stands_alone(make_stream: Any) -> None:
     group = {"group": [0, 1, 2]}
-    usual = agreeing(1, 2, 3, **group)
-    odd = [*agreeing(1, **group), weights(2, "p", "q", **group), weights(3, "r", "s", **group)]
-    (finding,) = ranks(stream(), usual, odd, usual).judge().findings
+    usual = make_agreeing(1, 2, 3, **group)
+    odd = [*make_agreeing(1, **group), make_weights(2, "p", "q", **group), make_weights(3, "r", "s", **group)]
+    (finding,) = run_ranks(make_stream(), usual, odd, usual).judge_stream().findings
     assert "differ between ranks 0, 2 and rank 1 since step 2" in finding.title
 
 
-def test_replicas_that_never_were_equal_are_named_under_a_wrapper(stream: Any) -> None:
-    one, other = [weights(1, "p"), weights(2, "q")], [weights(1, "r"), weights(2, "s")]
-    (finding,) = ranks(stream(), one, other).judge().findings
+def test_replicas_that_never_were_equal_are_named_under_a_wrapper(make_stream: Any) -> None:
+    one, other = [make_weights(1, "p"), make_weights(2, "q")], [make_weights(1, "r"), make_weights(2, "s")]
+    (finding,) = run_ranks(make_stream(), one, other).judge_stream().findings
     assert (
         "from the first look on, after step 1" in finding.title and "DistributedDataParallel was made" in finding.cause
     )
 
 
-def test_names_are_kept_from_the_look_that_gave_them(stream: Any) -> None:
-    one, other = [weights(1, "p"), weights(2, "q", names=None)], [weights(1, "p"), weights(2, "r", names=None)]
+def test_names_are_kept_from_the_look_that_gave_them(make_stream: Any) -> None:
+    one, other = (
+        [make_weights(1, "p"), make_weights(2, "q", names=None)],
+        [make_weights(1, "p"), make_weights(2, "r", names=None)],
+    )
     for found in (one, other):
         del found[1].values["names"]
-    assert "a differs" in ranks(stream(), one, other).judge().findings[0].title
+    assert "a differs" in run_ranks(make_stream(), one, other).judge_stream().findings[0].title
 
 
 ALONE = {"wrapped": False}
 DIFFER = (
-    [weights(4, "p", "q", **ALONE), weights(5, "r", "s", **ALONE)],
+    [make_weights(4, "p", "q", **ALONE), make_weights(5, "r", "s", **ALONE)],
     [
-        weights(4, "t", "u", **ALONE),
-        weights(5, "v", "w", **ALONE),
+        make_weights(4, "t", "u", **ALONE),
+        make_weights(5, "v", "w", **ALONE),
     ],
 )
 
 
-def test_without_a_wrapper_three_equal_looks_make_replicas(stream: Any) -> None:
-    one, other = ([*agreeing(1, 2, 3, **ALONE), *differ] for differ in DIFFER)
-    assert ranks(stream(), one, other).codes() == ["TD-R008"]
+def test_without_a_wrapper_three_equal_looks_make_replicas(make_stream: Any) -> None:
+    one, other = ([*make_agreeing(1, 2, 3, **ALONE), *differ] for differ in DIFFER)
+    assert run_ranks(make_stream(), one, other).judge_codes() == ["TD-R008"]
 
 
 HEALTHY: dict[str, tuple[list[Observation], ...]] = {
-    "equal": (agreeing(1, 2, 3), agreeing(1, 2, 3)),
+    "equal": (make_agreeing(1, 2, 3), make_agreeing(1, 2, 3)),
     "actors without a wrapper": DIFFER,
-    "equal once by chance": ([*agreeing(1, **ALONE), *DIFFER[0]], [*agreeing(1, **ALONE), *DIFFER[1]]),
+    "equal once by chance": ([*make_agreeing(1, **ALONE), *DIFFER[0]], [*make_agreeing(1, **ALONE), *DIFFER[1]]),
     "equal while the rate is 0": tuple(
-        [*(weights(step, "a", "b", **ALONE) for step in (1, 2, 3)), *differ] for differ in DIFFER
+        [*(make_weights(step, "a", "b", **ALONE) for step in (1, 2, 3)), *differ] for differ in DIFFER
     ),
-    "other shapes": ([weights(1, "p", names=["a [4]"])], [weights(1, "q", names=["a [5]"])]),
-    "other groups": ([weights(1, "p", group=[0])], [weights(1, "q", group=[1])]),
-    "steps that only one rank has on record": ([weights(1, "p"), weights(3, "p")], [weights(2, "q"), weights(4, "q")]),
-    "averaged between two looks": ([weights(1, "p"), *agreeing(2)], [weights(1, "q"), *agreeing(2)]),
-    "records without checksums": ([weights(1), weights(2)], [weights(1), weights(2)]),
+    "other shapes": ([make_weights(1, "p", names=["a [4]"])], [make_weights(1, "q", names=["a [5]"])]),
+    "other groups": ([make_weights(1, "p", group=[0])], [make_weights(1, "q", group=[1])]),
+    "steps that only one rank has on record": (
+        [make_weights(1, "p"), make_weights(3, "p")],
+        [make_weights(2, "q"), make_weights(4, "q")],
+    ),
+    "averaged between two looks": (
+        [make_weights(1, "p"), *make_agreeing(2)],
+        [make_weights(1, "q"), *make_agreeing(2)],
+    ),
+    "records without checksums": ([make_weights(1), make_weights(2)], [make_weights(1), make_weights(2)]),
 }
 
 
 @pytest.mark.parametrize("kind", HEALTHY)
-def test_ranks_that_are_no_replicas_or_agree_are_no_finding(stream: Any, kind: str) -> None:
-    assert ranks(stream(), *HEALTHY[kind]).codes() == []
+def test_ranks_that_are_no_replicas_or_agree_are_no_finding(make_stream: Any, kind: str) -> None:
+    assert run_ranks(make_stream(), *HEALTHY[kind]).judge_codes() == []
 
 
-def test_a_restarted_attempt_is_not_compared_with_the_one_before(stream: Any) -> None:
-    run = stream()
+def test_a_restarted_attempt_is_not_compared_with_the_one_before(make_stream: Any) -> None:
+    run = make_stream()
     for attempt, rank, found in ((0, 0, "p"), (1, 1, "q")):
-        folder = run.rank(rank, world=2, attempt=attempt)
-        run.train(folder, RUNS)
-        run.emit(folder, weights(1, found), weights(2, found))
-        run.end(folder, len(RUNS))
-    assert "TD-R008" not in run.codes()
+        folder = run.begin_rank(rank, world=2, attempt=attempt)
+        run.emit_steps(folder, RUNS)
+        run.emit_events(folder, make_weights(1, found), make_weights(2, found))
+        run.end_process(folder, len(RUNS))
+    assert "TD-R008" not in run.judge_codes()
 
 
-def same(*steps: int, **values: Any) -> list[Observation]:
-    return [batch(step, checksums=[f"x{step}"], **values) for step in steps]
+def make_same_batches(*steps: int, **values: Any) -> list[Observation]:
+    return [make_batch(step, checksums=[f"x{step}"], **values) for step in steps]
 
 
-def test_ranks_on_the_same_data_are_named(stream: Any) -> None:
-    (finding,) = ranks(stream(), same(1, 2, 3), same(1, 2, 3)).judge().findings
+def test_ranks_on_the_same_data_are_named(make_stream: Any) -> None:
+    (finding,) = (
+        run_ranks(make_stream(), make_same_batches(1, 2, 3), make_same_batches(1, 2, 3)).judge_stream().findings
+    )
     assert (finding.code, finding.severity, finding.grade) == ("TD-R009", "warning", "local")
     assert finding.title == "ranks 0-1 train on the same data: 3 of 3 batches looked at were equal, from step 1 on"
 
 
-def test_ranks_that_are_equal_in_pairs_are_named(stream: Any) -> None:
+def test_ranks_that_are_equal_in_pairs_are_named(make_stream: Any) -> None:
     group = {"group": [0, 1, 2, 3]}
-    own = [[batch(step, checksums=[f"{rank % 2}-{step}"], **group) for step in (1, 2, 3)] for rank in range(4)]
-    (finding,) = ranks(stream(), *own).judge().findings
+    own = [[make_batch(step, checksums=[f"{rank % 2}-{step}"], **group) for step in (1, 2, 3)] for rank in range(4)]
+    (finding,) = run_ranks(make_stream(), *own).judge_stream().findings
     assert finding.code == "TD-R009" and finding.title.startswith("ranks 1, 3 train on the same data")
 
 
-def test_one_equal_input_of_several_is_a_note(stream: Any) -> None:
+def test_one_equal_input_of_several_is_a_note(make_stream: Any) -> None:
     own = [
-        [batch(step, names=["x", "noise"], checksums=[f"{rank}-{step}", f"n{step}"]) for step in (1, 2, 3)]
+        [make_batch(step, names=["x", "noise"], checksums=[f"{rank}-{step}", f"n{step}"]) for step in (1, 2, 3)]
         for rank in (0, 1)
     ]
-    (finding,) = ranks(stream(), *own).judge().findings
+    (finding,) = run_ranks(make_stream(), *own).judge_stream().findings
     assert finding.severity == "info" and "get the same noise, but other inputs differ" in finding.title
 
 
 DATA: dict[str, tuple[list[Observation], ...]] = {
-    "own data": tuple([batch(step, checksums=[f"{rank}-{step}"]) for step in (1, 2, 3)] for rank in (0, 1)),
-    "one batch over and over": ([batch(step) for step in (1, 2, 3)], [batch(step) for step in (1, 2, 3)]),
-    "two looks": (same(1, 2), same(1, 2)),
-    "equal twice by chance": ([*same(1, 2), batch(3, checksums=["p"])], [*same(1, 2), batch(3, checksums=["q"])]),
-    "a sharded model": (same(1, 2, 3, is_split=True), same(1, 2, 3, is_split=True)),
-    "no wrapper": (same(1, 2, 3, wrapped=False), same(1, 2, 3, wrapped=False)),
-    "other groups": (same(1, 2, 3, group=[0]), same(1, 2, 3, group=[1])),
+    "own data": tuple([make_batch(step, checksums=[f"{rank}-{step}"]) for step in (1, 2, 3)] for rank in (0, 1)),
+    "one batch over and over": ([make_batch(step) for step in (1, 2, 3)], [make_batch(step) for step in (1, 2, 3)]),
+    "two looks": (make_same_batches(1, 2), make_same_batches(1, 2)),
+    "equal twice by chance": (
+        [*make_same_batches(1, 2), make_batch(3, checksums=["p"])],
+        [*make_same_batches(1, 2), make_batch(3, checksums=["q"])],
+    ),
+    "a sharded model": (make_same_batches(1, 2, 3, is_split=True), make_same_batches(1, 2, 3, is_split=True)),
+    "no wrapper": (make_same_batches(1, 2, 3, wrapped=False), make_same_batches(1, 2, 3, wrapped=False)),
+    "other groups": (make_same_batches(1, 2, 3, group=[0]), make_same_batches(1, 2, 3, group=[1])),
     "a constant mask beside own data": tuple(
-        [batch(step, names=["x", "mask"], checksums=[f"{rank}-{step}", "1"]) for step in (1, 2, 3)] for rank in (0, 1)
+        [make_batch(step, names=["x", "mask"], checksums=[f"{rank}-{step}", "1"]) for step in (1, 2, 3)]
+        for rank in (0, 1)
     ),
 }
 
 
 @pytest.mark.parametrize("kind", DATA)
-def test_ranks_that_may_share_their_data_are_no_finding(stream: Any, kind: str) -> None:
-    assert ranks(stream(), *DATA[kind]).codes() == []
+def test_ranks_that_may_share_their_data_are_no_finding(make_stream: Any, kind: str) -> None:
+    assert run_ranks(make_stream(), *DATA[kind]).judge_codes() == []
 
 
-def ranges(
+def make_ranges(
     use: str, low: float, high: float, std: float, *, feed: int = 1, looks: int = 4, **values: Any
 ) -> Observation:
     middle = (low + high) / 2
@@ -167,97 +182,97 @@ def ranges(
     return Observation(probe="data-splits", part="RANGES", step=5, text="", values=parts)
 
 
-TRAINED, SCALED = ranges("training", -2.0, 2.0, 1.0), ranges("evaluation", 0.0, 255.0, 74.0)
+TRAINED, SCALED = make_ranges("training", -2.0, 2.0, 1.0), make_ranges("evaluation", 0.0, 255.0, 74.0)
 
 
 @pytest.mark.parametrize("order", [[TRAINED, SCALED], [SCALED, TRAINED]])
-def test_a_scale_of_evaluation_alone_is_named_in_whatever_order(one: Any, order: list[Observation]) -> None:
-    run, rank = one
-    run.train(rank, RUNS)
-    run.emit(rank, *order)
-    run.end(rank, len(RUNS))
-    (finding,) = run.judge().findings
+def test_a_scale_of_evaluation_alone_is_named_in_whatever_order(one_rank: Any, order: list[Observation]) -> None:
+    run, rank = one_rank
+    run.emit_steps(rank, RUNS)
+    run.emit_events(rank, *order)
+    run.end_process(rank, len(RUNS))
+    (finding,) = run.judge_stream().findings
     assert finding.code == "TD-D010" and "0 to 255 (deviation 74), in training -2 to 2 (deviation 1)" in finding.title
 
 
 ALIKE: dict[str, list[Observation]] = {
-    "a factor of 7": [TRAINED, ranges("evaluation", -14.0, 14.0, 7.0)],
-    "one of two training sets is alike": [TRAINED, ranges("training", 0.0, 255.0, 70.0, feed=2), SCALED],
-    "one batch of training": [ranges("training", -2.0, 2.0, 1.0, looks=1), SCALED],
+    "a factor of 7": [TRAINED, make_ranges("evaluation", -14.0, 14.0, 7.0)],
+    "one of two training sets is alike": [TRAINED, make_ranges("training", 0.0, 255.0, 70.0, feed=2), SCALED],
+    "one batch of training": [make_ranges("training", -2.0, 2.0, 1.0, looks=1), SCALED],
     "no evaluation": [TRAINED],
     "the model gets what it is used to": [
         TRAINED,
-        ranges("evaluation", 0.0, 255.0, 74.0, given=TRAINED.values["given"]),
+        make_ranges("evaluation", 0.0, 255.0, 74.0, given=TRAINED.values["given"]),
     ],
-    "nobody saw what the model gets": [TRAINED, ranges("evaluation", 0.0, 255.0, 74.0, given=[])],
-    "constant": [ranges("training", 1.0, 1.0, 0.0), ranges("evaluation", 0.0, 0.0, 0.0)],
-    "shifted by less than the spread": [TRAINED, ranges("evaluation", 3.0, 7.0, 1.0)],
-    "not a number": [TRAINED, ranges("evaluation", 0.0, 255.0, float("nan"))],
+    "nobody saw what the model gets": [TRAINED, make_ranges("evaluation", 0.0, 255.0, 74.0, given=[])],
+    "constant": [make_ranges("training", 1.0, 1.0, 0.0), make_ranges("evaluation", 0.0, 0.0, 0.0)],
+    "shifted by less than the spread": [TRAINED, make_ranges("evaluation", 3.0, 7.0, 1.0)],
+    "not a number": [TRAINED, make_ranges("evaluation", 0.0, 255.0, float("nan"))],
 }
 
 
 @pytest.mark.parametrize("kind", ALIKE)
-def test_ranges_that_may_differ_are_no_finding(one: Any, kind: str) -> None:
-    run, rank = one
-    run.train(rank, RUNS)
-    run.emit(rank, *ALIKE[kind])
-    run.end(rank, len(RUNS))
-    assert "TD-D010" not in run.codes()
+def test_ranges_that_may_differ_are_no_finding(one_rank: Any, kind: str) -> None:
+    run, rank = one_rank
+    run.emit_steps(rank, RUNS)
+    run.emit_events(rank, *ALIKE[kind])
+    run.end_process(rank, len(RUNS))
+    assert "TD-D010" not in run.judge_codes()
 
 
-def shared(samples: int = 64, found: int = 64, *, feed: int = 2, step: int = 5, **values: Any) -> Observation:
+def make_shared(samples: int = 64, found: int = 64, *, feed: int = 2, step: int = 5, **values: Any) -> Observation:
     parts = {"dataset": "Images", "trained": "Images", "feed": feed, "samples": samples, "shared": found}
     parts |= {"trained_samples": 100, "trained_length": 100, **values}
     return Observation(probe="data-splits", part="SHARED", step=step, text="", values=parts)
 
 
-def judged(one: Any, *events: Observation) -> list[Any]:
+def judge_events(one: Any, *events: Observation) -> list[Any]:
     run, rank = one
-    run.train(rank, RUNS)
-    run.emit(rank, *events)
-    run.end(rank, len(RUNS))
-    found: list[Any] = run.judge().findings
+    run.emit_steps(rank, RUNS)
+    run.emit_events(rank, *events)
+    run.end_process(rank, len(RUNS))
+    found: list[Any] = run.judge_stream().findings
     return found
 
 
 SHARED: dict[str, tuple[str, list[Observation]]] = {
-    "most": ("warning", [shared(found=44)]),
-    "most of what can be expected of training seen in part": ("warning", [shared(200, 14, trained_length=1000)]),
-    "all": ("info", [shared()]),
-    "as many as can be expected of training seen in part": ("info", [shared(200, 20, trained_length=1000)]),
-    "by index": ("warning", [shared(0, 0, indices=64, shared_indices=40)]),
-    "one dataset object": ("info", [shared(found=44, is_same=True)]),
-    "a clean loader before": ("info", [shared(found=0, feed=3), shared(found=44)]),
-    "a clean loader after": ("info", [shared(found=44), shared(found=0, feed=3)]),
+    "most": ("warning", [make_shared(found=44)]),
+    "most of what can be expected of training seen in part": ("warning", [make_shared(200, 14, trained_length=1000)]),
+    "all": ("info", [make_shared()]),
+    "as many as can be expected of training seen in part": ("info", [make_shared(200, 20, trained_length=1000)]),
+    "by index": ("warning", [make_shared(0, 0, indices=64, shared_indices=40)]),
+    "one dataset object": ("info", [make_shared(found=44, is_same=True)]),
+    "a clean loader before": ("info", [make_shared(found=0, feed=3), make_shared(found=44)]),
+    "a clean loader after": ("info", [make_shared(found=44), make_shared(found=0, feed=3)]),
 }
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_shared_samples_are_as_grave_as_they_are_certain(one: Any, kind: str) -> None:
+def test_shared_samples_are_as_grave_as_they_are_certain(one_rank: Any, kind: str) -> None:
     severity, events = SHARED[kind]
-    (finding,) = judged(one, *events)
+    (finding,) = judge_events(one_rank, *events)
     assert (finding.code, finding.severity) == ("TD-D011", severity)
 
 
 APART: dict[str, Observation] = {
-    "none": shared(found=0),
-    "half": shared(found=32),
-    "too few to say": shared(12, 12),
-    "fewer than can be expected": shared(200, 8, trained_length=1000),
-    "subsets that share nothing": shared(indices=64, shared_indices=0),
-    "nothing seen": shared(0, 0),
+    "none": make_shared(found=0),
+    "half": make_shared(found=32),
+    "too few to say": make_shared(12, 12),
+    "fewer than can be expected": make_shared(200, 8, trained_length=1000),
+    "subsets that share nothing": make_shared(indices=64, shared_indices=0),
+    "nothing seen": make_shared(0, 0),
     "no field": Observation(probe="data-splits", part="SHARED", step=5, text="", values={}),
 }
 
 
 @pytest.mark.parametrize("kind", APART)
-def test_splits_that_share_little_are_no_finding(one: Any, kind: str) -> None:
-    assert judged(one, APART[kind]) == []
+def test_splits_that_share_little_are_no_finding(one_rank: Any, kind: str) -> None:
+    assert judge_events(one_rank, APART[kind]) == []
 
 
-def test_the_order_of_labels_is_told_as_it_was_seen(one: Any) -> None:
+def test_the_order_of_labels_is_told_as_it_was_seen(one_rank: Any) -> None:
     values = {"dataset": "Images", "label": "1", "batches": 20, "samples": 640, "classes": 4, "is_sorted": True}
-    (finding,) = judged(one, Observation(probe="data-splits", part="ORDER", step=5, text="", values=values))
+    (finding,) = judge_events(one_rank, Observation(probe="data-splits", part="ORDER", step=5, text="", values=values))
     assert (finding.code, finding.severity) == ("TD-D013", "warning")
     assert finding.title.endswith("20 batches in a row, 4 classes, sorted, rank 0")
 
@@ -266,9 +281,11 @@ def test_the_order_of_labels_is_told_as_it_was_seen(one: Any) -> None:
     ("source", "has_init", "cause"),
     [("random", True, "worker_init_fn"), ("torch", False, "the dataset seeds"), ("dataset.rng", True, "copied into")],
 )
-def test_the_cause_of_equal_draws_follows_from_their_source(one: Any, source: str, has_init: bool, cause: str) -> None:
+def test_the_cause_of_equal_draws_follows_from_their_source(
+    one_rank: Any, source: str, has_init: bool, cause: str
+) -> None:
     values = {"dataset": "Images", "source": source, "workers": [0, 1, 3], "reported": 4, "has_init": has_init}
-    (finding,) = judged(one, Observation(probe="worker-states", part="SAME", step=5, text="", values=values))
+    (finding,) = judge_events(one_rank, Observation(probe="worker-states", part="SAME", step=5, text="", values=values))
     assert (finding.code, finding.severity) == ("TD-D012", "warning") and cause in finding.cause
     assert finding.title == f"workers 0, 1, 3 of Images draw the same random numbers from {source}, rank 0"
 
@@ -276,19 +293,19 @@ def test_the_cause_of_equal_draws_follows_from_their_source(one: Any, source: st
 @pytest.mark.parametrize(
     ("seen", "named"),
     [
-        (ranges("training", 0.0, 255.0, 74.0), True),
-        (ranges("training", 0.0, 255.0, 74.0, looks=1), False),
-        (ranges("training", 0.0, 255.0, 5.0), False),
-        (ranges("training", -255.0, 255.0, 74.0), False),
-        (ranges("training", 0.0, 300.0, 74.0), False),
-        (ranges("training", 0.0, 1.0, 0.3), False),
-        (ranges("evaluation", 0.0, 255.0, 74.0), False),
+        (make_ranges("training", 0.0, 255.0, 74.0), True),
+        (make_ranges("training", 0.0, 255.0, 74.0, looks=1), False),
+        (make_ranges("training", 0.0, 255.0, 5.0), False),
+        (make_ranges("training", -255.0, 255.0, 74.0), False),
+        (make_ranges("training", 0.0, 300.0, 74.0), False),
+        (make_ranges("training", 0.0, 1.0, 0.3), False),
+        (make_ranges("evaluation", 0.0, 255.0, 74.0), False),
     ],
 )
-def test_inputs_with_the_values_of_bytes_are_a_note(one: Any, seen: Observation, named: bool) -> None:
-    run, rank = one
-    run.train(rank, RUNS)
-    run.emit(rank, seen)
-    run.end(rank, len(RUNS))
-    found = [(one.code, one.severity) for one in run.judge().findings]
+def test_inputs_with_the_values_of_bytes_are_a_note(one_rank: Any, seen: Observation, named: bool) -> None:
+    run, rank = one_rank
+    run.emit_steps(rank, RUNS)
+    run.emit_events(rank, seen)
+    run.end_process(rank, len(RUNS))
+    found = [(one_rank.code, one_rank.severity) for one_rank in run.judge_stream().findings]
     assert found == ([("TD-D014", "info")] if named else [])

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterator
 
 import pytest
-from streams import Stream, bad
+from streams import Stream, make_nonfinite
 
 from tdbg.core.events import Event, Finding, Step
 from tdbg.core.rule_base import Link
@@ -16,11 +16,11 @@ from tdbg.rules.finding_lines import Story, group_stories, list_stories
 from tdbg.rules.rule_engine import judge_run
 
 
-def find(code: str, severity: str = "warning", step: int | None = None, **more: object) -> Finding:
+def make_finding(code: str, severity: str = "warning", step: int | None = None, **more: object) -> Finding:
     return Finding(code=code, severity=severity, title=f"{code} at step {step}", first_step=step, **more)  # type: ignore[arg-type]
 
 
-def tell(*findings: Finding) -> list[tuple[str, list[str]]]:
+def group_codes(*findings: Finding) -> list[tuple[str, list[str]]]:
     """The stories of findings by their codes."""
     stories = group_stories(*order_findings(findings))
     assert sum(1 + len(story.followers) for story in stories) == len(findings)
@@ -28,34 +28,47 @@ def tell(*findings: Finding) -> list[tuple[str, list[str]]]:
 
 
 def test_symptoms_of_one_cause_are_one_story_the_earliest_first() -> None:
-    spike = find("TD-S001", "error", 61)
-    dead, first, jump = find("TD-N002", "critical", 66), find("TD-N001", "critical", 65), find("TD-N004", step=62)
-    assert tell(dead, jump, first, spike) == [("TD-S001", ["TD-N004", "TD-N001", "TD-N002"])]
+    spike = make_finding("TD-S001", "error", 61)
+    dead, first, jump = (
+        make_finding("TD-N002", "critical", 66),
+        make_finding("TD-N001", "critical", 65),
+        make_finding("TD-N004", step=62),
+    )
+    assert group_codes(dead, jump, first, spike) == [("TD-S001", ["TD-N004", "TD-N001", "TD-N002"])]
 
 
 def test_what_is_independent_stands_alone() -> None:
-    early, first, data = find("TD-N003", "error", 2), find("TD-N001", "critical", 65), find("TD-P002", step=70)
-    assert tell(data, early, first) == [("TD-N001", []), ("TD-N003", []), ("TD-P002", [])]
-    assert tell(find("TD-N001", "critical", 65), find("TD-N003", "error", 65)) == [("TD-N001", ["TD-N003"])]
+    early, first, data = (
+        make_finding("TD-N003", "error", 2),
+        make_finding("TD-N001", "critical", 65),
+        make_finding("TD-P002", step=70),
+    )
+    assert group_codes(data, early, first) == [("TD-N001", []), ("TD-N003", []), ("TD-P002", [])]
+    assert group_codes(make_finding("TD-N001", "critical", 65), make_finding("TD-N003", "error", 65)) == [
+        ("TD-N001", ["TD-N003"])
+    ]
 
 
 def test_a_spike_of_long_ago_is_no_cause() -> None:
-    assert tell(find("TD-S001", "error", 61), find("TD-N001", "critical", 500)) == [("TD-N001", []), ("TD-S001", [])]
+    assert group_codes(make_finding("TD-S001", "error", 61), make_finding("TD-N001", "critical", 500)) == [
+        ("TD-N001", []),
+        ("TD-S001", []),
+    ]
 
 
 def test_an_exception_that_the_step_raised_follows_from_its_nan() -> None:
     """The exception carries the last step done."""
-    first = find("TD-N001", "critical", 40)
-    assert tell(first, find("TD-R003", "error", 39)) == [("TD-N001", ["TD-R003"])]
-    assert tell(first, find("TD-R003", "error", 90)) == [("TD-N001", []), ("TD-R003", [])]
+    first = make_finding("TD-N001", "critical", 40)
+    assert group_codes(first, make_finding("TD-R003", "error", 39)) == [("TD-N001", ["TD-R003"])]
+    assert group_codes(first, make_finding("TD-R003", "error", 90)) == [("TD-N001", []), ("TD-R003", [])]
 
 
 def test_nothing_follows_through_a_finding_that_is_not_there() -> None:
     """A NaN can end in an exception, and that in uneven ranks: without the exception these have nothing in common."""
-    first, uneven = find("TD-N001", "critical", 3), find("TD-R001", "error", 59)
-    assert tell(first, uneven) == [("TD-N001", []), ("TD-R001", [])]
-    raised = find("TD-R003", "error", 3)
-    assert tell(first, uneven, raised) == [("TD-N001", ["TD-R003", "TD-R001"])]
+    first, uneven = make_finding("TD-N001", "critical", 3), make_finding("TD-R001", "error", 59)
+    assert group_codes(first, uneven) == [("TD-N001", []), ("TD-R001", [])]
+    raised = make_finding("TD-R003", "error", 3)
+    assert group_codes(first, uneven, raised) == [("TD-N001", ["TD-R003", "TD-R001"])]
 
 
 @pytest.mark.parametrize(
@@ -86,7 +99,7 @@ def test_the_condition_of_a_link(
 
 
 @pytest.fixture
-def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def other_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two rules of another package, which name tdbg's own and each other."""
 
     class Ripple(Rule):
@@ -115,14 +128,14 @@ def others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_rules_of_another_package_take_part(stream: Callable[[], Stream], others: None) -> None:
-    run = stream()
-    rank = run.rank()
-    run.train(rank, [2.0, 2.0])
-    run.emit(rank, bad())
-    run.train(rank, [2.0, 2.0], first=4)
+def test_rules_of_another_package_take_part(make_stream: Callable[[], Stream], other_rules: None) -> None:
+    run = make_stream()
+    rank = run.begin_rank()
+    run.emit_steps(rank, [2.0, 2.0])
+    run.emit_events(rank, make_nonfinite())
+    run.emit_steps(rank, [2.0, 2.0], first=4)
     verdict = judge_run(run.run, 0)
-    (story,) = verdict.stories()
+    (story,) = verdict.get_stories()
     assert [finding.code for finding in verdict.findings] == ["TD-N001", "MY-001", "MY-002"], "critical is listed first"
     assert [story.first.code, *(finding.code for finding in story.followers)] == ["MY-001", "TD-N001", "MY-002"]
     rows = verdict.as_dict()["findings"]
@@ -132,16 +145,20 @@ def test_rules_of_another_package_take_part(stream: Callable[[], Stream], others
         ("MY-001", None),
         ("MY-002", {"finding": 0, "code": "TD-N001"}),
     ]
-    assert verdict.lines()[1:4] == [
+    assert verdict.format_summary()[1:4] == [
         "  MY-001 warning: a drop",
         f"    followed by: TD-N001 critical: {rows[0]['title']}",
         "    followed by: MY-002 warning: a ripple",
     ]
-    assert "  follows from: MY-001 warning: a drop" in verdict.page()
+    assert "  follows from: MY-001 warning: a drop" in verdict.format_page()
 
 
 def test_causes_are_listed_before_consequences_where_there_is_little_room() -> None:
-    stories = [Story(find("A"), [find("B"), find("C")]), Story(find("D"), []), Story(find("E"), [find("F")])]
+    stories = [
+        Story(make_finding("A"), [make_finding("B"), make_finding("C")]),
+        Story(make_finding("D"), []),
+        Story(make_finding("E"), [make_finding("F")]),
+    ]
     assert [line.split()[-4:][0] for line in list_stories(stories, 6)] == ["A", "B", "C", "D", "E", "F"]
     for room in range(1, 7):
         lines = list_stories(stories, room)
@@ -157,30 +174,30 @@ def test_causes_are_listed_before_consequences_where_there_is_little_room() -> N
 
 
 def test_findings_that_could_follow_from_each_other_follow_from_the_earlier() -> None:
-    jump, norm = find("TD-N004", step=30), find("TD-G001", step=31)
-    assert tell(norm, jump) == [("TD-N004", ["TD-G001"])]
+    jump, norm = make_finding("TD-N004", step=30), make_finding("TD-G001", step=31)
+    assert group_codes(norm, jump) == [("TD-N004", ["TD-G001"])]
     norm.first_step = 30
-    (story,) = tell(norm, jump)
+    (story,) = group_codes(norm, jump)
     assert {story[0], *story[1]} == {"TD-N004", "TD-G001"}
     norm.first_step = 29
-    assert tell(jump, norm) == [("TD-G001", ["TD-N004"])]
+    assert group_codes(jump, norm) == [("TD-G001", ["TD-N004"])]
 
 
 def test_findings_of_which_no_cause_is_known_stand_alone() -> None:
-    findings = [find("A"), find("B"), find("C")]
+    findings = [make_finding("A"), make_finding("B"), make_finding("C")]
     assert [story.first.code for story in group_stories(findings, [])] == ["A", "B", "C"]
 
 
 @pytest.mark.parametrize("step", [10, 11, 12, 13, None])
 def test_a_part_that_fails_when_another_rank_ends_comes_after_the_exit(step: int | None) -> None:
     """A collective of tdbg's own fails on the ranks that are left: the last record of theirs may be of a step before."""
-    quiet = find("TD-R006", "error", 9, rank=0)
-    killed, off = find("TD-R002", "error", 12, rank=1), find("TD-C005", "warning", step, rank=0)
+    quiet = make_finding("TD-R006", "error", 9, rank=0)
+    killed, off = make_finding("TD-R002", "error", 12, rank=1), make_finding("TD-C005", "warning", step, rank=0)
     follows = step != 10
     for order in itertools.permutations([off, killed]):
-        assert tell(*order) == ([("TD-R002", ["TD-C005"])] if follows else [("TD-R002", []), ("TD-C005", [])])
+        assert group_codes(*order) == ([("TD-R002", ["TD-C005"])] if follows else [("TD-R002", []), ("TD-C005", [])])
     for order in itertools.permutations([off, quiet, killed]):
-        (cause, followers), *rest = tell(*order)
+        (cause, followers), *rest = group_codes(*order)
         assert (cause, followers) == ("TD-R006", ["TD-R002", "TD-C005"] if follows else ["TD-R002"])
         assert rest == ([] if follows else [("TD-C005", [])])
 
@@ -189,8 +206,8 @@ def test_a_part_that_fails_when_another_rank_ends_comes_after_the_exit(step: int
 def test_a_part_that_failed_on_the_rank_itself_or_at_the_start_does_not_follow_from_its_exit(
     more: dict[str, int],
 ) -> None:
-    killed, off = find("TD-R002", "error", 12, rank=1), find("TD-C005", "warning", **more)
-    assert tell(off, killed) == [("TD-R002", []), ("TD-C005", [])]
+    killed, off = make_finding("TD-R002", "error", 12, rank=1), make_finding("TD-C005", "warning", **more)
+    assert group_codes(off, killed) == [("TD-R002", []), ("TD-C005", [])]
 
 
 def test_each_finding_of_a_story_stands_after_its_cause() -> None:
@@ -198,7 +215,7 @@ def test_each_finding_of_a_story_stands_after_its_cause() -> None:
     chance = random.Random(7)
     for _ in range(300):
         count = chance.randint(2, 7)
-        findings = [find(f"F{at}", step=chance.choice([None, 0, 3, 5, 9])) for at in range(count)]
+        findings = [make_finding(f"F{at}", step=chance.choice([None, 0, 3, 5, 9])) for at in range(count)]
         causes = [None, *(chance.choice([None, *range(at)]) for at in range(1, count))]
         places = list(range(count))
         chance.shuffle(places)

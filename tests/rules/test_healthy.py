@@ -12,7 +12,7 @@ STEPS = 1500
 SEEDS = range(4)
 
 
-def decay(step: int, start: float = 10.0, floor: float = 2.0, pace: float = 150.0) -> float:
+def compute_decay(step: int, start: float = 10.0, floor: float = 2.0, pace: float = 150.0) -> float:
     return floor + (start - floor) * math.exp(-step / pace)
 
 
@@ -21,7 +21,7 @@ def noisy_language_model(noise: random.Random):
     for step in range(1, STEPS + 1):
         lr = 3e-4 * min(step / 100, 1.0) * 0.5 * (1 + math.cos(math.pi * step / STEPS))
         spike = 8.0 if noise.random() < 0.004 else 1.0
-        loss = decay(step) * noise.lognormvariate(0, 0.15)
+        loss = compute_decay(step) * noise.lognormvariate(0, 0.15)
         yield {
             "loss": loss,
             "lr": [lr],
@@ -34,7 +34,7 @@ def warm_restarts(noise: random.Random):
     for step in range(1, STEPS + 1):
         part = (step % 300) / 300
         lr = 1e-6 + 0.05 * (1 + math.cos(math.pi * part))
-        loss = decay(step, 2.3, 0.4) * (1 + 0.5 * (1 - part)) * noise.lognormvariate(0, 0.25)
+        loss = compute_decay(step, 2.3, 0.4) * (1 + 0.5 * (1 - part)) * noise.lognormvariate(0, 0.25)
         yield {"loss": loss, "lr": [lr], "grad_norm": noise.lognormvariate(0, 0.7)}
 
 
@@ -66,7 +66,7 @@ def accumulation(noise: random.Random):
     """Eight backward calls a step, three in the last step of each epoch."""
     for step in range(1, STEPS + 1):
         micro = 3 if step % 50 == 0 else 8
-        loss = sum(decay(step, 3.0, 1.0) * noise.lognormvariate(0, 0.3) / 8 for _ in range(micro))
+        loss = sum(compute_decay(step, 3.0, 1.0) * noise.lognormvariate(0, 0.3) / 8 for _ in range(micro))
         yield {"loss": loss, "lr": [1e-3], "micro": micro, "grad_norm": noise.lognormvariate(0, 0.4)}
 
 
@@ -77,7 +77,7 @@ def mixed_precision(noise: random.Random):
         skipped = step <= 7 or step % 200 == 0
         scale = scale / 2 if skipped else scale * (2 if step % 200 == 199 else 1)
         yield {
-            "loss": decay(step) * noise.lognormvariate(0, 0.2),
+            "loss": compute_decay(step) * noise.lognormvariate(0, 0.2),
             "lr": [1e-3],
             "scale": scale,
             "skipped": skipped,
@@ -96,7 +96,7 @@ def memorized(noise: random.Random):
     """A loss that went to almost nothing, where relative noise is large."""
     for step in range(1, STEPS + 1):
         yield {
-            "loss": decay(step, 5.0, 1e-6, 40.0) * noise.lognormvariate(0, 0.8),
+            "loss": compute_decay(step, 5.0, 1e-6, 40.0) * noise.lognormvariate(0, 0.8),
             "lr": [1e-3],
             "grad_norm": 1e-3 * noise.lognormvariate(0, 1.0),
         }
@@ -107,7 +107,7 @@ def unfrozen(noise: random.Random):
     for step in range(1, STEPS + 1):
         lr = [1e-2 * 0.1 ** (step // 500), 0.0 if step < 300 else 1e-4]
         yield {
-            "loss": decay(step, 7.0, 1.5) * noise.lognormvariate(0, 0.2),
+            "loss": compute_decay(step, 7.0, 1.5) * noise.lognormvariate(0, 0.2),
             "lr": lr,
             "grad_norm": (1 if step < 300 else 6) * noise.lognormvariate(0, 0.4),
         }
@@ -117,7 +117,7 @@ def few_samples(noise: random.Random):
     """Batch size 1: neighbouring losses differ by a factor of ten."""
     for step in range(1, STEPS + 1):
         yield {
-            "loss": decay(step, 4.0, 1.0) * noise.lognormvariate(0, 1.0),
+            "loss": compute_decay(step, 4.0, 1.0) * noise.lognormvariate(0, 1.0),
             "lr": [1e-4],
             "grad_norm": 3 * noise.lognormvariate(0, 1.0),
         }
@@ -128,7 +128,7 @@ def two_sources(noise: random.Random):
     for step in range(1, STEPS + 1):
         hard = 1.8 if step // 40 % 2 else 1.0
         yield {
-            "loss": hard * decay(step, 4.0, 1.0) * noise.lognormvariate(0, 0.3),
+            "loss": hard * compute_decay(step, 4.0, 1.0) * noise.lognormvariate(0, 0.3),
             "lr": [1e-3],
             "grad_norm": hard * noise.lognormvariate(0, 0.5),
         }
@@ -151,48 +151,48 @@ CURVES = [
 
 @pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.__name__)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_healthy(one, curve, seed):
-    run, rank = one
+def test_healthy(one_rank, curve, seed):
+    run, rank = one_rank
     records = list(curve(random.Random(seed)))
-    run.emit(rank, Plan(steps=len(records), source="Trainer"))
+    run.emit_events(rank, Plan(steps=len(records), source="Trainer"))
     if curve is gan:
-        run.emit(rank, Params(names=["w"], numel=[4], optimizers=["Adam", "Adam"]))
+        run.emit_events(rank, Params(names=["w"], numel=[4], optimizers=["Adam", "Adam"]))
     for step, record in enumerate(records, 1):
-        run.emit(rank, Step(step=step, **{"finite": True, **record}))
-    run.end(rank, len(records))
-    assert run.codes() == []
+        run.emit_events(rank, Step(step=step, **{"finite": True, **record}))
+    run.end_process(rank, len(records))
+    assert run.judge_codes() == []
 
 
 @pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.__name__)
-def test_healthy_with_most_records_left_out(one, curve):
+def test_healthy_with_most_records_left_out(one_rank, curve):
     """The budget thins out records: what is left must not look like jumps."""
-    run, rank = one
+    run, rank = one_rank
     noise = random.Random(9)
     if curve is gan:
-        run.emit(rank, Params(names=["w"], numel=[4], optimizers=["Adam", "Adam"]))
+        run.emit_events(rank, Params(names=["w"], numel=[4], optimizers=["Adam", "Adam"]))
     for step, record in enumerate(curve(random.Random(8)), 1):
         if step <= 8 or noise.random() < 0.15:
-            run.emit(rank, Step(step=step, **{"finite": True, **record}))
-    run.end(rank, STEPS)
-    assert run.codes() == []
+            run.emit_events(rank, Step(step=step, **{"finite": True, **record}))
+    run.end_process(rank, STEPS)
+    assert run.judge_codes() == []
 
 
-def test_healthy_ranks(stream):
-    run: Stream = stream()
-    folders = [run.rank(rank, world=4) for rank in range(4)]
+def test_healthy_ranks(make_stream):
+    run: Stream = make_stream()
+    folders = [run.begin_rank(rank, world=4) for rank in range(4)]
     noise = random.Random(5)
     for step, record in enumerate(noisy_language_model(noise), 1):
         for folder in folders:
-            run.emit(folder, Step(step=step, **record))
+            run.emit_events(folder, Step(step=step, **record))
     for folder in folders:
-        run.end(folder, STEPS)
-    assert run.codes() == []
+        run.end_process(folder, STEPS)
+    assert run.judge_codes() == []
 
 
-def test_healthy_evaluation_only(one):
-    run, rank = one
+def test_healthy_evaluation_only(one_rank):
+    run, rank = one_rank
     for call in range(1, 400):
-        run.emit(rank, Step(step=call, call=call, phase="eval"))
-    run.end(rank, 0)
-    verdict = run.judge()
-    assert verdict.findings == [] and "399 evaluation calls" in verdict.headline()
+        run.emit_events(rank, Step(step=call, call=call, phase="eval"))
+    run.end_process(rank, 0)
+    verdict = run.judge_stream()
+    assert verdict.findings == [] and "399 evaluation calls" in verdict.format_headline()

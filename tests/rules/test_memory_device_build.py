@@ -8,12 +8,12 @@ from streams import Stream
 from tdbg.core.events import Finding, Observation
 
 
-def seen(probe: str, part: str = "", step: int = 9, **values: Any) -> Observation:
+def make_observation(probe: str, part: str = "", step: int = 9, **values: Any) -> Observation:
     return Observation(probe=probe, part=part, step=step, flag=probe.upper(), text="", values=values)
 
 
-def only(run: Stream, code: int = 0) -> Finding:
-    (finding,) = run.judge(code).findings
+def judge_only(run: Stream, code: int = 0) -> Finding:
+    (finding,) = run.judge_stream(code).findings
     return finding
 
 
@@ -33,10 +33,10 @@ CREEP: dict[str, Any] = {
 }
 
 
-def test_a_creep_names_its_pace_what_piles_up_and_who_holds_it(one):
-    run, rank = one
-    run.emit(rank, seen("memory", "CREEP", step=56, **CREEP))
-    finding = only(run)
+def test_a_creep_names_its_pace_what_piles_up_and_who_holds_it(one_rank):
+    run, rank = one_rank
+    run.emit_events(rank, make_observation("memory", "CREEP", step=56, **CREEP))
+    finding = judge_only(run)
     assert (finding.code, finding.severity, finding.first_step) == ("TD-M001", "warning", 6)
     assert finding.title == "host memory grew 214 MB in 50 steps (4.28 MB a step) since step 6, rank 0"
     assert "held by a list of 59 (history in __main__)" in finding.evidence
@@ -47,26 +47,28 @@ def test_a_creep_names_its_pace_what_piles_up_and_who_holds_it(one):
     ("change", "severity"),
     [({"sure": False}, None), ({"piled_up": False}, "info"), ({"piled_up": False, "kind": "device"}, "warning")],
 )
-def test_how_sure_a_creep_is(one, change, severity):
-    run, rank = one
-    run.emit(rank, seen("memory", "CREEP", **{**CREEP, **change}))
-    assert [finding.severity for finding in run.judge().findings] == ([severity] if severity else [])
+def test_how_sure_a_creep_is(one_rank, change, severity):
+    run, rank = one_rank
+    run.emit_events(rank, make_observation("memory", "CREEP", **{**CREEP, **change}))
+    assert [finding.severity for finding in run.judge_stream().findings] == ([severity] if severity else [])
 
 
-def test_of_several_ranks_that_creep_one_is_told(stream):
-    run = stream()
+def test_of_several_ranks_that_creep_one_is_told(make_stream):
+    run = make_stream()
     for rank, step in ((0, 60), (1, 56)):
-        run.emit(run.rank(rank, 2), seen("memory", "CREEP", step=step, **{**CREEP, "from_step": step - 50}))
-    finding = only(run)
+        run.emit_events(
+            run.begin_rank(rank, 2), make_observation("memory", "CREEP", step=step, **{**CREEP, "from_step": step - 50})
+        )
+    finding = judge_only(run)
     assert finding.first_step == 6 and finding.rank == 1
     assert "also on rank 0 at step 10" in finding.evidence
 
 
-def test_out_of_memory_says_what_held_it(one):
-    run, rank = one
-    run.emit(
+def test_out_of_memory_says_what_held_it(one_rank):
+    run, rank = one_rank
+    run.emit_events(
         rank,
-        seen(
+        make_observation(
             "memory",
             "OOM",
             step=12,
@@ -80,7 +82,7 @@ def test_out_of_memory_says_what_held_it(one):
             snapshot="memory_step00000012.json",
         ),
     )
-    finding = only(run)
+    finding = judge_only(run)
     assert (finding.code, finding.severity) == ("TD-M002", "error")
     assert finding.title == "out of device memory at step 12, rank 0: 4,295 MB were asked for"
     text = "\n".join(finding.evidence)
@@ -88,95 +90,111 @@ def test_out_of_memory_says_what_held_it(one):
     assert "rank0000/memory_step00000012.json" in text
 
 
-def test_a_full_machine(one):
-    run, rank = one
-    run.emit(rank, seen("memory", "FULL", host_mb=30000.0, used_pct=96.5, limit_mb=64000.0, whose="container"))
-    finding = only(run)
+def test_a_full_machine(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank, make_observation("memory", "FULL", host_mb=30000.0, used_pct=96.5, limit_mb=64000.0, whose="container")
+    )
+    finding = judge_only(run)
     assert finding.code == "TD-M003"
     assert finding.title == "96.5 % of the container's 64,000 MB are in use, rank 0"
 
 
-def test_ordinary_lines_are_no_findings(one):
-    run, rank = one
+def test_ordinary_lines_are_no_findings(one_rank):
+    run, rank = one_rank
     for step in range(1, 20):
-        run.emit(rank, seen("memory", step=step, host_mb=400.0 + step, used_pct=99.0))
-        run.emit(rank, seen("memory", "MODULES", step=step, parameters_mb=3.0))
-        run.emit(rank, seen("device", step=step, syncs=500, over=[], accelerator=False))
-        run.emit(rank, seen("model-build", "TREE", step=step, modules=3))
-        run.emit(rank, seen("model-build", "INIT", step=step, not_finite=[], too_large=[], zero=["a"], too_small=["b"]))
-    assert run.codes() == []
+        run.emit_events(rank, make_observation("memory", step=step, host_mb=400.0 + step, used_pct=99.0))
+        run.emit_events(rank, make_observation("memory", "MODULES", step=step, parameters_mb=3.0))
+        run.emit_events(rank, make_observation("device", step=step, syncs=500, over=[], accelerator=False))
+        run.emit_events(rank, make_observation("model-build", "TREE", step=step, modules=3))
+        run.emit_events(
+            rank,
+            make_observation(
+                "model-build", "INIT", step=step, not_finite=[], too_large=[], zero=["a"], too_small=["b"]
+            ),
+        )
+    assert run.judge_codes() == []
 
 
-def test_an_odd_dtype_and_an_odd_device_are_two_findings(one):
-    run, rank = one
+def test_an_odd_dtype_and_an_odd_device_are_two_findings(one_rank):
+    run, rank = one_rank
     odd: dict[str, Any] = {"odd": ["head.scale"], "odd_count": 1, "common_kind": "float32"}
     for step in (1, 201):
-        run.emit(rank, seen("device", "MIX_DTYPE", step=step, what="dtype", odd_kind="float64", **odd))
+        run.emit_events(
+            rank, make_observation("device", "MIX_DTYPE", step=step, what="dtype", odd_kind="float64", **odd)
+        )
     odd = {"odd": [f"w{i}" for i in range(8)], "odd_count": 12, "common_kind": "cpu"}
-    run.emit(rank, seen("device", "MIX_DEVICE", what="device", odd_kind="meta", **odd))
-    titles = sorted(finding.title for finding in run.judge().findings)
+    run.emit_events(rank, make_observation("device", "MIX_DEVICE", what="device", odd_kind="meta", **odd))
+    titles = sorted(finding.title for finding in run.judge_stream().findings)
     assert titles == [
         "12 tensors are on meta, the other parameters on cpu, rank 0",
         "head.scale is in float64, the other parameters in float32, rank 0",
     ]
-    assert set(run.codes()) == {"TD-C007"}
+    assert set(run.judge_codes()) == {"TD-C007"}
 
 
-def test_an_idle_accelerator_is_info(one):
-    run, rank = one
-    run.emit(rank, seen("device", "IDLE", step=8, accelerators=1))
-    finding = only(run)
+def test_an_idle_accelerator_is_info(one_rank):
+    run, rank = one_rank
+    run.emit_events(rank, make_observation("device", "IDLE", step=8, accelerators=1))
+    finding = judge_only(run)
     assert (finding.code, finding.severity) == ("TD-C007", "info")
     assert finding.title == "1 accelerator can be used, and the model trains on the CPU, rank 0"
 
 
-def test_waits_in_a_loop_are_told_when_they_last(one):
-    run, rank = one
+def test_waits_in_a_loop_are_told_when_they_last(one_rank):
+    run, rank = one_rank
     for step in (4, 9, 13):
-        assert run.live() == []
-        run.emit(rank, seen("device", step=step, syncs=300, copies=0, over=["train.py:48 .item() x256"]))
-    finding = only(run)
+        assert run.list_live_findings() == []
+        run.emit_events(
+            rank, make_observation("device", step=step, syncs=300, copies=0, over=["train.py:48 .item() x256"])
+        )
+    finding = judge_only(run)
     assert (finding.code, finding.first_step) == ("TD-P001", 13)
     assert finding.title == "256 waits or copies a step at train.py:48 .item(), rank 0"
 
 
-def test_waits_now_and_then_are_not(one):
-    run, rank = one
+def test_waits_now_and_then_are_not(one_rank):
+    run, rank = one_rank
     for step in range(1, 30):
         over = ["train.py:48 .item() x256"] if step % 3 else []
-        run.emit(rank, seen("device", step=step, syncs=300, copies=0, over=over))
-    assert run.codes() == []
+        run.emit_events(rank, make_observation("device", step=step, syncs=300, copies=0, over=over))
+    assert run.judge_codes() == []
 
 
-def test_parameters_that_cannot_learn(one):
-    run, rank = one
-    run.emit(rank, seen("model-build", "UNUSED", 8, unused=["aux.weight", "aux.bias"], unused_count=2, updates=8))
-    run.emit(rank, seen("model-build", "STUCK", 8, stuck=["a.weight", "b.weight"], updates=8))
-    titles = sorted(finding.title for finding in run.judge().findings)
+def test_parameters_that_cannot_learn(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank, make_observation("model-build", "UNUSED", 8, unused=["aux.weight", "aux.bias"], unused_count=2, updates=8)
+    )
+    run.emit_events(rank, make_observation("model-build", "STUCK", 8, stuck=["a.weight", "b.weight"], updates=8))
+    titles = sorted(finding.title for finding in run.judge_stream().findings)
     assert titles == [
         "2 trainable parameters had no gradient in 8 updates: aux.weight, aux.bias, rank 0",
         "a.weight, b.weight are stuck at zero, rank 0",
     ]
-    assert set(run.codes()) == {"TD-C008"}
+    assert set(run.judge_codes()) == {"TD-C008"}
 
 
-def test_bad_initial_values(one):
-    run, rank = one
-    run.emit(
-        rank, seen("model-build", "INIT", 1, not_finite=["a.bias"], too_large=["b.weight"], ratios=[16.1], zero=[])
+def test_bad_initial_values(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank,
+        make_observation(
+            "model-build", "INIT", 1, not_finite=["a.bias"], too_large=["b.weight"], ratios=[16.1], zero=[]
+        ),
     )
-    found = {finding.title: finding.severity for finding in run.judge().findings}
+    found = {finding.title: finding.severity for finding in run.judge_stream().findings}
     assert found == {
         "a.bias holds NaN or Inf before the first update, rank 0": "error",
         "b.weight starts at 16.1x He's standard deviation, rank 0": "warning",
     }
 
 
-def test_a_module_that_does_not_fit(one):
-    run, rank = one
-    run.emit(
+def test_a_module_that_does_not_fit(one_rank):
+    run, rank = one_rank
+    run.emit_events(
         rank,
-        seen(
+        make_observation(
             "model-build",
             "SHAPE",
             1,
@@ -189,7 +207,7 @@ def test_a_module_that_does_not_fit(one):
             error="RuntimeError: mat1 and mat2 shapes cannot be multiplied",
         ),
     )
-    finding = only(run)
+    finding = judge_only(run)
     assert (finding.code, finding.module, finding.severity) == ("TD-C009", "blocks.1.fc", "error")
     assert finding.title == (
         "blocks.1.fc (Linear) does not fit its input in its first step: input [32, 16], weight [16, 24], bias [16],"

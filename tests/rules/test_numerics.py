@@ -4,28 +4,28 @@ import json
 import random
 
 import pytest
-from streams import Stream, bad
+from streams import Stream, make_nonfinite
 
 from tdbg.core.events import Finding, Params, Step
-from tdbg.rules.verdict import block
+from tdbg.rules.verdict import format_finding
 
 
-def first(run: Stream, code: str):
-    return next(finding for finding in run.judge().findings if finding.code == code)
+def find_first(run: Stream, code: str):
+    return next(finding for finding in run.judge_stream().findings if finding.code == code)
 
 
-def test_first_nan_is_said_at_once_with_where_and_what(one):
-    run, rank = one
-    run.train(rank, [2.5, 2.4])
-    run.emit(rank, bad())
-    (finding,) = run.live()
+def test_first_nan_is_said_at_once_with_where_and_what(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    run.emit_events(rank, make_nonfinite())
+    (finding,) = run.list_live_findings()
     assert finding.title == 'first NaN at step 3 on rank 0, in backward of module "blocks.2.act" (Act)'
     assert (finding.severity, finding.first_step, finding.rank) == ("critical", 3, 0)
-    text = "\n".join(block(finding))
+    text = "\n".join(format_finding(finding))
     assert (
         "12 of 4,096 elements" in text and "last good record: step 2, loss 2.3" in text and "batch_step00000003" in text
     )
-    assert len(block(finding)) <= 6
+    assert len(format_finding(finding)) <= 6
 
 
 @pytest.mark.parametrize(
@@ -42,79 +42,84 @@ def test_first_nan_is_said_at_once_with_where_and_what(one):
         ({"phase": "optimizer", "parameter": "head.weight"}, "in weight head.weight, written by the update"),
     ],
 )
-def test_each_phase_has_its_words(one, event, where):
-    run, rank = one
-    run.train(rank, [2.5, 2.4])
-    run.emit(rank, bad(**event))
+def test_each_phase_has_its_words(one_rank, event, where):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    run.emit_events(rank, make_nonfinite(**event))
     kind = "Inf" if event.get("kind") == "inf" else "NaN"
-    assert first(run, "TD-N001").title == f"first {kind} at step 3 on rank 0, {where}"
+    assert find_first(run, "TD-N001").title == f"first {kind} at step 3 on rank 0, {where}"
 
 
-def test_weights_that_were_bad_before_training_are_no_fault_of_an_update(one):
-    run, rank = one
-    run.emit(rank, bad(step=1, phase="optimizer", module="", module_class="", parameter="", weights="intact"))
-    finding = first(run, "TD-N001")
+def test_weights_that_were_bad_before_training_are_no_fault_of_an_update(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank, make_nonfinite(step=1, phase="optimizer", module="", module_class="", parameter="", weights="intact")
+    )
+    finding = find_first(run, "TD-N001")
     assert finding.title == "first NaN at step 1 on rank 0, in the first weights"
     assert "initialisation" in finding.cause and "learning rate" not in finding.try_next
 
 
-def test_steps_that_nobody_watched_are_all_named_and_no_cause_is_invented(one):
-    run, rank = one
-    run.train(rank, [2.5, 2.4])
-    run.emit(rank, bad(until=5, phase="", parameter="head.weight", module="head", tensor="weight", weights="updated"))
-    finding = first(run, "TD-N001")
+def test_steps_that_nobody_watched_are_all_named_and_no_cause_is_invented(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    run.emit_events(
+        rank,
+        make_nonfinite(until=5, phase="", parameter="head.weight", module="head", tensor="weight", weights="updated"),
+    )
+    finding = find_first(run, "TD-N001")
     assert finding.title == "first NaN in one of steps 3 to 5 on rank 0, in weight head.weight"
     assert not finding.cause and "--window" in finding.try_next
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_the_rank_of_origin_is_named_whoever_writes_first(stream, order):
-    run = stream()
-    folders = [run.rank(rank, world=2) for rank in (0, 1)]
+def test_the_rank_of_origin_is_named_whoever_writes_first(make_stream, order):
+    run = make_stream()
+    folders = [run.begin_rank(rank, world=2) for rank in (0, 1)]
     for folder in folders:
-        run.train(folder, [2.5, 2.4])
+        run.emit_steps(folder, [2.5, 2.4])
     for rank in order:
-        run.emit(folders[rank], bad(origin="here" if rank == 1 else "other-rank"))
-    run.train(folders[0], ["nan"], first=3)
-    run.train(folders[1], ["nan"], first=3)
-    (said,) = run.live()
+        run.emit_events(folders[rank], make_nonfinite(origin="here" if rank == 1 else "other-rank"))
+    run.emit_steps(folders[0], ["nan"], first=3)
+    run.emit_steps(folders[1], ["nan"], first=3)
+    (said,) = run.list_live_findings()
     assert said.rank == 1
-    finding = first(run, "TD-N001")
+    finding = find_first(run, "TD-N001")
     assert finding.rank == 1 and any(
         "rank 0 received it in the gradient reduction" in line for line in finding.evidence
     )
 
 
-def test_an_unclear_origin_waits_two_steps_for_a_rank_that_knows(stream):
-    run = stream()
-    zero, one = run.rank(0, world=2), run.rank(1, world=2)
-    run.train(zero, [2.5, 2.4])
-    run.emit(zero, bad(origin="unknown"))
-    run.train(zero, ["nan"], first=3)
-    assert run.live() == []
-    run.train(zero, ["nan", "nan"], first=4)
-    assert [finding.rank for finding in run.live()] == [0]
-    run.train(one, [2.5, 2.4])
-    run.emit(one, bad(origin="here"))
-    assert first(run, "TD-N001").rank == 1  # amended: a rank knew better after all
+def test_an_unclear_origin_waits_two_steps_for_a_rank_that_knows(make_stream):
+    run = make_stream()
+    zero, one = run.begin_rank(0, world=2), run.begin_rank(1, world=2)
+    run.emit_steps(zero, [2.5, 2.4])
+    run.emit_events(zero, make_nonfinite(origin="unknown"))
+    run.emit_steps(zero, ["nan"], first=3)
+    assert run.list_live_findings() == []
+    run.emit_steps(zero, ["nan", "nan"], first=4)
+    assert [finding.rank for finding in run.list_live_findings()] == [0]
+    run.emit_steps(one, [2.5, 2.4])
+    run.emit_events(one, make_nonfinite(origin="here"))
+    assert find_first(run, "TD-N001").rank == 1  # amended: a rank knew better after all
 
 
-def test_a_value_from_another_rank_never_accuses_the_one_that_got_it(stream):
-    run = stream()
-    zero = run.rank(0, world=2)
-    run.train(zero, [2.5, 2.4])
-    run.emit(zero, bad(origin="other-rank"))
-    run.train(zero, ["nan"] * 10, first=3)
-    assert run.live() == []
-    assert "received by rank 0 from another" in first(run, "TD-N001").title
+def test_a_value_from_another_rank_never_accuses_the_one_that_got_it(make_stream):
+    run = make_stream()
+    zero = run.begin_rank(0, world=2)
+    run.emit_steps(zero, [2.5, 2.4])
+    run.emit_events(zero, make_nonfinite(origin="other-rank"))
+    run.emit_steps(zero, ["nan"] * 10, first=3)
+    assert run.list_live_findings() == []
+    assert "received by rank 0 from another" in find_first(run, "TD-N001").title
 
 
-def test_the_earlier_step_wins_among_independent_ranks(stream):
-    run = stream()
-    zero, one = run.rank(0, world=2), run.rank(1, world=2)
-    run.emit(zero, bad(step=40))
-    run.emit(one, bad(step=7))
-    assert first(run, "TD-N001").first_step == 7
+def test_the_earlier_step_wins_among_independent_ranks(make_stream):
+    run = make_stream()
+    zero, one = run.begin_rank(0, world=2), run.begin_rank(1, world=2)
+    run.emit_events(zero, make_nonfinite(step=40))
+    run.emit_events(one, make_nonfinite(step=7))
+    assert find_first(run, "TD-N001").first_step == 7
 
 
 @pytest.mark.parametrize(
@@ -126,131 +131,166 @@ def test_the_earlier_step_wins_among_independent_ranks(stream):
         ([1e6, 3e6, 2e6, 1e6, 3e6, 2e6, 4e6], False),  # a sum over many elements
     ],
 )
-def test_an_overflow_after_a_rise_of_the_loss_is_a_run_that_diverged(one, losses, told):
-    run, rank = one
-    run.train(rank, losses)
+def test_an_overflow_after_a_rise_of_the_loss_is_a_run_that_diverged(one_rank, losses, told):
+    run, rank = one_rank
+    run.emit_steps(rank, losses)
     ring = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
-    run.emit(rank, bad(step=8, phase="forward", kind="inf", ring=ring, last_good={"step": 7, "loss": losses[-1]}))
-    finding = first(run, "TD-N001")
+    run.emit_events(
+        rank, make_nonfinite(step=8, phase="forward", kind="inf", ring=ring, last_good={"step": 7, "loss": losses[-1]})
+    )
+    finding = find_first(run, "TD-N001")
     assert ("the run had diverged: loss 1.5e+24 at step 7" in finding.cause) == told
     assert ("learning rate" in finding.try_next) == told
 
 
-def scaled(step: int, **more) -> Step:
+def make_scaled_step(step: int, **more) -> Step:
     return Step(step=step, loss=2.0, lr=[1e-3], scale=65536.0, **more)
 
 
-def test_overflow_that_the_scaler_skipped_is_no_finding(one):
-    run, rank = one
-    run.emit(rank, scaled(1), scaled(2), bad(kind="inf"), scaled(3, skipped=True, finite=False), scaled(4))
-    assert run.codes() == []
+def test_overflow_that_the_scaler_skipped_is_no_finding(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank,
+        make_scaled_step(1),
+        make_scaled_step(2),
+        make_nonfinite(kind="inf"),
+        make_scaled_step(3, skipped=True, finite=False),
+        make_scaled_step(4),
+    )
+    assert run.judge_codes() == []
 
 
-def test_overflow_in_the_very_first_step_too(one):
-    run, rank = one
-    run.emit(rank, bad(step=1, kind="inf"), scaled(1, skipped=True, finite=False), scaled(2))
-    assert run.codes() == []
+def test_overflow_in_the_very_first_step_too(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank, make_nonfinite(step=1, kind="inf"), make_scaled_step(1, skipped=True, finite=False), make_scaled_step(2)
+    )
+    assert run.judge_codes() == []
 
 
-def test_a_nan_that_the_scaler_skipped_is_only_told(one):
-    run, rank = one
-    run.emit(rank, scaled(1), scaled(2), bad(), scaled(3, skipped=True, finite=False), scaled(4))
-    assert first(run, "TD-N001").severity == "info"
+def test_a_nan_that_the_scaler_skipped_is_only_told(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank,
+        make_scaled_step(1),
+        make_scaled_step(2),
+        make_nonfinite(),
+        make_scaled_step(3, skipped=True, finite=False),
+        make_scaled_step(4),
+    )
+    assert find_first(run, "TD-N001").severity == "info"
 
 
-def test_of_nans_in_updates_that_the_scaler_skips_the_first_is_named_and_its_cause(one):
+def test_of_nans_in_updates_that_the_scaler_skips_the_first_is_named_and_its_cause(one_rank):
     """As written by a loss that divides by 0 from step 3 on, whose first bad record the budget left out."""
-    run, rank = one
-    run.emit(rank, scaled(1), scaled(2), bad(phase="loss"), bad(step=4, phase="loss"))
-    run.emit(rank, Step(step=4, loss="nan", scale=32768.0, skipped=True, finite=False))
-    run.emit(rank, bad(step=5, phase="loss"), Step(step=5, loss="nan", scale=16384.0, skipped=True, finite=False))
-    finding = first(run, "TD-N001")
+    run, rank = one_rank
+    run.emit_events(
+        rank,
+        make_scaled_step(1),
+        make_scaled_step(2),
+        make_nonfinite(phase="loss"),
+        make_nonfinite(step=4, phase="loss"),
+    )
+    run.emit_events(rank, Step(step=4, loss="nan", scale=32768.0, skipped=True, finite=False))
+    run.emit_events(
+        rank, make_nonfinite(step=5, phase="loss"), Step(step=5, loss="nan", scale=16384.0, skipped=True, finite=False)
+    )
+    finding = find_first(run, "TD-N001")
     assert (finding.severity, finding.first_step) == ("info", 3)
-    assert [said.first_step for said in run.live()] == [3]
+    assert [said.first_step for said in run.list_live_findings()] == [3]
     assert "loss" in finding.cause and any("GradScaler skipped" in line for line in finding.evidence)
 
 
-def test_overflows_that_the_scaler_skips_in_a_row_are_no_finding(one):
-    run, rank = one
-    run.emit(rank, scaled(1), scaled(2), bad(kind="inf"), bad(step=4, kind="inf"))
-    run.emit(rank, scaled(4, skipped=True, finite=False), scaled(5))
-    assert run.codes() == []
+def test_overflows_that_the_scaler_skips_in_a_row_are_no_finding(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank, make_scaled_step(1), make_scaled_step(2), make_nonfinite(kind="inf"), make_nonfinite(step=4, kind="inf")
+    )
+    run.emit_events(rank, make_scaled_step(4, skipped=True, finite=False), make_scaled_step(5))
+    assert run.judge_codes() == []
 
 
-def test_a_later_nan_that_was_not_skipped_replaces_it(one):
-    run, rank = one
-    run.emit(rank, scaled(1), scaled(2), bad(), scaled(3, skipped=True, finite=False), scaled(4))
-    run.emit(rank, bad(step=5), scaled(5, finite=False))
-    finding = first(run, "TD-N001")
+def test_a_later_nan_that_was_not_skipped_replaces_it(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank,
+        make_scaled_step(1),
+        make_scaled_step(2),
+        make_nonfinite(),
+        make_scaled_step(3, skipped=True, finite=False),
+        make_scaled_step(4),
+    )
+    run.emit_events(rank, make_nonfinite(step=5), make_scaled_step(5, finite=False))
+    finding = find_first(run, "TD-N001")
     assert (finding.severity, finding.first_step) == ("critical", 5)
 
 
-def test_under_a_scaler_a_nan_that_reached_the_weights_is_critical(one):
-    run, rank = one
-    run.emit(rank, scaled(1), scaled(2), bad(), scaled(3, finite=False))
-    assert first(run, "TD-N001").severity == "critical"
+def test_under_a_scaler_a_nan_that_reached_the_weights_is_critical(one_rank):
+    run, rank = one_rank
+    run.emit_events(rank, make_scaled_step(1), make_scaled_step(2), make_nonfinite(), make_scaled_step(3, finite=False))
+    assert find_first(run, "TD-N001").severity == "critical"
 
 
-def test_a_run_that_stops_before_its_record_still_has_its_finding(one):
-    run, rank = one
-    run.emit(rank, scaled(1), scaled(2), bad())
-    assert run.live() == []
-    assert first(run, "TD-N001").first_step == 3
+def test_a_run_that_stops_before_its_record_still_has_its_finding(one_rank):
+    run, rank = one_rank
+    run.emit_events(rank, make_scaled_step(1), make_scaled_step(2), make_nonfinite())
+    assert run.list_live_findings() == []
+    assert find_first(run, "TD-N001").first_step == 3
 
 
-def test_without_a_located_value_the_records_speak(one):
-    run, rank = one
-    run.train(rank, [2.5, 2.4, "nan", "nan", "nan", "nan"])
-    assert first(run, "TD-N001").title == "first NaN at step 3 on rank 0, in the loss"
+def test_without_a_located_value_the_records_speak(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4, "nan", "nan", "nan", "nan"])
+    assert find_first(run, "TD-N001").title == "first NaN at step 3 on rank 0, in the loss"
 
 
-def test_a_dead_run_is_said_once_and_counted_to_its_end(one):
-    run, rank = one
-    run.train(rank, [2.5, 2.4] + ["nan"] * 60)
-    assert [finding.code for finding in run.live()].count("TD-N002") == 1
-    assert first(run, "TD-N002").evidence[0] == "60 steps without a finite loss, from step 3 on"
+def test_a_dead_run_is_said_once_and_counted_to_its_end(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4] + ["nan"] * 60)
+    assert [finding.code for finding in run.list_live_findings()].count("TD-N002") == 1
+    assert find_first(run, "TD-N002").evidence[0] == "60 steps without a finite loss, from step 3 on"
 
 
-def test_a_dead_run_begins_where_the_first_bad_loss_was_located(one):
+def test_a_dead_run_begins_where_the_first_bad_loss_was_located(one_rank):
     """The rule of the first NaN and this one name the same step, although the budget left out its record."""
-    run, rank = one
-    run.train(rank, [2.5])
-    run.emit(rank, bad(step=3, phase="loss", loss="nan"))
-    run.train(rank, [2.4], first=2)  # written late
-    run.train(rank, ["nan"] * 60, first=4)
-    finding = first(run, "TD-N002")
-    assert finding.first_step == first(run, "TD-N001").first_step == 3
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5])
+    run.emit_events(rank, make_nonfinite(step=3, phase="loss", loss="nan"))
+    run.emit_steps(rank, [2.4], first=2)  # written late
+    run.emit_steps(rank, ["nan"] * 60, first=4)
+    finding = find_first(run, "TD-N002")
+    assert finding.first_step == find_first(run, "TD-N001").first_step == 3
     assert finding.evidence == ["61 steps without a finite loss, from step 3 on", "loss at step 3: NaN"]
 
 
-def test_a_dead_run_after_a_recovery_begins_anew(one):
-    run, rank = one
-    run.emit(rank, bad(step=3, phase="loss", loss="nan"))
-    run.train(rank, [2.4, 2.3], first=4)
-    run.train(rank, ["inf"] * 30, first=6)
-    assert (first(run, "TD-N002").first_step, first(run, "TD-N002").evidence[1]) == (6, "loss at step 6: Inf")
+def test_a_dead_run_after_a_recovery_begins_anew(one_rank):
+    run, rank = one_rank
+    run.emit_events(rank, make_nonfinite(step=3, phase="loss", loss="nan"))
+    run.emit_steps(rank, [2.4, 2.3], first=4)
+    run.emit_steps(rank, ["inf"] * 30, first=6)
+    assert (find_first(run, "TD-N002").first_step, find_first(run, "TD-N002").evidence[1]) == (6, "loss at step 6: Inf")
 
 
-def test_a_dead_run_whose_updates_the_scaler_skips_does_not_blame_its_weights(one):
-    run, rank = one
-    run.train(rank, [2.5], scale=65536.0)
-    run.train(rank, ["nan"] * 30, first=2, scale=65536.0, skipped=True)
-    assert "no weight changes" in first(run, "TD-N002").cause
+def test_a_dead_run_whose_updates_the_scaler_skips_does_not_blame_its_weights(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5], scale=65536.0)
+    run.emit_steps(rank, ["nan"] * 30, first=2, scale=65536.0, skipped=True)
+    assert "no weight changes" in find_first(run, "TD-N002").cause
 
 
-def test_nineteen_bad_steps_are_not_yet_a_dead_run(one):
-    run, rank = one
-    run.train(rank, [2.5] + ["nan"] * 19 + [2.4])
-    assert "TD-N002" not in run.codes()
+def test_nineteen_bad_steps_are_not_yet_a_dead_run(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5] + ["nan"] * 19 + [2.4])
+    assert "TD-N002" not in run.judge_codes()
 
 
-def test_nan_in_evaluation(one):
-    run, rank = one
-    run.train(rank, [2.5, 2.4])
-    run.emit(rank, bad(eval=True, during="eval", phase="forward", step=2))
-    finding = first(run, "TD-N003")
+def test_nan_in_evaluation(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    run.emit_events(rank, make_nonfinite(eval=True, during="eval", phase="forward", step=2))
+    finding = find_first(run, "TD-N003")
     assert finding.title == "first NaN in evaluation at step 2, rank 0, blocks.2.act (Act)"
-    assert run.codes() == ["TD-N003"]
+    assert run.judge_codes() == ["TD-N003"]
 
 
 @pytest.mark.parametrize(
@@ -262,48 +302,48 @@ def test_nan_in_evaluation(one):
         ("optimizer", "batch.safetensors", "evaluate an earlier checkpoint", "batch"),
     ],
 )
-def test_the_advice_for_evaluation_follows_the_cause(one, phase, batch, says, leaves_out):
-    run, rank = one
-    run.emit(rank, bad(eval=True, phase=phase, batch=batch, parameter="fc.weight", tensor="weight"))
-    finding = first(run, "TD-N003")
+def test_the_advice_for_evaluation_follows_the_cause(one_rank, phase, batch, says, leaves_out):
+    run, rank = one_rank
+    run.emit_events(rank, make_nonfinite(eval=True, phase=phase, batch=batch, parameter="fc.weight", tensor="weight"))
+    finding = find_first(run, "TD-N003")
     assert finding.try_next.startswith(says) and leaves_out not in finding.try_next
     assert ("weight fc.weight: 12 of" in finding.evidence[0]) == (phase == "optimizer")
 
 
-def test_where_else_it_was_seen(stream):
-    run = stream()
+def test_where_else_it_was_seen(make_stream):
+    run = make_stream()
     for rank, step in ((0, 3), (1, 4), (2, 6)):
-        run.emit(run.rank(rank, world=3), bad(step=step))
-    assert "also seen on rank 1 at step 4, rank 2 at step 6" in first(run, "TD-N001").evidence
+        run.emit_events(run.begin_rank(rank, world=3), make_nonfinite(step=step))
+    assert "also seen on rank 1 at step 4, rank 2 at step 6" in find_first(run, "TD-N001").evidence
 
 
 @pytest.mark.parametrize("phase", ["input", "forward", "loss"])
-def test_no_batch_is_spoken_of_that_was_not_saved(one, phase):
-    run, rank = one
-    run.emit(rank, bad(phase=phase, batch=""))
-    finding = first(run, "TD-N001")
+def test_no_batch_is_spoken_of_that_was_not_saved(one_rank, phase):
+    run, rank = one_rank
+    run.emit_events(rank, make_nonfinite(phase=phase, batch=""))
+    finding = find_first(run, "TD-N001")
     assert finding.try_next and "saved batch" not in finding.try_next
     assert not any("batch kept" in line for line in finding.evidence)
 
 
-def test_nan_in_evaluation_after_one_in_training_is_a_consequence(stream):
-    run = stream()
-    zero, one = run.rank(0, world=2), run.rank(1, world=2)
-    run.emit(zero, bad(eval=True, during="eval", phase="forward", step=9))
-    run.emit(one, bad(step=3))
-    assert first(run, "TD-N003").severity == "info"
+def test_nan_in_evaluation_after_one_in_training_is_a_consequence(make_stream):
+    run = make_stream()
+    zero, one = run.begin_rank(0, world=2), run.begin_rank(1, world=2)
+    run.emit_events(zero, make_nonfinite(eval=True, during="eval", phase="forward", step=9))
+    run.emit_events(one, make_nonfinite(step=3))
+    assert find_first(run, "TD-N003").severity == "info"
 
 
 @pytest.mark.parametrize("evaluated_before", [False, True])
-def test_nan_in_evaluation_after_a_restart_follows_from_no_nan_before_it(stream, evaluated_before):
+def test_nan_in_evaluation_after_a_restart_follows_from_no_nan_before_it(make_stream, evaluated_before):
     """The restart went on from a checkpoint that the training's NaN had not touched."""
-    run = stream()
-    before, again = run.rank(0), run.rank(0, attempt=1, env={"TORCHELASTIC_RESTART_COUNT": "1"})
-    run.emit(before, bad(step=3))
+    run = make_stream()
+    before, again = run.begin_rank(0), run.begin_rank(0, attempt=1, env={"TORCHELASTIC_RESTART_COUNT": "1"})
+    run.emit_events(before, make_nonfinite(step=3))
     if evaluated_before:
-        run.emit(before, bad(eval=True, during="eval", phase="forward", step=9))
-    run.emit(again, bad(eval=True, during="eval", phase="forward", step=20))
-    told = [(found.severity, found.title) for found in run.judge().findings if found.code == "TD-N003"]
+        run.emit_events(before, make_nonfinite(eval=True, during="eval", phase="forward", step=9))
+    run.emit_events(again, make_nonfinite(eval=True, during="eval", phase="forward", step=20))
+    told = [(found.severity, found.title) for found in run.judge_stream().findings if found.code == "TD-N003"]
     titles = [
         ("error", "first NaN in evaluation at step 20, rank 0 attempt 1, blocks.2.act (Act)"),
         ("info", "first NaN in evaluation at step 9, rank 0, blocks.2.act (Act)"),
@@ -311,88 +351,96 @@ def test_nan_in_evaluation_after_a_restart_follows_from_no_nan_before_it(stream,
     assert told == titles[: 1 + evaluated_before]
 
 
-def test_nan_in_training_of_a_rank_of_the_same_round_explains_it_whatever_its_folder(stream):
+def test_nan_in_training_of_a_rank_of_the_same_round_explains_it_whatever_its_folder(make_stream):
     """Rank 1 died before its first step, so its first folder is of the restart."""
-    run = stream()
+    run = make_stream()
     counted = {"env": {"TORCHELASTIC_RESTART_COUNT": "1"}}
-    run.rank(0, world=2)
-    zero, one = run.rank(0, 2, 1, **counted), run.rank(1, 2, 0, **counted)
-    run.emit(zero, bad(eval=True, during="eval", phase="forward", step=9))
-    run.emit(one, bad(step=3))
-    assert first(run, "TD-N003").severity == "info"
+    run.begin_rank(0, world=2)
+    zero, one = run.begin_rank(0, 2, 1, **counted), run.begin_rank(1, 2, 0, **counted)
+    run.emit_events(zero, make_nonfinite(eval=True, during="eval", phase="forward", step=9))
+    run.emit_events(one, make_nonfinite(step=3))
+    assert find_first(run, "TD-N003").severity == "info"
 
 
-def test_loss_that_jumps_and_stays_up(one):
-    run, rank = one
+def test_loss_that_jumps_and_stays_up(one_rank):
+    run, rank = one_rank
     noise = random.Random(1)
-    run.train(rank, [2.0 + noise.gauss(0, 0.1) for _ in range(60)] + [9.0 + noise.gauss(0, 0.5) for _ in range(20)])
-    finding = first(run, "TD-N004")
+    run.emit_steps(
+        rank, [2.0 + noise.gauss(0, 0.1) for _ in range(60)] + [9.0 + noise.gauss(0, 0.5) for _ in range(20)]
+    )
+    finding = find_first(run, "TD-N004")
     assert finding.first_step == 61 and "from 2" in finding.title
-    assert [found.code for found in run.live()] == ["TD-N004"]
+    assert [found.code for found in run.list_live_findings()] == ["TD-N004"]
 
 
-def test_single_spikes_are_no_jump(one):
-    run, rank = one
+def test_single_spikes_are_no_jump(one_rank):
+    run, rank = one_rank
     noise = random.Random(2)
     losses = [2.0 + noise.gauss(0, 0.1) for _ in range(300)]
     for index in range(40, 300, 10):
         losses[index : index + 3] = [30.0, 20.0, 9.0]
-    run.train(rank, losses)
-    assert run.codes() == []
+    run.emit_steps(rank, losses)
+    assert run.judge_codes() == []
 
 
-def test_a_jump_means_nothing_with_two_optimizers(one):
-    run, rank = one
-    run.emit(rank, Params(optimizers=["Adam", "Adam"]))
-    run.train(rank, [2.0] * 60 + [9.0] * 20)
-    assert run.codes() == []
+def test_a_jump_means_nothing_with_two_optimizers(one_rank):
+    run, rank = one_rank
+    run.emit_events(rank, Params(optimizers=["Adam", "Adam"]))
+    run.emit_steps(rank, [2.0] * 60 + [9.0] * 20)
+    assert run.judge_codes() == []
 
 
-def test_a_jump_after_the_sum_had_grown_already(one):
+def test_a_jump_after_the_sum_had_grown_already(one_rank):
     """The sum is far up since step 61; the loss per call jumps at step 71."""
-    run, rank = one
-    run.train(rank, [2.0, 2.1, 1.9] * 20, micro=1)
-    run.train(rank, [16.0] * 10, first=61, micro=8)
-    run.train(rank, [48.0] * 10, first=71, micro=8)
-    (finding,) = [found for found in run.judge().findings if found.code == "TD-N004"]
+    run, rank = one_rank
+    run.emit_steps(rank, [2.0, 2.1, 1.9] * 20, micro=1)
+    run.emit_steps(rank, [16.0] * 10, first=61, micro=8)
+    run.emit_steps(rank, [48.0] * 10, first=71, micro=8)
+    (finding,) = [found for found in run.judge_stream().findings if found.code == "TD-N004"]
     assert finding.first_step == 71
 
 
-def test_single_high_losses_after_the_sum_had_grown_are_no_jump(one):
-    run, rank = one
-    run.train(rank, [2.0, 2.1, 1.9] * 20, micro=1)
-    run.train(rank, [16.0, 16.0, 40.0] * 10, first=61, micro=8)
-    assert "TD-N004" not in run.codes()
+def test_single_high_losses_after_the_sum_had_grown_are_no_jump(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.0, 2.1, 1.9] * 20, micro=1)
+    run.emit_steps(rank, [16.0, 16.0, 40.0] * 10, first=61, micro=8)
+    assert "TD-N004" not in run.judge_codes()
 
 
-def test_a_sum_over_more_backward_calls_is_no_jump(one):
-    run, rank = one
-    run.train(rank, [2.0, 2.1, 1.9] * 20, micro=1)
-    run.train(rank, [16.0] * 20, first=61, micro=8)
-    assert run.codes() == []
+def test_a_sum_over_more_backward_calls_is_no_jump(one_rank):
+    run, rank = one_rank
+    run.emit_steps(rank, [2.0, 2.1, 1.9] * 20, micro=1)
+    run.emit_steps(rank, [16.0] * 20, first=61, micro=8)
+    assert run.judge_codes() == []
 
 
-def test_a_skip_whose_record_the_budget_left_out_is_known_by_the_scale(one):
-    run, rank = one
-    run.emit(rank, scaled(1), scaled(2), bad(kind="inf"), Step(step=9, loss=2.0, scale=32768.0))
-    assert run.codes() == []
+def test_a_skip_whose_record_the_budget_left_out_is_known_by_the_scale(one_rank):
+    run, rank = one_rank
+    run.emit_events(
+        rank,
+        make_scaled_step(1),
+        make_scaled_step(2),
+        make_nonfinite(kind="inf"),
+        Step(step=9, loss=2.0, scale=32768.0),
+    )
+    assert run.judge_codes() == []
 
 
-def test_a_dead_run_is_seen_through_sparse_records(one):
-    run, rank = one
+def test_a_dead_run_is_seen_through_sparse_records(one_rank):
+    run, rank = one_rank
     for step in (1, 2, 3, 9, 22, 31):
-        run.emit(rank, Step(step=step, loss=2.0 if step < 3 else "nan"))
-    assert "TD-N002" in run.codes()
+        run.emit_events(rank, Step(step=step, loss=2.0 if step < 3 else "nan"))
+    assert "TD-N002" in run.judge_codes()
 
 
-def seen_on_two(stream, *events):
+def emit_on_two(stream, *events):
     """A run of two ranks: each event goes to the rank of its place."""
     run = stream()
     for rank, event in enumerate(events):
-        folder = run.rank(rank, world=2)
-        run.train(folder, [2.5, 2.4])
-        run.emit(folder, event)
-        run.train(folder, ["nan"] * 4, first=event.step)
+        folder = run.begin_rank(rank, world=2)
+        run.emit_steps(folder, [2.5, 2.4])
+        run.emit_events(folder, event)
+        run.emit_steps(folder, ["nan"] * 4, first=event.step)
     return run
 
 
@@ -401,121 +449,123 @@ IN_WEIGHTS = {"phase": "backward", "module": "2", "how": "bracket", "weights": "
 
 
 @pytest.mark.parametrize("step", [101, 102])
-def test_a_rank_that_located_the_value_beats_one_that_saw_it_in_its_weights(stream, step):
+def test_a_rank_that_located_the_value_beats_one_that_saw_it_in_its_weights(make_stream, step):
     """As written by a run of two DDP ranks with steps of a few milliseconds, whose rank 1 had one bad batch."""
-    late = bad(step=step, origin="unknown", **IN_WEIGHTS)
-    finding = first(seen_on_two(stream, late, bad(step=101, origin="here", **INPUT)), "TD-N001")
+    late = make_nonfinite(step=step, origin="unknown", **IN_WEIGHTS)
+    finding = find_first(emit_on_two(make_stream, late, make_nonfinite(step=101, origin="here", **INPUT)), "TD-N001")
     assert (finding.first_step, finding.rank, finding.phase) == (101, 1, "input")
 
 
-def test_a_bad_gradient_of_its_own_beats_one_seen_after_the_reduction_one_step_earlier(stream):
-    own = bad(step=8, origin="here", phase="gradient", parameter="2.weight", how="check", weights="intact")
-    run = seen_on_two(stream, bad(step=7, origin="other-rank", **IN_WEIGHTS), own)
-    assert (first(run, "TD-N001").first_step, first(run, "TD-N001").rank) == (8, 1)
+def test_a_bad_gradient_of_its_own_beats_one_seen_after_the_reduction_one_step_earlier(make_stream):
+    own = make_nonfinite(step=8, origin="here", phase="gradient", parameter="2.weight", how="check", weights="intact")
+    run = emit_on_two(make_stream, make_nonfinite(step=7, origin="other-rank", **IN_WEIGHTS), own)
+    assert (find_first(run, "TD-N001").first_step, find_first(run, "TD-N001").rank) == (8, 1)
 
 
-def test_a_weight_that_went_bad_on_one_rank_alone_came_through_no_reduction(stream):
+def test_a_weight_that_went_bad_on_one_rank_alone_came_through_no_reduction(make_stream):
     """Every rank's own gradients were finite at step 6; rank 1 saw bad weights first, and rank 0 got them at step 7."""
     shared = {**IN_WEIGHTS, "parameter": "2.weight", "tensor": "weight"}
-    one = bad(step=6, origin="other-rank", **{**shared, "own_finite": 6})
-    zero = bad(step=7, origin="other-rank", **{**shared, "own_finite": 7})
-    finding = first(seen_on_two(stream, zero, one), "TD-N001")
+    one = make_nonfinite(step=6, origin="other-rank", **{**shared, "own_finite": 6})
+    zero = make_nonfinite(step=7, origin="other-rank", **{**shared, "own_finite": 7})
+    finding = find_first(emit_on_two(make_stream, zero, one), "TD-N001")
     assert (finding.first_step, finding.rank, finding.phase) == (7, 1, "weights")
     assert finding.title.endswith("in weight 2.weight, written between two updates")
 
 
-def test_a_gradient_that_the_program_ruins_after_the_reduction_is_that_ranks(stream):
+def test_a_gradient_that_the_program_ruins_after_the_reduction_is_that_ranks(make_stream):
     """It divides by a number of tokens that is 0 on rank 1; through the weights rank 0 gets it a step later."""
     shared = {"phase": "backward", "module": "2", "how": "bracket", "weights": "intact", "tensor": "gradient"}
-    one = bad(step=6, origin="other-rank", parameter="2.weight", **shared, own_finite=6)
-    zero = bad(step=7, origin="other-rank", parameter="2.weight", **shared, own_finite=7)
-    finding = first(seen_on_two(stream, zero, one), "TD-N001")
+    one = make_nonfinite(step=6, origin="other-rank", parameter="2.weight", **shared, own_finite=6)
+    zero = make_nonfinite(step=7, origin="other-rank", parameter="2.weight", **shared, own_finite=7)
+    finding = find_first(emit_on_two(make_stream, zero, one), "TD-N001")
     assert (finding.first_step, finding.rank, finding.phase) == (6, 1, "gradient")
 
 
-def test_a_gradient_that_all_ranks_have_after_the_reduction_is_nobodys_own(stream):
+def test_a_gradient_that_all_ranks_have_after_the_reduction_is_nobodys_own(make_stream):
     """An overflow of the sum, say."""
     shared = {"phase": "backward", "module": "2", "how": "bracket", "weights": "intact", "tensor": "gradient"}
-    both = [bad(step=6, origin="other-rank", parameter="2.weight", **shared, own_finite=6) for _ in range(2)]
-    assert first(seen_on_two(stream, *both), "TD-N001").phase == "backward"
+    both = [make_nonfinite(step=6, origin="other-rank", parameter="2.weight", **shared, own_finite=6) for _ in range(2)]
+    assert find_first(emit_on_two(make_stream, *both), "TD-N001").phase == "backward"
 
 
-def test_the_verdict_corrects_a_live_finding_in_words_and_confirms_one_in_silence(stream):
-    run = seen_on_two(stream, bad(step=3), bad(step=3, origin="other-rank"))
-    told = first(run, "TD-N001").as_dict()
+def test_the_verdict_corrects_a_live_finding_in_words_and_confirms_one_in_silence(make_stream):
+    run = emit_on_two(make_stream, make_nonfinite(step=3), make_nonfinite(step=3, origin="other-rank"))
+    told = find_first(run, "TD-N001").as_dict()
     findings = run.run.path / "findings.jsonl"
     findings.write_text(json.dumps(told) + "\n")
-    assert not any("corrects" in line for line in first(run, "TD-N001").evidence)
+    assert not any("corrects" in line for line in find_first(run, "TD-N001").evidence)
     findings.write_text(json.dumps({**told, "rank": 1, "title": "first NaN at step 3 on rank 1, in the loss"}) + "\n")
-    (line,) = (line for line in first(run, "TD-N001").evidence if "corrects" in line)
+    (line,) = (line for line in find_first(run, "TD-N001").evidence if "corrects" in line)
     assert line == 'corrects what was reported during the run: "first NaN at step 3 on rank 1, in the loss"'
     findings.write_text(json.dumps({**told, "code": "TD-N005", "title": "a dead module"}) + "\n")
-    assert any("not confirmed at the end: TD-N005 a dead module" in note for note in run.judge().notes)
+    assert any("not confirmed at the end: TD-N005 a dead module" in note for note in run.judge_stream().notes)
 
 
 def leave_what_was_said_live(run: Stream) -> None:
-    said = "".join(json.dumps(finding.as_dict()) + "\n" for finding in run.live())
+    said = "".join(json.dumps(finding.as_dict()) + "\n" for finding in run.list_live_findings())
     (run.run.path / "findings.jsonl").write_text(said)
 
 
-def corrections(finding: Finding) -> list[str]:
+def list_corrections(finding: Finding) -> list[str]:
     return [line for line in finding.evidence if line.startswith("corrects what was reported")]
 
 
-def test_a_severity_that_the_end_changes_is_corrected_in_words(stream):
+def test_a_severity_that_the_end_changes_is_corrected_in_words(make_stream):
     """Evaluation on rank 0 was told before rank 1 said that training had gone bad first."""
-    run = stream()
-    zero, one = run.rank(0, world=2), run.rank(1, world=2)
-    run.emit(zero, bad(eval=True, during="eval", phase="forward", step=9))
+    run = make_stream()
+    zero, one = run.begin_rank(0, world=2), run.begin_rank(1, world=2)
+    run.emit_events(zero, make_nonfinite(eval=True, during="eval", phase="forward", step=9))
     leave_what_was_said_live(run)
-    assert corrections(first(run, "TD-N003")) == [], "it was an error, and still is"
-    run.emit(one, bad(step=3))
-    finding = first(run, "TD-N003")
+    assert list_corrections(find_first(run, "TD-N003")) == [], "it was an error, and still is"
+    run.emit_events(one, make_nonfinite(step=3))
+    finding = find_first(run, "TD-N003")
     assert finding.severity == "info"
-    assert corrections(finding) == ["corrects what was reported during the run: severity error, now info"]
-    assert corrections(first(run, "TD-N001")) == []
+    assert list_corrections(finding) == ["corrects what was reported during the run: severity error, now info"]
+    assert list_corrections(find_first(run, "TD-N001")) == []
 
 
-def test_a_severity_in_the_live_findings_that_is_none_is_passed_over(stream):
-    run = seen_on_two(stream, bad(step=3), bad(step=3, origin="other-rank"))
-    told = first(run, "TD-N001").as_dict()
+def test_a_severity_in_the_live_findings_that_is_none_is_passed_over(make_stream):
+    run = emit_on_two(make_stream, make_nonfinite(step=3), make_nonfinite(step=3, origin="other-rank"))
+    told = find_first(run, "TD-N001").as_dict()
     for severity in ("{x}", None, ["error"], 3):
         (run.run.path / "findings.jsonl").write_text(json.dumps({**told, "severity": severity}) + "\n")
-        assert corrections(first(run, "TD-N001")) == []
+        assert list_corrections(find_first(run, "TD-N001")) == []
 
 
-def test_a_weight_that_is_bad_after_an_update_is_no_proof_of_a_bad_gradient(stream):
+def test_a_weight_that_is_bad_after_an_update_is_no_proof_of_a_bad_gradient(make_stream):
     """Live too, where a block has room for three lines of evidence."""
     note = "seen one step late: the gradients were not read at this step"
     facts = {"phase": "gradient", "how": "check", "weights": "updated", "origin": "here", "parameter": "2.weight"}
-    unread = bad(step=40, tensor="weight", bad_params=["2.weight"], bad_param_count=1, note=note, **facts)
-    finding = first(seen_on_two(stream, unread), "TD-N001")
+    unread = make_nonfinite(step=40, tensor="weight", bad_params=["2.weight"], bad_param_count=1, note=note, **facts)
+    finding = find_first(emit_on_two(make_stream, unread), "TD-N001")
     assert "in weight 2.weight, seen after the update" in finding.title and "gradient" not in finding.title
-    shown = "\n".join(block(finding))
+    shown = "\n".join(format_finding(finding))
     assert "the gradients were not read at this step" in shown and "wrote the parameter after the update" in shown
     assert "non-finite weights in 1 parameter: 2.weight" in "\n".join(finding.evidence)
 
 
-def test_a_moment_of_the_optimizer_that_is_bad_proves_a_bad_gradient(stream):
+def test_a_moment_of_the_optimizer_that_is_bad_proves_a_bad_gradient(make_stream):
     facts = {"phase": "gradient", "how": "check", "weights": "updated", "origin": "here", "parameter": "2.weight"}
-    traced = bad(step=40, tensor="moment in the optimizer", **facts)
-    assert "in the gradient of 2.weight" in first(seen_on_two(stream, traced), "TD-N001").title
+    traced = make_nonfinite(step=40, tensor="moment in the optimizer", **facts)
+    assert "in the gradient of 2.weight" in find_first(emit_on_two(make_stream, traced), "TD-N001").title
 
 
 @pytest.mark.parametrize("weights", ["updated", "intact"])
-def test_a_module_is_not_named_as_certain_where_others_lie_between_it_and_the_loss(one, weights):
+def test_a_module_is_not_named_as_certain_where_others_lie_between_it_and_the_loss(one_rank, weights):
     """A generator whose bad gradients a discriminator made."""
-    run, rank = one
+    run, rank = one_rank
     shared = {"module_class": "", "tensor": "moment in the optimizer", "bad_param_count": 4, "batch": ""}
-    run.emit(rank, bad(step=303, **{**IN_WEIGHTS, **shared, "module": "Gen.fc2", "weights": weights}))
-    finding = first(run, "TD-N001")
+    run.emit_events(rank, make_nonfinite(step=303, **{**IN_WEIGHTS, **shared, "module": "Gen.fc2", "weights": weights}))
+    finding = find_first(run, "TD-N001")
     assert finding.title.endswith('on rank 0, in backward at module "Gen.fc2" or between it and the loss')
     assert "another model" in finding.cause and ("--max-overhead" in finding.try_next) == (weights == "updated")
 
 
-def test_a_rank_that_could_only_look_after_the_reduction_says_nothing_against_one_whose_loss_was_bad(stream):
+def test_a_rank_that_could_only_look_after_the_reduction_says_nothing_against_one_whose_loss_was_bad(make_stream):
     """Of shards that are not run again neither rank is certain; one of them saw what was its own."""
-    after = bad(step=40, origin="unknown", how="bracket", tensor="gradient after the reduction", weights="intact")
-    lost = bad(step=40, origin="unknown", phase="forward", module="", how="check", weights="intact")
-    finding = first(seen_on_two(stream, after, lost), "TD-N001")
+    after = make_nonfinite(
+        step=40, origin="unknown", how="bracket", tensor="gradient after the reduction", weights="intact"
+    )
+    lost = make_nonfinite(step=40, origin="unknown", phase="forward", module="", how="check", weights="intact")
+    finding = find_first(emit_on_two(make_stream, after, lost), "TD-N001")
     assert (finding.rank, finding.phase) == (1, "forward")

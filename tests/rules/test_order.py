@@ -15,7 +15,7 @@ CAUSES = ("TD-S006", "TD-C008", "TD-S005", "TD-D002")
 CONSEQUENCES = ("TD-G003", "TD-G005", "TD-S007")
 
 
-def judged(run: Stream, planted: list[Finding], patch: pytest.MonkeyPatch) -> list[str]:
+def judge_planted(run: Stream, planted: list[Finding], patch: pytest.MonkeyPatch) -> list[str]:
     """The codes of a verdict in which exactly these were found, in its order."""
 
     class Planted(Rule):
@@ -38,38 +38,38 @@ PAIRS = [*itertools.product(CAUSES, CONSEQUENCES), ("TD-S008", "TD-N004"), ("TD-
 
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_a_cause_stands_before_its_consequence(
-    one: tuple[Stream, str], pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    one_rank: tuple[Stream, str], pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it was found later, and its consequence is worse."""
-    run, rank = one
-    run.train(rank, [2.5, 2.4])
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
     cause = Finding(code=pair[0], severity="warning", title="the cause", first_step=40, rank=0)
     follows = Finding(code=pair[1], severity="error", title="follows", first_step=10, rank=0)
     other = Finding(code="TD-P002", severity="error", title="of its own", first_step=20, rank=0)
-    assert judged(run, [follows, other, cause], monkeypatch) == [pair[0], pair[1], "TD-P002"]
+    assert judge_planted(run, [follows, other, cause], monkeypatch) == [pair[0], pair[1], "TD-P002"]
 
 
 @pytest.mark.parametrize(
     ("severity", "order"), [("error", ["TD-R003", "TD-R001"]), ("warning", ["TD-R001", "TD-R003"])]
 )
 def test_an_exception_that_ended_a_rank_is_a_cause_and_one_it_lived_on_with_is_none(
-    one: tuple[Stream, str], severity: str, order: list[str], monkeypatch: pytest.MonkeyPatch
+    one_rank: tuple[Stream, str], severity: str, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, rank = one
-    run.train(rank, [2.5, 2.4])
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
     exception = Finding(code="TD-R003", severity=severity, title="an exception", first_step=0, rank=1)
     uneven = Finding(code="TD-R001", severity="error", title="rank 1 never took a step", first_step=0, rank=1)
-    assert judged(run, [uneven, exception], monkeypatch) == order
+    assert judge_planted(run, [uneven, exception], monkeypatch) == order
 
 
 def test_of_findings_of_one_severity_and_step_the_surer_comes_first(
-    stream: Callable[[], Stream], monkeypatch: pytest.MonkeyPatch
+    make_stream: Callable[[], Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = [
         Finding(code="TD-D001", severity="error", title="a", first_step=3, grade="statistical"),
         Finding(code="TD-D004", severity="error", title="b", first_step=3, grade="located"),
         Finding(code="TD-D005", severity="error", title="c", first_step=2, grade="statistical"),
     ]
-    run = stream()
-    run.train(run.rank(), [1.0])
-    assert judged(run, planted, monkeypatch) == ["TD-D005", "TD-D004", "TD-D001"]
+    run = make_stream()
+    run.emit_steps(run.begin_rank(), [1.0])
+    assert judge_planted(run, planted, monkeypatch) == ["TD-D005", "TD-D004", "TD-D001"]

@@ -159,7 +159,7 @@ def find(rule: type[Rule], process: ProcessDir, events: Iterable[Event]) -> list
         view.add_event(process, event)
         if isinstance(event, rule.listens):
             found += one.feed(process, event)
-    view.close(0)
+    view.read_outcome(0)
     return [*found, *one.finish(view)]
 
 

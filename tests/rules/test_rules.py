@@ -8,7 +8,7 @@ import pytest
 import tdbg.rules
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import SEVERITIES, Finding
-from tdbg.rules import RULES, at_least, check_words, matches_words
+from tdbg.rules import RULES, check_words, is_at_least, matches_words
 
 LETTERS = "NGDLMSARCP"
 SECTIONS = ("What it does:", "Why it matters:", "Example:", "What to do:", "Thresholds:")
@@ -23,7 +23,7 @@ def test_each_rule_is_whole(rule):
 
 @pytest.mark.parametrize("rule", list(RULES), ids=lambda rule: rule.code)
 def test_each_page_has_all_sections_and_an_example_of_its_own(rule):
-    page = rule.page()
+    page = rule.format_page()
     places = [page.index(f"\n{section}") for section in SECTIONS]
     assert places == sorted(places)
     assert f"    {rule.code} " in page
@@ -32,7 +32,7 @@ def test_each_page_has_all_sections_and_an_example_of_its_own(rule):
 
 @pytest.mark.parametrize("rule", list(RULES), ids=lambda rule: rule.code)
 def test_pages_name_only_codes_that_exist(rule):
-    for code in re.findall(r"TD-[A-Z]\d{3}", rule.page()):
+    for code in re.findall(r"TD-[A-Z]\d{3}", rule.format_page()):
         assert code in RULES
 
 
@@ -46,7 +46,11 @@ def test_a_rule_is_one_file():
 
 
 def test_severities_are_ordered():
-    assert at_least("critical", "warning") and not at_least("info", "warning") and not at_least("critical", "never")
+    assert (
+        is_at_least("critical", "warning")
+        and not is_at_least("info", "warning")
+        and not is_at_least("critical", "never")
+    )
 
 
 def test_words_of_stop_on():

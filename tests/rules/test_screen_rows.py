@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from streams import Stream, bad
+from streams import Stream, make_nonfinite
 
 from tdbg.core.escapes import escape_controls
 from tdbg.core.events import Cost, Finding, Step, Trigger
@@ -41,7 +41,7 @@ def test_rows_are_counted_as_the_terminal_wraps_them(columns: int) -> None:
             assert count_rows([line], columns) == shown.count("\n"), line
 
 
-def plant(run: Stream, findings: list[Finding], patch: pytest.MonkeyPatch) -> Verdict:
+def judge_planted(run: Stream, findings: list[Finding], patch: pytest.MonkeyPatch) -> Verdict:
     """The verdict of a run in which these are found too."""
 
     class Planted(Rule):
@@ -71,27 +71,27 @@ def make_finding(number: int, words: int) -> Finding:
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 40])
 @pytest.mark.parametrize("words", [2, 12, 40])
 def test_the_verdict_fits_on_one_screen_and_counts_the_rest(
-    stream: Callable[..., Stream], count: int, words: int, monkeypatch: pytest.MonkeyPatch
+    make_stream: Callable[..., Stream], count: int, words: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = stream()
+    run = make_stream()
     for rank in range(4):
-        folder = run.rank(rank, world=4)
-        run.train(folder, [2.0] * (3 + rank))
-        run.emit(folder, Cost(step=3, own_ms=4.0, wall_ms=1000.0, budget_pct=1.0, startup_ms=80.0))
-        run.emit(folder, Trigger(step=2, condition="loss > 1", action="dump"))
-    verdict = plant(run, [make_finding(number, words) for number in range(count)], monkeypatch)
+        folder = run.begin_rank(rank, world=4)
+        run.emit_steps(folder, [2.0] * (3 + rank))
+        run.emit_events(folder, Cost(step=3, own_ms=4.0, wall_ms=1000.0, budget_pct=1.0, startup_ms=80.0))
+        run.emit_events(folder, Trigger(step=2, condition="loss > 1", action="dump"))
+    verdict = judge_planted(run, [make_finding(number, words) for number in range(count)], monkeypatch)
     verdict.trouble = ["it is " * words] * 3
     verdict.capture_line = verdict.profile_line = "made " * words
     notes = ["2026-11-24 10:00 " + "a note " * 40] * 5
-    printed = [*verdict.lines(), f"trouble: {verdict.trouble[0]}"]  # as the supervisor does
-    for lines, columns in ((verdict.screen(notes), COLUMNS), (printed, COLUMNS - PREFIX_COLUMNS)):
+    printed = [*verdict.format_summary(), f"trouble: {verdict.trouble[0]}"]  # as the supervisor does
+    for lines, columns in ((verdict.format_screen(notes), COLUMNS), (printed, COLUMNS - PREFIX_COLUMNS)):
         assert format_lines(map(escape_controls, lines), columns, color=False).count("\n") <= ROWS
-    shown = verdict.screen(notes)
-    assert shown[0] == verdict.headline()
+    shown = verdict.format_screen(notes)
+    assert shown[0] == verdict.format_headline()
     if not count:
-        assert verdict.lines()[2].endswith(f"; more: `tdbg report {verdict.run} --all`")
+        assert verdict.format_summary()[2].endswith(f"; more: `tdbg report {verdict.run} --all`")
         return
-    assert verdict.lines()[-1].startswith("more: `tdbg report ")
+    assert verdict.format_summary()[-1].startswith("more: `tdbg report ")
     assert shown[1].startswith("TD-T000 error: word")
     assert shown[-1].split(" ", 3)[1:3] == ["more", "lines:"] and "--all`" in shown[-1]
     hidden = len(verdict.findings) - sum(line.startswith("TD-") or "followed by" in line for line in shown)
@@ -117,13 +117,13 @@ def test_a_traceback_is_left_out_where_it_does_not_fit() -> None:
     assert "  frame" in fit_stories([Story(finding, [])], 40)
 
 
-def test_a_run_with_a_bad_number_says_what_comes_first_and_what_followed(one: tuple[Stream, str]) -> None:
-    run, rank = one
-    run.train(rank, [2.5, 2.4])
-    run.emit(rank, bad())
-    run.train(rank, ["nan"] * 30, first=3)
-    verdict = run.judge(1)
-    shown = verdict.screen()
+def test_a_run_with_a_bad_number_says_what_comes_first_and_what_followed(one_rank: tuple[Stream, str]) -> None:
+    run, rank = one_rank
+    run.emit_steps(rank, [2.5, 2.4])
+    run.emit_events(rank, make_nonfinite())
+    run.emit_steps(rank, ["nan"] * 30, first=3)
+    verdict = run.judge_stream(1)
+    shown = verdict.format_screen()
     assert shown[1].startswith("TD-N001 critical: first NaN at step 3")
     followed = [line for line in shown if line.startswith("  followed by: TD-N002 critical: ")]
     assert len(followed) == 1 and sum("TD-N002" in line for line in shown) == 1

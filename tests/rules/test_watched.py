@@ -7,31 +7,31 @@ from streams import Stream
 
 from tdbg.core.events import Cost, Note, Observation, Switch
 from tdbg.core.observations.checkpoint import CheckpointRead, CheckpointSaved, SaveFailed
-from tdbg.rules.watched import NotWatched, not_watched_line
+from tdbg.rules.watched import NotWatched, format_not_watched
 
 NOTHING_MORE = "not watched: nothing that a flag or a higher level would add"
 
 
-def coverage(run: Stream) -> tuple[str, str]:
-    headline, watched, unwatched, *_ = run.judge().lines()
+def read_coverage(run: Stream) -> tuple[str, str]:
+    headline, watched, unwatched, *_ = run.judge_stream().format_summary()
     assert headline.startswith("verdict: ")
     return watched, unwatched.partition("; more: ")[0]
 
 
-def test_a_run_says_how_often_each_thing_was_watched(stream: Callable[..., Stream]) -> None:
-    run = stream(level="advanced")
-    rank = run.rank()
+def test_a_run_says_how_often_each_thing_was_watched(make_stream: Callable[..., Stream]) -> None:
+    run = make_stream(level="advanced")
+    rank = run.begin_rank()
     for epoch in range(2):
         for batch in (1, 2, 3):
             step = 3 * epoch + batch
-            run.train(rank, [2.0], first=step, epoch=epoch, batch=batch, checked="all" if batch < 3 else "some")
+            run.emit_steps(rank, [2.0], first=step, epoch=epoch, batch=batch, checked="all" if batch < 3 else "some")
         for call in (1, 2):
-            run.train(rank, [2.0], first=3 * epoch + 3, phase="eval", call=2 * epoch + call)
+            run.emit_steps(rank, [2.0], first=3 * epoch + 3, phase="eval", call=2 * epoch + call)
     for kind in (CheckpointSaved, CheckpointRead, SaveFailed):
-        run.emit(rank, Observation(probe="checkpoint", flag="CHECKPOINT", part=kind.PART, values={}))
-    run.end(rank, 6)
-    verdict = run.judge()
-    line = next(line for line in verdict.page() if line.startswith("watched"))
+        run.emit_events(rank, Observation(probe="checkpoint", flag="CHECKPOINT", part=kind.PART, values={}))
+    run.end_process(rank, 6)
+    verdict = run.judge_stream()
+    line = next(line for line in verdict.format_page() if line.startswith("watched"))
     assert line.startswith(
         "watched (--level advanced): 6 of 6 steps on record, gradients read in 4 steps, 2 evaluation passes,"
         " 6 batches, 2 checkpoints; "
@@ -44,13 +44,13 @@ def test_a_run_says_how_often_each_thing_was_watched(stream: Callable[..., Strea
     )
 
 
-def test_what_has_no_record_is_not_counted_as_watched(one: tuple[Stream, str]) -> None:
-    run, rank = one
-    run.train(rank, [2.0], batch=1, checked="all")
-    run.train(rank, [2.0], first=500, batch=500)
-    run.emit(rank, Cost(step=1000, own_ms=1.0, wall_ms=1000.0, budget_pct=1.0, sampled=7, away_ms=400.0))
-    run.end(rank, 1000)
-    watched, _ = coverage(run)
+def test_what_has_no_record_is_not_counted_as_watched(one_rank: tuple[Stream, str]) -> None:
+    run, rank = one_rank
+    run.emit_steps(rank, [2.0], batch=1, checked="all")
+    run.emit_steps(rank, [2.0], first=500, batch=500)
+    run.emit_events(rank, Cost(step=1000, own_ms=1.0, wall_ms=1000.0, budget_pct=1.0, sampled=7, away_ms=400.0))
+    run.end_process(rank, 1000)
+    watched, _ = read_coverage(run)
     assert watched.startswith(
         "watched (--level basic): 2 of 1,000 steps on record, gradients read in 7 steps, no evaluation on record, at least 500 batches;"
         " hooks on modules for 60 % of the time (short calls); "
@@ -61,24 +61,24 @@ def test_what_has_no_record_is_not_counted_as_watched(one: tuple[Stream, str]) -
     ("allowance", "missing"), [(1.0, []), (0.0, ["TD-D010", "TD-D011", "TD-D012", "TD-D013", "TD-D014"])]
 )
 def test_without_an_allowance_what_the_inspection_alone_has_is_not_watched(
-    stream: Callable[..., Stream], allowance: float, missing: list[str]
+    make_stream: Callable[..., Stream], allowance: float, missing: list[str]
 ) -> None:
-    run = stream(allowance=allowance)
-    rank = run.rank()
-    run.train(rank, [2.0])
-    run.end(rank, 1)
+    run = make_stream(allowance=allowance)
+    rank = run.begin_rank()
+    run.emit_steps(rank, [2.0])
+    run.end_process(rank, 1)
     reason = "needs the opening inspection (--allowance)"
-    codes = [code for row in run.judge().not_watched if row["reason"] == reason for code in row["codes"]]
+    codes = [code for row in run.judge_stream().not_watched if row["reason"] == reason for code in row["codes"]]
     assert sorted(codes) == missing
 
 
-def test_of_several_ranks_the_least_watched_one_counts(stream: Callable[..., Stream]) -> None:
-    run = stream()
+def test_of_several_ranks_the_least_watched_one_counts(make_stream: Callable[..., Stream]) -> None:
+    run = make_stream()
     for rank, records in enumerate((9, 4)):
-        folder = run.rank(rank, world=2)
-        run.train(folder, [2.0] * records, checked="all")
-        run.end(folder, 9)
-    headline, watched, unwatched = run.judge().lines()
+        folder = run.begin_rank(rank, world=2)
+        run.emit_steps(folder, [2.0] * records, checked="all")
+        run.end_process(folder, 9)
+    headline, watched, unwatched = run.judge_stream().format_summary()
     assert headline == "verdict: no problem found in what was watched; 2 ranks, 9 steps; exit 0"
     assert (
         ": 4 of 9 steps on record, gradients read in 4 steps, no evaluation on record, on each of 2 ranks; " in watched
@@ -86,14 +86,14 @@ def test_of_several_ranks_the_least_watched_one_counts(stream: Callable[..., Str
     assert unwatched.startswith("not watched: ")
 
 
-def test_an_evaluation_alone(one: tuple[Stream, str]) -> None:
-    run, rank = one
+def test_an_evaluation_alone(one_rank: tuple[Stream, str]) -> None:
+    run, rank = one_rank
     for call in (1, 2, 3):
-        run.train(rank, [2.0], first=call, phase="eval", call=call)
-    run.end(rank)
-    watched, _ = coverage(run)
+        run.emit_steps(rank, [2.0], first=call, phase="eval", call=call)
+    run.end_process(rank)
+    watched, _ = read_coverage(run)
     assert watched.startswith("watched (--level basic): 3 evaluation calls; ")
-    verdict = run.judge()
+    verdict = run.judge_stream()
     assert verdict.watched is not None and verdict.watched["eval_passes"] == 1
 
 
@@ -110,47 +110,47 @@ def test_an_evaluation_alone(one: tuple[Stream, str]) -> None:
     ],
 )
 def test_what_was_not_watched_names_the_option(
-    stream: Callable[..., Stream], settings: dict[str, object], says: str
+    make_stream: Callable[..., Stream], settings: dict[str, object], says: str
 ) -> None:
-    run = stream(**settings)
-    rank = run.rank()
-    run.train(rank, [2.0, 2.0])
-    run.end(rank, 2)
-    assert coverage(run)[1] == says
+    run = make_stream(**settings)
+    rank = run.begin_rank()
+    run.emit_steps(rank, [2.0, 2.0])
+    run.end_process(rank, 2)
+    assert read_coverage(run)[1] == says
     if settings["level"] == "off":
-        assert coverage(run)[0] == "watched: nothing (--level off)"
-        assert run.judge().headline().startswith("verdict: level off: nothing was looked at")
+        assert read_coverage(run)[0] == "watched: nothing (--level off)"
+        assert run.judge_stream().format_headline().startswith("verdict: level off: nothing was looked at")
 
 
 def test_where_an_option_would_add_nothing_none_is_named() -> None:
     other = NotWatched(codes=["TD-R001"], reason="needs 2 ranks", flag="", level="")
     profile = NotWatched(codes=["TD-P004"], reason="needs --flag PROFILER", flag="PROFILER", level="")
     for rows in ([], [other], [profile]):
-        assert not_watched_line("extreme", rows) == NOTHING_MORE
+        assert format_not_watched("extreme", rows) == NOTHING_MORE
 
 
-def test_a_higher_level_for_some_steps_is_told(one: tuple[Stream, str]) -> None:
-    run, rank = one
-    run.train(rank, [2.0, 2.0])
-    run.emit(rank, Switch(level="advanced", flags={}))
-    run.end(rank, 2)
-    assert coverage(run)[0].startswith("watched (--level basic, at times advanced): 2 of 2 steps")
+def test_a_higher_level_for_some_steps_is_told(one_rank: tuple[Stream, str]) -> None:
+    run, rank = one_rank
+    run.emit_steps(rank, [2.0, 2.0])
+    run.emit_events(rank, Switch(level="advanced", flags={}))
+    run.end_process(rank, 2)
+    assert read_coverage(run)[0].startswith("watched (--level basic, at times advanced): 2 of 2 steps")
 
 
-def test_where_no_step_came_nothing_is_said_to_be_in_order(stream: Callable[..., Stream]) -> None:
-    run = stream()
-    run.emit(run.rank(), Note(code="x", text="y"))
-    headline, watched, *_ = run.judge().lines()
+def test_where_no_step_came_nothing_is_said_to_be_in_order(make_stream: Callable[..., Stream]) -> None:
+    run = make_stream()
+    run.emit_events(run.begin_rank(), Note(code="x", text="y"))
+    headline, watched, *_ = run.judge_stream().format_summary()
     assert headline.startswith("verdict: no step and no evaluation was seen")
     assert watched.startswith("watched (--level basic): no step and no evaluation; ") and "hooks on" not in watched
 
 
-def test_a_rank_that_did_not_end_as_the_others_has_its_line(stream: Callable[..., Stream]) -> None:
-    run = stream()
+def test_a_rank_that_did_not_end_as_the_others_has_its_line(make_stream: Callable[..., Stream]) -> None:
+    run = make_stream()
     for rank, steps in enumerate((9, 9)):
-        folder = run.rank(rank, world=2)
-        run.train(folder, [2.0] * steps)
+        folder = run.begin_rank(rank, world=2)
+        run.emit_steps(folder, [2.0] * steps)
         if rank == 0:
-            run.end(folder, steps)
-    lines = run.judge().lines()
+            run.end_process(folder, steps)
+    lines = run.judge_stream().format_summary()
     assert "rank 0: step 9, ended, loss 2" in lines and len(lines) > 3

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tdbg.runtime import torch_compat
-from tests.e2e.conftest import environment
+from tests.e2e.conftest import build_environment
 
 PROGRAM = Path(__file__).with_name("without_a_name.py")
 WINDOWS = "torch.profiler.profiler._KinetoProfile"
 
 
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
-    env = environment({})
+def _run_program(*words: str) -> subprocess.CompletedProcess[str]:
+    env = build_environment({})
     return subprocess.run([sys.executable, str(PROGRAM), *words], capture_output=True, text=True, env=env, timeout=300)
 
 
@@ -24,7 +24,7 @@ def test_nothing_is_missing_in_this_torch() -> None:
 
 
 def test_each_may_be_missing() -> None:
-    names = json.loads(_run("--list").stdout)
+    names = json.loads(_run_program("--list").stdout)
     looked_up = [
         node
         for node in ast.walk(ast.parse(Path(torch_compat.__file__).read_text(encoding="utf-8")))
@@ -32,7 +32,7 @@ def test_each_may_be_missing() -> None:
     ]
     assert len(names) >= len(looked_up) >= 20  # two of them are in loops over names
     with ThreadPoolExecutor(2) as pool:
-        for name, done in zip(names, pool.map(_run, names), strict=True):
+        for name, done in zip(names, pool.map(_run_program, names), strict=True):
             assert done.returncode == 0, f"{name}: {done.stderr}"
             found = json.loads(done.stdout.splitlines()[-1])
             assert found["notes"] == [f"this torch has no {name}: {found['goes_off']}"]
@@ -41,6 +41,6 @@ def test_each_may_be_missing() -> None:
 
 
 def test_a_window_that_cannot_be_recorded_is_refused_in_words() -> None:
-    found = json.loads(_run(WINDOWS).stdout.splitlines()[-1])
+    found = json.loads(_run_program(WINDOWS).stdout.splitlines()[-1])
     assert found["profiled"] == ""
     assert "no profiler that tdbg can drive" in found["refused"]

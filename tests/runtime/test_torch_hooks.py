@@ -14,24 +14,24 @@ import tdbg
 from tdbg.core.config import Settings
 from tdbg.core.flags import FLAGS
 from tdbg.debuggers.attention_calls import TAPS
-from tdbg.runtime.torch_hooks import ANY, PLACES, TABLES, global_hooks, hook_all, modules_of, targets
+from tdbg.runtime.torch_hooks import ANY, PLACES, TABLES, global_hooks, hook_all, iter_targets, modules_of
 from tests.probes.conftest import Watch
 
 ROOT = Path(tdbg.__file__).parent
 ASKS = {"patch_at", "at", "targets"}  # how a place is asked for
 
 
-def _calls(source: str) -> list[tuple[str, ast.Call]]:
+def _list_calls(source: str) -> list[tuple[str, ast.Call]]:
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     names = [node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "") for node in found]
     return list(zip(names, found, strict=True))
 
 
-def _sources() -> dict[str, str]:
+def _read_sources() -> dict[str, str]:
     return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py")}
 
 
-def _words(source: str) -> set[str]:
+def _list_strings(source: str) -> set[str]:
     return {
         node.value
         for node in ast.walk(ast.parse(source))
@@ -43,12 +43,12 @@ def test_every_place_is_asked_for_and_every_place_asked_for_is_there() -> None:
     table = "runtime/torch_hooks.py"
     asked = {
         node.args[0].value
-        for file, source in _sources().items()
+        for file, source in _read_sources().items()
         if file != table
-        for name, node in _calls(source)
+        for name, node in _list_calls(source)
         if name in ASKS and node.args and isinstance(node.args[0], ast.Constant) and isinstance(node.args[0].value, str)
     }
-    named = set().union(*(_words(source) for file, source in _sources().items() if file != table))
+    named = set().union(*(_list_strings(source) for file, source in _read_sources().items() if file != table))
     assert asked <= PLACES.keys()
     assert PLACES.keys() <= named, "a place that nobody asks for"
     assert TABLES.keys() <= named and global_hooks.keys() == TABLES.keys()
@@ -59,12 +59,12 @@ def test_this_torch_has_every_place(place: str) -> None:
     for module in modules_of(place):
         importlib.import_module(module)
     asked = PLACES[place]
-    found = list(targets(place, name="all_reduce" if "collective" in place else "item"))
+    found = list(iter_targets(place, name="all_reduce" if "collective" in place else "item"))
     assert len(found) >= max(len(asked.paths), 1)
     assert asked.why
     if not any(ANY in path for path in asked.paths):
         for module in modules_of(place):  # one at a time is how a late import is met
-            assert set(targets(place, module)) <= set(found)
+            assert set(iter_targets(place, module)) <= set(found)
 
 
 def _is_of_torch(owner: Any) -> bool:
@@ -72,11 +72,11 @@ def _is_of_torch(owner: Any) -> bool:
     return str(name).partition(".")[0] == "torch"
 
 
-def _looks_of_torch() -> dict[tuple[str, str], Any]:
+def _snapshot_torch() -> dict[tuple[str, str], Any]:
     """What stands at all places now."""
     found = {}
     for place in PLACES:
-        for owner, name in targets(place, name="all_reduce" if "collective" in place else "item"):
+        for owner, name in iter_targets(place, name="all_reduce" if "collective" in place else "item"):
             where = owner.__name__ if isinstance(owner, types.ModuleType) else f"{owner.__module__}.{owner.__name__}"
             found[where, name] = getattr(owner, name)
     return found
@@ -86,28 +86,28 @@ def test_nothing_else_of_torch_is_replaced_and_nothing_is_left() -> None:
     for place in PLACES:
         for module in modules_of(place):
             importlib.import_module(module)
-    before, hooks = _looks_of_torch(), {name: list(table) for name, table in global_hooks.items()}
+    before, hooks = _snapshot_torch(), {name: list(table) for name, table in global_hooks.items()}
     seen = Watch(Settings(level="extreme", flags={flag.name: True for flag in FLAGS if flag.probe}))
-    ear = TAPS.listen(types.SimpleNamespace(wants=lambda call: False))  # type: ignore[arg-type]
+    ear = TAPS.add_listener(types.SimpleNamespace(wants=lambda call: False))  # type: ignore[arg-type]
     probes = seen.monitor.dispatcher.probes
     patches = [seen.monitor.hooks.patches, TAPS._patches, *(probe.patches for probe in probes)]
-    names = {kind.name for kind in _collectives()}
-    known = {target for place in PLACES for target in targets(place)}
-    known |= {target for place in PLACES for name in names for target in targets(place, name=name)}
+    names = {kind.name for kind in _list_collectives()}
+    known = {target for place in PLACES for target in iter_targets(place)}
+    known |= {target for place in PLACES for name in names for target in iter_targets(place, name=name)}
     done = [(owner, name) for one in patches for owner, name, *_ in one._done if _is_of_torch(owner)]
     assert len(done) > 60 and set(done) <= known
-    assert {(where, name) for (where, name), held in _looks_of_torch().items() if held is not before[where, name]}
+    assert {(where, name) for (where, name), held in _snapshot_torch().items() if held is not before[where, name]}
     random.Random(0).shuffle(probes)
     for probe in list(probes):
         probe.detach()
     ear.remove()
     seen.monitor.detach()
-    assert _looks_of_torch() == before
+    assert _snapshot_torch() == before
     assert {name: list(table) for name, table in global_hooks.items()} == hooks
     assert not seen.failures
 
 
-def _collectives() -> list[Any]:
+def _list_collectives() -> list[Any]:
     from tdbg.probes.distributed.collectives import COLLECTIVES, FUNCTIONAL
 
     return [*COLLECTIVES, *FUNCTIONAL]
@@ -116,14 +116,14 @@ def _collectives() -> list[Any]:
 def test_no_other_file_replaces_a_part_of_torch() -> None:
     """An argument that names torch where something is put in its place, or a hook of torch's registered by its function."""
     found = []
-    for file, source in _sources().items():
+    for file, source in _read_sources().items():
         if file in ("runtime/torch_hooks.py", "runtime/own_hooks.py") or file.endswith("demo_train.py"):
             continue
         of_torch = {"torch"}
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
                 of_torch |= {alias.asname or alias.name for alias in node.names}
-        for name, call in _calls(source):
+        for name, call in _list_calls(source):
             first = call.args[0] if call.args else None
             while isinstance(first, ast.Attribute):
                 first = first.value

@@ -21,12 +21,12 @@ def load_without(name: str) -> Any:
     assert spec is not None and spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
 
-    def find(owner: Any, part: str, *default: Any) -> Any:
+    def find_but_one(owner: Any, part: str, *default: Any) -> Any:
         if part == name.rpartition(".")[2] or name == "--list":
             return default[0]
         return builtins.getattr(owner, part, *default)
 
-    module.getattr = find
+    module.getattr = find_but_one
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
@@ -38,7 +38,7 @@ if HIDDEN == "--list":
     sys.exit()
 
 from tdbg.api.performance import profile_model_performance  # noqa: E402
-from tdbg.api.watching import start, stop  # noqa: E402
+from tdbg.api.watching import start_session, stop_session  # noqa: E402
 from tdbg.core.errors import TdbgError  # noqa: E402
 
 torch.manual_seed(0)
@@ -48,7 +48,7 @@ try:
     profiled = profile_model_performance(model, [torch.ones(2, 4)] * 4, 2)["trace"]
 except TdbgError as error:
     refused = str(error)
-session = start("context", "extreme", modules=[model])
+session = start_session("context", "extreme", modules=[model])
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 loss_of = nn.MSELoss()
 rows: Any = torch.randn(24, 4)
@@ -63,14 +63,14 @@ for number, x in enumerate(loader):
     optimizer.step()
 torch.jit.script(model)
 steps = session.monitor.step
-stop(session)
+stop_session(session)
 assert session.memory is not None
 events: list[Any] = list(session.memory.events)
 print(
     json.dumps(
         {
             "goes_off": compat.MISSING[HIDDEN],
-            "notes": [text for text in session.memory.notes() if text.startswith("this torch has no")],
+            "notes": [text for text in session.memory.list_notes() if text.startswith("this torch has no")],
             "failed": [event.probe for event in events if event.TYPE == "probe_off"],
             "steps": steps,
             "profiled": profiled,

@@ -23,19 +23,19 @@ class Place:
         self.folder = folder
         self.home = home
 
-    def write(self, name: str, text: str) -> Path:
+    def write_file(self, name: str, text: str) -> Path:
         """A file in the folder."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return path
 
-    def tdbg(self, *words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    def run_tdbg(self, *words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         """One command line of tdbg, to its end; in this process where it starts nothing."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         kept |= {"HOME": str(self.home), "XDG_CONFIG_HOME": str(self.home / "config"), **env}
         if words[0] == "trust" or "--dry-run" in words:
-            return self._ask(words, cwd or self.folder, kept)
+            return self._run_in_process(words, cwd or self.folder, kept)
         return subprocess.run(
             [sys.executable, "-m", "tdbg", *words],
             cwd=cwd or self.folder,
@@ -45,7 +45,9 @@ class Place:
             timeout=120,
         )
 
-    def _ask(self, words: tuple[str, ...], cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    def _run_in_process(
+        self, words: tuple[str, ...], cwd: Path, env: dict[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         from tdbg.cli import main
 
         said = sys.modules.get("tdbg.core.config_files")
@@ -63,7 +65,7 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def private_place(tmp_path: Path) -> Place:
     """A folder and a home that are this user's alone."""
     for name in ("work", "home"):
         (tmp_path / name).mkdir(mode=0o700)

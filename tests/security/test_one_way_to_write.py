@@ -47,7 +47,7 @@ MAKING = {
 }
 
 
-def writes(call: ast.Call) -> bool:
+def is_writing(call: ast.Call) -> bool:
     """True for a call that makes a file or folder, or opens one for writing, as far as its text tells."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     owner = call.func.value.id if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name) else ""
@@ -74,7 +74,7 @@ def test_what_lies_in_a_run_directory_is_opened_in_one_place() -> None:
     found = set()
     for path in sorted(ROOT.rglob("*.py")):
         calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-        if any(writes(call) for call in calls):
+        if any(is_writing(call) for call in calls):
             found.add(path.relative_to(ROOT).as_posix())
     assert found == set(OTHER_WAYS), "write below a run directory with tdbg.core.run_files"
 
@@ -115,12 +115,12 @@ OTHER_OPENERS = {"run_files", "RunDir", "PageSet", "LegacyPages", "webbrowser", 
 OPENERS = {"", "os", "io", "gzip", "bz2", "lzma", "zstandard", "tarfile", "zipfile", "mmap", "path"}
 
 
-def reads(call: ast.Call) -> bool:
+def is_reading(call: ast.Call) -> bool:
     """True for a call that opens a file by its name to read it, as far as its text tells."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     given = {ast.unparse(argument) for argument in (*call.args, *(one.value for one in call.keywords))}
-    if writes(call) or owner == "run_files" or given & {"raw", "file"}:  # a file that is open already
+    if is_writing(call) or owner == "run_files" or given & {"raw", "file"}:  # a file that is open already
         return False
     if name in ("read_text", "read_bytes"):
         return bool(owner)
@@ -133,6 +133,6 @@ def test_what_lies_in_a_run_directory_is_read_in_one_place() -> None:
     found = set()
     for path in sorted(ROOT.rglob("*.py")):
         calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
-        if any(reads(call) for call in calls):
+        if any(is_reading(call) for call in calls):
             found.add(path.relative_to(ROOT).as_posix())
     assert found == set(OTHER_READS), "read what is below a run directory with tdbg.core.files or run_files"

@@ -29,7 +29,7 @@ def test_each_check_names_a_test() -> None:
     assert rows and not [row for row in rows if not ID.search(row)]
 
 
-def settings_table() -> str:
+def build_settings_table() -> str:
     """What stands in the page between its marks."""
     rows = [f"| `{item.name}` | {item.metadata['kind']} | {item.metadata['help']} |" for item in fields(Settings)]
     return "\n".join(["| setting | kind | what it is |", "|---|---|---|", *rows])
@@ -37,10 +37,10 @@ def settings_table() -> str:
 
 def test_the_table_of_settings_is_their_own() -> None:
     shown = PAGE.read_text(encoding="utf-8").partition("<!-- settings -->\n")[2].partition("\n<!-- end")[0]
-    assert shown.strip() == settings_table(), "write it anew: python -m tests.security.test_page"
+    assert shown.strip() == build_settings_table(), "write it anew: python -m tests.security.test_page"
 
 
-def calls() -> dict[str, set[str]]:
+def list_calls() -> dict[str, set[str]]:
     """What each file of tdbg imports and calls by these names."""
     found: dict[str, set[str]] = {}
     for path in ROOT.rglob("*.py"):
@@ -68,17 +68,17 @@ def test_tdbg_never_unpickles() -> None:
         "numpy.load",
         "np.load",
     }
-    found = {file: names & loaders for file, names in calls().items() if names & loaders}
+    found = {file: names & loaders for file, names in list_calls().items() if names & loaders}
     assert found == {"launch/bytecode.py": {"marshal"}}, "it writes the boot file's bytecode"
-    assert "marshal.dumps" in calls()["launch/bytecode.py"]
-    assert not {"marshal.load", "marshal.loads"} & calls()["launch/bytecode.py"]
+    assert "marshal.dumps" in list_calls()["launch/bytecode.py"]
+    assert not {"marshal.load", "marshal.loads"} & list_calls()["launch/bytecode.py"]
 
 
 def test_tdbg_never_listens() -> None:
     servers = {"http.server", "socketserver", "uvicorn", "asyncio.start_server", "socket.create_server"}
-    found = {file for file, names in calls().items() if names & servers}
+    found = {file for file, names in list_calls().items() if names & servers}
     found |= {
-        file for file, names in calls().items() if "socket" in names and any(n.endswith(".listen") for n in names)
+        file for file, names in list_calls().items() if "socket" in names and any(n.endswith(".listen") for n in names)
     }
     assert found == set()
 
@@ -86,4 +86,6 @@ def test_tdbg_never_listens() -> None:
 if __name__ == "__main__":
     text = PAGE.read_text(encoding="utf-8")
     before, mark, rest = text.partition("<!-- settings -->\n")
-    PAGE.write_text(f"{before}{mark}{settings_table()}\n<!-- end{rest.partition('<!-- end')[2]}", encoding="utf-8")
+    PAGE.write_text(
+        f"{before}{mark}{build_settings_table()}\n<!-- end{rest.partition('<!-- end')[2]}", encoding="utf-8"
+    )

@@ -14,7 +14,7 @@ import pytest
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Note, Start
 from tdbg.core.lines import LineWriter
-from tdbg.core.rundir import EventWriter, RunDir, claim, write_json
+from tdbg.core.rundir import EventWriter, RunDir, claim_rank_folder, write_json
 from tdbg.logs.textlog import TextLog
 from tdbg.pages.format.disk import OwnFile
 from tests.security.conftest import OTHER, Place, give_away, needs_root
@@ -35,41 +35,43 @@ for step in range(6):
 def make_run(path: Path) -> RunDir:
     """A run directory with one rank in it."""
     run, _ = RunDir.create(path, {"command": ["python", "train.py"], "settings": {}, "exit": {"code": 0}, "end": 1.0})
-    folder, _ = claim(run.path, 0)
+    folder, _ = claim_rank_folder(run.path, 0)
     writer = EventWriter(lambda: folder, 0, print)
     writer.emit(Start(t=1.0, host="h", pid=1))
     writer.close()
     return run
 
 
-def everything(run: Path) -> list[Path]:
+def list_everything(run: Path) -> list[Path]:
     return [run, *run.rglob("*")]
 
 
 # permissions
 
 
-def test_a_run_is_private_in_all_its_files(place: Place) -> None:
-    place.write("train.py", PROGRAM)
+def test_a_run_is_private_in_all_its_files(private_place: Place) -> None:
+    private_place.write_file("train.py", PROGRAM)
     options = ["--tee", "--capture", "*", "-f", "PROFILER", "--run-dir", "r"]
-    done = place.tdbg("run", *options, "--", sys.executable, "train.py")
+    done = private_place.run_tdbg("run", *options, "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
-    run = place.folder / "r"
-    kinds = {path.relative_to(run).as_posix().split("/")[0] for path in everything(run) if path != run}
+    run = private_place.folder / "r"
+    kinds = {path.relative_to(run).as_posix().split("/")[0] for path in list_everything(run) if path != run}
     assert {"boot", "rank0000", "hello", "run.json"} <= kinds
     assert list(run.glob("rank0000/pages/**/*")) and list(run.glob("rank0000/traces/*"))
-    open_to_others = {path: oct(path.stat().st_mode) for path in everything(run) if path.stat().st_mode & 0o077}
+    open_to_others = {path: oct(path.stat().st_mode) for path in list_everything(run) if path.stat().st_mode & 0o077}
     assert not open_to_others
 
 
-def test_share_opens_a_run_for_reading_alone(place: Place) -> None:
+def test_share_opens_a_run_for_reading_alone(private_place: Place) -> None:
     before = os.umask(0)  # the least that a shell may take away
     try:
-        done = place.tdbg("run", "--share", "--tee", "--run-dir", "r", "--", sys.executable, "-c", "print(1)")
+        done = private_place.run_tdbg(
+            "run", "--share", "--tee", "--run-dir", "r", "--", sys.executable, "-c", "print(1)"
+        )
     finally:
         os.umask(before)
     assert done.returncode == 0, done.stderr
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in everything(place.folder / "r")}
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in list_everything(private_place.folder / "r")}
     assert modes <= {0o755, 0o644} and len(modes) == 2
 
 
@@ -77,67 +79,67 @@ def test_an_empty_folder_that_is_open_becomes_private(tmp_path: Path) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r").chmod(0o777)
     run = make_run(tmp_path / "r")
-    assert not [path for path in everything(run.path) if path.stat().st_mode & 0o077]
+    assert not [path for path in list_everything(run.path) if path.stat().st_mode & 0o077]
 
 
 # another user's
 
 
 @needs_root
-def test_a_run_into_anothers_folder_is_refused(place: Place) -> None:
-    theirs = place.folder / "theirs"
+def test_a_run_into_anothers_folder_is_refused(private_place: Place) -> None:
+    theirs = private_place.folder / "theirs"
     theirs.mkdir()
     theirs.chmod(0o777)
     give_away(theirs)
     command = ("--", sys.executable, "-c", "open('ran', 'w')")
     for words, env in ((("--run-dir", "theirs"), {}), ((), {"TDBG_RUN_DIR": str(theirs)})):
-        done = place.tdbg("run", *words, *command, **env)
+        done = private_place.run_tdbg("run", *words, *command, **env)
         what, hint = done.stderr.splitlines()
         assert done.returncode == 125 and f"belongs to uid {OTHER}" in what and "--run-dir" in hint
-    assert not list(theirs.iterdir()) and not (place.folder / "ran").exists()
-    assert place.tdbg("run", "--run-dir", "theirs", *command, TDBG_TRUST=str(theirs)).returncode == 0
-    assert (place.folder / "ran").exists()
+    assert not list(theirs.iterdir()) and not (private_place.folder / "ran").exists()
+    assert private_place.run_tdbg("run", "--run-dir", "theirs", *command, TDBG_TRUST=str(theirs)).returncode == 0
+    assert (private_place.folder / "ran").exists()
 
 
 @needs_root
 @pytest.mark.parametrize("spoil", [lambda path: give_away(path), lambda path: path.chmod(0o777)], ids=["owner", "all"])
-def test_a_folder_of_runs_where_another_could_swap_them_is_refused(place: Place, spoil) -> None:
-    runs = place.folder / "tdbg_runs"
+def test_a_folder_of_runs_where_another_could_swap_them_is_refused(private_place: Place, spoil) -> None:
+    runs = private_place.folder / "tdbg_runs"
     runs.mkdir()
     spoil(runs)
-    done = place.tdbg("run", "--", "true")
+    done = private_place.run_tdbg("run", "--", "true")
     assert done.returncode == 125 and "tdbg_runs" in done.stderr and "TDBG_TRUST" in done.stderr
-    assert place.tdbg("run", "--", "true", TDBG_TRUST=str(place.folder)).returncode == 0
-    assert place.tdbg("run", "--run-dir", "mine", "--", "true").returncode == 0
+    assert private_place.run_tdbg("run", "--", "true", TDBG_TRUST=str(private_place.folder)).returncode == 0
+    assert private_place.run_tdbg("run", "--run-dir", "mine", "--", "true").returncode == 0
 
 
 @needs_root
-def test_a_job_of_anothers_directory_is_not_joined(place: Place) -> None:
+def test_a_job_of_anothers_directory_is_not_joined(private_place: Place) -> None:
     job = {"TORCHELASTIC_RUN_ID": "j1"}
-    assert place.tdbg("run", "--run-dir", "r", "--", "true", **job).returncode == 0
-    run = place.folder / "r"
+    assert private_place.run_tdbg("run", "--run-dir", "r", "--", "true", **job).returncode == 0
+    run = private_place.folder / "r"
     state = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**state, "end": None, "exit": None, "supervisor": {}}))
-    assert place.tdbg("run", "--run-dir", "r", "--", "true", **job).returncode == 0
-    for path in everything(run):
+    assert private_place.run_tdbg("run", "--run-dir", "r", "--", "true", **job).returncode == 0
+    for path in list_everything(run):
         give_away(path)
-    done = place.tdbg("run", "--run-dir", "r", "--", "true", **job)
+    done = private_place.run_tdbg("run", "--run-dir", "r", "--", "true", **job)
     assert done.returncode == 125 and f"belongs to uid {OTHER}" in done.stderr
 
 
 @needs_root
-def test_anothers_run_is_read_and_not_written(place: Place) -> None:
-    run = make_run(place.folder / "r").path
-    for path in everything(run):
+def test_anothers_run_is_read_and_not_written(private_place: Place) -> None:
+    run = make_run(private_place.folder / "r").path
+    for path in list_everything(run):
         give_away(path)
     before = sorted(path.relative_to(run).as_posix() for path in run.rglob("*"))
-    assert place.tdbg("report", "r").returncode == 0
-    assert place.tdbg("status", "r").returncode == 0
+    assert private_place.run_tdbg("report", "r").returncode == 0
+    assert private_place.run_tdbg("status", "r").returncode == 0
     for words in (["control", "r", "--level", "basic"], ["report", "r", "--note", "mine"]):
-        done = place.tdbg(*words)
+        done = private_place.run_tdbg(*words)
         assert done.returncode == 125 and f"belongs to uid {OTHER}" in done.stderr and "TDBG_TRUST" in done.stderr
     (run / "rank0000" / "pages").mkdir()
-    assert place.tdbg("inspect-pages", "recover", "r").returncode == 125
+    assert private_place.run_tdbg("inspect-pages", "recover", "r").returncode == 125
     (run / "rank0000" / "pages").rmdir()
     assert sorted(path.relative_to(run).as_posix() for path in run.rglob("*")) == before
 
@@ -171,12 +173,12 @@ def test_roots_run_is_not_written_by_another_even_if_he_could(tmp_path_factory: 
 
 @needs_root
 @pytest.mark.parametrize("named_by", ["TDBG_RUN_DIR", "PYTHONPATH"])
-def test_no_process_starts_from_anothers_boot(place: Place, named_by: str) -> None:
+def test_no_process_starts_from_anothers_boot(private_place: Place, named_by: str) -> None:
     """A process of this user's whose environment names another's run: nothing is recorded there."""
-    assert place.tdbg("run", "--run-dir", "mine", "--", "true").returncode == 0
-    assert place.tdbg("run", "--run-dir", "theirs", "--", "true").returncode == 0
-    mine, theirs = place.folder / "mine", place.folder / "theirs"
-    for path in everything(theirs):
+    assert private_place.run_tdbg("run", "--run-dir", "mine", "--", "true").returncode == 0
+    assert private_place.run_tdbg("run", "--run-dir", "theirs", "--", "true").returncode == 0
+    mine, theirs = private_place.folder / "mine", private_place.folder / "theirs"
+    for path in list_everything(theirs):
         give_away(path)
     boot = theirs if named_by == "PYTHONPATH" else mine
     env = {**os.environ, "PYTHONPATH": str(boot / "boot"), "TDBG_RUN_DIR": str(theirs)}
@@ -191,7 +193,7 @@ Writer = Callable[[Path, Path], object]  # of a run directory, and the file in i
 
 
 def append_lines(run: Path, path: Path) -> None:
-    LineWriter(lambda: path, 0, lambda text: None).line(b"written by tdbg\n")
+    LineWriter(lambda: path, 0, lambda text: None).write_line(b"written by tdbg\n")
 
 
 def append_log(run: Path, path: Path) -> None:
@@ -199,7 +201,7 @@ def append_log(run: Path, path: Path) -> None:
 
 
 def take_rank(run: Path, path: Path) -> None:
-    claim(run, 0)
+    claim_rank_folder(run, 0)
 
 
 def write_events(run: Path, path: Path) -> None:
@@ -222,9 +224,9 @@ def keep_output(run: Path, path: Path) -> None:
 
 
 def lock_requests(run: Path, path: Path) -> None:
-    from tdbg.launch.ask import _locked
+    from tdbg.launch.ask import _lock_requests
 
-    with _locked(path.parent):
+    with _lock_requests(path.parent):
         pass
 
 
@@ -232,7 +234,7 @@ def write_boot(run: Path, path: Path) -> None:
     from tdbg.core.config import Settings
     from tdbg.launch import boot
 
-    boot.write(RunDir(run), Settings())
+    boot.write_boot_file(RunDir(run), Settings())
 
 
 def make_folder(run: Path, path: Path) -> None:
@@ -257,7 +259,7 @@ WRITERS: dict[str, tuple[str, Writer]] = {
 }
 
 
-def victim(tmp_path: Path) -> Path:
+def make_victim(tmp_path: Path) -> Path:
     """A folder outside the run, with a file that nobody but its owner may change."""
     folder = tmp_path / "precious"
     folder.mkdir()
@@ -285,14 +287,14 @@ def try_to_write(writer: Writer, run: Path, path: Path) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def empty_run(path: Path) -> Path:
+def make_empty_run(path: Path) -> Path:
     return RunDir.create(path, {"command": ["x"]})[0].path
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "second name", "pipe"])
 @pytest.mark.parametrize("name", WRITERS)
 def test_no_writer_follows_what_lies_in_a_files_place(tmp_path: Path, name: str, kind: str) -> None:
-    run, precious = empty_run(tmp_path / "run"), victim(tmp_path)
+    run, precious = make_empty_run(tmp_path / "run"), make_victim(tmp_path)
     place, writer = WRITERS[name]
     path = run / place
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -310,7 +312,7 @@ def test_no_writer_follows_what_lies_in_a_files_place(tmp_path: Path, name: str,
 
 @pytest.mark.parametrize("name", [name for name, (place, _) in WRITERS.items() if "/" in place])
 def test_no_writer_follows_a_link_in_a_folders_place(tmp_path: Path, name: str) -> None:
-    run, precious = empty_run(tmp_path / "run"), victim(tmp_path)
+    run, precious = make_empty_run(tmp_path / "run"), make_victim(tmp_path)
     place, writer = WRITERS[name]
     (run / place.split("/")[0]).symlink_to(precious)
     try_to_write(writer, run, run / place)
@@ -321,17 +323,17 @@ def test_the_run_directory_itself_may_be_reached_by_a_link(tmp_path: Path) -> No
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     run = make_run(tmp_path / "link" / "r")
-    assert [process.label for process in run.processes()] == ["rank0000"]
+    assert [process.label for process in run.list_processes()] == ["rank0000"]
 
 
 READ_BY = (["report", "r"], ["status", "r"], ["filter-logs", "r"], ["metrics", "show", "r"], ["report", "r", "--json"])
 
 
 @pytest.mark.parametrize("words", READ_BY, ids=" ".join)
-def test_no_command_reads_through_a_link(place: Place, words: list[str]) -> None:
+def test_no_command_reads_through_a_link(private_place: Place, words: list[str]) -> None:
     """A run that was unpacked from an archive: its links lead to what only its reader may read."""
-    run = make_run(place.folder / "r").path
-    secret = place.folder / "secret"
+    run = make_run(private_place.folder / "r").path
+    secret = private_place.folder / "secret"
     secret.mkdir()
     note = json.dumps({"type": "note", "v": 1, "t": 2.0, "code": "x", "text": "SECRET"})
     crash = json.dumps({"type": "crash", "v": 1, "t": 2.0, "error": "SECRET", "where": "SECRET", "lines": ["SECRET"]})
@@ -350,14 +352,14 @@ def test_no_command_reads_through_a_link(place: Place, words: list[str]) -> None
             (run / "rank0000" / name).symlink_to(secret / name)
     (run / "rank0001").symlink_to(secret)
     (run / "notes.jsonl").symlink_to(secret / "notes.jsonl")
-    done = place.tdbg(*words)
+    done = private_place.run_tdbg(*words)
     assert "SECRET" not in done.stdout + done.stderr and "itself failed" not in done.stderr
 
 
 def test_a_draft_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
     from tdbg.core import run_files
 
-    run, precious = empty_run(tmp_path / "run"), victim(tmp_path)
+    run, precious = make_empty_run(tmp_path / "run"), make_victim(tmp_path)
     draft = run / "draft"
     draft.hardlink_to(precious / "file")
     with run_files.open_new(draft) as file:
@@ -368,7 +370,7 @@ def test_a_draft_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
 @needs_root
 def test_nothing_is_written_below_anothers_run(tmp_path: Path) -> None:
     """The one place that all writers go through refuses, also where no command asked first."""
-    run = empty_run(tmp_path / "run")
+    run = make_empty_run(tmp_path / "run")
     give_away(run)
     for place, writer in WRITERS.values():
         try_to_write(writer, run, run / place)

@@ -11,7 +11,7 @@ import pytest
 
 from tdbg.core.redaction import MARK, redact_argv
 from tdbg.core.rundir import allowed_env
-from tests.e2e.conftest import environment, warmed
+from tests.e2e.conftest import build_environment, warm_command
 
 TRAINING = """
 import json, logging, os, sys
@@ -42,7 +42,7 @@ ENVIRON = {
 SECRET = b"Kx7"  # all of them begin so
 
 
-def contents(path: Path) -> bytes:
+def read_contents(path: Path) -> bytes:
     data = path.read_bytes()
     return gzip.decompress(data) if path.suffix == ".gz" else data
 
@@ -55,13 +55,21 @@ def test_no_secret_reaches_a_run_directory(tmp_path: Path, options: tuple[str, .
     script.write_text(TRAINING)
     words = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(run), *options, "--", sys.executable, str(script)]
     done = subprocess.run(
-        warmed([*words, *ARGV]), cwd=tmp_path, env=environment(ENVIRON), capture_output=True, text=True, timeout=120
+        warm_command([*words, *ARGV]),
+        cwd=tmp_path,
+        env=build_environment(ENVIRON),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 1 and json.loads(done.stdout)[0] == ARGV, "the program has them all"
     files = [path for path in run.rglob("*") if path.is_file()]
     assert {"run.json", "report.json", "events.jsonl", "records.jsonl"} <= {path.name for path in files}
     leaks = [
-        f"{path.relative_to(run)}: {line!r}" for path in files for line in contents(path).splitlines() if SECRET in line
+        f"{path.relative_to(run)}: {line!r}"
+        for path in files
+        for line in read_contents(path).splitlines()
+        if SECRET in line
     ]
     assert leaks == []
     assert not any(SECRET.decode() in str(path) for path in run.rglob("*"))

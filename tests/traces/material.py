@@ -9,7 +9,7 @@ BESIDE = (parent / "shared" / "traces" for parent in Path(__file__).parents[3:])
 REAL = Path(os.environ.get("TDBG_TRACES") or next((path for path in BESIDE if path.is_dir()), "shared/traces"))
 
 
-def real(name):
+def find_real_trace(name):
     """A saved CUDA trace, where there is one."""
     import pytest
 
@@ -19,7 +19,7 @@ def real(name):
     return path
 
 
-def loaded(path):
+def load_trace(path):
     """The whole file as plain objects: what the stream is held against."""
     data = path.read_bytes()
     return json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
@@ -58,32 +58,32 @@ def bare(events, head=None, tail=None):
 LAYOUTS = (kineto, python, dense, lines, bare)
 
 
-def span(name, ts, dur, cat="cpu_op", tid=1, pid=1, **args):
+def make_span(name, ts, dur, cat="cpu_op", tid=1, pid=1, **args):
     """A span of a thread, in microseconds."""
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
-def op(name, ts, dur, tid=1, **args):
-    return span(name, ts, dur, "cpu_op", tid, **args)
+def make_op(name, ts, dur, tid=1, **args):
+    return make_span(name, ts, dur, "cpu_op", tid, **args)
 
 
-def note(name, ts, dur, tid=1):
-    return span(name, ts, dur, "user_annotation", tid)
+def make_annotation(name, ts, dur, tid=1):
+    return make_span(name, ts, dur, "user_annotation", tid)
 
 
-def step(number, ts, dur):
-    return note(f"ProfilerStep#{number}", ts, dur)
+def make_step(number, ts, dur):
+    return make_annotation(f"ProfilerStep#{number}", ts, dur)
 
 
-def gpu(name, ts, dur, correlation=0, cat="kernel", stream=7, **args):
-    return span(name, ts, dur, cat, tid=stream, pid=0, correlation=correlation, device=0, stream=stream, **args)
+def make_gpu_span(name, ts, dur, correlation=0, cat="kernel", stream=7, **args):
+    return make_span(name, ts, dur, cat, tid=stream, pid=0, correlation=correlation, device=0, stream=stream, **args)
 
 
-def launch(ts, dur, correlation, name="cudaLaunchKernel", tid=1):
-    return span(name, ts, dur, "cuda_runtime", tid, correlation=correlation)
+def make_launch(ts, dur, correlation, name="cudaLaunchKernel", tid=1):
+    return make_span(name, ts, dur, "cuda_runtime", tid, correlation=correlation)
 
 
-def memory(ts, change, allocated, tid=1, address=0, device_type=0, reserved=0):
+def make_memory_event(ts, change, allocated, tid=1, address=0, device_type=0, reserved=0):
     values = {"Total Allocated": allocated, "Total Reserved": reserved, "Bytes": change, "Addr": address}
     args = {**values, "Device Type": device_type, "Device Id": -1 if device_type == 0 else 0}
     return {
@@ -98,7 +98,7 @@ def memory(ts, change, allocated, tid=1, address=0, device_type=0, reserved=0):
     }
 
 
-def write(path, events, layout=kineto, head=None, tail=None):
+def write_trace(path, events, layout=kineto, head=None, tail=None):
     """A trace on the disk; packed if its name says so."""
     text = layout(events, head, tail).encode()
     path.write_bytes(gzip.compress(text, 1) if path.suffix == ".gz" else text)

@@ -55,7 +55,7 @@ OTHERS = {
 }
 
 
-def write(path: Path, names: dict[str, str], *, step: bool = True) -> Path:
+def write_trace(path: Path, names: dict[str, str], *, step: bool = True) -> Path:
     """One step of 100 us: an operator that launches a kernel, a copy, a fill."""
     events = [
         ("operator", "aten::mm", 1, 10, 50, {}),
@@ -73,7 +73,7 @@ def write(path: Path, names: dict[str, str], *, step: bool = True) -> Path:
     return path
 
 
-def shown(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+def show_trace(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
     assert cli.main(["trace", "show", str(path), *words]) == 0
     told = capsys.readouterr()
     return told.out, told.err
@@ -83,15 +83,15 @@ def shown(path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[
 def test_other_names_of_a_category_tell_the_same(
     device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    today, _ = shown(write(tmp_path / "a.json", TODAY), capsys, "--json")
-    other, err = shown(write(tmp_path / "b.json", OTHERS[device]), capsys, "--json")
+    today, _ = show_trace(write_trace(tmp_path / "a.json", TODAY), capsys, "--json")
+    other, err = show_trace(write_trace(tmp_path / "b.json", OTHERS[device]), capsys, "--json")
     assert other.replace("b.json", "a.json") == today
     assert "left out" not in err and "gemm" in other
 
 
 def test_a_category_that_nobody_knows_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = dict.fromkeys(TODAY, "mtia_insight") | {"kernel": "quantum\x1b[31m_unit"}
-    out, err = shown(write(tmp_path / "a.json", names, step=False), capsys)
+    out, err = show_trace(write_trace(tmp_path / "a.json", names, step=False), capsys)
     assert "nothing was recorded" not in out + err
     assert "none of its 5 events is of a kind that is read" in out
     assert "5 events of other kinds left out: mtia_insight, quantum\\x1b[31m_unit" in out + err
@@ -99,5 +99,5 @@ def test_a_category_that_nobody_knows_is_named(tmp_path: Path, capsys: pytest.Ca
 
 def test_what_torch_writes_besides_is_not_complained_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = TODAY | {"fill": "gpu_user_annotation", "copy": "overhead"}
-    out, err = shown(write(tmp_path / "a.json", names), capsys)
+    out, err = show_trace(write_trace(tmp_path / "a.json", names), capsys)
     assert "left out" not in out + err

@@ -47,7 +47,7 @@ class WarmPython:
         assert self.server.stdout is not None
         self.server.stdout.readline()  # it listens
 
-    def translate(self, words: Sequence[str]) -> list[str]:
+    def translate_command(self, words: Sequence[str]) -> list[str]:
         """The same command, with the loaded Python where it names this one or torchrun."""
         chosen = {sys.executable: str(self.python), "torchrun": str(self.torchrun)}
         return [chosen.get(word, word) for word in words]
@@ -70,14 +70,14 @@ class Warmth:
         self.wanted = True
         self._warm: WarmPython | None = None
 
-    def translate(self, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    def translate_command(self, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
         """The command to start: the same one for a test marked ``cold``."""
         if not self.wanted or sys.platform != "linux":
             return list(words)
         if self._warm is None:
             self._warm = WarmPython(env)
             atexit.register(self._warm.close)
-        return self._warm.translate(words)
+        return self._warm.translate_command(words)
 
 
 WARMTH = Warmth()

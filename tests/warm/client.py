@@ -20,13 +20,13 @@ FORWARDED = (
 )
 
 
-def fields(*values: object) -> bytes:
+def pack_fields(*values: object) -> bytes:
     """Length and bytes of each value."""
     data = [os.fsencode(value) if isinstance(value, str) else str(value).encode() for value in values]
     return b"".join(struct.pack("<I", len(item)) + item for item in data)
 
 
-def hand_over() -> "socket.socket | None":
+def send_process() -> "socket.socket | None":
     """Send all that makes the process; None where only a fresh interpreter will do."""
     args = [*BEFORE, *sys.argv[1:]]
     plain = [word for word in args if word != "-u"]
@@ -43,7 +43,7 @@ def hand_over() -> "socket.socket | None":
     os.umask(mask)
     env = [item for pair in os.environ.items() for item in pair]
     counts = (len(args), len(env), len(files))
-    body = fields(os.getcwd(), mask, *counts, *args, *env, *files)
+    body = pack_fields(os.getcwd(), mask, *counts, *args, *env, *files)
     rights = struct.pack(f"{len(files)}i", *files)
     link.sendmsg([struct.pack("<I", len(body))], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
     link.sendall(body)
@@ -53,7 +53,7 @@ def hand_over() -> "socket.socket | None":
 def main() -> None:
     """Hand over, forward signals, end alike."""
     ignored = [number for number in FORWARDED if signal.getsignal(number) == signal.SIG_IGN]
-    link = hand_over() if not ignored else None
+    link = send_process() if not ignored else None
     if link is None:
         os.execv(PYTHON, [PYTHON, *BEFORE, *sys.argv[1:]])
     pid = struct.unpack("<i", link.recv(4, socket.MSG_WAITALL))[0]

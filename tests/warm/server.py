@@ -15,7 +15,7 @@ import threading
 import types
 
 
-def load() -> None:
+def load_modules() -> None:
     """Import what training programs have in common, and start no thread."""
     for name in ("numpy", "torch", "torch._dynamo", "torch.optim", "torch.utils.data", "torch.distributed.run"):
         importlib.import_module(name)
@@ -23,7 +23,7 @@ def load() -> None:
     gc.freeze()
 
 
-def receive(link: socket.socket) -> tuple[list[bytes], list[int]]:
+def receive_request(link: socket.socket) -> tuple[list[bytes], list[int]]:
     """The fields of one request, and its open files."""
     head, rights, _, _ = link.recvmsg(4, socket.CMSG_SPACE(4 * 200))
     files = [number for _, _, data in rights for number in struct.unpack(f"{len(data) // 4}i", data)]
@@ -36,7 +36,7 @@ def receive(link: socket.socket) -> tuple[list[bytes], list[int]]:
     return found, files
 
 
-def serve(address: str) -> tuple[list[bytes], list[int]]:
+def serve_clients(address: str) -> tuple[list[bytes], list[int]]:
     """Accept clients until stdin closes; returns in each fork, with its request."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
@@ -67,7 +67,7 @@ def serve(address: str) -> tuple[list[bytes], list[int]]:
                 links.pop(pid).close()
         if listener in ready:
             link, _ = listener.accept()
-            request, files = receive(link)
+            request, files = receive_request(link)
             pid = os.fork()
             if not pid:
                 signal.set_wakeup_fd(-1)
@@ -112,7 +112,7 @@ def open_streams(unbuffered: bool) -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def become(request: list[bytes], received: list[int]) -> "tuple[types.ModuleType, str, str, bool]":
+def become_client(request: list[bytes], received: list[int]) -> "tuple[types.ModuleType, str, str, bool]":
     """Turn the fork into the process of the client; returns the main module, what to run and in what way."""
     folder, mask = os.fsdecode(request[0]), int(request[1])
     n_args, n_env, n_files = (int(value) for value in request[2:5])
@@ -153,7 +153,7 @@ def become(request: list[bytes], received: list[int]) -> "tuple[types.ModuleType
     return main, "", words[0], unbuffered
 
 
-def run(main: types.ModuleType, way: str, what: str) -> None:
+def run_program(main: types.ModuleType, way: str, what: str) -> None:
     """Run the program as the interpreter would; an uncaught exception goes to the program's own hook."""
     try:
         if way == "-m":
@@ -170,7 +170,7 @@ def run(main: types.ModuleType, way: str, what: str) -> None:
                 source = what + "\n"
             exec(compile(source, name, "exec", dont_inherit=True), main.__dict__)
     except SystemExit as end:
-        finish(end.code)
+        finish_interpreter(end.code)
     except BaseException as error:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
@@ -178,11 +178,11 @@ def run(main: types.ModuleType, way: str, what: str) -> None:
         error.__traceback__ = trace
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error, trace)
-        finish(130 if isinstance(error, KeyboardInterrupt) else 1)
-    finish(0)
+        finish_interpreter(130 if isinstance(error, KeyboardInterrupt) else 1)
+    finish_interpreter(0)
 
 
-def finish(code: object) -> None:
+def finish_interpreter(code: object) -> None:
     """What the interpreter does at its end, without taking the loaded modules apart, which costs a second."""
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
@@ -198,8 +198,8 @@ def finish(code: object) -> None:
     os._exit((code or 0) & 0xFF)
 
 
-load()
-asked = serve(sys.argv[1])
-chosen = become(*asked)
+load_modules()
+asked = serve_clients(sys.argv[1])
+chosen = become_client(*asked)
 del asked
-run(*chosen[:3])
+run_program(*chosen[:3])

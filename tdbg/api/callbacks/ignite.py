@@ -29,19 +29,19 @@ class TdbgCallback:
 
     def attach(self, engine: Engine, model: "nn.Module") -> None:
         """Watch every run of ``engine``, which trains ``model``."""
-        engine.add_event_handler(Events.STARTED, self._started, model)
-        engine.add_event_handler(Events.COMPLETED, self._completed)
+        engine.add_event_handler(Events.STARTED, self._on_started, model)
+        engine.add_event_handler(Events.COMPLETED, self._on_completed)
 
-    def _started(self, engine: Engine, model: "nn.Module") -> None:
+    def _on_started(self, engine: Engine, model: "nn.Module") -> None:
         state = engine.state
         steps = state.max_iters
         if steps is None and state.max_epochs and state.epoch_length:
             steps = state.max_epochs * state.epoch_length
-        self.watch.begin(model)
-        self.watch.plan("ignite.Engine", steps, state.iteration, state.max_epochs)
+        self.watch.begin_training(model)
+        self.watch.record_plan("ignite.Engine", steps, state.iteration, state.max_epochs)
 
-    def _completed(self, engine: Engine) -> None:
-        self.watch.end()
+    def _on_completed(self, engine: Engine) -> None:
+        self.watch.end_training()
 
     def findings(self) -> list[dict[str, Any]]:
         """What the rules conclude, worst first, as plain data."""

@@ -28,20 +28,20 @@ class TdbgCallback(Callback):
 
     def on_fit_start(self, trainer: object, pl_module: Any) -> None:
         """Begin to watch."""
-        self.watch.begin(pl_module)
+        self.watch.begin_training(pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: object) -> None:
         """Note how many steps are planned; a checkpoint has been restored by now."""
         steps, epochs = trainer.estimated_stepping_batches, trainer.max_epochs
-        self.watch.plan("lightning.Trainer", steps, trainer.global_step, epochs if (epochs or 0) > 0 else None)
+        self.watch.record_plan("lightning.Trainer", steps, trainer.global_step, epochs if (epochs or 0) > 0 else None)
 
     def on_fit_end(self, trainer: object, pl_module: object) -> None:
         """End the watch."""
-        self.watch.end()
+        self.watch.end_training()
 
     def on_exception(self, trainer: object, pl_module: object, exception: BaseException) -> None:
         """End the watch with the exception on record."""
-        self.watch.failed(exception)
+        self.watch.record_failure(exception)
 
     def findings(self) -> list[dict[str, Any]]:
         """What the rules conclude, worst first, as plain data."""

@@ -25,12 +25,12 @@ class TdbgCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: object, **kwargs: Any) -> None:
         """Begin to watch."""
-        self.watch.begin(kwargs["model"])
-        self.watch.plan("transformers.Trainer", state.max_steps, state.global_step, float(args.num_train_epochs))
+        self.watch.begin_training(kwargs["model"])
+        self.watch.record_plan("transformers.Trainer", state.max_steps, state.global_step, float(args.num_train_epochs))
 
     def on_train_end(self, args: object, state: object, control: object, **kwargs: object) -> None:
         """End the watch."""
-        self.watch.end()
+        self.watch.end_training()
 
     def findings(self) -> list[dict[str, Any]]:
         """What the rules conclude, worst first, as plain data."""

@@ -11,56 +11,56 @@ Files = dict[str, str]  # path in the source tree -> text
 
 def all_pages() -> list[pages.Page]:
     """The page of every command that is not hidden."""
-    from tdbg.cli import root
+    from tdbg.cli import build_root_group
 
-    return list(pages.walk(root(), ("tdbg",)))
+    return list(pages.walk_pages(build_root_group(), ("tdbg",)))
 
 
 def help_text() -> Files:
     """What the thin front prints for a bare `--help`."""
-    return {"tdbg/cli/help.txt": pages.render(all_pages()[0])}
+    return {"tdbg/cli/help.txt": pages.render_page(all_pages()[0])}
 
 
-def manual() -> Files:
+def render_manual() -> Files:
     """A manual page for each command."""
     found = all_pages()
-    return {f"man/{man.file_name(page)}": man.render(page, found) for page in found}
+    return {f"man/{man.file_name(page)}": man.render_page(page, found) for page in found}
 
 
-def completions() -> Files:
+def render_completions() -> Files:
     """One script per shell; none calls tdbg while completing."""
     found = all_pages()
     return {
-        "completions/tdbg.bash": bash.render(found),
-        "completions/_tdbg": zsh.render(found),
-        "completions/tdbg.fish": fish.render(found),
+        "completions/tdbg.bash": bash.render_script(found),
+        "completions/_tdbg": zsh.render_script(found),
+        "completions/tdbg.fish": fish.render_script(found),
     }
 
 
 PARTS: dict[str, Callable[[], Files]] = {
     "help": help_text,
-    "man": manual,
-    "completions": completions,
-    "cli": lambda: {"docs/cli.md": markdown.cli(all_pages())},
-    "flags": lambda: {"docs/flags.md": markdown.flags()},
-    "events": lambda: {"docs/events.md": markdown.events()},
-    "probes": lambda: {"docs/probes.md": markdown.probes()},
-    "findings": lambda: {"docs/findings.md": markdown.findings()},
+    "man": render_manual,
+    "completions": render_completions,
+    "cli": lambda: {"docs/cli.md": markdown.render_cli(all_pages())},
+    "flags": lambda: {"docs/flags.md": markdown.render_flags()},
+    "events": lambda: {"docs/events.md": markdown.render_events()},
+    "probes": lambda: {"docs/probes.md": markdown.render_probes()},
+    "findings": lambda: {"docs/findings.md": markdown.render_findings()},
 }
 
 
-def stale(files: Files, root: Path) -> list[str]:
+def list_stale_files(files: Files, root: Path) -> list[str]:
     """The files that are missing or differ, and manual pages of commands that are gone."""
-    changed = [name for name, text in files.items() if _read(root / name) != text]
+    changed = [name for name, text in files.items() if _read_text(root / name) != text]
     if any(name.startswith("man/") for name in files):
         there = sorted(path.relative_to(root).as_posix() for path in (root / "man").glob("*.1"))
         changed += [name for name in there if name not in files]
     return changed
 
 
-def write(files: Files, root: Path) -> list[str]:
+def write_files(files: Files, root: Path) -> list[str]:
     """Bring the source tree up to date; returns what was changed."""
-    changed = stale(files, root)
+    changed = list_stale_files(files, root)
     for name in changed:
         path = root / name
         if name in files:
@@ -71,7 +71,7 @@ def write(files: Files, root: Path) -> list[str]:
     return changed
 
 
-def _read(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -101,51 +101,57 @@ complete -F _tdbg tdbg
 """
 
 
-def render(found: list[pages.Page]) -> str:
+def render_script(found: list[pages.Page]) -> str:
     """The script."""
     tables = [
-        _function("_tdbg_commands", "$1", "commands below the command $1", _commands(found)),
-        _function("_tdbg_options", "$1", "options of the command $1", _options(found)),
-        _function("_tdbg_kind", "$1 $2", "kind of the value that option $2 of the command $1 takes", _kinds(found)),
-        _function("_tdbg_argument", "$1", "kind of the arguments of the command $1", _arguments(found)),
-        _function("_tdbg_words", "$1", "values of the kind $1", _words()),
+        _render_function("_tdbg_commands", "$1", "commands below the command $1", _list_command_cases(found)),
+        _render_function("_tdbg_options", "$1", "options of the command $1", _list_option_cases(found)),
+        _render_function(
+            "_tdbg_kind", "$1 $2", "kind of the value that option $2 of the command $1 takes", _iter_kind_cases(found)
+        ),
+        _render_function(
+            "_tdbg_argument", "$1", "kind of the arguments of the command $1", _list_argument_cases(found)
+        ),
+        _render_function("_tdbg_words", "$1", "values of the kind $1", _list_word_cases()),
     ]
     return "\n".join([HEAD, *tables]) + BODY
 
 
-def _path(page: pages.Page) -> str:
+def _format_path(page: pages.Page) -> str:
     return " ".join(page.words[1:])
 
 
-def _commands(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
-    return [([_path(page)], " ".join(name for name, _text in page.commands)) for page in found if page.commands]
+def _list_command_cases(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
+    return [([_format_path(page)], " ".join(name for name, _text in page.commands)) for page in found if page.commands]
 
 
-def _options(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
-    return [([_path(page)], " ".join(name for option in page.options for name in option.names)) for page in found]
+def _list_option_cases(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
+    return [
+        ([_format_path(page)], " ".join(name for option in page.options for name in option.names)) for page in found
+    ]
 
 
-def _kinds(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
+def _iter_kind_cases(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
     for page in found:
         for option in page.options:
             if option.kind:
-                yield [f"{_path(page)} {name}" for name in option.names], option.kind
+                yield [f"{_format_path(page)} {name}" for name in option.names], option.kind
 
 
-def _arguments(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
-    return [([_path(page)], page.arguments[-1].kind) for page in found if page.arguments]
+def _list_argument_cases(found: list[pages.Page]) -> Iterable[tuple[list[str], str]]:
+    return [([_format_path(page)], page.arguments[-1].kind) for page in found if page.arguments]
 
 
-def _words() -> Iterable[tuple[list[str], str]]:
-    return [([kind], " ".join(word for word, _text in words.of(kind))) for kind in kinds.LISTED]
+def _list_word_cases() -> Iterable[tuple[list[str], str]]:
+    return [([kind], " ".join(word for word, _text in words.list_words(kind))) for kind in kinds.LISTED]
 
 
-def _function(name: str, subject: str, about: str, cases: Iterable[tuple[list[str], str]]) -> str:
+def _render_function(name: str, subject: str, about: str, cases: Iterable[tuple[list[str], str]]) -> str:
     """A function that looks one thing up in a table."""
     lines = [f"# {about}", f"{name}() {{", f'    case "{subject}" in']
-    lines += [f"        {'|'.join(map(_quoted, keys))}) reply={_quoted(answer)} ;;" for keys, answer in cases]
+    lines += [f"        {'|'.join(map(_quote_text, keys))}) reply={_quote_text(answer)} ;;" for keys, answer in cases]
     return "\n".join([*lines, "        *) reply='' ;;", "    esac", "}", ""])
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"

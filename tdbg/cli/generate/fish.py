@@ -73,78 +73,84 @@ end
 """
 
 
-def render(found: list[pages.Page]) -> str:
+def render_script(found: list[pages.Page]) -> str:
     """The script."""
-    lines = [HEAD, *_tables(found), BODY, *_values(), "", "complete -c tdbg -f"]
+    lines = [HEAD, *_iter_tables(found), BODY, *_iter_value_functions(), "", "complete -c tdbg -f"]
     for page in found:
-        lines += ["", f"# {page.path}", *_page(page)]
+        lines += ["", f"# {page.path}", *_iter_page_lines(page)]
     return "\n".join(lines) + "\n"
 
 
-def _tables(found: list[pages.Page]) -> Iterator[str]:
+def _iter_tables(found: list[pages.Page]) -> Iterator[str]:
     valued = [
-        f"{_path(page)} {name}".strip() for page in found for item in page.options if item.kind for name in item.names
+        f"{_format_path(page)} {name}".strip()
+        for page in found
+        for item in page.options
+        if item.kind
+        for name in item.names
     ]
-    yield _set("__tdbg_paths", [_path(page) for page in found[1:]])
-    yield _set("__tdbg_wrappers", [_path(page) for page in found if page.wraps])
-    yield _set("__tdbg_valued", valued)
+    yield _render_set("__tdbg_paths", [_format_path(page) for page in found[1:]])
+    yield _render_set("__tdbg_wrappers", [_format_path(page) for page in found if page.is_wrapper])
+    yield _render_set("__tdbg_valued", valued)
 
 
-def _set(name: str, members: list[str]) -> str:
-    return " ".join([f"set -g {name}", *map(_quoted, members)])
+def _render_set(name: str, members: list[str]) -> str:
+    return " ".join([f"set -g {name}", *map(_quote_text, members)])
 
 
-def _values() -> Iterator[str]:
+def _iter_value_functions() -> Iterator[str]:
     """A function per kind that prints its words, a tab and a line about each."""
     for kind in kinds.LISTED:
-        rows = [_quoted(f"{word}\t{text}" if text else word) for word, text in words.of(kind)]
+        rows = [_quote_text(f"{word}\t{text}" if text else word) for word, text in words.list_words(kind)]
         yield "\n".join([f"function __tdbg_{kind}", *(f"    printf '%s\\n' {row}" for row in rows), "end", ""])
 
 
-def _page(page: pages.Page) -> Iterator[str]:
-    at = _at(_path(page))
+def _iter_page_lines(page: pages.Page) -> Iterator[str]:
+    at = _render_condition(_format_path(page))
     for name, text in page.commands:
-        yield f"{at} -a {name} -d {_quoted(text)}"
+        yield f"{at} -a {name} -d {_quote_text(text)}"
     for option in page.options:
-        yield " ".join([at, *_names(option), *_action(option.kind), "-d", _quoted(option.help)])
+        yield " ".join(
+            [at, *_iter_name_flags(option), *_list_action_flags(option.kind), "-d", _quote_text(option.help)]
+        )
     for argument in page.arguments[-1:]:
         if argument.kind == kinds.COMMAND:
             yield f"{at} -a '(__tdbg_wrapped)'"
-            yield f"{_at(f'{_path(page)} --')} -a '(__tdbg_wrapped)'"
+            yield f"{_render_condition(f'{_format_path(page)} --')} -a '(__tdbg_wrapped)'"
         else:
-            yield " ".join([at, *(part for part in _action(argument.kind) if part != "-x")])
+            yield " ".join([at, *(part for part in _list_action_flags(argument.kind) if part != "-x")])
 
 
-def _at(state: str) -> str:
+def _render_condition(state: str) -> str:
     """The beginning of a line that holds while ``state`` is what has been typed."""
-    condition = _quoted(f"__tdbg_at {_quoted(state)}")
+    condition = _quote_text(f"__tdbg_at {_quote_text(state)}")
     return f"complete -c tdbg -n {condition}"
 
 
-def _names(option: pages.Param) -> Iterator[str]:
+def _iter_name_flags(option: pages.Param) -> Iterator[str]:
     for name in option.names:
         yield f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
 
 
-def _action(kind: str) -> list[str]:
+def _list_action_flags(kind: str) -> list[str]:
     """What completes a value of that kind."""
     if not kind:
         return []
     if kind.partition("|")[0] in ("FILE", "PATH"):
         return ["-r", "-F"]
-    calls = [call for call in map(_call, kind.split("|")) if call]
-    return ["-x", "-a", _quoted(" ".join(calls))] if calls else ["-x"]
+    calls = [call for call in map(_find_call, kind.split("|")) if call]
+    return ["-x", "-a", _quote_text(" ".join(calls))] if calls else ["-x"]
 
 
-def _call(kind: str) -> str:
+def _find_call(kind: str) -> str:
     special = {"DIR": "(__fish_complete_directories)", "RUN": "(__tdbg_runs)"}
     return special.get(kind, f"(__tdbg_{kind})" if kind in kinds.LISTED else "")
 
 
-def _path(page: pages.Page) -> str:
+def _format_path(page: pages.Page) -> str:
     return " ".join(page.words[1:])
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """In single quotes, as fish reads them."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -9,41 +9,43 @@ from tdbg.cli import pages
 NOTICE = "\n<!-- Written by `tdbg docs`; change the source, not this file. -->\n"
 
 
-def cli(found: list[pages.Page]) -> str:
+def render_cli(found: list[pages.Page]) -> str:
     """docs/cli.md: the help page of every command."""
-    parts = ["# The command line", NOTICE, _exit_codes()]
-    parts += [f"## {page.path}\n\n```text\n{pages.render(page)}```\n" for page in found]
+    parts = ["# The command line", NOTICE, _render_exit_codes()]
+    parts += [f"## {page.path}\n\n```text\n{pages.render_page(page)}```\n" for page in found]
     return "\n".join(parts)
 
 
-def _exit_codes() -> str:
+def _render_exit_codes() -> str:
     from tdbg.cli.generate import man
 
     return (
         "`--` ends tdbg's options; so does the first word of a wrapped command. tdbg speaks on stderr, each line\n"
         "begins with `tdbg:`; stdout is data, and under `tdbg run` it is the program's alone.\n\n"
-        f"Exit status of `tdbg run`:\n\n{_table(('code', 'meaning'), man.STATUS_OF_A_WRAPPER)}\n"
-        f"Exit status of every other command:\n\n{_table(('code', 'meaning'), man.STATUS)}"
+        f"Exit status of `tdbg run`:\n\n{_render_table(('code', 'meaning'), man.STATUS_OF_A_WRAPPER)}\n"
+        f"Exit status of every other command:\n\n{_render_table(('code', 'meaning'), man.STATUS)}"
     )
 
 
-def flags() -> str:
+def render_flags() -> str:
     """docs/flags.md: the flag table and the presets."""
     from tdbg.core.flags import FLAGS, PRESETS, thresholds
 
     parts = ["# Debug flags", NOTICE, "Switched on with `tdbg run -f FLAG`; `tdbg flags show FLAG` shows one.\n"]
     for group, members in groupby(FLAGS, key=lambda flag: flag.group):
-        rows = [(f"`{flag.name}`", f"{flag.summary} {flag.help}", _code(flag.aliases)) for flag in members]
-        parts.append(f"## {group}\n\n{_table(('flag', 'what and when', 'also'), rows)}")
+        rows = [(f"`{flag.name}`", f"{flag.summary} {flag.help}", _format_code_list(flag.aliases)) for flag in members]
+        parts.append(f"## {group}\n\n{_render_table(('flag', 'what and when', 'also'), rows)}")
     bounds = [(f"`{name}`", f"{bound.default:g}", bound.summary) for name, bound in thresholds().items()]
-    table = _table(("threshold", "default", "meaning"), bounds)
+    table = _render_table(("threshold", "default", "meaning"), bounds)
     parts.append(f"## Thresholds\n\nSet with `tdbg run --threshold NAME=VALUE`.\n\n{table}")
-    presets = [(f"`{name}`", _code(members)) for name, members in PRESETS.items()]
-    parts.append(f"## Presets\n\nSwitched on with `tdbg run --preset NAME`.\n\n{_table(('preset', 'flags'), presets)}")
+    presets = [(f"`{name}`", _format_code_list(members)) for name, members in PRESETS.items()]
+    parts.append(
+        f"## Presets\n\nSwitched on with `tdbg run --preset NAME`.\n\n{_render_table(('preset', 'flags'), presets)}"
+    )
     return "\n".join(parts)
 
 
-def events() -> str:
+def render_events() -> str:
     """docs/events.md: the schema of every event."""
     from tdbg.core.events import describe
 
@@ -56,12 +58,14 @@ def events() -> str:
     ]
     for cls, rows in describe():
         about = " ".join((cls.__doc__ or "").split())
-        table = _table(("field", "type", "meaning"), [(f"`{name}`", f"`{kind}`", text) for name, kind, text in rows])
+        table = _render_table(
+            ("field", "type", "meaning"), [(f"`{name}`", f"`{kind}`", text) for name, kind, text in rows]
+        )
         parts.append(f"## {cls.TYPE} (version {cls.VERSION})\n\n{about}\n\n{table}")
     return "\n".join(parts)
 
 
-def probes() -> str:
+def render_probes() -> str:
     """docs/probes.md: what each probe reads, what it costs, and the fields of its observations."""
     from tdbg.core.flags import FLAGS
     from tdbg.core.observations import field_lines
@@ -84,16 +88,20 @@ def probes() -> str:
         parts.append(f"## {probe.name}\n\nWoken by: {by}.\n\n```text\n{about}\n```\n")
         for kind in probe.observations:
             told = " ".join((kind.__doc__ or "").split())
-            table = _table(("field", "meaning"), [(f"`{name}`", text) for name, text in field_lines([kind]).items()])
+            table = _render_table(
+                ("field", "meaning"), [(f"`{name}`", text) for name, text in field_lines([kind]).items()]
+            )
             parts.append(
                 f"### {probe.name} {kind.PART or '(each look)'}\n\n{told} Evidence: {kind.EVIDENCE.value}.\n\n{table}"
             )
         if probe.fields and not probe.observations:
-            parts.append(_table(("field", "meaning"), [(f"`{name}`", text) for name, text in probe.fields.items()]))
-    return "\n".join([*parts, torch_places()])
+            parts.append(
+                _render_table(("field", "meaning"), [(f"`{name}`", text) for name, text in probe.fields.items()])
+            )
+    return "\n".join([*parts, render_torch_places()])
 
 
-def torch_places() -> str:
+def render_torch_places() -> str:
     """Every function and every table of hooks of torch that tdbg stands in front of."""
     from tdbg.runtime.torch_hooks import PLACES, TABLES
 
@@ -106,32 +114,34 @@ def torch_places() -> str:
             if inspect.ismodule(owner) or inspect.isclass(owner)
         ]
         paths = [f"{module}:{cls}{held}" for (module, cls), (_, held) in zip(where, found, strict=True)]
-        functions.append((f"`{name}`", place.why, _code([*place.paths, *paths])))
+        functions.append((f"`{name}`", place.why, _format_code_list([*place.paths, *paths])))
     tables = [(f"`{name}`", why, f"`{register.__name__}`") for name, (why, register) in TABLES.items()]
     return "\n".join(
         [
             "## Where tdbg stands in torch",
             "Functions that are wrapped while somebody asks for them; nothing else of torch is replaced. The wrappers are\n"
             "taken away when the run's level or flags no longer need them.\n",
-            _table(("place", "what is seen there", "functions"), functions),
+            _render_table(("place", "what is seen there", "functions"), functions),
             "Tables of hooks for all modules and optimizers:\n",
-            _table(("table", "what is seen there", "registered by"), tables),
+            _render_table(("table", "what is seen there", "registered by"), tables),
         ]
     )
 
 
-def findings() -> str:
+def render_findings() -> str:
     """docs/findings.md: the page of every rule."""
     from tdbg.metrics.sanity import RULES as METRICS
     from tdbg.rules import RULES
 
     parts = ["# Findings", NOTICE, "`tdbg explain CODE` prints one of these.\n"]
     for rule in (*RULES, *METRICS):
-        parts.append(f"## {rule.code}: {rule.title}\n\nUsual severity: {rule.severity}.\n\n{_prose(rule.page())}\n")
-    return "\n".join([*parts, advice()])
+        parts.append(
+            f"## {rule.code}: {rule.title}\n\nUsual severity: {rule.severity}.\n\n{_render_prose(rule.page())}\n"
+        )
+    return "\n".join([*parts, render_advice()])
 
 
-def advice() -> str:
+def render_advice() -> str:
     """The page of every rule of `tdbg trace advise`."""
     from tdbg.traces.rules import RULES
 
@@ -142,21 +152,21 @@ def advice() -> str:
     for rule in RULES:
         limits = ", ".join(f"`{name}` {value:g}" for name, value in rule.thresholds.items())
         about = f"Thresholds: {limits}. Source: {rule.source}."
-        parts.append(f"## {rule.code}: {rule.title}\n\n{_prose(rule.page())}\n\n{about}\n")
+        parts.append(f"## {rule.code}: {rule.title}\n\n{_render_prose(rule.page())}\n\n{about}\n")
     return "\n".join(parts)
 
 
-def _prose(text: str) -> str:
+def _render_prose(text: str) -> str:
     """Plain help text as Markdown: its indented lines become code."""
-    blocks = [f"```text\n{piece}\n```" if verbatim else piece for piece, verbatim in pages.paragraphs(text)]
+    blocks = [f"```text\n{piece}\n```" if verbatim else piece for piece, verbatim in pages.split_paragraphs(text)]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _code(words: Iterable[str]) -> str:
+def _format_code_list(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _render_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"

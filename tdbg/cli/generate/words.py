@@ -9,15 +9,15 @@ from tdbg.pages.render.terminal_screen import IMAGES
 Words = list[tuple[str, str]]
 
 
-def of(kind: str) -> Words:
+def list_words(kind: str) -> Words:
     """The words of a kind that is a list; none for what is found on disk, or free."""
     makers = {
-        "LEVEL": _levels,
-        "FLAG": _flags,
-        "PRESET": _presets,
-        "CODE": _codes,
-        "ADVICE": _advice,
-        "FAULT": _faults,
+        "LEVEL": _list_levels,
+        "FLAG": _list_flags,
+        "PRESET": _list_presets,
+        "CODE": _list_codes,
+        "ADVICE": _list_advice,
+        "FAULT": _list_faults,
         "SINK": _sinks,
     }
     if kind in makers:
@@ -41,27 +41,27 @@ LEVEL_LINES = {
 }
 
 
-def _levels() -> Words:
+def _list_levels() -> Words:
     return [(level, LEVEL_LINES[level]) for level in config.LEVELS]
 
 
-def _flags() -> Words:
+def _list_flags() -> Words:
     families = dict.fromkeys(flag.name.rpartition(".")[0] for flag in FLAGS)
     above = [(family, f"all flags below {family}") for family in families if family]
     return above + [(flag.name, flag.summary) for flag in FLAGS]
 
 
-def _presets() -> Words:
+def _list_presets() -> Words:
     return [(name, ", ".join(members)) for name, members in PRESETS.items()]
 
 
-def _codes() -> Words:
+def _list_codes() -> Words:
     from tdbg.rules import RULES
 
     return [(rule.code, rule.title) for rule in RULES]
 
 
-def _advice() -> Words:
+def _list_advice() -> Words:
     """Of rules that speak when a command asks them: on metrics and on traces."""
     from tdbg.metrics.sanity import RULES as METRICS
     from tdbg.traces.rules import RULES as TRACES
@@ -69,7 +69,7 @@ def _advice() -> Words:
     return [(rule.code, rule.title) for rule in METRICS] + [(rule.code, rule.title) for rule in TRACES]
 
 
-def _faults() -> Words:
+def _list_faults() -> Words:
     from tdbg.cli.demo import FAULTS
 
     return [(fault, "") for fault in FAULTS]

@@ -1,6 +1,6 @@
 """`tdbg inspect-pages`: captured tensors, offline."""
 
-from tdbg.core.command_spec import Group, load_from
+from tdbg.core.command_spec import Group, make_loader
 from tdbg.core.errors import TdbgError
 
 HELP = """Open captured tensors: list, show, compare, export, repair.
@@ -36,4 +36,4 @@ def put_command_first(words: list[str]) -> list[str]:
     return words
 
 
-COMMAND = Group(HELP, NAMES, load_from(__name__), reorder=put_command_first)
+COMMAND = Group(HELP, NAMES, make_loader(__name__), reorder=put_command_first)

@@ -40,7 +40,7 @@ class ConvertArgs(Args):
     json: bool = False
 
 
-def run(args: ConvertArgs) -> int:
+def convert_pages(args: ConvertArgs) -> int:
     """Convert; 1 if not all of it is in the new pages."""
     from pathlib import Path
 
@@ -51,21 +51,21 @@ def run(args: ConvertArgs) -> int:
         raise TdbgError("name one path to convert", "a page_N.pkl, or a folder of them")
     if not args.output:
         raise TdbgError("missing option: -o DIR", "name the folder to write: -o converted")
-    page_bytes = _bytes(args.page_size)
-    with _local(args.paths[0]) as source:
-        found = Conversion(source, Path(args.output), page_bytes=page_bytes).run()
-    _tell(found)
+    page_bytes = _parse_size(args.page_size)
+    with _open_local_pages(args.paths[0]) as source:
+        found = Conversion(source, Path(args.output), page_bytes=page_bytes).convert_and_compare()
+    _report_result(found)
     if args.json:
         _print_json(found)
     return 0 if found.is_whole else 1
 
 
 @contextmanager
-def _local(place: str) -> "Iterator[Path]":
+def _open_local_pages(place: str) -> "Iterator[Path]":
     """The pages on this machine's disk: those of a store are copied, as all of them are read, and twice."""
-    from tdbg.core.urls import Url, located
+    from tdbg.core.urls import Url, parse_location
 
-    found = located(place)
+    found = parse_location(place)
     if not isinstance(found, Url):
         yield found
         return
@@ -75,32 +75,32 @@ def _local(place: str) -> "Iterator[Path]":
     paths = remote_store.legacy_pages(found)
     if not paths:
         raise TdbgError(f"{place}: no page_N.pkl there", "name a page, or a folder of them")
-    with remote_store.fetched(found, paths) as folder:
+    with remote_store.download_files(found, paths) as folder:
         yield folder
 
 
-def _bytes(text: str) -> int:
+def _parse_size(text: str) -> int:
     from tdbg.core.config import parse_bytes
 
     return parse_bytes(text)
 
 
-def _tell(found: "Conversion") -> None:
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, short, size
+def _report_result(found: "Conversion") -> None:
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import format_count, format_short, format_size
 
-    what = f"{counted(found.datapoints, 'datapoint')}, {counted(found.tensors, 'tensor')}, {size(found.nbytes)}"
-    say(f"converted {what} to {short(found.target, 1000)}")
+    what = f"{format_count(found.datapoints, 'datapoint')}, {format_count(found.tensors, 'tensor')}, {format_size(found.nbytes)}"
+    print_messages(f"converted {what} to {format_short(found.target, 1000)}")
     if found.mismatches:
-        say("comparing both sides found differences:")
+        print_messages("comparing both sides found differences:")
     else:
-        say("both sides were read again and compared: every value is the same")
-    refused = [f"refused, {counted(count, 'time')}: {name}" for name, count in found.refused.items()]
+        print_messages("both sides were read again and compared: every value is the same")
+    refused = [f"refused, {format_count(count, 'time')}: {name}" for name, count in found.refused.items()]
     for lines in (found.mismatches, found.problems, [f"lost: {text}" for text in found.lost], refused):
         for line in lines[:NAMED]:
-            say(short(line, 400))
+            print_messages(format_short(line, 400))
         if len(lines) > NAMED:
-            say(f"and {len(lines) - NAMED} more")
+            print_messages(f"and {len(lines) - NAMED} more")
 
 
 def _print_json(found: "Conversion") -> None:
@@ -120,4 +120,4 @@ def _print_json(found: "Conversion") -> None:
     print_json("pages-convert", payload)
 
 
-COMMAND = Command(run, ConvertArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(convert_pages, ConvertArgs, HELP, OPTIONS, ARGUMENT)

@@ -47,27 +47,27 @@ class DiffArgs(Args):
     json: bool = False
 
 
-def run(args: DiffArgs) -> int:
+def diff_pages(args: DiffArgs) -> int:
     """Print where the sides part; 1 if they do."""
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
     from tdbg.pages.diff.divergence import Divergence
     from tdbg.pages.read.problem_messages import say_problems
     from tdbg.pages.selection.layer_globs import match_layers
 
-    allowed = _tolerance(args.tolerance)
-    a, b = _sides(args)
-    found = Divergence(a, b, match_layers(args.layer), allowed).run()
-    _check(found, args)
+    allowed = _parse_tolerance(args.tolerance)
+    a, b = _open_sides(args)
+    found = Divergence(a, b, match_layers(args.layer), allowed).compare_captures()
+    _check_compared(found, args)
     for pages in {id(side.pages): side.pages for side in (a, b)}.values():
         say_problems(pages)
     if args.json:
-        print_json("pages-diff", finite(_as_json(found, args.top)))
+        print_json("pages-diff", to_json_value(_as_json(found, args.top)))
     else:
-        _print(found, args.top)
+        _print_divergence(found, args.top)
     return 1 if found.differs else 0
 
 
-def _tolerance(text: str) -> float | None:
+def _parse_tolerance(text: str) -> float | None:
     from tdbg.core.errors import TdbgError
 
     if not text:
@@ -81,12 +81,12 @@ def _tolerance(text: str) -> float | None:
     return found
 
 
-def _sides(args: DiffArgs) -> "tuple[CaptureSide, CaptureSide]":
+def _open_sides(args: DiffArgs) -> "tuple[CaptureSide, CaptureSide]":
     from tdbg.core.errors import TdbgError
     from tdbg.pages.diff.datapoint_pairs import CaptureSide
     from tdbg.pages.selection.locations import open_pages
 
-    epochs, ranks = _two("--epochs", args.epochs), _two("--ranks", args.ranks)
+    epochs, ranks = _parse_pair("--epochs", args.epochs), _parse_pair("--ranks", args.ranks)
     if args.by not in ("key", "order"):
         raise TdbgError(f"--pair-by cannot be {args.by!r}", "write --pair-by key or --pair-by order")
     paths = list(args.paths)
@@ -99,7 +99,7 @@ def _sides(args: DiffArgs) -> "tuple[CaptureSide, CaptureSide]":
     first = open_pages(paths[:1])
     second = open_pages(paths[1:]) if len(paths) == 2 else first
     if epochs == (None, None) and len(paths) == 2:
-        epochs = _of_folders(first), _of_folders(second)
+        epochs = _find_single_epoch(first), _find_single_epoch(second)
     order = args.by == "order"
     return (
         CaptureSide(first, epoch=epochs[0], rank=ranks[0], order=order),
@@ -107,13 +107,13 @@ def _sides(args: DiffArgs) -> "tuple[CaptureSide, CaptureSide]":
     )
 
 
-def _of_folders(pages: "PageSet") -> int | None:
+def _find_single_epoch(pages: "PageSet") -> int | None:
     """The epoch of a side that is one folder ``epoch_N``: two such sides are compared although their epochs differ."""
     epochs = {source.epoch for source in pages.sources}
     return epochs.pop() if len(epochs) == 1 else None
 
 
-def _two(option: str, text: str) -> tuple[int | None, int | None]:
+def _parse_pair(option: str, text: str) -> tuple[int | None, int | None]:
     """The numbers of both sides; one number is meant for both."""
     from tdbg.core.errors import TdbgError
 
@@ -124,7 +124,7 @@ def _two(option: str, text: str) -> tuple[int | None, int | None]:
     return (numbers[0], numbers[-1]) if numbers else (None, None)
 
 
-def _check(found: "Divergence", args: DiffArgs) -> None:
+def _check_compared(found: "Divergence", args: DiffArgs) -> None:
     """TdbgError where nothing was compared, and so nothing is known."""
     from tdbg.core.errors import TdbgError
     from tdbg.pages.selection.layer_globs import unknown_layer_error
@@ -132,11 +132,11 @@ def _check(found: "Divergence", args: DiffArgs) -> None:
     for side, name in ((found.a, "A"), (found.b, "B")):
         if not side.count:
             raise TdbgError(
-                f"{_called(side)}: there are no datapoints on side {name}",
+                f"{_describe_side(side)}: there are no datapoints on side {name}",
                 "`tdbg inspect-pages ls` shows what there is",
             )
     if not found.datapoints:
-        keys = ", ".join(_named(entry) for entry in (found.alone_a[0], found.alone_b[0]))
+        keys = ", ".join(_describe_entry(entry) for entry in (found.alone_a[0], found.alone_b[0]))
         hint = "--pair-by order pairs them by order" if args.by == "key" else "were they captured in other phases?"
         raise TdbgError(f"no datapoint of A is in B too; their first are {keys}", hint)
     if not found.paths and not found.unreadable:
@@ -146,102 +146,106 @@ def _check(found: "Divergence", args: DiffArgs) -> None:
         raise TdbgError("no tensor of A is in B too", "`tdbg inspect-pages ls` shows what each of them has")
 
 
-def _called(side: "CaptureSide") -> str:
+def _describe_side(side: "CaptureSide") -> str:
     where = [f"epoch {side.epoch}"] if side.epoch is not None else []
     where += [f"rank {side.rank}"] if side.rank is not None else []
     return ", ".join([str(side.pages.path), *where])
 
 
-def _named(entry: "Entry") -> str:
-    from tdbg.core.tables import short
+def _describe_entry(entry: "Entry") -> str:
+    from tdbg.core.tables import format_short
 
     epoch = f"epoch {entry.place[0]}, " if entry.place[0] >= 0 else ""
-    return f"{short(entry.datapoint.key)} ({epoch}rank {entry.datapoint.rank}, step {entry.datapoint.step})"
+    return f"{format_short(entry.datapoint.key)} ({epoch}rank {entry.datapoint.rank}, step {entry.datapoint.step})"
 
 
 # as text
 
 
-def _print(found: "Divergence", top: int) -> None:
-    for line in _lines(found):
+def _print_divergence(found: "Divergence", top: int) -> None:
+    for line in _format_lines(found):
         print_lines([line])
-    worst = found.worst(top)
+    worst = found.list_worst(top)
     if worst:
         from tdbg.core.tables import print_table
 
         print()
         columns = ("path", "type", "differ", "first at", "error", "allowed", "worst at", "largest difference")
-        print_table(columns, [_row(found, finding) for finding in worst])
+        print_table(columns, [_build_row(found, finding) for finding in worst])
 
 
-def _lines(found: "Divergence") -> list[str]:
-    from tdbg.core.tables import counted, short
+def _format_lines(found: "Divergence") -> list[str]:
+    from tdbg.core.tables import format_count, format_short
 
-    lines = [f"A: {short(_called(found.a), 1000)}", f"B: {short(_called(found.b), 1000)}"]
-    what = f"{counted(found.datapoints, 'datapoint')}, {counted(found.tensors, 'tensor')} compared"
+    lines = [f"A: {format_short(_describe_side(found.a), 1000)}", f"B: {format_short(_describe_side(found.b), 1000)}"]
+    what = f"{format_count(found.datapoints, 'datapoint')}, {format_count(found.tensors, 'tensor')} compared"
     if found.first is None:
         lines.append(f"{what}: {'all equal within the tolerance' if not found.unreadable else 'none differs'}")
     else:
         lines.append(
-            f"{what}: {found.differing_tensors:,} differ, in {counted(found.differing_datapoints, 'datapoint')}"
+            f"{what}: {found.differing_tensors:,} differ, in {format_count(found.differing_datapoints, 'datapoint')}"
         )
-        lines += _first(found.first)
-    lines += _told("only in A", found.only_a) + _told("only in B", found.only_b)
-    lines += _told("renamed", {f"{one} -> {other}": count for (one, other), count in found.renamed.items()})
-    lines += _told("other type", {f"{path} ({one} -> {other})": n for (path, one, other), n in found.dtypes.items()})
+        lines += _format_first_difference(found.first)
+    lines += _format_names("only in A", found.only_a) + _format_names("only in B", found.only_b)
+    lines += _format_names("renamed", {f"{one} -> {other}": count for (one, other), count in found.renamed.items()})
+    lines += _format_names(
+        "other type", {f"{path} ({one} -> {other})": n for (path, one, other), n in found.dtypes.items()}
+    )
     for name, alone in (("A", found.alone_a), ("B", found.alone_b)):
         if alone:
-            shown = ", ".join(_named(entry) for entry in alone[:NAMED])
+            shown = ", ".join(_describe_entry(entry) for entry in alone[:NAMED])
             lines.append(
-                f"{counted(len(alone), 'datapoint')} only in {name}: {shown}{' ...' if len(alone) > NAMED else ''}"
+                f"{format_count(len(alone), 'datapoint')} only in {name}: {shown}{' ...' if len(alone) > NAMED else ''}"
             )
     for text, count in list(found.unreadable.items())[:NAMED]:
-        lines.append(f"cannot be compared: {counted(count, 'tensor')}: {short(text, 400)}")
+        lines.append(f"cannot be compared: {format_count(count, 'tensor')}: {format_short(text, 400)}")
     return lines
 
 
-def _first(finding: "TensorDifference") -> list[str]:
-    from tdbg.core.tables import counted, short
-    from tdbg.pages.read.tensor_values import shown
+def _format_first_difference(finding: "TensorDifference") -> list[str]:
+    from tdbg.core.tables import format_count, format_short
+    from tdbg.pages.read.tensor_values import format_value
 
     gap = finding.gap
-    name = short(finding.path) + (f" (in B {short(finding.path_b)})" if finding.path != finding.path_b else "")
-    lines = [f"first difference: datapoint {_named(finding.a)}, {name}, {finding.form}"]
+    name = format_short(finding.path) + (
+        f" (in B {format_short(finding.path_b)})" if finding.path != finding.path_b else ""
+    )
+    lines = [f"first difference: datapoint {_describe_entry(finding.a)}, {name}, {finding.form}"]
     if gap.where is not None:
         at = f" at {list(gap.where)}" if gap.where else ""
         a, b = (
-            short(shown(value) if isinstance(value, int | float | complex) else repr(value), 60)
+            format_short(format_value(value) if isinstance(value, int | float | complex) else repr(value), 60)
             for value in (gap.a, gap.b)
         )
         lines.append(
             f"    error {gap.error:.3g} (allowed {gap.tolerance:.3g}){at}: {a} became {b}; "
-            f"{gap.differing:,} of {counted(gap.total, 'value')} differ"
+            f"{gap.differing:,} of {format_count(gap.total, 'value')} differ"
         )
     if gap.reason:
         lines.append(f"    {gap.reason}")
     return lines
 
 
-def _told(what: str, names: dict[str, int]) -> list[str]:
+def _format_names(what: str, names: dict[str, int]) -> list[str]:
     """A line that names some of many."""
-    from tdbg.core.tables import joined, short
+    from tdbg.core.tables import format_short, join_limited
 
-    return [f"{what}: {joined([short(name) for name in names], NAMED)}"] if names else []
+    return [f"{what}: {join_limited([format_short(name) for name in names], NAMED)}"] if names else []
 
 
-def _row(found: "Divergence", finding: "TensorDifference") -> list[object]:
-    from tdbg.core.tables import short
+def _build_row(found: "Divergence", finding: "TensorDifference") -> list[object]:
+    from tdbg.core.tables import format_short
 
     about, gap = found.paths[finding.path], finding.gap
     first = about.first.a if about.first else finding.a
-    worst = short(finding.a.datapoint.key, 40) + (f" {list(gap.where)}" if gap.where else "")
+    worst = format_short(finding.a.datapoint.key, 40) + (f" {list(gap.where)}" if gap.where else "")
     error = gap.reason or f"{gap.error:.3g}"
     share = f"{about.differing} of {about.compared}"
     return [
-        short(finding.path),
+        format_short(finding.path),
         finding.form,
         share,
-        short(first.datapoint.key, 40),
+        format_short(first.datapoint.key, 40),
         error,
         f"{gap.tolerance:.3g}",
         worst,
@@ -255,36 +259,36 @@ def _row(found: "Divergence", finding: "TensorDifference") -> list[object]:
 def _as_json(found: "Divergence", top: int) -> dict[str, object]:
     return {
         "equal": not found.differs,
-        "a": _called(found.a),
-        "b": _called(found.b),
+        "a": _describe_side(found.a),
+        "b": _describe_side(found.b),
         "datapoints": found.datapoints,
         "tensors": found.tensors,
         "differing_datapoints": found.differing_datapoints,
         "differing_tensors": found.differing_tensors,
-        "first": _finding(found, found.first) if found.first else None,
-        "worst": [_finding(found, finding) for finding in found.worst(top)],
-        "only_a": {"paths": found.only_a, "datapoints": [_entry(entry) for entry in found.alone_a]},
-        "only_b": {"paths": found.only_b, "datapoints": [_entry(entry) for entry in found.alone_b]},
+        "first": _build_difference_dict(found, found.first) if found.first else None,
+        "worst": [_build_difference_dict(found, finding) for finding in found.list_worst(top)],
+        "only_a": {"paths": found.only_a, "datapoints": [_build_entry_dict(entry) for entry in found.alone_a]},
+        "only_b": {"paths": found.only_b, "datapoints": [_build_entry_dict(entry) for entry in found.alone_b]},
         "renamed": [{"a": one, "b": other, "datapoints": count} for (one, other), count in found.renamed.items()],
         "dtypes": [{"path": p, "a": one, "b": other, "datapoints": n} for (p, one, other), n in found.dtypes.items()],
         "unreadable": found.unreadable,
     }
 
 
-def _entry(entry: "Entry") -> dict[str, object]:
+def _build_entry_dict(entry: "Entry") -> dict[str, object]:
     point = entry.datapoint
     epoch = entry.place[0] if entry.place[0] >= 0 else None
     return {"key": point.key, "rank": point.rank, "epoch": epoch, "step": point.step, "phase": point.phase}
 
 
-def _finding(found: "Divergence", finding: "TensorDifference") -> dict[str, object]:
+def _build_difference_dict(found: "Divergence", finding: "TensorDifference") -> dict[str, object]:
     about, gap = found.paths[finding.path], finding.gap
     return {
         "path": finding.path,
         "path_b": finding.path_b,
         "type": finding.form,
-        "at": _entry(finding.a),
-        "at_b": _entry(finding.b),
+        "at": _build_entry_dict(finding.a),
+        "at_b": _build_entry_dict(finding.b),
         "error": gap.error,
         "tolerance": gap.tolerance,
         "reason": gap.reason,
@@ -298,4 +302,4 @@ def _finding(found: "Divergence", finding: "TensorDifference") -> dict[str, obje
     }
 
 
-COMMAND = Command(run, DiffArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(diff_pages, DiffArgs, HELP, OPTIONS, ARGUMENT)

@@ -47,7 +47,7 @@ class ExportArgs(Picking):
     json: bool = False
 
 
-def run(args: ExportArgs) -> int:
+def export_tensors(args: ExportArgs) -> int:
     """Write the files; 1 if some tensors could not be written."""
     from pathlib import Path
 
@@ -58,49 +58,51 @@ def run(args: ExportArgs) -> int:
 
     if not args.output:
         raise TdbgError("missing option: -o FILE or DIR", "name the file or folder to write: -o captured.npz")
-    paths, kind = _format(args)
+    paths, kind = _parse_format(args)
     picks = TensorSelection(paths, args)
-    found = Export(picks, kind, Path(args.output), args.force).run()
+    found = Export(picks, kind, Path(args.output), args.force).write_selection()
     say_problems(picks.pages)
-    _tell(found)
+    _report_result(found)
     if args.json:
         _print_json(found)
     return 1 if found.failed or not (found.written or found.figures) else 0
 
 
-def _format(args: ExportArgs) -> tuple[list[str], str]:
+def _parse_format(args: ExportArgs) -> tuple[list[str], str]:
     """The paths among the words, and the format: a word of its own, or the end of the output's name."""
     from pathlib import Path
 
     from tdbg.core.errors import TdbgError
-    from tdbg.core.tables import short
+    from tdbg.core.tables import format_short
     from tdbg.pages.export.tensor_export import FORMATS
 
     words = list(args.paths)
     named = [word for word in words[-1:] if word in FORMATS] or [word for word in words[:1] if word in FORMATS]
     kind = named[0] if named else Path(args.output).suffix.removeprefix(".")
     if kind not in FORMATS:
-        what = f"there is no format {short(words[-1], 40)}" if words[1:] else "a format is missing"
+        what = f"there is no format {format_short(words[-1], 40)}" if words[1:] else "a format is missing"
         raise TdbgError(what, f"write one of them: {', '.join(FORMATS)}")
     if named:
         words.remove(kind)
     return words, kind
 
 
-def _tell(found: "Export") -> None:
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, short, size
+def _report_result(found: "Export") -> None:
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import format_count, format_short, format_size
 
-    total = size(sum(written.tensor.nbytes for written in found.written))
-    figures = f" and {counted(found.figures, 'figure')}" if found.figures else ""
-    say(f"wrote {counted(len(found.written), 'tensor')} ({total}){figures} to {short(found.target, 1000)}")
+    total = format_size(sum(written.tensor.nbytes for written in found.written))
+    figures = f" and {format_count(found.figures, 'figure')}" if found.figures else ""
+    print_messages(
+        f"wrote {format_count(len(found.written), 'tensor')} ({total}){figures} to {format_short(found.target, 1000)}"
+    )
     if found.widened:
-        say(f"numpy has no {', '.join(found.widened)}: written as float32")
+        print_messages(f"numpy has no {', '.join(found.widened)}: written as float32")
     for what, reasons in (("left out", found.skipped), ("failed", found.failed)):
         for reason, count in list(reasons.items())[:NAMED]:
-            say(f"{what}: {counted(count, 'tensor')}: {short(reason, 400)}")
+            print_messages(f"{what}: {format_count(count, 'tensor')}: {format_short(reason, 400)}")
         if len(reasons) > NAMED:
-            say(f"{what}: {counted(len(reasons) - NAMED, 'more reason')}")
+            print_messages(f"{what}: {format_count(len(reasons) - NAMED, 'more reason')}")
 
 
 def _print_json(found: "Export") -> None:
@@ -121,4 +123,4 @@ def _print_json(found: "Export") -> None:
     print_json("pages-export", payload)
 
 
-COMMAND = Command(run, ExportArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(export_tensors, ExportArgs, HELP, OPTIONS, ARGUMENT)

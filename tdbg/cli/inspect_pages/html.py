@@ -42,7 +42,7 @@ class HtmlArgs(Picking):
     json: bool = False
 
 
-def run(args: HtmlArgs) -> int:
+def write_html_page(args: HtmlArgs) -> int:
     """Write the page; 1 if some tensors could not be read."""
     from pathlib import Path
 
@@ -59,11 +59,11 @@ def run(args: HtmlArgs) -> int:
     picks = TensorSelection(args.paths, args)
     document = Document(picks, f"{picks.pages.path} - tdbg", args.limit, total_bytes)
     if document.is_empty:
-        raise picks.nothing()
+        raise picks.build_empty_error()
     with new_file(target, args.force) as file:
-        report = document.write(file)
+        report = document.write_html(file)
     say_problems(picks.pages)
-    _tell(report, target)
+    _report_result(report, target)
     if args.json:
         from tdbg.core.output import print_json
 
@@ -71,20 +71,24 @@ def run(args: HtmlArgs) -> int:
     return 1 if report.unreadable else 0
 
 
-def _tell(report: "Report", target: "Path") -> None:
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, short, size
+def _report_result(report: "Report", target: "Path") -> None:
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import format_count, format_short, format_size
 
-    what = f"{counted(report.datapoints, 'datapoint')}, {counted(report.tensors, 'tensor')}"
-    say(f"wrote {what} ({size(target.stat().st_size)}) to {short(target, 1000)}")
+    what = f"{format_count(report.datapoints, 'datapoint')}, {format_count(report.tensors, 'tensor')}"
+    print_messages(f"wrote {what} ({format_size(target.stat().st_size)}) to {format_short(target, 1000)}")
     if report.left_out:
-        say(f"{counted(report.left_out, 'datapoint')} left out: --limit, --keys and --steps choose others")
+        print_messages(
+            f"{format_count(report.left_out, 'datapoint')} left out: --limit, --keys and --steps choose others"
+        )
     if report.shrunk:
-        say(f"{counted(report.shrunk, 'tensor')} shown in part or as means: --size makes room, --layer chooses")
+        print_messages(
+            f"{format_count(report.shrunk, 'tensor')} shown in part or as means: --size makes room, --layer chooses"
+        )
     if report.without:
-        say(f"{counted(report.without, 'tensor')} with figures alone")
+        print_messages(f"{format_count(report.without, 'tensor')} with figures alone")
     if report.unreadable:
-        say(f"{counted(report.unreadable, 'tensor')} could not be read")
+        print_messages(f"{format_count(report.unreadable, 'tensor')} could not be read")
 
 
-COMMAND = Command(run, HtmlArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(write_html_page, HtmlArgs, HELP, OPTIONS, ARGUMENT)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.pages.selection.locations import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class LsArgs(Selected):
     json: bool = False
 
 
-def run(args: LsArgs) -> int:
+def list_pages(args: LsArgs) -> int:
     """Print the list; 1 if there is nothing in it."""
-    from tdbg.core.tables import counted, safe
+    from tdbg.core.tables import format_count, safe
     from tdbg.pages.read.listing import Listing, SharedSamples
     from tdbg.pages.read.problem_messages import say_problems
     from tdbg.pages.selection.locations import describe_selectable, is_selected, open_pages, select_datapoints
@@ -49,22 +49,24 @@ def run(args: LsArgs) -> int:
     with open_pages(args.paths) as pages:
         found, shared = Listing(), SharedSamples()
         for datapoint in select_datapoints(pages, args):
-            found.add(datapoint)
-            shared.add(datapoint)
+            found.add_datapoint(datapoint)
+            shared.add_datapoint(datapoint)
         if args.json:
             _print_json(pages, found, args)
         elif found.datapoints:
-            print_lines([summary(found)])
-            _print(pages, found, args)
+            print_lines([format_summary(found)])
+            _print_listing(pages, found, args)
         say_problems(pages)
         for what, count in found.refused.most_common(TOLD):
-            say(safe(f"{counted(count, 'datapoint', 'has')} outputs that were not stored: {what}"))
+            print_messages(safe(f"{format_count(count, 'datapoint', 'has')} outputs that were not stored: {what}"))
         if len(found.refused) > TOLD:
-            say(f"and {counted(len(found.refused) - TOLD, 'more output')} that could not be stored; --json lists them")
+            print_messages(
+                f"and {format_count(len(found.refused) - TOLD, 'more output')} that could not be stored; --json lists them"
+            )
         if told := shared.describe():
-            say(safe(told))
+            print_messages(safe(told))
     if not found.datapoints:
-        say(
+        print_messages(
             f"no datapoint fits; {describe_selectable(pages)}"
             if is_selected(args)
             else f"nothing was captured in {pages.path}"
@@ -72,16 +74,16 @@ def run(args: LsArgs) -> int:
     return 0 if found.datapoints else 1
 
 
-def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
-    from tdbg.core.tables import joined, print_table, shape
+def _print_listing(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
+    from tdbg.core.tables import format_shape, join_limited, print_table
     from tdbg.pages.selection.locations import select_datapoints
 
     if args.datapoints:
         print_table(DATAPOINT_COLUMNS, map(datapoint_row, select_datapoints(pages, args)))
         return
     rows = []
-    for row in found.layers():
-        shapes = joined([shape(one) for one in row.shapes], 4)
+    for row in found.list_layers():
+        shapes = join_limited([format_shape(one) for one in row.shapes], 4)
         rows.append((row.path, ", ".join(row.dtypes) or "figures", shapes, row.datapoints, row.nbytes))
     if rows:
         print_table(LAYER_COLUMNS, rows)
@@ -89,38 +91,38 @@ def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
 
 def datapoint_row(datapoint: "Datapoint") -> tuple[object, ...]:
     """A line of the list of datapoints."""
-    from tdbg.core.tables import counted
+    from tdbg.core.tables import format_count
 
     key: Any = datapoint.key
     if datapoint.keys is not None and datapoint.row is None:
-        key = f"{datapoint.key} ({counted(len(datapoint.keys), 'row')})"
+        key = f"{datapoint.key} ({format_count(len(datapoint.keys), 'row')})"
     tensors = len(datapoint.layout.pieces) if datapoint.layout else 0
     place = datapoint.rank, datapoint.step, datapoint.epoch, datapoint.phase or None, datapoint.page
     return (key, *place, tensors, datapoint.nbytes)
 
 
-def summary(found: "Listing") -> str:
+def format_summary(found: "Listing") -> str:
     """One line: how much of what."""
-    from tdbg.core.tables import counted, size
+    from tdbg.core.tables import format_count, format_size
 
-    layers = found.layers()
+    layers = found.list_layers()
     tensors, nbytes = sum(row.datapoints for row in layers if row.dtypes), sum(row.nbytes for row in layers)
     counts = ((found.datapoints, "datapoint"), (tensors, "tensor"), (len(layers), "layer"))
-    parts = [counted(count, thing) for count, thing in counts]
+    parts = [format_count(count, thing) for count, thing in counts]
     spans = (("rank", found.ranks), ("step", found.steps), ("epoch", found.epochs))
-    return ", ".join([*parts, size(nbytes), *(_span(name, values) for name, values in spans if values)])
+    return ", ".join([*parts, format_size(nbytes), *(_format_span(name, values) for name, values in spans if values)])
 
 
-def _span(name: str, values: "Collection[int]") -> str:
+def _format_span(name: str, values: "Collection[int]") -> str:
     low, high = min(values), max(values)
     return f"{name} {low}" if low == high else f"{name}s {low} to {high}"
 
 
 def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
     from tdbg.pages.selection.locations import select_datapoints
 
-    layers = found.layers()
+    layers = found.list_layers()
     data: dict[str, Any] = {
         "path": str(pages.path),
         "datapoints": found.datapoints,
@@ -134,14 +136,14 @@ def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
         "problems": [{"path": str(one.path), "text": one.text, "grave": one.grave} for one in pages.problems],
     }
     if args.datapoints:
-        data["list"] = [_as_dict(datapoint) for datapoint in select_datapoints(pages, args)]
-    print_json("pages-list", finite(data))
+        data["list"] = [_build_datapoint_dict(datapoint) for datapoint in select_datapoints(pages, args)]
+    print_json("pages-list", to_json_value(data))
 
 
-def _as_dict(datapoint: "Datapoint") -> dict[str, object]:
+def _build_datapoint_dict(datapoint: "Datapoint") -> dict[str, object]:
     more = {"keys": datapoint.keys, "flags": datapoint.flags or None, "scalars": dict(datapoint.scalars) or None}
     named = dict(zip(DATAPOINT_COLUMNS, datapoint_row(datapoint), strict=True))
     return {**named, "key": datapoint.key, **{name: value for name, value in more.items() if value is not None}}
 
 
-COMMAND = Command(run, LsArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(list_pages, LsArgs, HELP, OPTIONS, ARGUMENT)

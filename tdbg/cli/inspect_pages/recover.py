@@ -1,7 +1,7 @@
 """`tdbg inspect-pages recover`: make whole again what a killed process left."""
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.output import print_json, print_lines, print_messages
 
 HELP = """Seal the pages that a killed process left, and rebuild lost journals.
 
@@ -32,24 +32,26 @@ class RecoverArgs(Args):
     json: bool = False
 
 
-def run(args: RecoverArgs) -> int:
+def run_recovery(args: RecoverArgs) -> int:
     """Print what was done, and what remains; 1 if any of that is grave."""
-    from tdbg.cli.inspect_pages.verify import as_dicts, print_problems
+    from tdbg.cli.inspect_pages.verify import build_problem_dicts, print_problems
     from tdbg.core.tables import safe
-    from tdbg.pages.repair.recovery import recover
+    from tdbg.pages.repair.recovery import recover_pages
     from tdbg.pages.selection.locations import resolve_place
 
     where = resolve_place(args.paths)
-    found = recover(where, force=args.force)
+    found = recover_pages(where, force=args.force)
     if args.json:
-        print_json("pages-recover", {"path": where, "done": found.done, "problems": as_dicts(found.problems)})
+        print_json(
+            "pages-recover", {"path": where, "done": found.done, "problems": build_problem_dicts(found.problems)}
+        )
     else:
         for line in found.done:
             print_lines([safe(line)])
         print_problems(found.problems)
     if not found.done:
-        say("there was nothing to do")
+        print_messages("there was nothing to do")
     return 1 if any(problem.grave for problem in found.problems) else 0
 
 
-COMMAND = Command(run, RecoverArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(run_recovery, RecoverArgs, HELP, OPTIONS, ARGUMENT)

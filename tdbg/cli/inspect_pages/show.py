@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.core.output import print_json, print_lines, print_styled, say
+from tdbg.core.output import print_json, print_lines, print_messages, print_styled
 from tdbg.pages.selection.locations import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ShowArgs(Selected):
     json: bool = False
 
 
-def run(args: ShowArgs) -> int:
+def show_datapoint(args: ShowArgs) -> int:
     """Print it; 1 if there is no such key or tensor."""
     from tdbg.core.errors import TdbgError
     from tdbg.pages.read.problem_messages import say_problems
@@ -71,50 +71,50 @@ def run(args: ShowArgs) -> int:
     with found as pages:
         target = resolve_target(pages, word, args)
         if target is None:
-            code = _no_key(pages, word, args)
+            code = _report_unknown_key(pages, word, args)
         elif target.path and not target.tensors:
-            code = _no_path(target)
+            code = _report_unknown_path(target)
         else:
-            code = _show(target, args, screen)
+            code = _show_target(target, args, screen)
         say_problems(pages, drops=False)
     return code
 
 
-def _no_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
+def _report_unknown_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
     from tdbg.core.tables import safe
     from tdbg.pages.selection.locations import describe_selectable, is_place, is_selected
     from tdbg.pages.selection.tensor_name import near_keys
 
     near = ", ".join(map(safe, near_keys(pages, word, args)))
     among = " among those that are selected" if is_selected(args) else ""
-    say(f"no datapoint has the key {safe(word)!r}{among}")
+    print_messages(f"no datapoint has the key {safe(word)!r}{among}")
     if len(args.paths) == 1 and is_place(word):
-        say(f"write a key behind the path: tdbg inspect-pages show {safe(word)} KEY")
-    say(f"keys near to it: {near}" if near else describe_selectable(pages))
+        print_messages(f"write a key behind the path: tdbg inspect-pages show {safe(word)} KEY")
+    print_messages(f"keys near to it: {near}" if near else describe_selectable(pages))
     return 1
 
 
-def _no_path(target: "TensorTarget") -> int:
+def _report_unknown_path(target: "TensorTarget") -> int:
     from tdbg.core.tables import safe
     from tdbg.pages.selection.tensor_name import near_paths
-    from tdbg.pages.stats.value_stats import recorded
+    from tdbg.pages.stats.value_stats import parse_recorded_stats
 
-    say(f"datapoint {safe(target.key)} has no tensor {safe(target.path)!r}")
+    print_messages(f"datapoint {safe(target.key)} has no tensor {safe(target.path)!r}")
     near = near_paths(target.datapoints, target.path)
-    kept = any(recorded(datapoint) for datapoint in target.datapoints)
+    kept = any(parse_recorded_stats(datapoint) for datapoint in target.datapoints)
     none = "figures alone were kept of it; show the key alone" if kept else "it has no tensors at all"
-    say(f"names near to it: {', '.join(map(safe, near))}" if near else none)
+    print_messages(f"names near to it: {', '.join(map(safe, near))}" if near else none)
     return 1
 
 
-def _show(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> int:
+def _show_target(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> int:
     from tdbg.core.errors import TdbgError
-    from tdbg.core.tables import counted
+    from tdbg.core.tables import format_count
 
     found = target.datapoints
     if not 0 <= args.nth <= len(found):
         raise TdbgError(
-            f"--nth {args.nth}: {counted(len(found), 'datapoint', 'has')} the key {target.key}", "count from 1"
+            f"--nth {args.nth}: {format_count(len(found), 'datapoint', 'has')} the key {target.key}", "count from 1"
         )
     if args.nth:
         found = [found[args.nth - 1]]
@@ -127,50 +127,54 @@ def _show(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> int:
     if single and target.path:
         _print_tensor(found[0], shown[0][1][0], args, screen)
         return 0
-    return _print_all(shown, args, screen) if len(found) == 1 or target.path else _print_list(found)
+    return _print_tensors(shown, args, screen) if len(found) == 1 or target.path else _print_candidates(found)
 
 
 # several
 
 
-def _print_list(found: "Sequence[Datapoint]") -> int:
+def _print_candidates(found: "Sequence[Datapoint]") -> int:
     from tdbg.cli.inspect_pages.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.core.tables import counted, print_table
+    from tdbg.core.tables import format_count, print_table
 
     print_table(("nth", *DATAPOINT_COLUMNS), ((nth, *datapoint_row(one)) for nth, one in enumerate(found, 1)))
-    say(f"{counted(len(found), 'datapoint', 'has')} this key: choose with --rank, --step, --epoch or --nth")
+    print_messages(
+        f"{format_count(len(found), 'datapoint', 'has')} this key: choose with --rank, --step, --epoch or --nth"
+    )
     return 0
 
 
-def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs, screen: "Screen") -> int:
+def _print_tensors(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs, screen: "Screen") -> int:
     """A line a tensor, or a layer of which figures alone were kept."""
-    from tdbg.core.tables import counted, print_table, shape
-    from tdbg.pages.stats.value_stats import recorded
+    from tdbg.core.tables import format_count, format_shape, print_table
+    from tdbg.pages.stats.value_stats import parse_recorded_stats
 
     several = len(shown) > 1
     columns = ("rank", "step", "epoch") if several else ()
     names = ("tensor", "dtype", "shape", "nan", "inf", "zero", "mean", "std", "min", "max", "histogram")
     code, rows = 0, []
-    for datapoint, tensor, found in _measured(shown, args):
+    for datapoint, tensor, found in _iter_measured(shown, args):
         place = (datapoint.rank, datapoint.step, datapoint.epoch) if several else ()
-        about = (*place, tensor.path, tensor.dtype.name, shape(tensor.shape))
+        about = (*place, tensor.path, tensor.dtype.name, format_shape(tensor.shape))
         if isinstance(found, str):
-            say(found)
+            print_messages(found)
             code = 2
             rows.append((*about, *(None,) * 8))
             continue
         figures, bars = found
-        rows.append((*about, *_figure_cells(figures), screen.bar(bars).rstrip()))
+        rows.append((*about, *_figure_cells(figures), screen.format_histogram(bars).rstrip()))
     for datapoint, tensors in shown:
         place = (datapoint.rank, datapoint.step, datapoint.epoch) if several else ()
-        for path, figures in recorded(datapoint).items() if not tensors else ():
+        for path, figures in parse_recorded_stats(datapoint).items() if not tensors else ():
             rows.append((*place, path, "figures", None, *_figure_cells(figures), None))
     if not several:
         _print_head(shown[0][0])
     if rows:
         print_table((*columns, *names), rows)
     if several:
-        say(f"{counted(len(shown), 'datapoint', 'has')} this key: choose with --rank, --step, --epoch or --nth")
+        print_messages(
+            f"{format_count(len(shown), 'datapoint', 'has')} this key: choose with --rank, --step, --epoch or --nth"
+        )
     return code
 
 
@@ -179,7 +183,7 @@ def _figure_cells(figures: "ValueStats") -> tuple[Any, ...]:
     return figures.nan, figures.inf, share, figures.mean, figures.std, figures.min, figures.max
 
 
-def _measured(
+def _iter_measured(
     shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs
 ) -> "Iterator[tuple[Datapoint, Tensor, tuple[ValueStats, list[int]] | str]]":
     """Each tensor with its figures and its histogram, or why it cannot be read."""
@@ -196,7 +200,7 @@ def _measured(
         for datapoint, tensors in shown:
             for tensor in tensors:
                 try:
-                    figures, bars, _ = measure_tensor(tensor, args.slice, 16, progress.add, lists)
+                    figures, bars, _ = measure_tensor(tensor, args.slice, 16, progress.advance, lists)
                     yield datapoint, tensor, (figures, bars)
                 except TdbgError as error:
                     if args.slice:
@@ -209,7 +213,7 @@ def _measured(
 
 def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
     from tdbg.core.tables import safe
-    from tdbg.pages.stats.value_stats import recorded
+    from tdbg.pages.stats.value_stats import parse_recorded_stats
 
     places = (("rank", datapoint.rank), ("step", datapoint.step), ("epoch", datapoint.epoch))
     named = [*places, ("phase", datapoint.phase or None), ("page", datapoint.page), ("row", datapoint.row)]
@@ -217,7 +221,7 @@ def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
     print_lines([f"datapoint {safe(str(datapoint.key))}: {safe(about)}"])
     if datapoint.flags:
         print_lines([f"flags: {safe(', '.join(datapoint.flags))}"])
-    kept = recorded(datapoint) if scalars else {}
+    kept = parse_recorded_stats(datapoint) if scalars else {}
     for name, value in datapoint.scalars.items() if scalars else ():
         if name.rpartition("/")[0] in kept:
             continue
@@ -226,54 +230,56 @@ def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
 
 
 def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, screen: "Screen") -> None:
-    from tdbg.core.tables import safe, shape, size
+    from tdbg.core.tables import format_shape, format_size, safe
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.render import heat_map
     from tdbg.pages.stats.stored_tensor import EXACT, measure_tensor
 
     with Progress("reading", tensor.nbytes) as progress:
-        figures, bars, part = measure_tensor(tensor, args.slice, 40, progress.add)
+        figures, bars, part = measure_tensor(tensor, args.slice, 40, progress.advance)
     _print_head(datapoint, scalars=False)
-    cut = f", of it [{args.slice.strip('[]')}]: {shape(part.shape)}" if args.slice and part else ""
-    print_lines([f"{safe(tensor.path)}: {tensor.dtype.name} {shape(tensor.shape)}, {size(tensor.nbytes)}{cut}"])
+    cut = f", of it [{args.slice.strip('[]')}]: {format_shape(part.shape)}" if args.slice and part else ""
+    print_lines(
+        [f"{safe(tensor.path)}: {tensor.dtype.name} {format_shape(tensor.shape)}, {format_size(tensor.nbytes)}{cut}"]
+    )
     if tensor.note:
         print_lines([f"note: {safe(str(dict(tensor.note)))[:TEXT]}"])
     print_lines(figure_lines(figures, exact=part is not None))
     if sum(bars):
-        print(f"{figures.min:.4g} |{screen.bar(bars)}| {figures.max:.4g}")
+        print(f"{figures.min:.4g} |{screen.format_histogram(bars)}| {figures.max:.4g}")
     if part is None:
         print_lines([f"more than {EXACT:,} values: --slice shows a part of them as a picture"])
         return
     if not part.count or part.count <= (SLICED_FEW if args.slice else FEW):
         for line in value_lines(part):
             print(line)
-    labels = tokens(datapoint, part.shape)
-    for line in heat_map.lines(part, figures, screen, labels):
+    labels = find_tokens(datapoint, part.shape)
+    for line in heat_map.render_heat_map(part, figures, screen, labels):
         print_styled(line)
 
 
 def figure_lines(figures: "ValueStats", *, exact: bool) -> "Iterator[str]":
     """The figures in three lines."""
-    from tdbg.core.tables import cell, counted
+    from tdbg.core.tables import format_cell, format_count
     from tdbg.pages.stats.value_stats import QUANTILE_NAMES
 
     share = "" if figures.zero_share is None else f", zero {figures.zero:,} ({figures.zero_share:.1%})"
-    yield (f"{counted(figures.count, 'value')}: nan {figures.nan:,}, inf {figures.inf:,}{share}")
+    yield (f"{format_count(figures.count, 'value')}: nan {figures.nan:,}, inf {figures.inf:,}{share}")
     if figures.mean is None:
         return
     named = ("mean", "std", "min", "max", "absmax")
-    yield ", ".join(f"{name} {cell(getattr(figures, name))}" for name in named)
+    yield ", ".join(f"{name} {format_cell(getattr(figures, name))}" for name in named)
     pairs = zip(QUANTILE_NAMES, figures.quantiles, strict=False)
     about = "" if exact else " (within 0.8 %)"
     if figures.quantiles:
-        yield ", ".join(f"{name} {cell(value)}" for name, value in pairs) + about
+        yield ", ".join(f"{name} {format_cell(value)}" for name, value in pairs) + about
 
 
 def value_lines(part: "Part") -> "Iterator[str]":
     """The values, a line for each row of the last dimension."""
-    from tdbg.pages.read.tensor_values import shown
+    from tdbg.pages.read.tensor_values import format_value
 
-    texts = [shown(value) for value in part.listed()]
+    texts = [format_value(value) for value in part.to_numbers()]
     if not texts:
         return
     wide = max(map(len, texts))
@@ -284,7 +290,7 @@ def value_lines(part: "Part") -> "Iterator[str]":
             yield " ".join(text.rjust(wide) for text in line[at : at + 16])
 
 
-def tokens(datapoint: "Datapoint", shape: "Sequence[int]") -> "list[str]":
+def find_tokens(datapoint: "Datapoint", shape: "Sequence[int]") -> "list[str]":
     """The texts that name the rows of a tensor: a list of as many as it has, among what was captured with it."""
     sizes = [size for size in shape if size != 1]
     for value in datapoint.scalars.values():
@@ -299,7 +305,7 @@ def tokens(datapoint: "Datapoint", shape: "Sequence[int]") -> "list[str]":
 
 def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs, *, whole: bool) -> int:
     from tdbg.cli.inspect_pages.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
 
     found: list[dict[str, Any]] = []
     for datapoint, tensors in shown:
@@ -307,7 +313,7 @@ def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArg
         one |= {"key": datapoint.key, "flags": datapoint.flags, "scalars": dict(datapoint.scalars)}
         one["tensors"] = [_tensor_dict(tensor, args, whole=whole) for tensor in tensors]
         found.append(one)
-    print_json("pages-datapoint", finite(found))
+    print_json("pages-datapoint", to_json_value(found))
     return 0
 
 
@@ -329,8 +335,8 @@ def _tensor_dict(tensor: "Tensor", args: ShowArgs, *, whole: bool) -> dict[str, 
     if args.slice and part is not None:
         about |= {"slice": args.slice, "slice_shape": part.shape}
     if part is not None and part.count <= (SLICED_FEW if args.slice else FEW):
-        about["values"] = part.listed()
+        about["values"] = part.to_numbers()
     return about
 
 
-COMMAND = Command(run, ShowArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(show_datapoint, ShowArgs, HELP, OPTIONS, ARGUMENT)

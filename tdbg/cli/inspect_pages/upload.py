@@ -26,13 +26,13 @@ class UploadArgs(Args):
     json: bool = False
 
 
-def run(args: UploadArgs) -> int:
+def upload_pages(args: UploadArgs) -> int:
     """Copy what is new."""
     from pathlib import Path
 
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import print_json, say
-    from tdbg.core.tables import counted, short, size
+    from tdbg.core.output import print_json, print_messages
+    from tdbg.core.tables import format_count, format_short, format_size
     from tdbg.core.urls import check_url, is_url
     from tdbg.pages.page_upload import Upload, pages_bytes
     from tdbg.pages.progress_bar import Progress
@@ -44,17 +44,23 @@ def run(args: UploadArgs) -> int:
     check_url(url)
     where = resolve_place(paths)
     if is_url(where) or not Path(where).is_dir():
-        raise TdbgError(f"{short(where, 1000)} is no folder here", "name a run, a rank's folder or a folder of pages")
+        raise TdbgError(
+            f"{format_short(where, 1000)} is no folder here", "name a run, a rank's folder or a folder of pages"
+        )
     if not any(True for _ in find_page_folders(Path(where))):
-        raise TdbgError(f"{short(where, 1000)} holds no pages", "capture some with `tdbg run --capture`")
+        raise TdbgError(f"{format_short(where, 1000)} holds no pages", "capture some with `tdbg run --capture`")
     total = sum(pages_bytes(Path(where)))
     with Progress("uploading", total) as progress:
-        found = Upload(Path(where), url, progress=progress.add)
-        found.run(last=True)
+        found = Upload(Path(where), url, progress=progress.advance)
+        found.upload_new_files(last=True)
     if args.json:
         print_json("pages-upload", {"path": where, "url": url, "files": found.files, "bytes": found.nbytes})
-    say(f"copied {counted(found.files, 'file')}, {size(found.nbytes)}" if found.files else "there was nothing to copy")
+    print_messages(
+        f"copied {format_count(found.files, 'file')}, {format_size(found.nbytes)}"
+        if found.files
+        else "there was nothing to copy"
+    )
     return 0
 
 
-COMMAND = Command(run, UploadArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(upload_pages, UploadArgs, HELP, OPTIONS, ARGUMENT)

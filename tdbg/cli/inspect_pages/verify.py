@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Options
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.output import print_json, print_lines, print_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,22 +29,22 @@ class VerifyArgs(Args):
     json: bool = False
 
 
-def run(args: VerifyArgs) -> int:
+def run_verification(args: VerifyArgs) -> int:
     """Print the problems; 1 if any of them is grave."""
     from tdbg.pages.progress_bar import Progress
-    from tdbg.pages.repair.verification import verify
+    from tdbg.pages.repair.verification import verify_pages
     from tdbg.pages.selection.locations import resolve_place
 
     where = resolve_place(args.paths)
     with Progress("verify") as progress:
-        problems = verify(where, progress.add)
+        problems = verify_pages(where, progress.advance)
     grave = any(problem.grave for problem in problems)
     if args.json:
-        print_json("pages-verify", {"path": where, "whole": not grave, "problems": as_dicts(problems)})
+        print_json("pages-verify", {"path": where, "whole": not grave, "problems": build_problem_dicts(problems)})
     else:
         print_problems(problems)
     if not grave:
-        say(f"{where} is whole")
+        print_messages(f"{where} is whole")
     return 1 if grave else 0
 
 
@@ -56,9 +56,9 @@ def print_problems(problems: "Sequence[Problem]") -> None:
         print_lines([safe(f"{'' if problem.grave else 'note: '}{problem}")])
 
 
-def as_dicts(problems: "Sequence[Problem]") -> list[dict[str, object]]:
+def build_problem_dicts(problems: "Sequence[Problem]") -> list[dict[str, object]]:
     """The same for JSON."""
     return [{"path": str(problem.path), "text": problem.text, "grave": problem.grave} for problem in problems]
 
 
-COMMAND = Command(run, VerifyArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(run_verification, VerifyArgs, HELP, OPTIONS, ARGUMENT)

@@ -1,6 +1,6 @@
 """`tdbg metrics`: the numbers of a run."""
 
-from tdbg.core.command_spec import Group, load_from
+from tdbg.core.command_spec import Group, make_loader
 
 HELP = """Show, plot, compare and check the losses, rates and scores of a run.
 
@@ -13,4 +13,4 @@ HELP = """Show, plot, compare and check the losses, rates and scores of a run.
         tdbg metrics plot tdbg_runs/20261121-031500-train train/loss
     """
 NAMES = ("show", "dump", "plot", "compare", "sanity")  # the order of the help page; a file each
-COMMAND = Group(HELP, NAMES, load_from(__name__))
+COMMAND = Group(HELP, NAMES, make_loader(__name__))

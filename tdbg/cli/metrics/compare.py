@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.metrics.metrics_options import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class CompareArgs(Selected):
     json: bool = False
 
 
-def run(args: CompareArgs) -> int:
+def compare_metrics(args: CompareArgs) -> int:
     """Print how they differ; 1 if any series parts, or if two runs share none."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import safe
@@ -55,11 +55,11 @@ def run(args: CompareArgs) -> int:
     if not paths:
         raise TdbgError("no runs were named", "name two: `tdbg metrics compare BEFORE AFTER`")
     paths += [""] if len(paths) == 1 else []
-    tolerance = _tolerance(args.tolerance)
-    wanted = _wanted(list(args.key))
+    tolerance = _parse_tolerance(args.tolerance)
+    wanted = _build_key_filter(list(args.key))
     first, *others = [find_rows_files(path, args.ranks) for path in paths]
     if len(args.paths) == 1:
-        _tell_newest(first, others[0])
+        _report_newest(first, others[0])
     found: list[tuple[str, SeriesComparison]] = []
     for other in others:
         one = SeriesComparison(first, other, tolerance, wanted)
@@ -74,24 +74,24 @@ def run(args: CompareArgs) -> int:
         _print_json(first.name, found, tolerance)
     else:
         for name, one in found:
-            _print(first.name, name, one)
+            _print_comparison(first.name, name, one)
     apart = [name for name, one in found if not any(pair.together for pair in one.pairs.values())]
     for name in apart:
-        say(safe(f"{first.name} and {name}: nothing to compare: they share no key at any step"))
+        print_messages(safe(f"{first.name} and {name}: nothing to compare: they share no key at any step"))
     return int(bool(apart) or any(pair.differs for _, one in found for pair in one.pairs.values()))
 
 
-def _tell_newest(first: "Place", newest: "Place") -> None:
+def _report_newest(first: "Place", newest: "Place") -> None:
     """Say which run stands for the second one; TdbgError where that is the first."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import safe
 
     if {one.path.resolve() for one in first.files} & {one.path.resolve() for one in newest.files}:
         raise TdbgError(f"{first.name} is the newest run itself", "name two: `tdbg metrics compare BEFORE AFTER`")
-    say(safe(f"one run was named: it is compared with the newest, {newest.name}"))
+    print_messages(safe(f"one run was named: it is compared with the newest, {newest.name}"))
 
 
-def _tolerance(text: str) -> float | None:
+def _parse_tolerance(text: str) -> float | None:
     """A share; None for the spread."""
     from tdbg.core.errors import TdbgError
     from tdbg.metrics.rows.series_diff import SPREAD
@@ -109,7 +109,7 @@ def _tolerance(text: str) -> float | None:
     return found
 
 
-def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
+def _build_key_filter(globs: "Sequence[str]") -> "Callable[[str], bool]":
     from functools import lru_cache
 
     from tdbg.metrics.keys import OF_MACHINE
@@ -119,30 +119,33 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
     return lru_cache(65_536)(lambda key: chosen(key) and (key in globs or not key.endswith(OF_MACHINE)))
 
 
-def _print(first: str, other: str, found: "SeriesComparison") -> None:
-    from tdbg.core.tables import counted, print_table, short
-    from tdbg.metrics.metrics_options import label
+def _print_comparison(first: str, other: str, found: "SeriesComparison") -> None:
+    from tdbg.core.tables import format_count, format_short, print_table
+    from tdbg.metrics.metrics_options import format_key
 
     pairs = [pair for _, pair in sorted(found.pairs.items())]
     parted = [pair for pair in pairs if pair.first_divergence]
     shared = [pair for pair in pairs if pair.together]
-    print_lines([f"A: {short(first)}", f"B: {short(other)}", _verdict(parted, shared)])
+    print_lines([f"A: {format_short(first)}", f"B: {format_short(other)}", _format_verdict(parted, shared)])
     ranks = len({pair.rank for pair in pairs}) > 1
     columns = ["key", "A best", "B best", "A last", "B last", "steps", "parts at", "A there", "B there", "differ"]
     print_table(
-        [*columns, *(["rank"] if ranks else [])], _rows(parted + [p for p in shared if not p.first_divergence], ranks)
+        [*columns, *(["rank"] if ranks else [])],
+        _iter_rows(parted + [p for p in shared if not p.first_divergence], ranks),
     )
     for side, those in (("A", [p for p in pairs if p.b is None]), ("B", [p for p in pairs if p.a is None])):
         if those:
-            names = ", ".join(label(pair.key, 60) for pair in those[:8])
-            say(f"only {side} has {counted(len(those), 'key')}: {names}{' ...' if len(those) > 8 else ''}")
+            names = ", ".join(format_key(pair.key, 60) for pair in those[:8])
+            print_messages(
+                f"only {side} has {format_count(len(those), 'key')}: {names}{' ...' if len(those) > 8 else ''}"
+            )
     apart = [pair for pair in pairs if pair.a and pair.b and not pair.together]
     for pair in apart[:8]:
-        say(f"{label(pair.key)}: the runs share no step")
+        print_messages(f"{format_key(pair.key)}: the runs share no step")
 
 
-def _verdict(parted: "Sequence[SeriesPair]", shared: "Sequence[SeriesPair]") -> str:
-    from tdbg.metrics.metrics_options import label
+def _format_verdict(parted: "Sequence[SeriesPair]", shared: "Sequence[SeriesPair]") -> str:
+    from tdbg.metrics.metrics_options import format_key
 
     if not shared:
         return "nothing to compare: they share no key at any step"
@@ -150,38 +153,38 @@ def _verdict(parted: "Sequence[SeriesPair]", shared: "Sequence[SeriesPair]") -> 
         return f"no difference in {len(shared):,} series"
     first = min(parted, key=lambda pair: pair.first_divergence[0] if pair.first_divergence else 0)
     assert first.first_divergence is not None
-    return f"{len(parted)} of {len(shared)} series part, the first at step {first.first_divergence[0]:,}: {label(first.key)}"
+    return f"{len(parted)} of {len(shared)} series part, the first at step {first.first_divergence[0]:,}: {format_key(first.key)}"
 
 
-def _rows(pairs: "Sequence[SeriesPair]", ranks: bool) -> "Iterator[Sequence[object]]":
-    from tdbg.metrics.metrics_options import label
+def _iter_rows(pairs: "Sequence[SeriesPair]", ranks: bool) -> "Iterator[Sequence[object]]":
+    from tdbg.metrics.metrics_options import format_key
 
     for pair in pairs:
         bests = [one.best.value if one and one.best else None for one in (pair.a, pair.b)]
         lasts = [one.last.value if one else None for one in (pair.a, pair.b)]
         there = pair.first_divergence or (None, None, None)
-        line = [label(pair.key), *bests, *lasts, pair.together, *there, pair.differing_steps]
+        line = [format_key(pair.key), *bests, *lasts, pair.together, *there, pair.differing_steps]
         yield [*line, *([pair.rank] if ranks else [])]
 
 
 def _print_json(first: str, found: "Sequence[tuple[str, SeriesComparison]]", tolerance: float | None) -> None:
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
     from tdbg.metrics.rows.series_diff import SPREAD
 
-    def of(one: "Series | None") -> dict[str, object] | None:
+    def build_series_dict(one: "Series | None") -> dict[str, object] | None:
         if one is None:
             return None
         best = one.best._asdict() if one.best else None
         return {"latest": one.last._asdict(), "best": best, "count": one.count, "not_finite": one.non_finite}
 
-    def told(pair: "SeriesPair") -> dict[str, object]:
+    def build_pair_dict(pair: "SeriesPair") -> dict[str, object]:
         at = dict(zip(("step", "a", "b"), pair.first_divergence, strict=True)) if pair.first_divergence else None
         return {
             "key": pair.key,
             "source": pair.source,
             "rank": pair.rank,
-            "a": of(pair.a),
-            "b": of(pair.b),
+            "a": build_series_dict(pair.a),
+            "b": build_series_dict(pair.b),
             "steps": pair.together,
             "steps_of_a_alone": pair.only_a,
             "steps_of_b_alone": pair.only_b,
@@ -197,12 +200,12 @@ def _print_json(first: str, found: "Sequence[tuple[str, SeriesComparison]]", tol
             {
                 "b": name,
                 "differs": any(pair.differs for pair in one.pairs.values()),
-                "series": [told(pair) for _, pair in sorted(one.pairs.items())],
+                "series": [build_pair_dict(pair) for _, pair in sorted(one.pairs.items())],
             }
             for name, one in found
         ],
     }
-    print_json("metrics-compare", finite(data))
+    print_json("metrics-compare", to_json_value(data))
 
 
-COMMAND = Command(run, CompareArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(compare_metrics, CompareArgs, HELP, OPTIONS, ARGUMENT)

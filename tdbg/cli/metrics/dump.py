@@ -60,11 +60,11 @@ class DumpArgs(Selected):
     json: bool = False
 
 
-def run(args: DumpArgs) -> int:
+def dump_metrics(args: DumpArgs) -> int:
     """Write it; 1 if there is nothing."""
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, safe
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import format_count, safe
     from tdbg.metrics.metrics_options import find_place, key_filter, report_skipped_rows
     from tdbg.metrics.rows.table_files import WRITERS, write_table
 
@@ -75,31 +75,31 @@ def run(args: DumpArgs) -> int:
         raise TdbgError(f"--format cannot be {form!r}", f"write one of: {', '.join(WRITERS)}")
     if args.series and args.states:
         raise TdbgError("--series and --states exclude each other", "choose one")
-    until = _step(args.step)
+    until = _parse_step(args.step)
     if args.states:
-        return _states(args, until)
+        return _print_states(args, until)
     place = find_place(args)
     from tdbg.metrics.rows.row_reader import Reading
 
     reading = Reading(place.files)
     wanted = key_filter(list(args.key), copies=True)
-    phased = _of_phase(args.phase)
+    phased = _build_phase_filter(args.phase)
     about = {"run": place.name, "step": until}
     if args.series:
-        rows = _every(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
+        rows = _iter_value_rows(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
         count = write_table(form, args.out, args.force, about, SERIES, rows)
     else:
-        state = _state(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
+        state = _iter_state_rows(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
         count = write_table(form, args.out, args.force, about, STATE, state)
     report_skipped_rows(place.name, reading.counts)
     if args.out:
-        say(safe(f"{args.out}: {counted(count, 'row')}"))
-    for line in () if count else _why_none(args, place, until):
-        say(safe(line))
+        print_messages(safe(f"{args.out}: {format_count(count, 'row')}"))
+    for line in () if count else _explain_no_rows(args, place, until):
+        print_messages(safe(line))
     return int(not count)
 
 
-def _why_none(args: DumpArgs, place: "Place", until: int | None) -> tuple[str, ...]:
+def _explain_no_rows(args: DumpArgs, place: "Place", until: int | None) -> tuple[str, ...]:
     """Which of what was asked for is not there, and what is."""
     from tdbg.core.errors import TdbgError
     from tdbg.metrics.metrics_options import NO_ROWS, check_keys, suggest_keys
@@ -108,7 +108,7 @@ def _why_none(args: DumpArgs, place: "Place", until: int | None) -> tuple[str, .
     keys: set[str] = set()
     phases: set[str] = set()
     first: int | None = None
-    for _, line in Reading(place.files).lines():
+    for _, line in Reading(place.files).iter_lines():
         keys.update(line.values)
         phases.update([line.phase] if line.phase else [])
         first = line.step if first is None else min(first, line.step)
@@ -129,7 +129,7 @@ def _why_none(args: DumpArgs, place: "Place", until: int | None) -> tuple[str, .
     )
 
 
-def _step(text: str) -> int | None:
+def _parse_step(text: str) -> int | None:
     from tdbg.core.errors import TdbgError
 
     if not text:
@@ -139,20 +139,20 @@ def _step(text: str) -> int | None:
     return int(text)
 
 
-def _of_phase(phase: str) -> "Callable[[str, str | None], bool]":
+def _build_phase_filter(phase: str) -> "Callable[[str, str | None], bool]":
     """Rows of a phase: those that say so, or whose key begins with it."""
     if not phase:
         return lambda key, of: True
     return lambda key, of: of == phase or key.startswith((f"{phase}/", f"core/{phase}_"))
 
 
-def _state(
+def _iter_state_rows(
     reading: "Reading", until: int | None, wanted: "Callable[[str, str | None], bool]"
 ) -> "Iterator[Sequence[object]]":
-    from tdbg.metrics.rows.series import Point, tally
+    from tdbg.metrics.rows.series import Point, build_tally
 
     nothing = Point(0.0, 0)
-    found = tally(reading.batches(), until)
+    found = build_tally(reading.iter_batches(), until)
     for (key, source, rank), one in sorted(found.series.items()):
         if wanted(key, one.phase):
             best = one.best or nothing
@@ -163,45 +163,45 @@ def _state(
             yield (*head, *told, *bounds, one.count, one.non_finite)
 
 
-def _every(
+def _iter_value_rows(
     reading: "Reading", until: int | None, wanted: "Callable[[str, str | None], bool]"
 ) -> "Iterator[Sequence[object]]":
-    for rank, line in reading.lines():
+    for rank, line in reading.iter_lines():
         if until is None or line.step <= until:
             for key, value in line.values.items():
                 if wanted(key, line.phase):
                     yield rank, line.step, line.epoch, line.phase, key, value, line.t, line.source
 
 
-def _states(args: DumpArgs, until: int | None) -> int:
+def _print_states(args: DumpArgs, until: int | None) -> int:
     """Print the states that were kept."""
     import json
 
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import say
-    from tdbg.core.tables import finite, safe
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import safe, to_json_value
     from tdbg.metrics.metrics_options import find_place
     from tdbg.metrics.rows.table_files import resolve_table_path
 
     if args.form not in ("", "json"):
         raise TdbgError("states are printed as JSON alone", "leave --format out")
     place = find_place(args)
-    every = [{"rank": rank, "file": name, **state} for rank, name, state in _kept(place)]
+    every = [{"rank": rank, "file": name, **state} for rank, name, state in _iter_kept_states(place)]
     if not every:
         raise TdbgError(f"{place.name}: no states were kept", "`tdbg run -f DUMP_METRICS` keeps one at each validation")
     early = [state for state in every if until is None or int(state.get("step") or 0) <= until]
-    kept = [one for state in early if (one := _part_of(state, list(args.key), args.phase)) is not None]
+    kept = [one for state in early if (one := _select_state_part(state, list(args.key), args.phase)) is not None]
     if not kept:
-        for line in _why_no_state(args, every, early):
-            say(safe(line))
+        for line in _explain_no_states(args, every, early):
+            print_messages(safe(line))
         return 1
     with resolve_table_path(args.out, args.force) as file:
-        document = {"kind": "metrics-states", "version": 1, "data": {"run": place.name, "states": finite(kept)}}
+        document = {"kind": "metrics-states", "version": 1, "data": {"run": place.name, "states": to_json_value(kept)}}
         file.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
     return 0
 
 
-def _why_no_state(
+def _explain_no_states(
     args: DumpArgs, every: "Sequence[dict[str, Any]]", early: "Sequence[dict[str, Any]]"
 ) -> tuple[str, str]:
     """What the states have not, and what they have."""
@@ -220,7 +220,7 @@ def _why_no_state(
     return f"no state has {' or '.join(args.key)}", suggest_keys(args.key[0] if args.key else "", sorted(keys))
 
 
-def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[str, object] | None:
+def _select_state_part(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[str, object] | None:
     """A state with the phase and the metrics that were asked for alone; None if it has none of them."""
     from tdbg.metrics.metrics_options import key_filter
 
@@ -244,10 +244,10 @@ def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[
     return found if found["phases"] or found["stores"] else None
 
 
-def _kept(place: "Place") -> "Iterator[tuple[int | None, str, dict[str, Any]]]":
+def _iter_kept_states(place: "Place") -> "Iterator[tuple[int | None, str, dict[str, Any]]]":
 
     from tdbg.core.files import read_json
-    from tdbg.core.output import say
+    from tdbg.core.output import print_messages
     from tdbg.core.tables import safe
 
     for file in place.files:
@@ -255,10 +255,10 @@ def _kept(place: "Place") -> "Iterator[tuple[int | None, str, dict[str, Any]]]":
             try:
                 found = read_json(path)
             except (OSError, ValueError) as error:
-                say(safe(f"{path}: cannot be read: {error}"))
+                print_messages(safe(f"{path}: cannot be read: {error}"))
                 continue
             if isinstance(found, dict):
                 yield file.rank, path.name, found
 
 
-COMMAND = Command(run, DumpArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(dump_metrics, DumpArgs, HELP, OPTIONS, ARGUMENT)

@@ -45,10 +45,10 @@ class PlotArgs(Args):
     json: bool = False
 
 
-def run(args: PlotArgs) -> int:
+def plot_metrics(args: PlotArgs) -> int:
     """Draw it; 1 if there is nothing to draw."""
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import say
+    from tdbg.core.output import print_messages
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import check_keys, report_skipped_rows
     from tdbg.metrics.rows.row_files import find_rows_files
@@ -56,14 +56,14 @@ def run(args: PlotArgs) -> int:
 
     if not 2 <= args.height <= 200:
         raise TdbgError(f"--height cannot be {args.height}", "write 2 to 200")
-    where, globs = split(list(args.paths))
+    where, globs = split_run_and_keys(list(args.paths))
     place = find_rows_files(where, args.ranks)
     reading = Reading(place.files)
-    curves, known = _curves(reading, globs, _smooth(args.smooth))
+    curves, known = _collect_curves(reading, globs, _parse_smooth(args.smooth))
     report_skipped_rows(place.name, reading.counts)
     check_keys(globs if known else (), known)
     if not curves:
-        say(safe(f"{place.name}: there are no values to plot"))
+        print_messages(safe(f"{place.name}: there are no values to plot"))
         if not args.json:
             return 1
     if args.html:
@@ -71,18 +71,18 @@ def run(args: PlotArgs) -> int:
     elif args.json:
         _print_json(place.name, curves)
     else:
-        _print(curves, args.height, len(curves) if globs else MOST_GRAPHS)
+        _print_curves(curves, args.height, len(curves) if globs else MOST_GRAPHS)
     return int(not curves)
 
 
-def split(words: "list[str]") -> "tuple[str, list[str]]":
+def split_run_and_keys(words: "list[str]") -> "tuple[str, list[str]]":
     """The run, "" for the newest, and the keys."""
     from tdbg.metrics.metrics_options import is_place
 
     return (words[0], words[1:]) if words and is_place(words[0]) else ("", words)
 
 
-def _smooth(text: str) -> float:
+def _parse_smooth(text: str) -> float:
     from tdbg.core.errors import TdbgError
 
     try:
@@ -94,7 +94,7 @@ def _smooth(text: str) -> float:
     return found
 
 
-def _curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[str, list[Curve]], set[str]]":
+def _collect_curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[str, list[Curve]], set[str]]":
     """The curves of each key that is wanted, and all keys."""
     from tdbg.metrics.metrics_options import key_filter
     from tdbg.metrics.render.curves import Curve
@@ -103,7 +103,7 @@ def _curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[
     wanted = key_filter(globs)
     found: dict[tuple[str, int, str], Curve] = {}
     known: dict[str, bool] = {}
-    for rank, line in reading.lines():
+    for rank, line in reading.iter_lines():
         for key, value in line.values.items():
             if key not in known and len(known) < MAX_KEYS:
                 known[key] = wanted(key)
@@ -111,35 +111,37 @@ def _curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[
                 at = (key, rank, line.source)
                 if at not in found:
                     found[at] = Curve(key, rank, line.source, smooth)
-                found[at].add(line.step, value)
+                found[at].add_point(line.step, value)
     curves: dict[str, list[Curve]] = {}
     for (key, _, _), curve in sorted(found.items()):
         curves.setdefault(key, []).append(curve)
     return curves, set(known)
 
 
-def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> None:
+def _print_curves(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> None:
     import shutil
 
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, safe
-    from tdbg.metrics.metrics_options import label
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import format_count, safe
+    from tdbg.metrics.metrics_options import format_key
     from tdbg.metrics.render.braille_plot import draw_graph
 
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
     for number, (key, those) in enumerate(curves.items()):
         if number >= most:
-            say(f"{counted(len(curves) - most, 'more key', 'is')} left out: name keys or globs to see them")
+            print_messages(
+                f"{format_count(len(curves) - most, 'more key', 'is')} left out: name keys or globs to see them"
+            )
             break
         print(
-            f"{'' if not number else chr(10)}{label(key, 200)}  {safe(', '.join(_named(one, those) for one in those[:8]))}"
+            f"{'' if not number else chr(10)}{format_key(key, 200)}  {safe(', '.join(_format_curve_name(one, those) for one in those[:8]))}"
         )
         for line in draw_graph(those, width, height):
             print(line)
 
 
-def _named(one: "Curve", those: "Sequence[Curve]") -> str:
-    from tdbg.core.tables import cell
+def _format_curve_name(one: "Curve", those: "Sequence[Curve]") -> str:
+    from tdbg.core.tables import format_cell
 
     words = []
     if len({other.rank for other in those}) > 1:
@@ -147,17 +149,17 @@ def _named(one: "Curve", those: "Sequence[Curve]") -> str:
     if len({other.source for other in those}) > 1:
         words.append(one.source)
     name = f"{' '.join(words)}: " if words else "last "
-    return f"{name}{cell(one.last)}" + (f" ({one.non_finite} not finite)" if one.non_finite else "")
+    return f"{name}{format_cell(one.last)}" + (f" ({one.non_finite} not finite)" if one.non_finite else "")
 
 
 def _print_json(name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
     from tdbg.core.output import print_json
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
 
-    print_json("metrics-plot", finite({"run": name, "curves": told(curves)}))
+    print_json("metrics-plot", to_json_value({"run": name, "curves": build_curve_dicts(curves)}))
 
 
-def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, object]]:
+def build_curve_dicts(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, object]]:
     """Curves as plain data."""
     return [
         {
@@ -176,14 +178,14 @@ def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, object]]:
 
 
 def _write_html(args: PlotArgs, name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, safe
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import format_count, safe
     from tdbg.metrics.render.curve_page import write_page
     from tdbg.metrics.rows.table_files import resolve_table_path
 
     with resolve_table_path(args.html, args.force, binary=True) as file:
-        write_page(file, told(curves), name)
-    say(safe(f"{args.html}: {counted(len(curves), 'key')}"))
+        write_page(file, build_curve_dicts(curves), name)
+    print_messages(safe(f"{args.html}: {format_count(len(curves), 'key')}"))
 
 
-COMMAND = Command(run, PlotArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(plot_metrics, PlotArgs, HELP, OPTIONS, ARGUMENT)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class SanityArgs(Selected):
     json: bool = False
 
 
-def run(args: SanityArgs) -> int:
+def check_metrics(args: SanityArgs) -> int:
     """Print it; 1 if `--fail-on` is reached, or if there is no row to look at."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.events import SEVERITIES
@@ -52,13 +52,13 @@ def run(args: SanityArgs) -> int:
     report_skipped_rows(place.name, counts)
     found, trouble = evaluate_metrics(seen)
     for line in trouble:
-        say(line)
+        print_messages(line)
     if args.json:
         _print_json(place.name, found, counts.rows)
     elif counts.rows or found:
-        _print(found, counts.rows)
+        _print_findings(found, counts.rows)
     if not counts.rows:
-        say(safe(f"{place.name}: {NO_ROWS}"))
+        print_messages(safe(f"{place.name}: {NO_ROWS}"))
         return 1
     if not args.fail_on:
         return 0
@@ -66,8 +66,8 @@ def run(args: SanityArgs) -> int:
     return int(any(SEVERITIES.index(one.severity) >= floor for one in found))
 
 
-def _print(found: "Sequence[Finding]", rows: int) -> None:
-    from tdbg.core.tables import counted, safe
+def _print_findings(found: "Sequence[Finding]", rows: int) -> None:
+    from tdbg.core.tables import format_count, safe
 
     for one in found:
         who = f", rank {one.rank}" if one.rank is not None else ""
@@ -77,13 +77,15 @@ def _print(found: "Sequence[Finding]", rows: int) -> None:
         print_lines([safe(f"    cause: {one.cause}")])
         print_lines([safe(f"    try: {one.try_next}")])
     if not found:
-        print_lines([f"no problem found in {counted(rows, 'row')}"])
+        print_lines([f"no problem found in {format_count(rows, 'row')}"])
 
 
 def _print_json(name: str, found: "Sequence[Finding]", rows: int) -> None:
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
 
-    print_json("metrics-sanity", finite({"run": name, "rows": rows, "findings": [one.as_dict() for one in found]}))
+    print_json(
+        "metrics-sanity", to_json_value({"run": name, "rows": rows, "findings": [one.as_dict() for one in found]})
+    )
 
 
-COMMAND = Command(run, SanityArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(check_metrics, SanityArgs, HELP, OPTIONS, ARGUMENT)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import Command, Option, Options
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.metrics.metrics_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ShowArgs(Selected):
     json: bool = False
 
 
-def run(args: ShowArgs) -> int:
+def show_metrics(args: ShowArgs) -> int:
     """Print it; 1 if there is no row."""
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import (
@@ -48,27 +48,27 @@ def run(args: ShowArgs) -> int:
         report_unwritten_rows,
     )
     from tdbg.metrics.rows.row_reader import Reading
-    from tdbg.metrics.rows.series import tally
+    from tdbg.metrics.rows.series import build_tally
 
     place = find_place(args)
     reading = Reading(place.files)
-    found = tally(reading.batches())
+    found = build_tally(reading.iter_batches())
     report_skipped_rows(place.name, reading.counts)
     report_unwritten_rows(found)
     if not reading.counts.rows:
-        say(safe(f"{place.name}: {NO_ROWS}"))
+        print_messages(safe(f"{place.name}: {NO_ROWS}"))
     globs = list(args.key)
     check_keys(globs, (one.key for one in found.series.values()))
     wanted = key_filter(globs)
-    every = sorted((one for one in found.series.values() if wanted(one.key)), key=_order)
+    every = sorted((one for one in found.series.values() if wanted(one.key)), key=_build_sort_key)
     if args.json:
         _print_json(place.name, every, found, reading.counts)
     else:
-        _print(every, found, reading.counts.rows, wanted)
+        _print_series(every, found, reading.counts.rows, wanted)
     return int(not reading.counts.rows)
 
 
-def _order(one: "Series") -> tuple[object, ...]:
+def _build_sort_key(one: "Series") -> tuple[object, ...]:
     """Phases, then tasks, then metrics; keys outside the grammar at the end."""
     from tdbg.metrics.keys import CATEGORIES, PHASES, Key, KeyGrammarError
 
@@ -81,54 +81,56 @@ def _order(one: "Series") -> tuple[object, ...]:
     return (kind, first, key.phase, key.subset, key.task, key.metric, one.source, one.rank)
 
 
-def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) -> None:
-    from tdbg.core.tables import counted, print_table, safe, short
-    from tdbg.metrics.metrics_options import label
+def _print_series(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) -> None:
+    from tdbg.core.tables import format_count, format_short, print_table, safe
+    from tdbg.metrics.metrics_options import format_key
 
     if not rows:
         return
     ranks = sorted(found.last)
-    several = f" of {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
+    several = f" of {format_count(len(ranks), 'rank')}" if len(ranks) > 1 else ""
     end = found.last[ranks[0]]
     epoch = "" if end.epoch is None else f", epoch {end.epoch:g}"
-    print_lines([f"{counted(rows, 'row')}{several}, up to step {end.step:,}{epoch}"])
+    print_lines([f"{format_count(rows, 'row')}{several}, up to step {end.step:,}{epoch}"])
     by_key: dict[tuple[str, str], list[Series]] = {}
     for one in every:
         by_key.setdefault((one.key, one.source), []).append(one)
     keys = [key for key, _ in by_key]
     sources = len(set(keys)) < len(keys)
     columns = [*COLUMNS, *(["other ranks"] if several else []), *(["source"] if sources else [])]
-    print_table(columns, _lines(by_key, bool(several), sources))
+    print_table(columns, _iter_table_rows(by_key, bool(several), sources))
     for (key, rank), text in sorted(found.texts.items()):
         if wanted(key) and rank == ranks[0]:
-            print_lines([safe(f"{key}: {short(text)}")])
+            print_lines([safe(f"{key}: {format_short(text)}")])
     bad = [(one.key, one.non_finite, one.rank) for one in every if one.non_finite]
     for key, count, rank in bad[:10]:
-        say(safe(f"{label(key)}: {counted(count, 'value')} of rank {rank} not finite"))
+        print_messages(safe(f"{format_key(key)}: {format_count(count, 'value')} of rank {rank} not finite"))
     if found.left_out:
-        say(f"{counted(found.left_out, 'value')} of further keys are left out: there are too many keys")
+        print_messages(f"{format_count(found.left_out, 'value')} of further keys are left out: there are too many keys")
 
 
-def _lines(by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool) -> "Iterator[Sequence[object]]":
-    from tdbg.metrics.metrics_options import label
-    from tdbg.metrics.rows.series import sparkline
+def _iter_table_rows(
+    by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool
+) -> "Iterator[Sequence[object]]":
+    from tdbg.metrics.metrics_options import format_key
+    from tdbg.metrics.rows.series import format_sparkline
 
     for (key, source), those in by_key.items():
         one = those[0]
         best = one.best
-        at = (best.value, best.step, _epoch(best)) if best else (None, None, None)
-        line = [label(key), one.unit or None, one.last.value, one.last.step, _epoch(one.last), *at]
-        line += [f"{one.count:,}", sparkline(one.course.values)]
-        yield [*line, *([_apart(those)] if several else []), *([source] if sources else [])]
+        at = (best.value, best.step, _format_epoch(best)) if best else (None, None, None)
+        line = [format_key(key), one.unit or None, one.last.value, one.last.step, _format_epoch(one.last), *at]
+        line += [f"{one.count:,}", format_sparkline(one.course.values)]
+        yield [*line, *([_format_rank_differences(those)] if several else []), *([source] if sources else [])]
 
 
-def _epoch(point: "Point") -> str | None:
+def _format_epoch(point: "Point") -> str | None:
     return None if point.epoch is None else f"{point.epoch:g}"
 
 
-def _apart(those: "Sequence[Series]") -> str:
+def _format_rank_differences(those: "Sequence[Series]") -> str:
     """What the latest values of those other ranks are that differ."""
-    from tdbg.core.tables import cell
+    from tdbg.core.tables import format_cell
 
     first, *others = those
     if not others:
@@ -137,7 +139,7 @@ def _apart(those: "Sequence[Series]") -> str:
     if not apart:
         return "same"
     values = [one.last.value for one in apart]
-    low, high = cell(min(values)), cell(max(values))
+    low, high = format_cell(min(values)), format_cell(max(values))
     ranks = ", ".join(str(one.rank) for one in apart[:4]) + (" ..." if len(apart) > 4 else "")
     return f"{low if low == high else f'{low} to {high}'} (rank{'s' if len(apart) > 1 else ''} {ranks})"
 
@@ -147,7 +149,7 @@ def _both_nan(one: "Series", other: "Series") -> bool:
 
 
 def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: Any) -> None:
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
 
     data = {
         "run": name,
@@ -163,16 +165,16 @@ def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: An
             for rank, one in sorted(found.records.items())
         ],
         "ranks": {rank: {"step": end.step, "epoch": end.epoch, "t": end.value} for rank, end in found.last.items()},
-        "series": [told(one) for one in every],
+        "series": [build_series_dict(one) for one in every],
         "text": [{"key": key, "rank": rank, "text": text} for (key, rank), text in sorted(found.texts.items())],
     }
-    print_json("metrics-show", finite(data))
+    print_json("metrics-show", to_json_value(data))
 
 
-def told(one: "Series") -> dict[str, object]:
+def build_series_dict(one: "Series") -> dict[str, object]:
     """A series as plain data."""
 
-    def point(of: "Point | None") -> dict[str, object] | None:
+    def build_point_dict(of: "Point | None") -> dict[str, object] | None:
         return None if of is None else of._asdict()
 
     return {
@@ -181,14 +183,14 @@ def told(one: "Series") -> dict[str, object]:
         "source": one.source,
         "phase": one.phase,
         "unit": one.unit or None,
-        "latest": point(one.last),
-        "best": point(one.best),
-        "least": point(one.least),
-        "most": point(one.most),
+        "latest": build_point_dict(one.last),
+        "best": build_point_dict(one.best),
+        "least": build_point_dict(one.least),
+        "most": build_point_dict(one.most),
         "count": one.count,
         "not_finite": one.non_finite,
         "course": one.course.values,
     }
 
 
-COMMAND = Command(run, ShowArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(show_metrics, ShowArgs, HELP, OPTIONS, ARGUMENT)

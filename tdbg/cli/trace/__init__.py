@@ -1,6 +1,6 @@
 """`tdbg trace`: traces of torch.profiler, offline."""
 
-from tdbg.core.command_spec import Group, load_from
+from tdbg.core.command_spec import Group, make_loader
 
 HELP = """Read traces of torch.profiler: where time and memory went.
 
@@ -12,4 +12,4 @@ HELP = """Read traces of torch.profiler: where time and memory went.
         tdbg trace show trace.json.gz
     """
 NAMES = ("show", "advise", "flame", "compare", "slice")  # the order of the help page; a file each
-COMMAND = Group(HELP, NAMES, load_from(__name__))
+COMMAND = Group(HELP, NAMES, make_loader(__name__))

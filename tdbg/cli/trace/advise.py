@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.core.command_spec import JSON, Command, Option, Options
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -38,26 +38,26 @@ class AdviseArgs(Selected):
     json: bool = False
 
 
-def run(args: AdviseArgs) -> int:
+def advise_traces(args: AdviseArgs) -> int:
     """Print it; 1 if `--fail-on` is reached, or the traces hold no event."""
     from tdbg.core.errors import TdbgError
     from tdbg.traces.analyze.rank_comparison import compare_loaded
     from tdbg.traces.rules import RULES, SEVERITIES, evaluate_traces, parse_thresholds
-    from tdbg.traces.trace_options import is_empty, label, load_summaries, sample_ranks, select_traces
+    from tdbg.traces.trace_options import format_label, is_empty, load_summaries, sample_ranks, select_traces
 
     if args.fail_on and args.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {args.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
     for trouble in RULES.load_third_party():
-        say(trouble)
+        print_messages(trouble)
     thresholds = parse_thresholds(list(args.threshold))
     kept, left = sample_ranks(select_traces(args), args)
     found = load_summaries(kept)
-    every = [(label(one, read), read) for one, read in found]
+    every = [(format_label(one, read), read) for one, read in found]
     advice, silent = evaluate_traces(every, thresholds, compare_loaded(found))
     if args.json:
         _print_json(advice, silent, left)
     elif any(read.events for _, read in found):
-        _print(advice, silent, several=len(every) > 1)
+        _print_advice(advice, silent, several=len(every) > 1)
     if is_empty(found):
         return 1
     if not args.fail_on:
@@ -66,7 +66,7 @@ def run(args: AdviseArgs) -> int:
     return int(any(SEVERITIES.index(one.severity) >= floor for one in advice))
 
 
-def _print(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: bool) -> None:
+def _print_advice(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: bool) -> None:
     from tdbg.core.tables import safe
 
     for one in advice:
@@ -83,16 +83,16 @@ def _print(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: 
     for other in silent:
         reasons.setdefault(other.reason, []).append(other.code)
     for reason, codes in reasons.items():
-        say(safe(f"{', '.join(codes)}: {reason}"))
+        print_messages(safe(f"{', '.join(codes)}: {reason}"))
 
 
 def _print_json(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", left: "Sequence[int]") -> None:
     from dataclasses import asdict
 
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
 
     data = {"advice": [asdict(one) for one in advice], "abstained": [asdict(one) for one in silent]}
-    print_json("trace-advise", finite({**data, "ranks_left_out": left}))
+    print_json("trace-advise", to_json_value({**data, "ranks_left_out": left}))
 
 
-COMMAND = Command(run, AdviseArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(advise_traces, AdviseArgs, HELP, OPTIONS, ARGUMENT)

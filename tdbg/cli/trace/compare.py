@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.command_spec import JSON, Argument, Command, Option, Options
-from tdbg.core.output import print_json, print_lines, say
+from tdbg.core.output import print_json, print_lines, print_messages
 from tdbg.traces.trace_options import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class CompareArgs(Selected):
     json: bool = False
 
 
-def run(args: CompareArgs) -> int:
+def compare_runs(args: CompareArgs) -> int:
     """Print how they differ; 1 if B is slower by more than is allowed."""
     from tdbg.traces.trace_options import check_top
 
@@ -60,49 +60,53 @@ def run(args: CompareArgs) -> int:
 
     paths = list(args.paths)
     if args.save:
-        return _save(args, paths or [""])
+        return _save_baseline(args, paths or [""])
     if not 1 <= len(paths) <= 2:
         raise TdbgError(f"{len(paths)} paths were given", "name A and B, or A alone: B is the newest run then")
     from tdbg.traces.analyze.trace_comparison import compare_traces
 
-    allowed = _tolerance(args.tolerance)
+    allowed = _parse_tolerance(args.tolerance)
     a, b = paths[0], paths[1] if len(paths) == 2 else ""
-    ours, theirs = _found(args, a), _found(args, b)
-    _check_apart(ours, theirs)
-    one, other = _side(a, ours), _side(b, theirs)
+    ours, theirs = _find_traces(args, a), _find_traces(args, b)
+    _check_distinct(ours, theirs)
+    one, other = _build_side(a, ours), _build_side(b, theirs)
     if one is None or other is None:
         return 1
     found = compare_traces(one, other, allowed)
     if args.json:
         _print_json(found)
     else:
-        _print(found, args.top)
+        _print_comparison(found, args.top)
     return int(found.is_regression)
 
 
-def _check_apart(a: "Baseline | list[TraceFile]", b: "Baseline | list[TraceFile]") -> None:
+def _check_distinct(a: "Baseline | list[TraceFile]", b: "Baseline | list[TraceFile]") -> None:
     """TdbgError where both sides are the same traces: these never differ."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import safe
     from tdbg.traces.parse.trace_files import run_name
 
-    if isinstance(a, list) and isinstance(b, list) and {_place(one) for one in a} == {_place(one) for one in b}:
+    if (
+        isinstance(a, list)
+        and isinstance(b, list)
+        and {_identify_trace(one) for one in a} == {_identify_trace(one) for one in b}
+    ):
         hint = "name another run as B, or profile the program again: B is the newest run if left out"
         raise TdbgError(f"A and B are the same traces, of {safe(run_name(a[0].path))}", hint)
 
 
-def _place(one: "TraceFile") -> "tuple[Path, int | None]":
+def _identify_trace(one: "TraceFile") -> "tuple[Path, int | None]":
     return one.path.resolve(), one.part
 
 
-def _tolerance(text: str) -> float:
+def _parse_tolerance(text: str) -> float:
     from tdbg.traces.analyze.trace_comparison import TOLERANCE
     from tdbg.traces.trace_options import parse_share
 
     return parse_share("--tolerance", text) if text else TOLERANCE
 
 
-def _found(args: CompareArgs, path: str) -> "Baseline | list[TraceFile]":
+def _find_traces(args: CompareArgs, path: str) -> "Baseline | list[TraceFile]":
     """The traces of a side, or what a baseline keeps of them."""
     from tdbg.traces.analyze.trace_baseline import load_baseline
     from tdbg.traces.trace_options import select_traces
@@ -111,7 +115,7 @@ def _found(args: CompareArgs, path: str) -> "Baseline | list[TraceFile]":
     return kept or select_traces(CompareArgs(paths=[path] if path else [], ranks=args.ranks, windows=args.windows))
 
 
-def _side(path: str, found: "Baseline | list[TraceFile]") -> "Baseline | None":
+def _build_side(path: str, found: "Baseline | list[TraceFile]") -> "Baseline | None":
     """One of the two; None where its traces hold no event, which is said."""
     from tdbg.traces.analyze.trace_baseline import make_baseline
     from tdbg.traces.parse.trace_files import run_name
@@ -123,62 +127,65 @@ def _side(path: str, found: "Baseline | list[TraceFile]") -> "Baseline | None":
     return None if is_empty(every) else make_baseline(path or f"the newest run ({run_name(found[0].path)})", every)
 
 
-def _save(args: CompareArgs, paths: list[str]) -> int:
+def _save_baseline(args: CompareArgs, paths: list[str]) -> int:
     from pathlib import Path
 
-    from tdbg.core.tables import counted, safe
+    from tdbg.core.tables import format_count, safe
     from tdbg.traces.analyze.trace_baseline import merge_baselines, save_baseline
 
-    sides = [_side(path, _found(args, path)) for path in paths]
+    sides = [_build_side(path, _find_traces(args, path)) for path in paths]
     if None in sides:
         return 1
     kept = merge_baselines([one for one in sides if one is not None])
     save_baseline(kept, Path(args.save))
-    say(safe(f"{args.save}: {counted(len(kept.steps), 'step')} of {kept.name}"))
+    print_messages(safe(f"{args.save}: {format_count(len(kept.steps), 'step')} of {kept.name}"))
     return 0
 
 
 # as text
 
 
-def _print(found: "TraceComparison", top: int) -> None:
+def _print_comparison(found: "TraceComparison", top: int) -> None:
     from tdbg.core.tables import print_table, safe
-    from tdbg.traces.analyze.summary_figures import ms
+    from tdbg.traces.analyze.summary_figures import format_ms
     from tdbg.traces.analyze.trace_comparison import is_notable
 
     for name, one in (("A", found.a), ("B", found.b)):
-        print_lines([safe(f"{name}: {_told(one)}")])
-    print_lines([_verdict(found)])
+        print_lines([safe(f"{name}: {_describe_baseline(one)}")])
+    print_lines([_format_verdict(found)])
     if found.a.steps and found.b.steps:
-        rows = ((p.name, ms(p.a), ms(p.b), _signed(p.b - p.a), _mark(is_notable(p, found))) for p in found.parts)
+        rows = (
+            (p.name, format_ms(p.a), format_ms(p.b), _format_signed_ms(p.b - p.a), _format_yes_no(is_notable(p, found)))
+            for p in found.parts
+        )
         print_lines(["", "parts of a step"])
         print_table(("part", "A ms", "B ms", "change ms", "beyond its spread"), rows)
     for what, changes in (("operators by their own time", found.operators), ("kernels", found.kernels)):
         if changes:
             print_lines(["", f"{what}, for each step: what changed by 1 % of a step and more, {len(changes):,} in all"])
             columns = ("A ms", "B ms", "change ms", "A calls", "B calls", what.partition(" ")[0].removesuffix("s"))
-            print_table(columns, _rows(changes[:top]))
+            print_table(columns, _iter_rows(changes[:top]))
     for note in found.notes:
-        say(safe(note))
+        print_messages(safe(note))
 
 
-def _told(one: "Baseline") -> str:
-    from tdbg.core.tables import counted, short
+def _describe_baseline(one: "Baseline") -> str:
+    from tdbg.core.tables import format_count, format_short
     from tdbg.traces.analyze.significance import median_deviation
-    from tdbg.traces.analyze.summary_figures import ms
+    from tdbg.traces.analyze.summary_figures import format_ms
 
     if not one.steps:
-        return f"{short(one.name)}: no steps"
+        return f"{format_short(one.name)}: no steps"
     from statistics import median
 
     lengths = one.lengths
-    ranks = f" of {counted(len(one.ranks), 'rank')}" if len(one.ranks) > 1 else ""
-    ranks += f" of {counted(len(one.medians), 'run')}" if len(one.medians) > 1 else ""
-    spread = f"{ms(min(lengths))} to {ms(max(lengths))}, half of them within {ms(median_deviation(lengths))}"
-    return f"{short(one.name)}: {counted(len(lengths), 'step')}{ranks}, median {ms(median(lengths))} ms ({spread})"
+    ranks = f" of {format_count(len(one.ranks), 'rank')}" if len(one.ranks) > 1 else ""
+    ranks += f" of {format_count(len(one.medians), 'run')}" if len(one.medians) > 1 else ""
+    spread = f"{format_ms(min(lengths))} to {format_ms(max(lengths))}, half of them within {format_ms(median_deviation(lengths))}"
+    return f"{format_short(one.name)}: {format_count(len(lengths), 'step')}{ranks}, median {format_ms(median(lengths))} ms ({spread})"
 
 
-def _verdict(found: "TraceComparison") -> str:
+def _format_verdict(found: "TraceComparison") -> str:
     change = found.change
     if found.verdict == "too few steps":
         measured = f" ({change.guess:+.1%} is what these say)" if found.a.steps and found.b.steps else ""
@@ -191,23 +198,29 @@ def _verdict(found: "TraceComparison") -> str:
     return f"B is {found.verdict}: a step takes {change.guess:+.1%} ({interval}){allowed}"
 
 
-def _signed(ns: float) -> str:
-    from tdbg.traces.analyze.summary_figures import ms
+def _format_signed_ms(ns: float) -> str:
+    from tdbg.traces.analyze.summary_figures import format_ms
 
-    return f"{'-' if ns < 0 else '+'}{ms(abs(ns))}"
+    return f"{'-' if ns < 0 else '+'}{format_ms(abs(ns))}"
 
 
-def _mark(is_beyond: bool) -> str:
+def _format_yes_no(is_beyond: bool) -> str:
     return "yes" if is_beyond else "no"
 
 
-def _rows(changes: "Sequence[OpChange]") -> "Iterator[tuple[Any, ...]]":
-    from tdbg.core.tables import short
-    from tdbg.traces.analyze.summary_figures import ms
+def _iter_rows(changes: "Sequence[OpChange]") -> "Iterator[tuple[Any, ...]]":
+    from tdbg.core.tables import format_short
+    from tdbg.traces.analyze.summary_figures import format_ms
 
     for one in changes:
         calls = (f"{one.a_calls:.4g}", f"{one.b_calls:.4g}")
-        yield ms(one.a_time), ms(one.b_time), _signed(one.grown), *calls, short(one.name, 70)
+        yield (
+            format_ms(one.a_time),
+            format_ms(one.b_time),
+            _format_signed_ms(one.grown),
+            *calls,
+            format_short(one.name, 70),
+        )
 
 
 # as JSON
@@ -217,10 +230,10 @@ def _print_json(found: "TraceComparison") -> None:
     from dataclasses import asdict
     from statistics import median
 
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
     from tdbg.traces.analyze.trace_comparison import is_notable
 
-    def told(one: "Baseline") -> dict[str, Any]:
+    def build_baseline_dict(one: "Baseline") -> dict[str, Any]:
         middle = median(one.lengths) / 1e6 if one.steps else None
         return {
             "name": one.name,
@@ -230,23 +243,23 @@ def _print_json(found: "TraceComparison") -> None:
             "ranks": one.ranks,
         }
 
-    def shifted(one: "Shift") -> dict[str, Any]:
+    def build_shift_dict(one: "Shift") -> dict[str, Any]:
         return {**asdict(one), "known": one.is_known}
 
     data = {
         "verdict": found.verdict,
         "regression": found.is_regression,
         "tolerance": found.tolerance,
-        "change": shifted(found.change),
-        "a": told(found.a),
-        "b": told(found.b),
+        "change": build_shift_dict(found.change),
+        "a": build_baseline_dict(found.a),
+        "b": build_baseline_dict(found.b),
         "times": "ns",
         "parts": [{**asdict(one), "notable": is_notable(one, found)} for one in found.parts],
         "operators": [asdict(one) for one in found.operators],
         "kernels": [asdict(one) for one in found.kernels],
         "notes": found.notes,
     }
-    print_json("trace-compare", finite(data))
+    print_json("trace-compare", to_json_value(data))
 
 
-COMMAND = Command(run, CompareArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(compare_runs, CompareArgs, HELP, OPTIONS, ARGUMENT)

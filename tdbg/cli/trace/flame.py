@@ -49,17 +49,17 @@ class FlameArgs(Selected):
     json: bool = False
 
 
-def run(args: FlameArgs) -> int:
+def show_flame(args: FlameArgs) -> int:
     """Print it; 1 if nothing was called."""
     from tdbg.traces.trace_options import check_top
 
     check_top(args.top)
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import say
+    from tdbg.core.output import print_messages
     from tdbg.traces.analyze.rank_comparison import slowest_first
     from tdbg.traces.render.flame_rows import build_tree, fold_stacks
     from tdbg.traces.render.flame_text import print_flame
-    from tdbg.traces.trace_options import is_empty, label, load_summaries, select_traces
+    from tdbg.traces.trace_options import format_label, is_empty, load_summaries, select_traces
 
     if args.depth < 0:
         raise TdbgError("--depth cannot be negative", "write --depth 1 or more")
@@ -71,26 +71,26 @@ def run(args: FlameArgs) -> int:
         _print_json(every, args.by)
     elif args.folded:
         for one, read, root in trees:
-            above = (label(one, read),) if len(trees) > 1 else ()
+            above = (format_label(one, read),) if len(trees) > 1 else ()
             for line in fold_stacks(root, above, top=args.top, depth=args.depth):
                 print(line)
     else:
         one, read = slowest_first(every)[0]
         root = next(root for _, other, root in trees if other is read)
-        print_flame(label(one, read), read, root, by=args.by, depth=args.depth, top=args.top)
+        print_flame(format_label(one, read), read, root, by=args.by, depth=args.depth, top=args.top)
     if is_empty(every):
         return 1
     if not any(root.below for _, _, root in trees):
-        say("nothing was called in it")
+        print_messages("nothing was called in it")
         return 1
     return 0
 
 
 def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", by: str) -> None:
     from tdbg.core.output import print_json
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
     from tdbg.traces.render.flame_rows import available_views, build_tree, count_cut_calls, sort_rows
-    from tdbg.traces.trace_options import label
+    from tdbg.traces.trace_options import format_label
 
     data = []
     for one, read in every:
@@ -99,9 +99,14 @@ def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", by: str) -> None:
             for row in sort_rows(build_tree(read, by))
         ]
         way = by or next(iter(available_views(read)), "operator")
-        about = {"trace": label(one, read), "by": way, "steps": len(read.steps), "calls_cut": count_cut_calls(read, by)}
+        about = {
+            "trace": format_label(one, read),
+            "by": way,
+            "steps": len(read.steps),
+            "calls_cut": count_cut_calls(read, by),
+        }
         data.append({**about, "rows": rows})
-    print_json("trace-flame", finite({"times": "ns", "traces": data}))
+    print_json("trace-flame", to_json_value({"times": "ns", "traces": data}))
 
 
-COMMAND = Command(run, FlameArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(show_flame, FlameArgs, HELP, OPTIONS, ARGUMENT)

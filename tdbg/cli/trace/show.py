@@ -48,7 +48,7 @@ class ShowArgs(Selected):
     json: bool = False
 
 
-def run(args: ShowArgs) -> int:
+def show_traces(args: ShowArgs) -> int:
     """Print it; 1 if the traces hold no event."""
     from tdbg.traces.trace_options import check_top
 
@@ -68,40 +68,40 @@ def run(args: ShowArgs) -> int:
 
         print_summary(every, args.top, args.shapes)
     if small is not None and any(read.events for _, read in every):
-        from tdbg.cli.trace.slice import cut
+        from tdbg.cli.trace.slice import write_steps
 
-        cut(every, "", small)
+        write_steps(every, "", small)
     return int(is_empty(every))
 
 
 def _write_html(every: "Sequence[tuple[TraceFile, Summary]]", target: "Path") -> None:
-    from tdbg.core.output import say
+    from tdbg.core.output import print_messages
     from tdbg.core.output_file import replace_file
-    from tdbg.core.tables import safe, size
+    from tdbg.core.tables import format_size, safe
     from tdbg.traces.render.trace_page import write_page
 
     with replace_file(target) as file:
         write_page(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
-    say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
+    print_messages(safe(f"wrote {format_size(target.stat().st_size)} to {target}: open it in a browser"))
 
 
 def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", left: "Sequence[int]") -> None:
     from dataclasses import asdict
 
     from tdbg.core.output import print_json
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
     from tdbg.traces.analyze import summary_figures
     from tdbg.traces.analyze.rank_comparison import compare_loaded, compare_ranks
 
     data: list[dict[str, Any]] = []
     for one, read in every:
-        kept = summary_figures.steady(read)
+        kept = summary_figures.select_steady_steps(read)
         told = {
-            "verdict": summary_figures.verdict(read),
+            "verdict": summary_figures.format_verdict(read),
             "median_step_ms": summary_figures.typical_length(read) / 1e6,
-            "parts": summary_figures.parts(kept),
-            "flops_per_step": summary_figures.work(read),
-            "border_steps": [step.number for step in summary_figures.border(read)],
+            "parts": summary_figures.compute_part_shares(kept),
+            "flops_per_step": summary_figures.compute_step_flops(read),
+            "border_steps": [step.number for step in summary_figures.select_border_steps(read)],
         }
         whole = asdict(read)
         del whole["flames"]  # `tdbg trace flame --json` has them
@@ -109,7 +109,7 @@ def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", left: "Sequence[in
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
     apart = compare_ranks(compare_loaded(every))
     told_of = {"ranks": asdict(apart) if apart else None, "ranks_left_out": left}
-    print_json("trace-show", finite({"times": "ns", "traces": data, **told_of}))
+    print_json("trace-show", to_json_value({"times": "ns", "traces": data, **told_of}))
 
 
-COMMAND = Command(run, ShowArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(show_traces, ShowArgs, HELP, OPTIONS, ARGUMENT)

@@ -41,7 +41,7 @@ class SliceArgs(Selected):
     windows: str = ""
 
 
-def run(args: SliceArgs) -> int:
+def slice_traces(args: SliceArgs) -> int:
     """Write it; 1 if the traces hold no event."""
     from tdbg.core.errors import TdbgError
     from tdbg.traces.trace_options import check_output_path, is_empty, load_summaries, select_traces
@@ -54,20 +54,20 @@ def run(args: SliceArgs) -> int:
     every = load_summaries(found)
     if is_empty(every):
         return 1
-    cut(every, args.steps, path)
+    write_steps(every, args.steps, path)
     return 0
 
 
-def cut(every: "Sequence[tuple[TraceFile, Summary]]", steps: str, path: "Path") -> None:
+def write_steps(every: "Sequence[tuple[TraceFile, Summary]]", steps: str, path: "Path") -> None:
     """Write the steps of these traces, and say what was written. Raises TdbgError where no trace holds them."""
     from tdbg.core.errors import TdbgError
-    from tdbg.core.output import say
-    from tdbg.core.tables import counted, safe, size
+    from tdbg.core.output import print_messages
+    from tdbg.core.tables import format_count, format_size, safe
     from tdbg.traces.render.slice_file import write_slice
     from tdbg.traces.render.step_slice import StepSlice, select_steps
-    from tdbg.traces.trace_options import label
+    from tdbg.traces.trace_options import format_label
 
-    wanted, bounds = _wanted(steps)
+    wanted, bounds = _parse_steps(steps)
     kept = [(one, read, select_steps(read, wanted)) for one, read in every]
     parts = [(one, StepSlice(read, found, one.part)) for one, read, found in kept if found or wanted is None]
     if not parts:
@@ -77,22 +77,22 @@ def cut(every: "Sequence[tuple[TraceFile, Summary]]", steps: str, path: "Path") 
     every_number = {step.number for _, _, found in kept for step in found if step.number is not None}
     absent = [text for text, low, high in bounds if not any(low <= number <= high for number in every_number)]
     if absent:
-        say(safe(f"no trace holds the steps {', '.join(absent)}"))
+        print_messages(safe(f"no trace holds the steps {', '.join(absent)}"))
     ranks = {one.rank for one, _ in parts}
     for one, read, found in kept:
         if wanted is not None and not found and one.rank not in ranks:
-            say(safe(f"{label(one, read)} does not hold these steps and is left out"))
+            print_messages(safe(f"{format_label(one, read)} does not hold these steps and is left out"))
     count = write_slice(parts, path)
-    told = counted(sum(len(keeping.steps) for _, keeping in parts), "step")
-    traces = f" of {counted(len(parts), 'trace')}" if len(parts) > 1 else ""
-    say(
+    told = format_count(sum(len(keeping.steps) for _, keeping in parts), "step")
+    traces = f" of {format_count(len(parts), 'trace')}" if len(parts) > 1 else ""
+    print_messages(
         safe(
-            f"{path}: {told}{traces}, {counted(count, 'event')}, {size(path.stat().st_size)}; open it in ui.perfetto.dev"
+            f"{path}: {told}{traces}, {format_count(count, 'event')}, {format_size(path.stat().st_size)}; open it in ui.perfetto.dev"
         )
     )
 
 
-def _wanted(text: str) -> "tuple[Callable[[int], bool] | None, list[tuple[str, float, float]]]":
+def _parse_steps(text: str) -> "tuple[Callable[[int], bool] | None, list[tuple[str, float, float]]]":
     """Whether a step is meant (all where none is named), and each range as it was written with its bounds."""
     if not text:
         return None, []
@@ -102,4 +102,4 @@ def _wanted(text: str) -> "tuple[Callable[[int], bool] | None, list[tuple[str, f
     return lambda number: any(low <= number <= high for _, low, high in bounds), bounds
 
 
-COMMAND = Command(run, SliceArgs, HELP, OPTIONS, ARGUMENT)
+COMMAND = Command(slice_traces, SliceArgs, HELP, OPTIONS, ARGUMENT)

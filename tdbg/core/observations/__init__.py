@@ -28,7 +28,7 @@ class Evidence(Enum):
     STATISTICAL = "statistical: judged from a sample or a trend"
 
     @property
-    def word(self) -> str:
+    def grade_word(self) -> str:
         """What a finding carries as its grade."""
         return self.value.partition(":")[0]
 
@@ -105,7 +105,7 @@ class Observed(_Fields, ABC):
         return {name: value for name, value in named if value is not None or name in self.ALWAYS}
 
     @classmethod
-    def of(cls, event: Event) -> Self | None:
+    def from_event(cls, event: Event) -> Self | None:
         """The observation that an event carries; None if it carries another."""
         if not isinstance(event, Observation) or event.probe != cls.PROBE:
             return None
@@ -117,8 +117,10 @@ class Observed(_Fields, ABC):
     @classmethod
     def known_values(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Those of the values that are fields of this class and hold what they must."""
-        kinds = _kinds(cls)
-        return {name: values[name] for name in cls._lines if name in values and _fits(values[name], kinds[name])}
+        kinds = _get_field_types(cls)
+        return {
+            name: values[name] for name in cls._lines if name in values and _matches_type(values[name], kinds[name])
+        }
 
 
 def field_lines(kinds: Iterable[type[Observed]]) -> dict[str, str]:
@@ -136,29 +138,31 @@ NON_FINITE = ("nan", "inf", "-inf")
 _KINDS: dict[type[object], dict[str, object]] = {}
 
 
-def _kinds(cls: type[object]) -> dict[str, object]:
+def _get_field_types(cls: type[object]) -> dict[str, object]:
     if cls not in _KINDS:
         _KINDS[cls] = typing.get_type_hints(cls)
     return _KINDS[cls]
 
 
-def _fits(value: object, kind: Any) -> bool:
+def _matches_type(value: object, kind: Any) -> bool:
     """True if a value of an event is of the kind that its field says."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         if isinstance(value, str) and float in inner and str in inner:  # `Number`: a word for what JSON cannot write
             return value in NON_FINITE
-        return any(_fits(value, one) for one in inner)
+        return any(_matches_type(value, one) for one in inner)
     if origin is list:
-        return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)
+        return isinstance(value, list) and all(_matches_type(one, inner[0]) for one in value)
     if origin is dict:
-        return isinstance(value, dict) and all(_fits(key, inner[0]) and _fits(value[key], inner[1]) for key in value)
+        return isinstance(value, dict) and all(
+            _matches_type(key, inner[0]) and _matches_type(value[key], inner[1]) for key in value
+        )
     if typing.is_typeddict(kind):
-        parts = _kinds(kind)
+        parts = _get_field_types(kind)
         return (
             isinstance(value, dict)
             and all(name in value for name in kind.__required_keys__)
-            and all(_fits(value[name], parts[name]) for name in parts if name in value)
+            and all(_matches_type(value[name], parts[name]) for name in parts if name in value)
         )
     if kind is float:
         return isinstance(value, float | int) and not isinstance(value, bool)

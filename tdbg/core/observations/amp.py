@@ -4,7 +4,7 @@ from typing import TypedDict
 
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed, format_number
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 RANGES = {"float16": "range 6e-05 to 65504", "bfloat16": "float32's range, 8 bits of precision; needs no loss scale"}
 
@@ -42,10 +42,12 @@ class PrecisionLoss(Observed):
         """The dtype, the scale, and the shares that are lost at either end."""
         text = f"{'autocast' if self.autocast else 'gradients in'} {self.dtype} ({RANGES.get(self.dtype, 'unknown')})"
         if self.updates_skipped is not None:
-            text += f", scale {_exact(self.scale)}, {counted(self.updates_skipped, 'update')} skipped so far"
+            text += (
+                f", scale {_format_exact(self.scale)}, {format_count(self.updates_skipped, 'update')} skipped so far"
+            )
         return (
-            f"{text}; of {counted(self.elements, 'gradient element')} {_percent(self.zero_share)} % are zero,"
-            f" {_percent(self.faint_share)} % below the normal range, {_percent(self.huge_share)} % beyond it"
+            f"{text}; of {format_count(self.elements, 'gradient element')} {_format_percent(self.zero_share)} % are zero,"
+            f" {_format_percent(self.faint_share)} % below the normal range, {_format_percent(self.huge_share)} % beyond it"
         )
 
 
@@ -67,16 +69,14 @@ class UpdateSkipped(Observed):
 
     def text(self) -> str:
         """At which scale, how often, and what was not finite."""
-        text = f"update skipped at scale {_exact(self.scale)}, {self.streak} in a row, {self.updates_skipped} so far"
+        text = f"update skipped at scale {_format_exact(self.scale)}, {self.streak} in a row, {self.updates_skipped} so far"
         loss = as_float(self.loss)
         text += f"; loss {loss:.4g}" if loss is not None else ""
         if self.real:
             text += "; the loss itself is not finite" if self.real == "loss" else "; NaN at every scale"
         if self.bad:
             row = self.bad[0]
-            text += (
-                f"; {counted(self.bad_count or 0, 'gradient')} not finite ({row['name']}: {row['count']} {row['kind']})"
-            )
+            text += f"; {format_count(self.bad_count or 0, 'gradient')} not finite ({row['name']}: {row['count']} {row['kind']})"
         return text
 
 
@@ -111,13 +111,13 @@ class ScaleChanged(Observed):
     def text(self) -> str:
         """Both scales."""
         grew = (self.scale or 0.0) > (self.before or 0.0)
-        return f"scale {_exact(self.before)} -> {_exact(self.scale)} ({'grows' if grew else 'backs off'})"
+        return f"scale {_format_exact(self.before)} -> {_format_exact(self.scale)} ({'grows' if grew else 'backs off'})"
 
 
-def _exact(value: float | None) -> str:
+def _format_exact(value: float | None) -> str:
     return "unknown" if value is None else f"{value:g}"
 
 
-def _percent(share: Number | None) -> str:
+def _format_percent(share: Number | None) -> str:
     found = as_float(share)
     return "unknown" if found is None else f"{100 * found:.3g}"

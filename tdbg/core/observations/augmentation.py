@@ -4,7 +4,7 @@ from abc import abstractmethod
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 Range = list[Number | None]
 
@@ -43,7 +43,7 @@ class PipelineMeasured(_OfPipeline):
 
     def text(self) -> str:
         """A few words of each transform."""
-        return f"{self.pipeline}: {'; '.join(self.described)}; {counted(self.samples, 'sample')}"
+        return f"{self.pipeline}: {'; '.join(self.described)}; {format_count(self.samples, 'sample')}"
 
 
 class _OfTransform(_OfPipeline):
@@ -54,16 +54,16 @@ class _OfTransform(_OfPipeline):
     step_name: str = doc("the transform it is about", "")
 
     @property
-    def place(self) -> int:
+    def pipeline_position(self) -> int:
         """Which step of the pipeline it is, from 1."""
         return self.order[0] + 1 if self.order else 1
 
     def text(self) -> str:
         """Which step, and what is wrong."""
-        return f"{self.pipeline}, step {self.place} {self.step_name}: {self.fault()}"
+        return f"{self.pipeline}, step {self.pipeline_position} {self.step_name}: {self.describe_fault()}"
 
     @abstractmethod
-    def fault(self) -> str:
+    def describe_fault(self) -> str:
         """What is wrong, in words."""
 
 
@@ -75,9 +75,9 @@ class TransformMadeNan(_OfTransform):
 
     count: int = doc("samples in which it was so", 0)
 
-    def fault(self) -> str:
+    def describe_fault(self) -> str:
         """In how many samples."""
-        return f"turns finite values into NaN or Inf ({counted(self.count, 'measured sample')})"
+        return f"turns finite values into NaN or Inf ({format_count(self.count, 'measured sample')})"
 
 
 class TransformIdle(_OfTransform):
@@ -88,9 +88,9 @@ class TransformIdle(_OfTransform):
 
     count: int = doc("samples in which it was so", 0)
 
-    def fault(self) -> str:
+    def describe_fault(self) -> str:
         """In how many samples."""
-        return f"changed none of {counted(self.count, 'measured sample')}"
+        return f"changed none of {format_count(self.count, 'measured sample')}"
 
 
 class RangeMistaken(_OfTransform):
@@ -103,13 +103,15 @@ class RangeMistaken(_OfTransform):
     other: str = doc("the transform that did the same before", "")
     count: int = doc("samples in which it was so", 0)
 
-    def fault(self) -> str:
+    def describe_fault(self) -> str:
         """Which of the three, and the ranges before and after."""
         what = {
             "normalised-twice": f"normalises what {self.other} has normalised before",
             "not-scaled": "takes values of 0 to 255 as if they were 0 to 1",
         }.get(self.problem, "gives values that were scaled down twice")
-        return f"{what}: {_span(self.low_in, self.high_in)} becomes {_span(self.low_out, self.high_out)}"
+        return (
+            f"{what}: {_format_range(self.low_in, self.high_in)} becomes {_format_range(self.low_out, self.high_out)}"
+        )
 
 
 class TransformSlow(_OfTransform):
@@ -124,10 +126,10 @@ class TransformSlow(_OfTransform):
     samples: int = doc("measured samples so far", 0)
     wait_share: float = doc("part of the time between batches that went into waiting", 0.0)
 
-    def fault(self) -> str:
+    def describe_fault(self) -> str:
         """Its share, and its time a sample."""
         return f"takes {self.slow_share:.0%} of each fetch, {self.slow_ms:.2f} ms a sample"
 
 
-def _span(low: Range, high: Range) -> str:
+def _format_range(low: Range, high: Range) -> str:
     return f"{low[0] if low else '-'} to {high[0] if high else '-'}"

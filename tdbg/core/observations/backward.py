@@ -5,7 +5,7 @@ from typing import NotRequired, TypedDict
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed, format_number
 from tdbg.core.observations._module_look import ModuleLook
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 
 class ModuleGradients(ModuleLook):
@@ -74,5 +74,5 @@ class LossGraph(Observed):
     def text(self) -> str:
         """The operations, and what is wrong with them."""
         text = f"the loss comes from {' <- '.join(self.operations) or 'operations that are not seen'}"
-        text += f"; cross-entropy over {counted(self.classes, 'class')}" if self.classes else ""
+        text += f"; cross-entropy over {format_count(self.classes, 'class')}" if self.classes else ""
         return text + "".join(f"; {fault['kind']}: {fault['loss']} <- {fault['given']}" for fault in self.faults)

@@ -2,7 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 
 class _Capturing(Observed):
@@ -23,7 +23,7 @@ class LayersChosen(_Capturing):
     def text(self) -> str:
         """How many layers, and the first of them."""
         more = " ..." if self.layers[4:] else ""
-        return f"capturing {counted(self.count, 'layer')} of {self.root}: {', '.join(self.layers[:4])}{more}"
+        return f"capturing {format_count(self.count, 'layer')} of {self.root}: {', '.join(self.layers[:4])}{more}"
 
 
 class LayersMissing(_Capturing):
@@ -99,11 +99,11 @@ class CaptureDone(_Capturing):
         """Passes and bytes, and what is missing."""
         if self.why is not None:
             return f"captured nothing: {self.why}"
-        text = f"captured {counted(self.datapoints, 'pass')}, {self.bytes / 1e6:,.1f} MB"
+        text = f"captured {format_count(self.datapoints, 'pass')}, {self.bytes / 1e6:,.1f} MB"
         if self.dropped:
             text += f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in self.dropped.items())}"
         if self.skipped:
-            text += f"; not kept, {counted(self.skips or 0, 'time')}: "
+            text += f"; not kept, {format_count(self.skips or 0, 'time')}: "
             text += ", ".join(f"{path} ({why})" for path, why in self.skipped.items())
         if self.not_executed:
             more = " ..." if len(self.not_executed) > 8 else ""

@@ -2,7 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 
 
 class _OfCheckpoint(Observed):
@@ -35,9 +35,9 @@ class _File(_OfCheckpoint):
         """Where, how much, how long, and the numbers in it."""
         text = f"{self.DID} {self.path or 'in memory'}"
         text += f", {self.size_mb:g} MB" if self.size_mb is not None else ""
-        text += f", {counted(self.tensors, 'tensor')}" if self.tensors is not None else ""
+        text += f", {format_count(self.tensors, 'tensor')}" if self.tensors is not None else ""
         text += f", {self.took_s:.3g} s"
-        return text + (f"; {_steps(self.steps)}" if self.steps else "")
+        return text + (f"; {_format_steps(self.steps)}" if self.steps else "")
 
 
 class CheckpointSaved(_File):
@@ -109,29 +109,35 @@ class StateLoaded(_OfCheckpoint):
 
     def text(self) -> str:
         """The keys that did not fit, their way from the file, and what was raised."""
-        text = f"{self.module}: {self.keys_in_words()}{self._way()}"
+        text = f"{self.module}: {self.describe_keys()}{self._describe_conversion()}"
         return f"{text}; failed: {self.error}" if self.error is not None else text
 
-    def keys_in_words(self) -> str:
+    def describe_keys(self) -> str:
         """How many keys were loaded, and what became of the others."""
-        text = f"{self.placed} of {counted(self.keys, 'key')} loaded"
-        text += f"; {self.missing_count} missing: {joined(self.missing, 3, self.missing_count)}" if self.missing else ""
+        text = f"{self.placed} of {format_count(self.keys, 'key')} loaded"
+        text += (
+            f"; {self.missing_count} missing: {join_limited(self.missing, 3, self.missing_count)}"
+            if self.missing
+            else ""
+        )
         if self.unexpected:
-            text += f"; {self.unexpected_count} unexpected: {joined(self.unexpected, 3, self.unexpected_count)}"
+            text += f"; {self.unexpected_count} unexpected: {join_limited(self.unexpected, 3, self.unexpected_count)}"
         if self.prefixed:
             all_of = "all" if self.prefixed >= self.given else f"{self.prefixed} of"
-            text += f"; {all_of} {counted(self.given, 'given key')} {'carry' if self.prefix else 'lack'} the prefix {self.prefix or self.lacks}"
-        text += f"; {len(self.renamed)} may be renamed: {joined(self.renamed, 3)}" if self.renamed else ""
-        return text + (f"; {len(self.resized)} of another shape: {joined(self.resized, 3)}" if self.resized else "")
+            text += f"; {all_of} {format_count(self.given, 'given key')} {'carry' if self.prefix else 'lack'} the prefix {self.prefix or self.lacks}"
+        text += f"; {len(self.renamed)} may be renamed: {join_limited(self.renamed, 3)}" if self.renamed else ""
+        return text + (
+            f"; {len(self.resized)} of another shape: {join_limited(self.resized, 3)}" if self.resized else ""
+        )
 
-    def _way(self) -> str:
+    def _describe_conversion(self) -> str:
         parts = []
         if self.file_prefix:
             parts.append(f"the prefix {self.file_prefix} taken off")
         if self.file_renamed:
-            parts.append(f"{len(self.file_renamed)} renamed: {joined(self.file_renamed, 3)}")
+            parts.append(f"{len(self.file_renamed)} renamed: {join_limited(self.file_renamed, 3)}")
         if self.file_resized:
-            parts.append(f"{len(self.file_resized)} resized: {joined(self.file_resized, 3)}")
+            parts.append(f"{len(self.file_resized)} resized: {join_limited(self.file_resized, 3)}")
         if self.file_left_out:
             parts.append(f"{self.file_left_out} left out")
         return f"; on the way from {self.file or 'memory'}: {', '.join(parts)}" if parts else ""
@@ -181,9 +187,9 @@ class RunResumed(_OfCheckpoint):
     def text(self) -> str:
         """What was restored, what was recorded, and what was left."""
         text = f"resumed from {self.path or 'memory'}: {' and '.join(self.restored)} restored"
-        text += f"; recorded {_steps(self.steps)}" if self.steps else ""
+        text += f"; recorded {_format_steps(self.steps)}" if self.steps else ""
         if self.optimizer_step is not None:
-            text += f"; the optimizer has counted {counted(int(self.optimizer_step), 'update')}"
+            text += f"; the optimizer has counted {format_count(int(self.optimizer_step), 'update')}"
         if self.fault == "scheduler":
             text += f"; the scheduler's state (at step {self.scheduler_step}) was left in the file"
         if self.fault == "optimizer":
@@ -203,7 +209,7 @@ class OptimizerNotResumed(_Warning):
 
     def text(self) -> str:
         """What was left in the file, and why it is missed."""
-        recorded = f"; recorded {_steps(self.steps)}" if self.steps else ""
+        recorded = f"; recorded {_format_steps(self.steps)}" if self.steps else ""
         return (
             f"the model was loaded from {self.path or 'memory'} and goes on ({self.sign}), while {self.optimizer} begins"
             f" without the state that the file holds{recorded}"
@@ -238,8 +244,8 @@ class SaveMissed(_Warning):
 
     def text(self) -> str:
         """Since when, and how often before."""
-        return f"nothing was saved since step {self.last_step}, after a save every {counted(self.every_steps, 'step')} before"
+        return f"nothing was saved since step {self.last_step}, after a save every {format_count(self.every_steps, 'step')} before"
 
 
-def _steps(steps: dict[str, int]) -> str:
+def _format_steps(steps: dict[str, int]) -> str:
     return ", ".join(f"{name} {value}" for name, value in steps.items())

@@ -2,7 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 
 class CompilerGaveUp(Observed):
@@ -46,4 +46,4 @@ class GraphBreaks(Observed):
 
     def text(self) -> str:
         """How many, and why."""
-        return f"{counted(self.breaks, 'graph break')}, {counted(self.graphs, 'graph')}: {'; '.join(self.reasons[:3])}"
+        return f"{format_count(self.breaks, 'graph break')}, {format_count(self.graphs, 'graph')}: {'; '.join(self.reasons[:3])}"

@@ -4,7 +4,7 @@ from typing import TypedDict
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed, format_number
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 
 class InputRow(TypedDict):
@@ -45,7 +45,7 @@ class InputRanges(Observed):
             f" deviation {format_number(row['least_std'])} to {format_number(row['most_std'])}"
             for row in self.loaded
         )
-        return f"{self.dataset}, {self.use}, {counted(self.looks, 'batch')}: {'; '.join(rows)}"
+        return f"{self.dataset}, {self.use}, {format_count(self.looks, 'batch')}: {'; '.join(rows)}"
 
 
 class SharedSamples(Observed):
@@ -68,11 +68,11 @@ class SharedSamples(Observed):
 
     def text(self) -> str:
         """How many samples are shared."""
-        text = f"{self.dataset}: {self.shared} of {counted(self.samples, 'sample', 'was')} among {self.trained_samples} of training"
+        text = f"{self.dataset}: {self.shared} of {format_count(self.samples, 'sample', 'was')} among {self.trained_samples} of training"
         if self.is_same:
             text += "; it is the dataset of training"
         if self.indices:
-            text += f"; {self.shared_indices} of {counted(self.indices, 'index', 'is')} those of training"
+            text += f"; {self.shared_indices} of {format_count(self.indices, 'index', 'is')} those of training"
         return text
 
 
@@ -94,5 +94,5 @@ class LabelOrder(Observed):
 
     def text(self) -> str:
         """How the labels are ordered."""
-        how = "sorted" if self.is_sorted else f"one class in {counted(self.single, 'batch')}"
-        return f"{self.dataset}: labels {self.label} of {counted(self.batches, 'batch')} in a row: {how}, {counted(self.classes, 'class')}"
+        how = "sorted" if self.is_sorted else f"one class in {format_count(self.single, 'batch')}"
+        return f"{self.dataset}: labels {self.label} of {format_count(self.batches, 'batch')} in a row: {how}, {format_count(self.classes, 'class')}"

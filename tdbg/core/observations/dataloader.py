@@ -2,7 +2,7 @@
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 
 SHOWN = 8  # dataset indices in a line
 
@@ -79,7 +79,7 @@ class Batch(_OfLoader):
 
     def text(self) -> str:
         """Its tensors, its indices and the wait for it."""
-        indices = f"; indices {joined(self.indices, SHOWN, self.taken)}" if self.indices else ""
+        indices = f"; indices {join_limited(self.indices, SHOWN, self.taken)}" if self.indices else ""
         return f"{self.dataset} batch {self.batch}: {'; '.join(self.described)}{indices}; waited {self.wait_ms:.2f} ms"
 
 
@@ -127,13 +127,15 @@ class PassEnded(_OfLoader):
     def text(self) -> str:
         """Batches and waits, and what is known of labels, cache and split."""
         text = (
-            f"{self.dataset}: pass {self.passes} of {counted(self.batches, 'batch')}, {self.share:.0%} of it waiting,"
+            f"{self.dataset}: pass {self.passes} of {format_count(self.batches, 'batch')}, {self.share:.0%} of it waiting,"
             f" waits {self.median_ms:.2f} ms median, {self.p95_ms:.2f} p95, {self.max_ms:.2f} max"
         )
         if self.label_low is not None:
-            text += f"; labels {self.label_low} to {self.label_high}, {counted(self.classes or 0, 'class')} seen"
+            text += f"; labels {self.label_low} to {self.label_high}, {format_count(self.classes or 0, 'class')} seen"
         if self.cache_hits is not None:
-            text += f"; cache {counted(self.cache_hits or 0, 'hit')}, {counted(self.cache_misses or 0, 'miss')}"
+            text += (
+                f"; cache {format_count(self.cache_hits or 0, 'hit')}, {format_count(self.cache_misses or 0, 'miss')}"
+            )
         if self.split is not None and len(self.split) > 1:
             text += f"; split {' / '.join(map(str, self.split))} of {self.subset_of}"
         return text
@@ -164,7 +166,7 @@ class DataWait(LoaderSettings):
         of_the_run = f", {self.whole_share:.0%} of the run's time" if self.whole_share is not None else ""
         return (
             f"{self.dataset}, {self.use}: {self.share:.0%} of the time from batch to batch went into waiting for them"
-            f" (median {self.median_ms:.1f} ms){of_the_run}, {counted(self.workers or 0, 'worker')}"
+            f" (median {self.median_ms:.1f} ms){of_the_run}, {format_count(self.workers or 0, 'worker')}"
         )
 
 
@@ -204,7 +206,7 @@ class RepeatedBatch(_Warning):
         """Which batch came again, and how many did."""
         return (
             f"{self.dataset}: batch {self.batch} holds what batch {self.first} held: {self.repeats} of"
-            f" {counted(self.compared, 'batch')} compared are repeats in this pass"
+            f" {format_count(self.compared, 'batch')} compared are repeats in this pass"
         )
 
 
@@ -222,14 +224,14 @@ class ConstantInput(_Warning):
     indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
 
     @property
-    def value(self) -> Number | None:
+    def constant_value(self) -> Number | None:
         """The one value, where all elements have it."""
         return self.low[0] if self.low else None
 
     def text(self) -> str:
         """Which tensor, how, and in how many batches."""
-        what = f"is {self.value} all over" if self.constant else "holds one sample over and over"
-        return f"{self.dataset}: {self.tensor} {what} in {self.count} of {counted(self.looked, 'batch')} looked at"
+        what = f"is {self.constant_value} all over" if self.constant else "holds one sample over and over"
+        return f"{self.dataset}: {self.tensor} {what} in {self.count} of {format_count(self.looked, 'batch')} looked at"
 
 
 class BadValues(_Warning):
@@ -248,7 +250,7 @@ class BadValues(_Warning):
 
     def text(self) -> str:
         """What and where, by the dataset's own indices if they are known."""
-        where = f" (dataset indices {joined(self.indices, SHOWN)})" if self.indices else ""
+        where = f" (dataset indices {join_limited(self.indices, SHOWN)})" if self.indices else ""
         return (
             f"{self.dataset}: {self.tensor} of batch {self.batch} holds {self.count} {self.kind}{where}, and the loss is"
             " not finite"
@@ -271,7 +273,7 @@ class LabelsOutside(_Warning):
         """The labels' range and the number of classes."""
         return (
             f"{self.dataset}: labels {self.label} from {self.label_low} to {self.label_high}, while the model's output"
-            f" has {counted(self.width, 'class')}"
+            f" has {format_count(self.width, 'class')}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 
 
 class StepPlaces(Observed):
@@ -41,8 +41,8 @@ class StepPlaces(Observed):
         if self.syncs is None:
             return text
         waits = "waits for the accelerator" if self.waits else "calls that would wait on an accelerator"
-        text += f"; {self.syncs} {waits}, {counted(self.copies or 0, 'copy')} ({self.copied_mb or 0.0:g} MB)"
-        text += f", {counted(self.conversions or 0, 'conversion')}"
+        text += f"; {self.syncs} {waits}, {format_count(self.copies or 0, 'copy')} ({self.copied_mb or 0.0:g} MB)"
+        text += f", {format_count(self.conversions or 0, 'conversion')}"
         return text + (f"; most: {self.lines[0]}" if self.lines else "")
 
 
@@ -68,7 +68,7 @@ class MixedDtypes(_Warning):
 
     def text(self) -> str:
         """Which, what they are, and what the others are."""
-        odd = joined(self.odd, len(self.odd), self.odd_count)
+        odd = join_limited(self.odd, len(self.odd), self.odd_count)
         effect = f"; {self.effect}" if self.effect else ""
         return f"{odd}: {self.odd_kind}, the other parameters {self.common_kind}{effect}"
 
@@ -90,4 +90,4 @@ class AcceleratorIdle(_Warning):
 
     def text(self) -> str:
         """How many there are."""
-        return f"{counted(self.accelerators, 'accelerator')} can be used, and the model trains on the CPU"
+        return f"{format_count(self.accelerators, 'accelerator')} can be used, and the model trains on the CPU"

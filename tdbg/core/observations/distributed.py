@@ -4,8 +4,8 @@ from typing import Any, NotRequired, TypedDict
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
-from tdbg.core.tables import size as bytes_in_words
+from tdbg.core.tables import format_count
+from tdbg.core.tables import format_size as bytes_in_words
 
 
 class FunctionFigures(TypedDict):
@@ -73,7 +73,7 @@ class ProcessGroupDestroyed(_OfGroups):
     def text(self) -> str:
         """The sum of all calls."""
         spent = f"{bytes_in_words(self.bytes)}, {self.ms / 1e3:.3f} s in all"
-        return f"in {self.seconds:.3f} s; {counted(self.calls, 'collective')}, {spent}"
+        return f"in {self.seconds:.3f} s; {format_count(self.calls, 'collective')}, {spent}"
 
 
 class CollectiveFailed(_OfGroups):
@@ -130,12 +130,12 @@ class StepCollectives(_OfGroups):
 
     def text(self) -> str:
         """Calls, bytes and time; the longest call; DDP's buckets."""
-        text = f"{counted(self.calls, 'collective')}, {bytes_in_words(self.bytes)}, {self.ms:.3f} ms"
+        text = f"{format_count(self.calls, 'collective')}, {bytes_in_words(self.bytes)}, {self.ms:.3f} ms"
         text += f", the longest {self.longest} {self.longest_ms:.3f} ms" if self.ops else ""
         if self.ddp_buckets is None:
             return text
         took = f" in {self.ddp_comm_ms} ms" if self.ddp_comm_ms is not None else ""
-        return f"{text}; DDP: {counted(self.ddp_buckets, 'bucket')}, {bytes_in_words(self.ddp_bytes or 0)}{took}"
+        return f"{text}; DDP: {format_count(self.ddp_buckets, 'bucket')}, {bytes_in_words(self.ddp_bytes or 0)}{took}"
 
 
 class QuietRank(_OfGroups):
@@ -164,7 +164,7 @@ class QuietRank(_OfGroups):
     flight: str | None = doc("the file with the flight recorder's last entries, where torch keeps one")
 
     @property
-    def files(self) -> list[str]:
+    def written_files(self) -> list[str]:
         """What was written beside it."""
         return [file for file in (self.stacks, self.flight) if file]
 

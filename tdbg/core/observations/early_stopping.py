@@ -43,8 +43,8 @@ class StoppingCheck(Observed):
     def text(self) -> str:
         """The metric, the best so far, how long there was no improvement, and what follows from it."""
         text = f"{self.stopper}, check {self.check}: {self.metric or 'metric'}"
-        text += f" {_shown(self.value)}" if self.value is not None else " not known"
-        text += f", best {_shown(self.best)}" if self.best is not None else ""
+        text += f" {_format_value(self.value)}" if self.value is not None else " not known"
+        text += f", best {_format_value(self.best)}" if self.best is not None else ""
         if self.counter is not None:
             text += f", {self.counter:g} of {self.patience or 0:g} without improvement"
         text += f" (mode {self.mode})" if self.mode else ""
@@ -54,5 +54,5 @@ class StoppingCheck(Observed):
         return text
 
 
-def _shown(value: Number) -> str:
+def _format_value(value: Number) -> str:
     return f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else str(value)

@@ -3,7 +3,7 @@
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed
 from tdbg.core.observations._module_look import ModuleLook
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 
 Column = list[Number | None] | None
 MAX_SHAPES = 24  # modules whose outputs are described in the line; the fields have all of them
@@ -35,21 +35,21 @@ class ModuleOutputs(ModuleLook):
 
     def text(self) -> str:
         """The range of the outputs, what is wrong with them, the loss, and their shapes where these are new."""
-        text = f"{counted(len(self.rms), 'module')}{self.extremes}"
+        text = f"{format_count(len(self.rms), 'module')}{self.extremes}"
         text += f", {self.bad_count} not finite" + (f" (first: {self.bad[0]})" if self.bad else "")
         if self.dead:
             text += f", {self.dead_count} all zero (first: {self.dead[0]})"
         loss = as_float(self.loss)
         text += f", loss {loss:.6g}" if loss is not None else ""
-        return text + self._shapes()
+        return text + self._format_outputs()
 
-    def _shapes(self) -> str:
+    def _format_outputs(self) -> str:
         """``; outputs: 0 (Linear) float32[32, 8], 2 (Linear) float32[32, 4]; on cpu``."""
         rows = list(zip(self.modules or (), self.classes or (), self.dtypes or (), self.shapes or (), strict=False))
         if not rows:
             return ""
         shown = [f"{path or 'root'} ({name}) {dtype}{shape}" for path, name, dtype, shape in rows]
-        return f"; outputs: {joined(shown, MAX_SHAPES)}; on {', '.join(self.devices or ())}"
+        return f"; outputs: {join_limited(shown, MAX_SHAPES)}; on {', '.join(self.devices or ())}"
 
 
 class AutocastIgnored(Observed):
@@ -70,6 +70,6 @@ class AutocastIgnored(Observed):
     def text(self) -> str:
         """How many, and where."""
         return (
-            f"{counted(self.layer_count, 'linear and convolution layer')} on {self.layer_device} put out float32 in"
-            f" {counted(self.looks, 'look')}, inside autocast to {self.dtype} on {self.device}"
+            f"{format_count(self.layer_count, 'linear and convolution layer')} on {self.layer_device} put out float32 in"
+            f" {format_count(self.looks, 'look')}, inside autocast to {self.dtype} on {self.device}"
         )

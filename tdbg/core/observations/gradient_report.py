@@ -5,7 +5,7 @@ from typing import TypedDict
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed, format_number
 from tdbg.core.observations._lasting import Lasting, lasting_row
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 
 WORDS = {  # kind of trouble -> how the line names it
     "none": "without a gradient",
@@ -61,7 +61,7 @@ class GradientNorms(Observed):
     finite: bool = True  # for the line alone
     clipped_in_part: bool = False
 
-    def lasts(self, kind: str) -> Lasting | None:
+    def get_lasting_row(self, kind: str) -> Lasting | None:
         """Who has been in this state in look after look."""
         return lasting_row(self.lasting, kind)
 
@@ -69,7 +69,9 @@ class GradientNorms(Observed):
         """The total, clipping, both ends, and the parameters in trouble."""
         if not self.finite:
             return "gradients are not finite"
-        text = f"{counted(self.parameters, 'parameter')}, total {format_number(self.total)}{self._clipped()}"
+        text = (
+            f"{format_count(self.parameters, 'parameter')}, total {format_number(self.total)}{self._format_clipping()}"
+        )
         if self.largest is not None:
             text += f", from {format_number(self.smallest, 3)} ({self.smallest_name})"
             text += f" to {format_number(self.largest, 3)} ({self.largest_name})"
@@ -85,7 +87,7 @@ class GradientNorms(Observed):
                 text += f"; {count} {WORDS[kind]} ({names[0]}{' ...' if names[1:] else ''})"
         return text
 
-    def _clipped(self) -> str:
+    def _format_clipping(self) -> str:
         if self.clip_limit is None:
             return ""
         if self.total_after is not None:
@@ -107,4 +109,4 @@ class BadGradients(Observed):
     def text(self) -> str:
         """The first of them."""
         rows = [f"{row['name']} {row['count']} of {row['numel']} ({row['kind']})" for row in self.bad]
-        return f"gradients not finite in {counted(self.bad_count, 'parameter')}: {joined(rows, 3, self.bad_count)}"
+        return f"gradients not finite in {format_count(self.bad_count, 'parameter')}: {join_limited(rows, 3, self.bad_count)}"

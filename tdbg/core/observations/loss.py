@@ -29,7 +29,7 @@ class LossReport(Observed):
     training: bool | None = doc("null masking: training (True) or validation")
 
     @classmethod
-    def of(cls, event: Event) -> Self | None:
+    def from_event(cls, event: Event) -> Self | None:
         """The report that an event carries, whatever its part: each diagnostic has its own."""
         if not isinstance(event, Observation) or event.probe != cls.PROBE or "faults" not in event.values:
             return None

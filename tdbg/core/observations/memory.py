@@ -2,7 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 PHASES = ("forward", "backward", "update")
 
@@ -59,7 +59,7 @@ class _HeldMemory(Observed):
     buffers_mb: float | None = doc("buffers")
     activations_mb: float | None = doc("outputs of leaf modules in one forward pass")
 
-    def held(self) -> dict[str, float]:
+    def collect_held_mb(self) -> dict[str, float]:
         """Megabytes by what holds them; only what is known."""
         found = {
             "parameters": self.parameters_mb,
@@ -86,7 +86,7 @@ class ModuleMemory(_HeldMemory):
 
     def text(self) -> str:
         """The peak, its shares, and the modules that hold most."""
-        shares = {**self.held(), "rest": self.rest_mb or 0.0}
+        shares = {**self.collect_held_mb(), "rest": self.rest_mb or 0.0}
         told = ", ".join(f"{name} {mb:,.1f}" for name, mb in shares.items())
         most = zip(self.modules[:3], self.modules_mb[:3], strict=False)
         inside = ", ".join(f"{name} ({mb:,.1f})" for name, mb in most)
@@ -126,8 +126,8 @@ class MemoryGrowth(Observed):
     def text(self) -> str:
         """How much, since when, and how many graphs with it."""
         return (
-            f"{self.kind} memory grew {self.grown_mb:,.0f} MB in {counted(self.steps, 'step')} ({self.mb_per_step:.2f} MB a step)"
-            f" since step {self.from_step}; {counted(self.graphs, 'more tensor')} with a graph in {counted(self.graph_steps, 'step')}"
+            f"{self.kind} memory grew {self.grown_mb:,.0f} MB in {format_count(self.steps, 'step')} ({self.mb_per_step:.2f} MB a step)"
+            f" since step {self.from_step}; {format_count(self.graphs, 'more tensor')} with a graph in {format_count(self.graph_steps, 'step')}"
             + (f", in {self.holder}" if self.holder else "")
         )
 

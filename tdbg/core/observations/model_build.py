@@ -2,7 +2,7 @@
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 Shapes = dict[str, list[int]]
 
@@ -31,7 +31,7 @@ class ModuleTree(Observed):
 
     def text(self) -> str:
         """Size and place of the root, and the tree below it."""
-        head = f"{self.root}: {counted(self.modules, 'module')}, {counted(self.parameters, 'parameter')} ({self.trainable:,} trainable)"
+        head = f"{self.root}: {format_count(self.modules, 'module')}, {format_count(self.parameters, 'parameter')} ({self.trainable:,} trainable)"
         head += f", built at {self.built_at} in {self.build_ms:.1f} ms" if self.built_at else ""
         head += "".join(f"; {pair} are one" for pair in self.shared[:3])
         return "\n".join([head, *self.drawn])
@@ -68,7 +68,7 @@ class InitialWeights(Observed):
 
     def text(self) -> str:
         """How many are not finite, too large, small or zero, and which."""
-        return f"{counted(len(self.names), 'weight')} before the first update: {self.described}"
+        return f"{format_count(len(self.names), 'weight')} before the first update: {self.described}"
 
 
 class UngradedParameters(Observed):
@@ -85,14 +85,14 @@ class UngradedParameters(Observed):
     watched: int = 0  # parameters that were looked at: for the line alone
 
     @property
-    def count(self) -> int:
+    def parameter_count(self) -> int:
         """How many there are."""
         return self.unused_count if self.unused_count is not None else len(self.unused)
 
     def text(self) -> str:
         """How many of how many, and their names."""
         return (
-            f"{self.count} of {counted(self.watched, 'trainable parameter')} had no gradient in {counted(self.updates, 'update')}:"
+            f"{self.parameter_count} of {format_count(self.watched, 'trainable parameter')} had no gradient in {format_count(self.updates, 'update')}:"
             f" {', '.join(self.unused)}"
         )
 
@@ -109,7 +109,7 @@ class StuckAtZero(Observed):
 
     def text(self) -> str:
         """After how many updates, and which."""
-        return f"zero since it was built, with a gradient of zero after {counted(self.updates, 'update')}: {', '.join(self.stuck)}"
+        return f"zero since it was built, with a gradient of zero after {format_count(self.updates, 'update')}: {', '.join(self.stuck)}"
 
 
 class BrokenTie(Observed):
@@ -152,7 +152,7 @@ class IdleStatistics(Observed):
         """Which, and after how many batches."""
         momentum = "no momentum" if self.momentum is None else f"momentum {self.momentum:g}"
         return (
-            f"{counted(self.layer_count, 'batch norm layer')} with a running mean of zero after {counted(self.batches, 'batch')}:"
+            f"{format_count(self.layer_count, 'batch norm layer')} with a running mean of zero after {format_count(self.batches, 'batch')}:"
             f" {', '.join(self.layers)} ({momentum})"
         )
 
@@ -174,12 +174,12 @@ class ShapeMismatch(Observed):
     error: str = doc("what was raised, shortened", "")
 
     @property
-    def shapes(self) -> Shapes:
+    def named_shapes(self) -> Shapes:
         """Of arguments and parameters, by name."""
         return {**self.inputs, **self.weights}
 
     def text(self) -> str:
         """Which module, its shapes, and what was raised."""
-        shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes.items())
+        shapes = ", ".join(f"{name} {shape}" for name, shape in self.named_shapes.items())
         text = f"{self.module or 'root'} ({self.module_class}) raised at step {self.step}: {shapes}; {self.error}"
         return text[:500]

@@ -5,7 +5,7 @@ from typing import Any
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed, format_number
 from tdbg.core.observations._lasting import Lasting, lasting_row
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 RESOLVED = {
     "held": "an optimizer holds the parameters that parameters() does not reach from now on",
@@ -35,10 +35,8 @@ class ParameterGroups(Observed):
 
     def text(self) -> str:
         """Each group with its rate and decay, and what changed."""
-        said = "; ".join(map(_words, self.groups[:3])) + (" ..." if len(self.groups) > 3 else "")
-        text = (
-            f"{self.optimizer}: {counted(self.parameters, 'parameter')} in {counted(self.group_count, 'group')}: {said}"
-        )
+        said = "; ".join(map(_format_group, self.groups[:3])) + (" ..." if len(self.groups) > 3 else "")
+        text = f"{self.optimizer}: {format_count(self.parameters, 'parameter')} in {format_count(self.group_count, 'group')}: {said}"
         return text + (f"; changed: {', '.join(self.changed)}" if self.changed else "")
 
 
@@ -79,17 +77,17 @@ class ParameterCoverage(Observed):
                 f" ({self.left_out[0]}{more}), {self.left_out_graded} of them get gradients" if self.left_out else ""
             )
             parts.append(
-                f"{self.left_out_count} of {counted(self.trainable, 'trainable parameter', 'is')} in no parameter group{names}"
+                f"{self.left_out_count} of {format_count(self.trainable, 'trainable parameter', 'is')} in no parameter group{names}"
             )
         if self.unregistered:
             where = ", ".join(self.containers or [])
             parts.append(
-                f"{counted(self.unregistered_count or 0, 'parameter')} with gradients in {where}, which parameters() does"
+                f"{format_count(self.unregistered_count or 0, 'parameter')} with gradients in {where}, which parameters() does"
                 " not reach"
             )
         if self.twice:
             parts.append(
-                f"{counted(self.twice_count or 0, 'parameter', 'is')} updated by two optimizers ({self.twice[0]})"
+                f"{format_count(self.twice_count or 0, 'parameter', 'is')} updated by two optimizers ({self.twice[0]})"
             )
         return "; ".join(parts)
 
@@ -114,7 +112,7 @@ class EmptyUpdates(Observed):
 
     def text(self) -> str:
         """What it holds, and what has gradients."""
-        text = f"{self.optimizer} has updated nothing since step {self.since}: of its {counted(self.held, 'parameter')}"
+        text = f"{self.optimizer} has updated nothing since step {self.since}: of its {format_count(self.held, 'parameter')}"
         text += f" {self.frozen} are frozen and {self.strangers} not in {self.root}"
         return text + (f", whose {', '.join(self.names[:3])} have gradients" if self.names else "")
 
@@ -145,19 +143,19 @@ class UpdateSizes(Observed):
 
     compared: bool = False  # weights before and after: for the line alone
 
-    def lasts(self, kind: str) -> Lasting | None:
+    def get_lasting_row(self, kind: str) -> Lasting | None:
         """Who has been in this state in look after look."""
         return lasting_row(self.lasting, kind)
 
     def text(self) -> str:
         """The ratios, what did not move, what has no gradient, and the state."""
-        text = self.optimizer + self._ratios()
+        text = self.optimizer + self._format_ratios()
         names = self.without_gradient
         if names:
             text += f"; {self.without_gradient_count} without a gradient ({names[0]}{' ...' if names[1:] else ''})"
         return text + (f"; state {self.state_mb:.4g} MB" if self.state_mb is not None else "")
 
-    def _ratios(self) -> str:
+    def _format_ratios(self) -> str:
         if self.ratio_median is None:
             return ": no weight to compare with" if self.compared else ""
         text = f": update/weight {format_number(self.ratio_median, 2)}, from {format_number(self.ratio_smallest, 2)}"
@@ -166,6 +164,6 @@ class UpdateSizes(Observed):
         return text + (f"; {100 * unmoved:.3g} % of the sampled weights did not move" if unmoved else "")
 
 
-def _words(group: Group) -> str:
+def _format_group(group: Group) -> str:
     told = [f"{name} {group[name]:.4g}" for name in ("lr", "weight_decay") if isinstance(group.get(name), int | float)]
     return f"{group.get('parameters', 0)} with {', '.join(told) or 'no rate'}"

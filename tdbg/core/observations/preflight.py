@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Observed
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 
 SHOWN = 4
 
@@ -19,17 +19,21 @@ class Trial(Observed):
     root: str = doc("class of the module that was called", "")
 
     @property
-    def tried(self) -> bool:
+    def was_tried(self) -> bool:
         """True if the trial was made."""
         return self.reason is None
 
-    def outcome(self) -> str:
+    def describe_outcome(self) -> str:
         """What came out of it, in a few words."""
         return "tried"
 
     def text(self) -> str:
         """The trial and its outcome, or why it was not made."""
-        return f"{self.TITLE}: {self.outcome()}" if self.reason is None else f"{self.TITLE}: not tried, {self.reason}"
+        return (
+            f"{self.TITLE}: {self.describe_outcome()}"
+            if self.reason is None
+            else f"{self.TITLE}: not tried, {self.reason}"
+        )
 
 
 class Refused(Trial):
@@ -54,7 +58,7 @@ class EvaluatedTwice(Trial):
     drawn_by: str | None = doc("the dropout function that drew them, if it was one")
     drawn_at: str | None = doc("file:line of the program that called it")
 
-    def outcome(self) -> str:
+    def describe_outcome(self) -> str:
         """Whether the outputs are equal."""
         if not self.repeats:
             return "the output differs on each run"
@@ -77,7 +81,7 @@ class SampleChanged(Trial):
     module: str | None = doc("the first module whose output changed for them")
     module_class: str | None = doc("its class")
 
-    def outcome(self) -> str:
+    def describe_outcome(self) -> str:
         """How many others changed."""
         if not self.mixed:
             return "no other output changes"
@@ -98,10 +102,10 @@ class LastTokenChanged(Trial):
     module: str | None = doc("the first module whose output changed at them")
     module_class: str | None = doc("its class")
 
-    def outcome(self) -> str:
+    def describe_outcome(self) -> str:
         """How many earlier outputs changed."""
         return (
-            f"outputs at {self.leaking} of {counted(self.positions, 'earlier position')} change"
+            f"outputs at {self.leaking} of {format_count(self.positions, 'earlier position')} change"
             if self.leaking
             else "no earlier output changes"
         )
@@ -116,9 +120,9 @@ class InputsChanged(Trial):
     inputs: list[str] = doc("the inputs that were changed, one at a time", factory=list)
     ignored: list[str] = doc("those without any effect on the output", factory=list)
 
-    def outcome(self) -> str:
+    def describe_outcome(self) -> str:
         """Which are ignored."""
-        return f"no effect: {joined(self.ignored, SHOWN)}" if self.ignored else "every input has an effect"
+        return f"no effect: {join_limited(self.ignored, SHOWN)}" if self.ignored else "every input has an effect"
 
 
 class PaddingChanged(Trial):
@@ -133,7 +137,7 @@ class PaddingChanged(Trial):
     leaks: bool = doc("outputs of real positions changed with the padding", False)
     mask_works: bool = doc("a mask without padding gives another output", True)
 
-    def outcome(self) -> str:
+    def describe_outcome(self) -> str:
         """Whether the padding reaches the output."""
         if not self.leaks:
             return "no output of a real position changes"
@@ -155,12 +159,12 @@ class CustomGradients(Trial):
     differences: float = doc("the same by differences of the forward", 0.0)
     defined_at: str = doc("file:line of the first wrong function's backward", "")
 
-    def outcome(self) -> str:
+    def describe_outcome(self) -> str:
         """Which are wrong."""
         if self.wrong:
-            return f"wrong in {joined(self.wrong, SHOWN)}"
-        right = f"right in {joined(self.checked, SHOWN)}" if self.checked else ""
-        intended = f"no derivative to compare with in {joined(self.intended, SHOWN)}" if self.intended else ""
+            return f"wrong in {join_limited(self.wrong, SHOWN)}"
+        right = f"right in {join_limited(self.checked, SHOWN)}" if self.checked else ""
+        intended = f"no derivative to compare with in {join_limited(self.intended, SHOWN)}" if self.intended else ""
         return ", ".join(filter(None, (right, intended)))
 
 
@@ -179,12 +183,12 @@ class BatchOverfitted(Trial):
     falls: bool = doc("it was still falling at one of the rates", False)
     cut: bool = doc("the loss gives no parameter a gradient, and neither does the program's own backward pass", False)
 
-    def outcome(self) -> str:
+    def describe_outcome(self) -> str:
         """How far the loss fell."""
         if self.cut:
             return "no parameter receives a gradient"
         fell = "loss falls" if self.fell else "loss falls slowly" if self.falls else "loss does not fall"
-        return f"{fell}: {self.loss} from {self.first:.3g} to {self.last:.3g} in {counted(self.updates, 'update')}"
+        return f"{fell}: {self.loss} from {self.first:.3g} to {self.last:.3g} in {format_count(self.updates, 'update')}"
 
 
 TRIALS: tuple[type[Trial], ...] = (

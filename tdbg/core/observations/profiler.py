@@ -3,7 +3,7 @@
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
 from tdbg.core.profiling import Span
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 BUDGET_USED = "the bytes that --disk-budget allows are used up"
 
@@ -24,7 +24,7 @@ class WindowOpened(_Profiling):
 
     def text(self) -> str:
         """The steps that are to be recorded."""
-        return f"profiling{_span(self.first_step, self.last_step)}"
+        return f"profiling{_format_steps(self.first_step, self.last_step)}"
 
 
 class TraceWritten(_Profiling):
@@ -48,9 +48,9 @@ class TraceWritten(_Profiling):
 
     def text(self) -> str:
         """Steps and bytes, and why there are fewer than were asked for."""
-        span = _span(self.first_step, self.last_step) if self.steps else " no whole step"
+        span = _format_steps(self.first_step, self.last_step) if self.steps else " no whole step"
         text = f"profiled{span} ({self.phase}), {self.bytes / 1e6:.1f} MB"
-        return f"{text}; of {counted(self.wanted, 'step')} only {self.steps}: {self.ended}" if self.ended else text
+        return f"{text}; of {format_count(self.wanted, 'step')} only {self.steps}: {self.ended}" if self.ended else text
 
 
 class TraceLost(_Profiling):
@@ -102,14 +102,14 @@ class ProfilingDone(_Profiling):
         """All of it in a line."""
         text = "profiled nothing"
         if self.windows:
-            traces = counted(self.windows, "trace")
-            text = f"profiled {counted(self.steps, 'step')} in {traces}, {self.bytes / 1e6:.1f} MB"
+            traces = format_count(self.windows, "trace")
+            text = f"profiled {format_count(self.steps, 'step')} in {traces}, {self.bytes / 1e6:.1f} MB"
         if self.inside_ms is not None and self.outside_ms is not None:
             text += f"; a step took {self.inside_ms:.4g} ms in it and {self.outside_ms:.4g} ms outside"
         why = self.missing or self.idle
         return f"{text}; {why}" if why else text
 
 
-def _span(first: int | None, last: int | None) -> str:
+def _format_steps(first: int | None, last: int | None) -> str:
     """`` steps 3 to 5``; nothing in runs recorded before windows told their steps."""
     return f" {Span(first, last)}" if first is not None and last is not None else ""

@@ -2,7 +2,7 @@
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 
 class WeightChecksums(Observed):
@@ -22,4 +22,4 @@ class WeightChecksums(Observed):
     def text(self) -> str:
         """How many parameters, and of whom."""
         how = "under DDP" if self.wrapped else "without a wrapper"
-        return f"checksums of {counted(len(self.checksums), 'parameter')} {how}, on {counted(len(self.group), 'rank')}"
+        return f"checksums of {format_count(len(self.checksums), 'parameter')} {how}, on {format_count(len(self.group), 'rank')}"

@@ -4,7 +4,7 @@ from typing import Any
 
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed, format_number
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 Rates = list[Number | None]
 
@@ -38,8 +38,8 @@ class RateChanged(_OfSchedule):
     def text(self) -> str:
         """Both rates, and where the warm-up ended."""
         if self.before is None:
-            return f"{self.optimizer}: {first_rate(self.rates)}"
-        text = f"{self.optimizer}: {change(self.before, self.rates)} ({self.phase})"
+            return f"{self.optimizer}: {format_first_rate(self.rates)}"
+        text = f"{self.optimizer}: {format_rate_change(self.before, self.rates)} ({self.phase})"
         ended = self.warm_up_steps is not None
         return text + (f"; warm-up from step {self.first_step} ended" if ended else "")
 
@@ -54,15 +54,13 @@ class RateAboveBound(_Warning):
     above: float | None = doc("the bound that the rate lies above, with an optimizer of the Adam family")
 
     @property
-    def highest(self) -> float:
+    def highest_rate(self) -> float:
         """The highest of the rates."""
         return max((rate for rate in map(as_float, self.rates) if rate is not None), default=0.0)
 
     def text(self) -> str:
         """The rate, and what it does."""
-        return (
-            f"learning rate {self.highest:.4g} with {self.optimizer}: each update moves every weight by about that much"
-        )
+        return f"learning rate {self.highest_rate:.4g} with {self.optimizer}: each update moves every weight by about that much"
 
 
 class SchedulerBuilt(_OfSchedule):
@@ -107,12 +105,10 @@ class SchedulerStepped(_OfSchedule):
         """Which step of how many, and what it did to the rate."""
         if self.rates is None:
             when = "steps for the first time" if self.whole else "is first seen stepping"
-            return (
-                f"{self.scheduler} {when}, after {counted(self.updates, 'update')}, at rate {first_rate(self.before)}"
-            )
+            return f"{self.scheduler} {when}, after {format_count(self.updates, 'update')}, at rate {format_first_rate(self.before)}"
         of = f" of {self.planned}" if self.planned is not None else ""
-        text = f"{self.scheduler} step {self.advanced}{of}, after {counted(self.updates, 'update')}"
-        return f"{text}: {change(self.before, self.rates)}" + (f" ({self.why})" if self.why else "")
+        text = f"{self.scheduler} step {self.advanced}{of}, after {format_count(self.updates, 'update')}"
+        return f"{text}: {format_rate_change(self.before, self.rates)}" + (f" ({self.why})" if self.why else "")
 
 
 class OrderReversed(_Warning):
@@ -158,7 +154,7 @@ class PlateauJudged(_OfSchedule):
         said = f"metric {metric:.6g}, " if metric is not None else ""
         return (
             f"{self.scheduler}: {said}best {self.best}, {self.bad_epochs} of {self.patience} bad ({self.mode}):"
-            f" {change(self.before, self.rates)}"
+            f" {format_rate_change(self.before, self.rates)}"
         )
 
 
@@ -181,14 +177,14 @@ class ScheduleOver(_Warning):
 
     def text(self) -> str:
         """After how many updates, and how that is known."""
-        rate = first_rate(self.rates) + (f", of {self.highest:.4g}" if self.highest is not None else "")
+        rate = format_first_rate(self.rates) + (f", of {self.highest:.4g}" if self.highest is not None else "")
         told = {
-            "crowded": f"{counted(self.per_update, 'step')} of it between two updates",
-            "epoch": f"an epoch has {counted(self.batches or 0, 'batch')}, and it steps after each",
+            "crowded": f"{format_count(self.per_update, 'step')} of it between two updates",
+            "epoch": f"an epoch has {format_count(self.batches or 0, 'batch')}, and it steps after each",
             "collapsed": f"the rate is {rate}, in the first epoch",
         }.get(self.kind, self.kind)
-        length = f" of {counted(self.planned, 'step')}" if self.planned is not None else ""
-        return f"{self.scheduler}{length} is over after {counted(self.updates, 'update')}: {told}"
+        length = f" of {format_count(self.planned, 'step')}" if self.planned is not None else ""
+        return f"{self.scheduler}{length} is over after {format_count(self.updates, 'update')}: {told}"
 
 
 class SchedulerIdle(_Warning):
@@ -208,19 +204,19 @@ class SchedulerIdle(_Warning):
         if self.kind == "elsewhere":
             return f"{self.scheduler} steers another optimizer than the one that updates these parameters"
         stays = f": the rate stays {self.rate}" if self.rate else ""
-        return f"{self.scheduler} has never stepped in {counted(self.epochs or 0, 'epoch')}{stays}"
+        return f"{self.scheduler} has never stepped in {format_count(self.epochs or 0, 'epoch')}{stays}"
 
 
-def first_rate(rates: Rates) -> str:
+def format_first_rate(rates: Rates) -> str:
     """The rate of the first group, and how many more there are."""
     more = f" (+{len(rates) - 1})" if len(rates) > 1 else ""
     return (format_number(rates[0]) if rates else "unknown") + more
 
 
-def change(before: Rates, rates: Rates) -> str:
+def format_rate_change(before: Rates, rates: Rates) -> str:
     """The rate of the first group that changed, before and after."""
     if before == rates:
-        return f"stays {first_rate(rates)}"
+        return f"stays {format_first_rate(rates)}"
     pairs = list(zip(before, rates, strict=False)) or [(0.0, rates[0] if rates else 0.0)]
     old, new = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
     return f"{format_number(old)} -> {format_number(new)}" + (f" (+{len(rates) - 1})" if len(rates) > 1 else "")

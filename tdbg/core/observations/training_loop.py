@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 FAULTS = {
     "unreset": "{optimizer}: the gradients of the update before were still there in {streak} updates in a row:"
@@ -64,7 +64,9 @@ class EvaluationPhase(_OfLoop):
 
     def text(self) -> str:
         """How many calls, and after which step."""
-        return f"{counted(self.evaluations, 'call')} without gradients after step {self.step - 1}; training goes on"
+        return (
+            f"{format_count(self.evaluations, 'call')} without gradients after step {self.step - 1}; training goes on"
+        )
 
 
 class EpochUpdates(_OfLoop):
@@ -84,15 +86,15 @@ class EpochUpdates(_OfLoop):
     def text(self) -> str:
         """Updates, accumulation, what was left over, and evaluation."""
         told = [
-            f"epoch {self.number}: {counted(self.updates, 'update')}, {window_text(self.windows)}",
+            f"epoch {self.number}: {format_count(self.updates, 'update')}, {window_text(self.windows)}",
             f"{self.epoch_s:.3g} s",
         ]
         if self.dropped:
-            told.append(f"the last {counted(self.dropped, 'backward call')} went into no update")
+            told.append(f"the last {format_count(self.dropped, 'backward call')} went into no update")
         if self.carried:
             told.append(f"the last {self.carried} went into the next epoch's first update")
         if self.evaluations:
-            told.append(f"{counted(self.evaluations, 'call')} without gradients")
+            told.append(f"{format_count(self.evaluations, 'call')} without gradients")
         return "; ".join(told)
 
 
@@ -137,7 +139,7 @@ class Recomputation(_OfLoop):
 
     def text(self) -> str:
         """How often, how long, and how much memory it saved."""
-        text = f"checkpointed functions ran {counted(self.runs, 'time')}, {self.recomputed} of them again for backward"
+        text = f"checkpointed functions ran {format_count(self.runs, 'time')}, {self.recomputed} of them again for backward"
         text += f", which took {self.recompute_ms:.3g} ms"
         return text + (
             f" and filled {self.saved_mb:g} MB that were free in between" if self.saved_mb is not None else ""

@@ -2,7 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 
 class EvaluationPass(Observed):
@@ -48,19 +48,19 @@ class EvaluationPass(Observed):
 
     def text(self) -> str:
         """Size, mode, gradients and memory of the pass."""
-        text = f"pass {self.number} after step {self.step}: {counted(self.calls, 'call')}"
+        text = f"pass {self.number} after step {self.step}: {format_count(self.calls, 'call')}"
         text += " so far" if self.so_far else ""
         if not self.seen:
             return f"{text}, none of them looked at"
-        text += f", {counted(self.samples, 'sample')}" + (f" in {self.seen}" if self.seen < self.calls else "")
+        text += f", {format_count(self.samples, 'sample')}" + (f" in {self.seen}" if self.seen < self.calls else "")
         text += f", {self.pass_s:.3g} s" if self.pass_s is not None else ""
         text += f"; {self.root} in {self.mode} mode, gradients {self.gradients}"
         if self.graphs:
-            text += f", {counted(self.graphs, 'graph')} built and not used"
+            text += f", {format_count(self.graphs, 'graph')} built and not used"
         if self.dropouts or self.norms:
-            text += f", {self.dropouts or 0} dropout and {counted(self.norms or 0, 'batch norm layer')} active"
+            text += f", {self.dropouts or 0} dropout and {format_count(self.norms or 0, 'batch norm layer')} active"
         if self.drew:
-            text += f"; {self.drew} of {counted(self.compared or 0, 'call')} drew random numbers"
+            text += f"; {self.drew} of {format_count(self.compared or 0, 'call')} drew random numbers"
             text += f" in {self.drawn_by} ({self.drawn_at})" if self.drawn_by else ""
         text += f"; host memory {self.host_grown_mb:+g} MB" if self.host_grown_mb is not None else ""
         return text + (f", device {self.device_grown_mb:+g} MB" if self.device_grown_mb is not None else "")
@@ -85,7 +85,7 @@ class EvalModeUpdates(Observed):
         """Since when."""
         return (
             f"{self.root} is updated in eval mode since step {self.since}, after evaluation that followed step"
-            f" {self.evaluated}: {self.dropouts} dropout and {counted(self.norms, 'batch norm layer')} off"
+            f" {self.evaluated}: {self.dropouts} dropout and {format_count(self.norms, 'batch norm layer')} off"
         )
 
 
@@ -134,4 +134,4 @@ class NoEvaluation(_ForInformation):
 
     def text(self) -> str:
         """In how many epochs."""
-        return f"no evaluation was seen in {counted(self.epochs, 'epoch')}"
+        return f"no evaluation was seen in {format_count(self.epochs, 'epoch')}"

@@ -4,7 +4,7 @@ from typing import Any
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 
 class _OfWandb(Observed):
@@ -68,8 +68,8 @@ class WandbFinished(_OfWandb):
 
     def text(self) -> str:
         """Calls, keys, and the keys that came only once."""
-        text = f"{counted(self.calls, 'call')}, {counted(self.key_count, 'key')}, {counted(self.dropped, 'call')} dropped, in {self.seconds:.2f} s"
-        return text + (f"; sent once: {_first(self.once)}" if self.once else "")
+        text = f"{format_count(self.calls, 'call')}, {format_count(self.key_count, 'key')}, {format_count(self.dropped, 'call')} dropped, in {self.seconds:.2f} s"
+        return text + (f"; sent once: {_format_first_names(self.once)}" if self.once else "")
 
 
 class WandbLogged(_OfWandb):
@@ -91,8 +91,8 @@ class WandbLogged(_OfWandb):
     def text(self) -> str:
         """The keys with their numbers, what is new, and what is not finite."""
         shown = ", ".join(f"{key} {value}" for key, value in self.values.items()) or ", ".join(self.keys)
-        text = f"{counted(self.key_count, 'key')} in {counted(self.calls, 'call')}: {shown}"
-        text += f"; new: {_first(list(self.new))}" if self.new else ""
+        text = f"{format_count(self.key_count, 'key')} in {format_count(self.calls, 'call')}: {shown}"
+        text += f"; new: {_format_first_names(list(self.new))}" if self.new else ""
         return text + (f"; not finite: {', '.join(self.bad[:3])}" if self.bad else "")
 
 
@@ -117,7 +117,7 @@ class WandbDroppedCall(_Warning):
         """The step, where the run is, and the keys."""
         return (
             f"step {self.wandb_step} has passed (the run is at {self.current_step}), so wandb drops"
-            f" {', '.join(self.keys[:3])}; {counted(self.dropped, 'such call')}"
+            f" {', '.join(self.keys[:3])}; {format_count(self.dropped, 'such call')}"
         )
 
 
@@ -170,5 +170,5 @@ class WandbCallFailed(_OfWandb):
         return f"{self.what} failed after {self.seconds:.1f} s: {self.error}"
 
 
-def _first(names: list[str]) -> str:
+def _format_first_names(names: list[str]) -> str:
     return ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")

@@ -2,7 +2,7 @@
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 
 
 class SameRandomState(Observed):
@@ -21,4 +21,4 @@ class SameRandomState(Observed):
 
     def text(self) -> str:
         """Which workers, and of what."""
-        return f"{self.dataset}: workers {joined(self.workers, 8)} of {self.reported} draw the same from {self.source}"
+        return f"{self.dataset}: workers {join_limited(self.workers, 8)} of {self.reported} draw the same from {self.source}"

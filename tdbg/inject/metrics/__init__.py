@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         def hears(self) -> bool:
             """False while nothing that the program logs is to be taken."""
 
-        def logged(
+        def record_logged(
             self,
             source: str,
             data: Mapping[Any, object],
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
         ) -> None:
             """Take what the program logged."""
 
-        def book(self, seconds: float) -> None:
+        def record_cost(self, seconds: float) -> None:
             """Count time that went into it."""
 
-        def say(self, row: Row) -> None:
+        def record_own_row(self, row: Row) -> None:
             """Write a row of tdbg's own."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.core.events import Observation
 from tdbg.core.flags import tag
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.inject.imports import when_imported
 from tdbg.metrics.rows.row import COUNT_0, MOST_NAMED, Row
 
@@ -40,23 +40,23 @@ class Dumps:
         self._waiting: deque[tuple[Row, int]] = deque()
         self._lock = threading.RLock()  # of the feed's tracker
 
-    def wait(self) -> None:
+    def listen_when_imported(self) -> None:
         """Listen as soon as the program has trackers."""
         guard = self.feed.guard
-        when_imported("tdbg.metrics.tracker.metrics_tracker", lambda module: guard.call(self._arrived, module))
+        when_imported("tdbg.metrics.tracker.metrics_tracker", lambda module: guard.call(self._start_listening, module))
 
-    def _arrived(self, module: ModuleType) -> None:
+    def _start_listening(self, module: ModuleType) -> None:
         if not self._listening and not self.feed.is_off:
             self._listening = True
-            module.BEFORE_RESET.append(self._finished)
+            module.BEFORE_RESET.append(self._handle_phase_finalized)
 
-    def close(self) -> None:
+    def stop_listening(self) -> None:
         """Listen no more."""
         import sys
 
         module = sys.modules.get("tdbg.metrics.tracker.metrics_tracker")
-        if module is not None and self._finished in module.BEFORE_RESET:
-            module.BEFORE_RESET.remove(self._finished)
+        if module is not None and self._handle_phase_finalized in module.BEFORE_RESET:
+            module.BEFORE_RESET.remove(self._handle_phase_finalized)
 
     def forked(self) -> None:
         """A new process, which has seen nothing."""
@@ -70,7 +70,7 @@ class Dumps:
         flags = self.feed.monitor.settings.flags
         return tuple(name for name in FLAGS if flags.get(name))
 
-    def _finished(self, tracker: "MetricsTracker", phase: str) -> None:
+    def _handle_phase_finalized(self, tracker: "MetricsTracker", phase: str) -> None:
         """A phase of a tracker was finalised; its sums are still there. Nothing reaches the program."""
         self.feed.guard.call(self._look_at, tracker, phase)
 
@@ -84,27 +84,30 @@ class Dumps:
         if missing := [key for key in found.empty if key not in found.strange]:
             self._tell_empty(phase, found, missing)  # of those that had samples, all NaN, TD-K011 tells
         if phase != TRAIN and self.asked:
-            self._dump(tracker, phase, feed.monitor.spoken_step)
-        feed.monitor.budget.spend("metrics", time.perf_counter() - begun, asked=bool(self.asked))
+            self._dump_state(tracker, phase, feed.monitor.spoken_step)
+        feed.monitor.budget.charge("metrics", time.perf_counter() - begun, asked=bool(self.asked))
 
     def _tell_empty(self, phase: str, found: Any, missing: list[str]) -> None:
         """Metrics without a sample: TD-K003 reads it."""
         names = ", ".join(missing[:MOST_NAMED])
         step = self.feed.monitor.spoken_step
         row = Row(time.time(), step, found.epoch, phase, text={f"{phase}/{COUNT_0}": names}, source="tdbg")
-        self.feed.say(row)
+        self.feed.record_own_row(row)
 
-    def _dump(self, tracker: "MetricsTracker", phase: str, step: int) -> None:
+    def _dump_state(self, tracker: "MetricsTracker", phase: str, step: int) -> None:
         """Write the state, and say so."""
         monitor, me = self.feed.monitor, self.feed.me
         monitor.become_rank_now()
         if me.folder is None:
             return
-        path = _free(me.folder / FOLDER, f"step{step:08d}_{phase}")
+        path = _find_free_path(me.folder / FOLDER, f"step{step:08d}_{phase}")
         tracker.dump_metrics_state(level="extreme", path=path)
-        me.charge(path.stat().st_size)
+        me.charge_disk(path.stat().st_size)
         kept = f"{FOLDER}/{path.name}"
-        told = {"VALIDATION_METRICS": ("SUMMARY", _line(tracker, phase)), "DUMP_METRICS": ("STATE", f"{phase}: {kept}")}
+        told = {
+            "VALIDATION_METRICS": ("SUMMARY", _format_values(tracker, phase)),
+            "DUMP_METRICS": ("STATE", f"{phase}: {kept}"),
+        }
         for flag in self.asked:
             part, text = told[flag]
             values = {"phase": phase, "file": kept}
@@ -123,7 +126,7 @@ class Dumps:
 
     # without a tracker of the program's own
 
-    def take(self, row: Row, samples: int = 0) -> None:
+    def buffer_row(self, row: Row, samples: int = 0) -> None:
         """Keep what a row says, while a flag is on. samples: of a training step."""
         if not self.asked or self._foreign:
             return
@@ -132,30 +135,30 @@ class Dumps:
         if len(self._waiting) > APART:
             with self._lock:
                 if len(self._waiting) > APART:  # else another thread was quicker
-                    _keep(self._own or self._start(), *self._waiting.popleft())
-        self.feed.monitor.budget.ask(time.perf_counter() - begun)
+                    _add_row(self._own or self._create_tracker(), *self._waiting.popleft())
+        self.feed.monitor.budget.charge_to_user(time.perf_counter() - begun)
 
-    def validated(self, step: int) -> None:
+    def dump_validation_state(self, step: int) -> None:
         """A pass of evaluation is over, which came after this step."""
         if not self.asked or self._foreign:
             return
         begun = time.perf_counter()
         with self._lock:
-            tracker = self._own or self._start()
+            tracker = self._own or self._create_tracker()
             after = []
             for _ in range(len(self._waiting)):  # what another thread adds meanwhile comes behind them
                 row, samples = self._waiting.popleft()
                 if row.step <= step:
-                    _keep(tracker, row, samples)
+                    _add_row(tracker, row, samples)
                 else:
                     after.append((row, samples))
             self._waiting.extendleft(reversed(after))
             if TRAIN in tracker.phases and tracker.phases[TRAIN].batches:
                 tracker.finalize_train_epoch()
-            self._dump(tracker, "val", step)
-        self.feed.monitor.budget.ask(time.perf_counter() - begun)
+            self._dump_state(tracker, "val", step)
+        self.feed.monitor.budget.charge_to_user(time.perf_counter() - begun)
 
-    def _start(self) -> "MetricsTracker":
+    def _create_tracker(self) -> "MetricsTracker":
         """The tracker of the feed; the program's list of trackers does not know it."""
         from tdbg.metrics.tracker import tracker_state
         from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
@@ -165,10 +168,10 @@ class Dumps:
         return self._own
 
 
-def _keep(tracker: "MetricsTracker", row: Row, samples: int) -> None:
+def _add_row(tracker: "MetricsTracker", row: Row, samples: int) -> None:
     """Have the feed's tracker take a row."""
     if row.source != "tdbg" or row.phase != TRAIN:
-        _record(tracker, row)
+        _record_values(tracker, row)
         return
     names = [name for name in ("loss", "grad_norm") if f"{TRAIN}/{name}" in row.values]
     means = {name: row.values[f"{TRAIN}/{name}"] for name in names}
@@ -178,7 +181,7 @@ def _keep(tracker: "MetricsTracker", row: Row, samples: int) -> None:
         update(found)
 
 
-def _record(tracker: "MetricsTracker", row: Row) -> None:
+def _record_values(tracker: "MetricsTracker", row: Row) -> None:
     """Values that are whole already, each as a pass of one sample; names outside the grammar go below their phase."""
     from tdbg.metrics.keys import CATEGORIES, Key, KeyGrammarError
 
@@ -189,10 +192,12 @@ def _record(tracker: "MetricsTracker", row: Row) -> None:
             continue
         if key.phase in CATEGORIES or key.core or key.text:
             continue
-        tracker._open_phase(key.phase).metric(key.metric, key.task, key.subset).record(value, row.epoch, row.step)
+        tracker._open_phase(key.phase).get_or_create_metric(key.metric, key.task, key.subset).record(
+            value, row.epoch, row.step
+        )
 
 
-def _free(folder: Path, stem: str) -> Path:
+def _find_free_path(folder: Path, stem: str) -> Path:
     """A name that no dump has."""
     path, number = folder / f"{stem}.json", 1
     while path.exists():
@@ -201,8 +206,8 @@ def _free(folder: Path, stem: str) -> Path:
     return path
 
 
-def _line(tracker: "MetricsTracker", phase: str) -> str:
+def _format_values(tracker: "MetricsTracker", phase: str) -> str:
     """What the pass computed, in a line."""
     found = tracker.phases.get(phase) or ()
     values = [f"{key} {metric.value:g}" for key, metric in found if metric.value is not None]
-    return f"{phase}: {joined(values, SHOWN) or 'no values'}"
+    return f"{phase}: {join_limited(values, SHOWN) or 'no values'}"

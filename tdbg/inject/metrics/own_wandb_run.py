@@ -5,7 +5,7 @@ that the program logs anyway, under ``tdbg/...``, over ``tdbg/step``. The progra
 values stay. Alerts, tags, files and the summary make no rows. All of it happens in the thread that logs, on rank 0 alone, and
 goes into W&B's own queue: nothing here waits for a network. The first `log` of a run writes a small file in the run
 directory, and once a second a `log` reads the findings that are new; the time counts against the budget. The end of a run
-waits for the report (`OwnRun._complete`).
+waits for the report (`OwnRun._complete_run`).
 """
 
 import atexit
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.core import run_files, sink_files
 from tdbg.core.rundir import FINDINGS
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.inject import tracebacks
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks.wandb_ import PREFIX, send_finding, send_report
@@ -51,7 +51,7 @@ class OwnRun:
 
     def __init__(self, feed: "RowFeed") -> None:
         self._feed = feed
-        self._guard = feed.me.guard("W&B run")
+        self._guard = feed.me.get_guard("W&B run")
         self._values: dict[str, float | str] = {}  # the newest ones, for a run that begins
         self._step = 0
         self._has_news = True  # a row came since `log` was last called
@@ -63,7 +63,7 @@ class OwnRun:
         self._patience_s = REPORT_PATIENCE_S
         feed.own_run = self
 
-    def attach(self, run_class: type, log: str, patches: "Patches") -> None:
+    def patch_run_class(self, run_class: type, log: str, patches: "Patches") -> None:
         """Stand in front of ``log`` and of the end of each run."""
         patches.wrap(run_class, log, self._wrap_log)
         patches.wrap(run_class, "_finish" if hasattr(run_class, "_finish") else "finish", self._wrap_finish)
@@ -83,14 +83,14 @@ class OwnRun:
     def _wrap_log(self, original: Callable[..., object]) -> Callable[..., object]:
         import torch
 
-        from tdbg.runtime.compiler import hide, unseen
+        from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 
         is_compiling, guard = torch.compiler.is_compiling, self._guard
 
         def log(*args: Any, **kwargs: Any) -> object:
             if is_compiling() or not (self._has_news or time.perf_counter() - self._looked_at > LOOK_EVERY_S):
                 return original(*args, **kwargs)
-            extended = unseen(guard.call, self._extend, args, kwargs)
+            extended = call_outside_compiler(guard.call, self._extend_arguments, args, kwargs)
             if extended is None:
                 return original(*args, **kwargs)
             (more_args, more_kwargs), share = extended
@@ -102,28 +102,28 @@ class OwnRun:
                     raise
                 refused = error
             finally:
-                self._book((time.perf_counter() - begun) * share)
+                self._record_cost((time.perf_counter() - begun) * share)
             # The row is not written, perhaps for what was added to it: once more as the program wrote it.
             result = original(*args, **kwargs)
-            guard.fail(refused)
+            guard.handle_failure(refused)
             return result
 
-        return hide(log)
+        return hide_from_compiler(log)
 
     def _wrap_finish(self, original: Callable[..., object]) -> Callable[..., object]:
-        from tdbg.runtime.compiler import hide, unseen
+        from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 
         guard = self._guard
 
         def finish(*args: Any, **kwargs: Any) -> object:
-            unseen(guard.call, self._complete, args[0])
+            call_outside_compiler(guard.call, self._complete_run, args[0])
             return original(*args, **kwargs)
 
-        return hide(finish)
+        return hide_from_compiler(finish)
 
     # while the run goes on
 
-    def _extend(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, float] | None:
+    def _extend_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arguments, float] | None:
         """The arguments of ``log`` with what is new, and what share of the values that is; None to leave them."""
         begun = time.perf_counter()
         run, data = args[0], args[1] if len(args) > 1 else kwargs.get("data")
@@ -148,7 +148,7 @@ class OwnRun:
                 return ((run, merged, *args[2:]), kwargs), share
             return (args, {**kwargs, "data": merged}), share
         finally:
-            self._book(time.perf_counter() - begun)
+            self._record_cost(time.perf_counter() - begun)
 
     def _find_state(self, run: Any) -> RunState | None:
         """What a run of rank 0's that goes somewhere has got; one that is new is announced."""
@@ -162,7 +162,7 @@ class OwnRun:
             state = self._runs[run.id] = self._open[run.id] = RunState(run, self._values)
             self._values = {}
             about = {"id": run.id, "project": run.project, "entity": run.entity, "folder": run.dir}
-            sink_files.announce(me.run_dir, sink_files.WANDB, about, len(self._runs))
+            sink_files.announce_own_run(me.run_dir, sink_files.WANDB, about, len(self._runs))
             run.define_metric(STEP_KEY, hidden=True)
             run.define_metric(f"{PREFIX}*", step_metric=STEP_KEY)
             return state
@@ -172,10 +172,10 @@ class OwnRun:
         budget = self._feed.monitor.budget
         return budget.spent_on(PART) + budget.likely_s(PART) <= budget.earned_s(now)
 
-    def _book(self, seconds: float) -> None:
+    def _record_cost(self, seconds: float) -> None:
         budget = self._feed.monitor.budget
-        budget.learn(PART, seconds)
-        budget.spend(PART, seconds)
+        budget.record_cost(PART, seconds)
+        budget.charge(PART, seconds)
 
     def _read_findings(self) -> list[Mapping[str, Any]]:
         """What the supervisor has found so far: all of it, read as far as it is new."""
@@ -207,9 +207,9 @@ class OwnRun:
     def _complete_open(self) -> None:
         """The process ends with runs that the program has left to W&B to end."""
         for state in list(self._open.values()):
-            self._complete(state.run)
+            self._complete_run(state.run)
 
-    def _complete(self, run: Any) -> None:
+    def _complete_run(self, run: Any) -> None:
         """The program is about to finish the run: add all that is known by now."""
         state = self._find_state(run) if self._feed.hears else None
         if state is None:
@@ -217,7 +217,7 @@ class OwnRun:
         self._open.pop(run.id)
         error = getattr(sys, "last_value", None)
         if isinstance(error, Exception):  # the report is to say what ended the program
-            tracebacks.record(self._feed.me, error, how="uncaught")
+            tracebacks.record_exception(self._feed.me, error, how="uncaught")
         run.summary.update({**state.values, STEP_KEY: self._step})  # a row would move the run's step
         run_dir = self._feed.me.run_dir
         begun = time.perf_counter()
@@ -231,11 +231,11 @@ class OwnRun:
             trouble = f"the report was not ready {self._patience_s:g} s after the end of the run"
             self._patience_s = 0.0  # further runs of this process do not wait for it again
         where = (
-            f"added {counted(state.sent_steps, 'step record')} and {counted(len(state.findings), 'finding')} to the "
+            f"added {format_count(state.sent_steps, 'step record')} and {format_count(len(state.findings), 'finding')} to the "
             f"program's own run {run.id}"
         )
         ended_at = self._feed.monitor.step
-        sink_files.note_outcome(
+        sink_files.record_outcome(
             run_dir,
             sink_files.WANDB,
             where,

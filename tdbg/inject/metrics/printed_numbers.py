@@ -47,7 +47,7 @@ class PrintedNumbers:
         if now >= self._due and self._feed.hears:
             self.parse_waiting(now)
 
-    def forget(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a forked child: what waits is the parent's."""
         self._waiting.clear()
 
@@ -57,12 +57,12 @@ class PrintedNumbers:
         while self._waiting:
             text, step, phase = self._waiting.popleft()
             for line in text.splitlines():
-                self._write(find_results(line), step, phase)
+                self._record_results(find_results(line), step, phase)
         spent = time.perf_counter() - begun
         self._due = begun + max(PAUSE_S, SHARE * spent)
-        self._feed.book(spent)
+        self._feed.record_cost(spent)
 
-    def _write(self, found: dict[str, float], step: int, phase: str) -> None:
+    def _record_results(self, found: dict[str, float], step: int, phase: str) -> None:
         """Give the results of a line to the feed, unless they are those of the line before (a bar that is redrawn)."""
         if not found or (step, found) == self._last:
             return
@@ -70,7 +70,7 @@ class PrintedNumbers:
         for name in ("train", "val"):
             values = {key: value for key, value in found.items() if (_phase_of(key) or _ROW_PHASES[phase]) == name}
             if values:
-                self._feed.logged(READ_FROM_TEXT, values, step=step, phase=name)
+                self._feed.record_logged(READ_FROM_TEXT, values, step=step, phase=name)
 
 
 _ROW_PHASES = {"train": "train", "eval": "val", "": "train"}

@@ -62,19 +62,19 @@ class Pass:
     samples: int = 0
     calls: int = 0  # how many there were, looked at or not; known at its end
 
-    def add(self, record: Step) -> None:
+    def add_call(self, record: Step) -> None:
         """One call of it was looked at."""
         self.ended_at = record.t
         self.last = record.call or 0
         self.seen += 1
         self.samples += record.samples or 0
 
-    def end(self, calls: int) -> "Pass":
+    def end_pass(self, calls: int) -> "Pass":
         """It is over. calls: those up to now, in the whole run."""
         self.calls = calls - self.before
         return self
 
-    def values(self) -> dict[str, float]:
+    def compute_metrics(self) -> dict[str, float]:
         """What is known of it.
 
         Where calls at its end were not looked at, the duration is that of the others, in proportion.
@@ -103,22 +103,22 @@ class Passes:
         self._total = 0  # calls up to the last training record
         self._crowded = False  # the pass before came the step before
 
-    def called(self, record: Step, trained: int, epoch: int | None) -> Pass | None:
+    def record_eval_call(self, record: Step, trained: int, epoch: int | None) -> Pass | None:
         """A call without gradients. Returns the pass before, if that was one. trained: training steps done."""
         now, ended = self._now, None
         call = max(record.call or 1, 1)
         if now is not None and now.step != trained:
             apart = trained - now.step >= APART_STEPS
-            ended = now.end(call - 1) if apart and not self._crowded else None
+            ended = now.end_pass(call - 1) if apart and not self._crowded else None
             self._crowded = not apart
             now = None
         if now is None:
             begun = record.t - (record.forward_ms or 0.0) / 1e3
             now = self._now = Pass(trained, epoch, begun, min(self._total, call - 1))
-        now.add(record)
+        now.add_call(record)
         return ended
 
-    def trained(self, step: int, calls: int) -> Pass | None:
+    def record_train_step(self, step: int, calls: int) -> Pass | None:
         """A training step was recorded. Returns the pass that this makes sure of. calls: those up to now."""
         self._total = calls
         now = self._now
@@ -126,9 +126,9 @@ class Passes:
             return None
         self._now = None
         crowded, self._crowded = self._crowded, False
-        return None if crowded else now.end(calls)
+        return None if crowded else now.end_pass(calls)
 
-    def over(self, calls: int) -> Pass | None:
+    def end_last_pass(self, calls: int) -> Pass | None:
         """The process ends: the last pass, if it was one."""
         now, self._now = self._now, None
-        return None if now is None or self._crowded else now.end(calls)
+        return None if now is None or self._crowded else now.end_pass(calls)

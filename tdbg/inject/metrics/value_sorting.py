@@ -21,59 +21,59 @@ class Sorted:
     late: list[tuple[str, object]] = field(default_factory=list)
 
 
-def sort(data: Mapping[object, object]) -> Sorted:
+def sort_values(data: Mapping[object, object]) -> Sorted:
     """Sort what was logged; what is neither a number nor words (pictures, histograms) is passed over.
 
     Mappings in it are flattened with dots, as Weights & Biases does. Nothing waits for a device, and of DTensors only
     a replicated one is read. Cost: about 0.3 us a float.
     """
     found = Sorted()
-    for number, (key, value) in enumerate(_flat(data, "", 0)):
+    for number, (key, value) in enumerate(_iter_flattened(data, "", 0)):
         if number >= MAX_KEYS:
             break
         kind = type(value)
         if kind is float:
             found.values[key] = value
         elif kind is int:
-            found.values[key] = value if value.bit_length() <= MAX_BITS else _plain(value)
+            found.values[key] = value if value.bit_length() <= MAX_BITS else _to_python_number(value)
         elif kind is str:
             found.text[key] = value[:MAX_TEXT]
         elif value is not None:
-            _other(found, key, value)
+            _sort_other(found, key, value)
     return found
 
 
-def _flat(data: Mapping[object, object], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _iter_flattened(data: Mapping[object, object], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
     for name, value in data.items():
         key = f"{prefix}{name}"[:MAX_KEY]
         if isinstance(value, Mapping):
             if depth < MAX_DEPTH:
-                yield from _flat(value, f"{key}.", depth + 1)
+                yield from _iter_flattened(value, f"{key}.", depth + 1)
         else:
             yield key, value
 
 
-def _other(found: Sorted, key: str, value: Any) -> None:
+def _sort_other(found: Sorted, key: str, value: Any) -> None:
     """A bool, a NumPy scalar or a tensor of one element; anything else is none of ours."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        _tensor(found, key, value)
+        _sort_tensor(found, key, value)
     elif isinstance(value, int | float):  # bool, and NumPy's float64
-        found.values[key] = _plain(value)
+        found.values[key] = _to_python_number(value)
     elif type(value).__module__ == "numpy" and getattr(value, "size", 0) == 1:
         dtype = getattr(value, "dtype", None)
         if dtype is not None and dtype.kind in "fiub":
-            found.values[key] = _plain(value.item())
+            found.values[key] = _to_python_number(value.item())
 
 
-def _plain(value: Any) -> float:
+def _to_python_number(value: Any) -> float:
     """As Python's own number; an integer that no float holds is infinite."""
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         return float("inf") if value > 0 else float("-inf")
     return int(value) if isinstance(value, int) else float(value)
 
 
-def _tensor(found: Sorted, key: str, value: Any) -> None:
+def _sort_tensor(found: Sorted, key: str, value: Any) -> None:
     if value.numel() != 1 or value.is_complex() or value.is_meta or value.is_quantized:
         return
     places = getattr(value, "placements", None)

@@ -41,10 +41,12 @@ def arrive(module: ModuleType) -> None:
 
 
 def _after_parse(cls: object, name: str) -> None:
-    real, guard = getattr(cls, name), Guard("inject-argparse", _report)
+    real, guard = getattr(cls, name), Guard("inject-argparse", _report_failure)
 
     @functools.wraps(real)
-    def parse(self: "ArgumentParser", args: object = None, namespace: "Namespace | None" = None) -> object:
+    def parse_and_set_flags(
+        self: "ArgumentParser", args: object = None, namespace: "Namespace | None" = None
+    ) -> object:
         try:
             result = real(self, args, namespace)
         except BaseException as error:
@@ -55,18 +57,18 @@ def _after_parse(cls: object, name: str) -> None:
         guard.call(_look_at, self, result)
         return result
 
-    setattr(cls, name, parse)
+    setattr(cls, name, parse_and_set_flags)
 
 
-def _report(part: str, error: BaseException) -> None:
-    from tdbg.inject.agent import agent
+def _report_failure(part: str, error: BaseException) -> None:
+    from tdbg.inject.agent import get_agent
 
-    agent().failed(part, error)
+    get_agent().record_failure(part, error)
 
 
 def _look_at(parser: "ArgumentParser", result: object) -> None:
     if _worth_a_look(parser):
-        _offer(parser, result)
+        _apply_flags(parser, result)
 
 
 def _worth_a_look(parser: "ArgumentParser") -> bool:
@@ -82,13 +84,13 @@ def _is_launcher(parser: "ArgumentParser") -> bool:
     return any(name.startswith(LAUNCHERS) for name in names)
 
 
-def _offer(parser: "ArgumentParser", result: object) -> None:
-    from tdbg.inject.take import ledger, may_set
+def _apply_flags(parser: "ArgumentParser", result: object) -> None:
+    from tdbg.inject.take import get_injection_log, may_set
 
     if not (isinstance(result, tuple) and result):  # a subclass may return what it likes
         return
-    if ledger().agent.settings.inject == "argv":
-        _lengthen(parser, result[0])
+    if get_injection_log().agent.settings.inject == "argv":
+        _extend_overrides(parser, result[0])
     elif may_set("argparse"):
         _set_options(parser, result[0])
     _report_on(parser, result[0])
@@ -106,46 +108,46 @@ def _report_on(parser: "ArgumentParser", namespace: "Namespace") -> None:
 
 
 def _set_options(parser: "ArgumentParser", namespace: "Namespace") -> None:
-    from tdbg.inject.take import MisfitError, ledger
+    from tdbg.inject.take import MisfitError, get_injection_log
 
-    book = ledger()
+    book = get_injection_log()
     for flag, value in book.agent.settings.flags.items():
-        option, action = _option(parser, flag)
+        option, action = _find_option(parser, flag)
         if action is None:
             continue
         old = getattr(namespace, action.dest, None)
         try:
-            _apply(parser, namespace, action, option, value)
+            _apply_option(parser, namespace, action, option, value)
         except MisfitError as misfit:
-            book.refuse(flag, f"argparse {option}", str(misfit))
+            book.record_rejected(flag, f"argparse {option}", str(misfit))
         else:
-            book.took(flag, f"argparse {option}", old, getattr(namespace, action.dest, None))
+            book.record_accepted(flag, f"argparse {option}", old, getattr(namespace, action.dest, None))
 
 
-def _option(parser: "ArgumentParser", flag: str) -> "tuple[str, Any]":
+def _find_option(parser: "ArgumentParser", flag: str) -> "tuple[str, Any]":
     """The parser's option for a flag, whatever joins its words."""
-    from tdbg.inject.take import ledger, spellings
+    from tdbg.inject.take import get_injection_log, list_flag_paths
 
-    typed = ledger().agent.settings.flag_names.get(flag, "")
+    typed = get_injection_log().agent.settings.flag_names.get(flag, "")
     options = {
         option.lstrip("-").lower().replace("-", "_").replace(".", "_"): (option, action)
         for option, action in reversed(parser._option_string_actions.items())
         if option.startswith("--")
     }
-    found = ("_".join(path) for path in spellings(flag, typed))
+    found = ("_".join(path) for path in list_flag_paths(flag, typed))
     return next((options[name] for name in found if name in options), ("", None))
 
 
-def _apply(
+def _apply_option(
     parser: "ArgumentParser", namespace: "Namespace", action: "Action", option: str, value: "bool | str"
 ) -> None:
     """What the option does to the namespace when it is given with ``value``."""
     import argparse
 
     if isinstance(action, argparse.BooleanOptionalAction):
-        setattr(namespace, action.dest, _switch(value))
+        setattr(namespace, action.dest, _parse_switch(value))
     elif action.nargs == 0:
-        if _switch(value):
+        if _parse_switch(value):
             action(parser, namespace, [], option)
         else:
             setattr(namespace, action.dest, action.default)
@@ -154,16 +156,16 @@ def _apply(
     elif value is True and action.nargs == "?":
         action(parser, namespace, action.const, option)
     else:
-        action(parser, namespace, _convert(parser, action, str(value)), option)
+        action(parser, namespace, _convert_value(parser, action, str(value)), option)
 
 
-def _switch(value: "bool | str") -> bool:
-    from tdbg.inject.take import fit
+def _parse_switch(value: "bool | str") -> bool:
+    from tdbg.inject.take import coerce_value
 
-    return bool(fit(value, False))
+    return bool(coerce_value(value, False))
 
 
-def _convert(parser: "ArgumentParser", action: "Action", text: str) -> "Any":
+def _convert_value(parser: "ArgumentParser", action: "Action", text: str) -> "Any":
     import argparse
 
     from tdbg.inject.take import MisfitError
@@ -176,11 +178,11 @@ def _convert(parser: "ArgumentParser", action: "Action", text: str) -> "Any":
     return [converted] if action.nargs in ("*", "+", 1) else converted
 
 
-def _lengthen(parser: "ArgumentParser", namespace: "Namespace") -> None:
+def _extend_overrides(parser: "ArgumentParser", namespace: "Namespace") -> None:
     """``--inject argv``: add the flags to the program's override list."""
-    from tdbg.inject.take import ledger
+    from tdbg.inject.take import get_injection_log
 
-    book = ledger()
+    book = get_injection_log()
     action = next((item for item in parser._actions if item.dest in PAIRS or item.dest in EQUALS), None)
     given = getattr(namespace, action.dest, None) if action else None
     if action is None or not isinstance(given, list | tuple | None):
@@ -190,5 +192,5 @@ def _lengthen(parser: "ArgumentParser", namespace: "Namespace") -> None:
     for flag, value in book.agent.settings.flags.items():
         key, text = f"DEBUG.{flag}", str(value)
         words += [f"{key}={text}"] if equals else [key, text]
-        book.took(flag, f"argv {action.dest}", None, value)
+        book.record_accepted(flag, f"argv {action.dest}", None, value)
     setattr(namespace, action.dest, words)

@@ -5,7 +5,7 @@ from types import ModuleType
 
 from tdbg.inject.on.omegaconf_ import Omega
 from tdbg.inject.set_flags import set_flags
-from tdbg.inject.take import after
+from tdbg.inject.take import install_after_hook
 
 
 class Hydra(Omega):
@@ -17,7 +17,7 @@ class Hydra(Omega):
 def arrive(module: ModuleType) -> None:
     """Patch the one method that ``@hydra.main``, ``compose()`` and sweeps all go through."""
     tree = Hydra(sys.modules["omegaconf"])
-    after(
+    install_after_hook(
         module.ConfigLoaderImpl,
         "load_configuration",
         lambda _, config: set_flags(config, tree, unknown="refuse"),

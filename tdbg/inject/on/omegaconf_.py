@@ -25,12 +25,12 @@ class Omega:
         self._override: Any = module.flag_override
         self._error: type[Exception] = module.errors.OmegaConfBaseException
 
-    def keys(self, node: Any) -> list[str] | None:
+    def list_keys(self, node: Any) -> list[str] | None:
         if not isinstance(node, self._dict) or node._is_none() or node._is_missing() or node._is_interpolation():
             return None
         return [key for key in node if isinstance(key, str)]
 
-    def get(self, node: Any, key: str) -> object:
+    def get_child(self, node: Any, key: str) -> object:
         child = node._get_node(key)
         if isinstance(child, self._dict):
             return child
@@ -39,11 +39,11 @@ class Omega:
         except self._error:  # a missing value ("???") or an interpolation that leads nowhere: nothing to keep
             return None
 
-    def put(self, node: Any, key: str, value: object) -> None:
+    def set_value(self, node: Any, key: str, value: object) -> None:
         with self._override(node, ["readonly", "struct"], [False, False]):
             node[key] = value
 
-    def section(self, node: object) -> object:
+    def build_section(self, node: object) -> object:
         return None  # outside struct mode anything may be added, so a misspelt flag would never be noticed
 
 
@@ -52,17 +52,17 @@ def arrive(module: ModuleType) -> None:
     tree = Omega(module)
     for name in MAKERS:
         if hasattr(module.OmegaConf, name):
-            _after(module.OmegaConf, name, tree)
+            _install_after_hook(module.OmegaConf, name, tree)
 
 
-def _after(owner: object, name: str, tree: Omega) -> None:
+def _install_after_hook(owner: object, name: str, tree: Omega) -> None:
     real, guard = getattr(owner, name), guard_of("inject-omegaconf")
 
     @functools.wraps(real)
     @without_own_frames
-    def make(*args: object, **kwargs: object) -> object:
+    def call_and_set_flags(*args: object, **kwargs: object) -> object:
         config = real(*args, **kwargs)
         guard.call(set_flags, config, tree, unknown="doubt")
         return config
 
-    setattr(owner, name, staticmethod(make))
+    setattr(owner, name, staticmethod(call_and_set_flags))

@@ -11,14 +11,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tdbg.core import run_files
-from tdbg.core.control import CONTROL_FILE, Request, read
+from tdbg.core.control import CONTROL_FILE, Request, read_requests
 from tdbg.core.events import End, Event, Metric, Start, Step, number, plain
 from tdbg.core.flags import DIAGNOSTICS
 from tdbg.core.guard import guarded
 from tdbg.core.redaction import redact_argv
 from tdbg.core.rundir import allowed_env, env_rank, rank_folder, write_json
 from tdbg.inject import children, log_recorder, redirects, tracebacks
-from tdbg.inject.agent import INSPECTION_BYTES, Agent, agent
+from tdbg.inject.agent import INSPECTION_BYTES, Agent, get_agent
 from tdbg.inject.identity import is_child
 from tdbg.inject.imports import when_imported
 
@@ -38,35 +38,35 @@ FED = (Step, Metric)  # the events that say metrics
 
 def arrive(module: ModuleType) -> None:
     """Called once, when the program's ``import torch`` has finished."""
-    me = agent()
+    me = get_agent()
     begun = time.perf_counter()
     if not is_child():  # its parent said hello
-        me.guard("hello").call(me.hello)
-    me.guard("tracebacks").call(tracebacks.install, me)
-    me.guard("children").call(children.install, me)
-    when_imported(DIAGNOSTICS, lambda module: me.guard("diagnostics").call(_give_host, me))
+        me.get_guard("hello").call(me.write_hello)
+    me.get_guard("tracebacks").call(tracebacks.install_recorder, me)
+    me.get_guard("children").call(children.install_child_watch, me)
+    when_imported(DIAGNOSTICS, lambda module: me.get_guard("diagnostics").call(_give_host, me))
     if me.settings.level == "off":
         return
     if me.settings.preflight:
-        redirects.install()
-    rank = me.guard("monitor").call(Rank, me, begun)
+        redirects.install_torch_redirects()
+    rank = me.get_guard("monitor").call(Rank, me, begun)
     if me.settings.preflight and (rank is None or not rank.can_preflight()):
         raise RuntimeError("its trials could not be set up")  # the boot file ends the process
     if me.settings.records:
-        me.guard("records").call(log_recorder.install, me)
+        me.get_guard("records").call(log_recorder.install_recorder, me)
         if me.feed is not None:
             log_recorder.read_texts(me.feed.printed.add_text)
 
 
 def _give_host(me: Agent) -> None:
     """The program calls diagnostics of its own accord: they ask and tell this run."""
-    from tdbg.inject.take import ledger
-    from tdbg.runtime.run_context import RunContext, install
+    from tdbg.inject.take import get_injection_log
+    from tdbg.runtime.run_context import RunContext, install_context
 
-    def take(flag: str, value: object) -> None:
-        ledger().took(flag, DIAGNOSTICS, False, value)
+    def record_flag_use(flag: str, value: object) -> None:
+        get_injection_log().record_accepted(flag, DIAGNOSTICS, False, value)
 
-    install(RunContext(me.settings.flags, lambda: me.monitor, take))
+    install_context(RunContext(me.settings.flags, lambda: me.monitor, record_flag_use))
 
 
 class Rank:
@@ -80,7 +80,7 @@ class Rank:
         from tdbg.runtime.monitor import Monitor
 
         self.me = me
-        self._guard = me.guard("end")
+        self._guard = me.get_guard("end")
         self.ended = False
         self.woke_at = time.time()
         self._control = me.run_dir / CONTROL_FILE
@@ -88,61 +88,61 @@ class Rank:
         self.monitor = Monitor(
             me.settings,
             catalog=CATALOG,
-            emit=self._emit,
+            emit=self._emit_event,
             become_rank=self._become_rank,
             save_batch=self._save_batch,
-            failed=me.failed,
+            failed=me.record_failure,
             note=me.note_once,
             started=time.perf_counter(),
             first_update=_settle_flags,
             log=me.log,
             when_imported=when_imported,
-            requests=self._requests,
-            keep=self._keep,
+            requests=self._read_requests,
+            keep=self._save_json,
             folder=lambda: me.folder if me.rank is not None else None,
             rank=env_rank(os.environ) or 0,
             end_process=self._end_process,
         )
         me.monitor = self.monitor
-        PROBES.add_points(me.third_party)
+        PROBES.add_entry_points(me.third_party)
         if me.settings.capture:
             from tdbg.debuggers.run_capture import Capture
 
-            self.monitor.lasting.append(Capture.into(lambda: me.folder))
+            self.monitor.lasting.append(Capture.with_folder(lambda: me.folder))
         if me.settings.preflight:
-            self.monitor.lasting += CATALOG.load("preflight")
-        own_passes = me.guard("own-passes")
+            self.monitor.lasting += CATALOG.load_probes("preflight")
+        own_passes = me.get_guard("own-passes")
         when_imported("tdbg.debuggers.hooks", lambda module: own_passes.call(self._expect_own_passes, module))
-        me.feed = self.feed = me.guard("metrics").call(self._feed)
-        self.monitor.attach(CATALOG.select(me.settings.level, me.settings.flags))
+        me.feed = self.feed = me.get_guard("metrics").call(self._build_feed)
+        self.monitor.attach(CATALOG.select_probes(me.settings.level, me.settings.flags))
         if me.settings.disk_budget_bytes >= INSPECTION_BYTES:
-            self.monitor.inspection.begin(me.settings.allowance)
+            self.monitor.inspection.begin_inspection(me.settings.allowance)
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3
         self.monitor.budget.start_up_s = self.startup_ms / 1e3
-        me.at_fork(self._forked)
-        atexit.register(self.end)
+        me.at_fork(self._handle_fork)
+        atexit.register(self.record_process_end)
         if me.settings.preflight:
             end_first_update(self.monitor, self._end_process)
 
     def can_preflight(self) -> bool:
         """False if the probe that makes the trials is not at work."""
-        return self.monitor.probe("preflight") is not None
+        return self.monitor.find_probe("preflight") is not None
 
-    def _feed(self) -> "Feed":
+    def _build_feed(self) -> "Feed":
         """Where metrics go."""
         from tdbg.inject.metrics.feed import Feed
 
         feed = Feed(self.me, self.monitor)
-        feed.taps.wait()
-        feed.dumps.wait()
+        feed.taps.install_when_imported()
+        feed.dumps.listen_when_imported()
         return feed
 
     def _expect_own_passes(self, hooks: ModuleType) -> None:
         """A debugger that runs the model again (GradCAM) makes no step and no datapoint of it."""
         hooks.AROUND_OWN_PASSES.append(self.monitor.own_pass)
 
-    def _requests(self) -> list[Request]:
+    def _read_requests(self) -> list[Request]:
         """What `tdbg control` asked for since the last look; nothing while the file is the same."""
         try:
             found = os.stat(self._control)
@@ -151,9 +151,9 @@ class Rank:
         if (found.st_ino, found.st_mtime_ns) == self._control_seen:
             return []
         self._control_seen = found.st_ino, found.st_mtime_ns
-        return read(self._control)
+        return read_requests(self._control)
 
-    def _keep(self, name: str, data: object) -> str:
+    def _save_json(self, name: str, data: object) -> str:
         """Write plain data as JSON into the rank's folder; returns the file's name."""
         self.monitor.become_rank_now()
         if self.me.folder is None:
@@ -161,22 +161,22 @@ class Rank:
         write_json(self.me.folder / name, plain(data))
         return name
 
-    def _emit(self, event: Event) -> None:
+    def _emit_event(self, event: Event) -> None:
         self.me.emit(event)
         if self.feed is not None and type(event) in FED:
-            self.feed.take(event)
+            self.feed.record_event(event)
 
     def _become_rank(self) -> None:
-        rank, world_size = identity()
+        rank, world_size = get_rank_and_world_size()
         self.monitor.rank, self.monitor.world_size = rank, world_size
-        self.me.become_rank(rank, lambda attempt: self._describe(rank, world_size, attempt))
+        self.me.become_rank(rank, lambda attempt: self._build_start_event(rank, world_size, attempt))
         process = sys.modules.get("multiprocessing.process")
         if process is not None and process.parent_process() is not None:
             from multiprocessing.util import Finalize
 
-            Finalize(None, self.end, exitpriority=100)  # such children leave without running atexit
+            Finalize(None, self.record_process_end, exitpriority=100)  # such children leave without running atexit
 
-    def _describe(self, rank: int, world_size: int, attempt: int) -> Start:
+    def _build_start_event(self, rank: int, world_size: int, attempt: int) -> Start:
         import torch
 
         if attempt:
@@ -199,17 +199,17 @@ class Rank:
 
     def _save_batch(self, step: int, parts: dict[str, object]) -> str:
         """Write the tensors of a batch; the file's name, or nothing where no tensor could be written."""
-        from tdbg.pages.format.safetensors_file import storable
+        from tdbg.pages.format.safetensors_file import is_storable
         from tdbg.pages.format.safetensors_file import write_safetensors as write
-        from tdbg.runtime.tensors import walk
+        from tdbg.runtime.tensors import iter_tensors
 
         folder = self.me.folder
         if folder is None:
             return ""
         tensors, left_out, total = {}, [], 0
-        for name, tensor in walk(parts):
+        for name, tensor in iter_tensors(parts):
             size = tensor.numel() * tensor.element_size()
-            if not storable(tensor) or total + size > BATCH_LIMIT_BYTES:
+            if not is_storable(tensor) or total + size > BATCH_LIMIT_BYTES:
                 left_out.append(f"{name} {tensor.dtype} {list(tensor.shape)}")
                 continue
             tensors[name] = tensor
@@ -227,20 +227,20 @@ class Rank:
                 n: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for n, t in tensors.items()
             },
             "left_out": left_out,
-            "other": outline(parts),
+            "other": outline_value(parts),
         }
-        run_files.write_whole(path.with_suffix(".json"), json.dumps(about, indent=1).encode())
+        run_files.write_atomically(path.with_suffix(".json"), json.dumps(about, indent=1).encode())
         return path.name
 
-    def end(self) -> None:
+    def record_process_end(self) -> None:
         """The process leaves in good order: write what is pending, and how it ended."""
-        self._guard.call(self._end)
+        self._guard.call(self._record_process_end)
 
     def _end_process(self) -> None:
         """End the program here: nothing that it does at its end is to happen. The code is 0 if the trials did not fail."""
         failed = not self.can_preflight()
         try:
-            self.end()
+            self.record_process_end()
             for stream in (sys.stdout, sys.stderr):
                 with guarded("the program's own stream", program_code=True):
                     stream.flush()
@@ -255,34 +255,34 @@ class Rank:
         finally:
             os._exit(FAILED_CODE if failed else 0)
 
-    def _end(self) -> None:
+    def _record_process_end(self) -> None:
         """Every piece of the end has a guard of its own: what one cannot say must not keep the others from it."""
-        guard = self.me.guard
+        guard = self.me.get_guard
         if self.me.rank is None and self.monitor.spoke:
             guard("late rank").call(self._speak_late)
         if self.ended or self.me.rank is None:
-            guard("optimizers").call(self.monitor.optimizers.miss)
-            guard("uncaught").call(self._uncaught)
-            guard("records").call(log_recorder.finish)
+            guard("optimizers").call(self.monitor.optimizers.note_missing_class)
+            guard("uncaught").call(self._record_uncaught)
+            guard("records").call(log_recorder.flush_records_at_exit)
             return
         self.ended = True
-        failed = guard("uncaught").call(self._uncaught)  # first: what comes next may fail with the device
-        guard("records").call(log_recorder.finish)
-        guard("last steps").call(self.monitor.finish)
+        failed = guard("uncaught").call(self._record_uncaught)  # first: what comes next may fail with the device
+        guard("records").call(log_recorder.flush_records_at_exit)
+        guard("last steps").call(self.monitor.finish_run)
         if self.feed is not None:
-            guard("metrics").call(self.feed.finish)
+            guard("metrics").call(self.feed.flush_at_exit)
         if self.alternation is not None:
-            guard("baseline").call(lambda: self.me.emit(self.alternation.result()))  # type: ignore[union-attr]
+            guard("baseline").call(lambda: self.me.emit(self.alternation.build_result()))  # type: ignore[union-attr]
         guard("cost").call(self._emit_cost)
         last = self.monitor.losses.last
-        loss = number(guard("last loss").call(last.read))
+        loss = number(guard("last loss").call(last.read_loss))
         reason = "exception" if failed else "exit"
         loss_step = last.step if loss is not None else 0
         recent = [float(f"{value:.6g}") for value in guard("recent losses").call(last.read_recent) or ()]
         self.me.emit(End(step=self.monitor.step, reason=reason, loss=loss, loss_step=loss_step, recent_losses=recent))
 
     def _emit_cost(self) -> None:
-        cost = self.monitor.cost()
+        cost = self.monitor.build_cost()
         cost.errors, cost.dropped = self.me.errors, self.me.dropped
         cost.records_ms = log_recorder.spent_ms()
         cost.startup_ms += log_recorder.reading_ms()
@@ -290,36 +290,36 @@ class Rank:
 
     def _speak_late(self) -> None:
         """The program had something written and never made a step: it is kept, unless a child was the rank."""
-        if not rank_folder(self.me.run_dir, identity()[0]).exists():
+        if not rank_folder(self.me.run_dir, get_rank_and_world_size()[0]).exists():
             self.monitor.become_rank_now()
 
-    def _uncaught(self) -> bool:
+    def _record_uncaught(self) -> bool:
         """Record the exception that ends the process, whatever hook printed it."""
         error = getattr(sys, "last_value", None)
         if not isinstance(error, Exception):
             return False
-        tracebacks.record(self.me, error, how="uncaught")
+        tracebacks.record_exception(self.me, error, how="uncaught")
         return True
 
-    def _forked(self) -> None:
+    def _handle_fork(self) -> None:
         self.ended = False
         self.monitor.forked()
         if self.alternation is not None:
-            self.alternation.restart()
+            self.alternation.reset_blocks()
 
 
 def _settle_flags() -> None:
     """Flags nobody has taken by now are rejected; --strict-flags ends the rank here, before its first step."""
     takers = sys.modules.get("tdbg.inject.take")
     if takers is not None:
-        takers.settle()
+        takers.finalize_injection()
 
 
 def _env_int(names: tuple[str, ...]) -> int | None:
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
-def identity() -> tuple[int, int]:
+def get_rank_and_world_size() -> tuple[int, int]:
     """(rank, world size): what torch.distributed says, else the launcher's variables, else 0 of 1.
 
     How many tasks a scheduler starts (SLURM_NTASKS) does not say how many of them train together.
@@ -347,14 +347,14 @@ def describe_device() -> dict[str, object]:
             memory_mb=round(properties.total_memory / 1e6),
             cuda=torch.version.cuda,
             cudnn=torch.backends.cudnn.version(),
-            driver=_driver(),
+            driver=_read_driver_version(),
         )
     elif torch.backends.mps.is_available():
         found.update(type="mps")
     return found
 
 
-def _driver() -> str | None:
+def _read_driver_version() -> str | None:
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
@@ -363,7 +363,7 @@ def _driver() -> str | None:
     return next((word for word in words if word[:1].isdigit()), None)
 
 
-def outline(value: object, depth: int = 0) -> object:
+def outline_value(value: object, depth: int = 0) -> object:
     """What else a batch holds, as plain data: short values whole, tensors by shape, the rest by type."""
     if isinstance(value, str):
         return value[:500]
@@ -373,7 +373,7 @@ def outline(value: object, depth: int = 0) -> object:
     if shape is not None:
         return f"{type(value).__name__}{list(shape)}"
     if depth < 4 and isinstance(value, dict):
-        return {str(key): outline(item, depth + 1) for key, item in list(value.items())[:64]}
+        return {str(key): outline_value(item, depth + 1) for key, item in list(value.items())[:64]}
     if depth < 4 and isinstance(value, list | tuple):
-        return [outline(item, depth + 1) for item in value[:64]]
+        return [outline_value(item, depth + 1) for item in value[:64]]
     return type(value).__name__

@@ -5,34 +5,34 @@ from typing import Any
 
 from tdbg.core.events import Plan
 from tdbg.core.frames import without_own_frames
-from tdbg.inject.agent import agent
+from tdbg.inject.agent import get_agent
 
 
 def arrive(module: object) -> None:
     """Called when one of the watched modules has been imported."""
     if hasattr(module, "CallbackHandler"):
-        _wrap(module.CallbackHandler, "on_train_begin", _hugging_face)
+        _install_plan_hook(module.CallbackHandler, "on_train_begin", _hugging_face)
     if hasattr(module, "_FitLoop"):
-        _wrap(module._FitLoop, "on_run_start", _lightning)
+        _install_plan_hook(module._FitLoop, "on_run_start", _build_lightning_plan)
 
 
-def _wrap(owner: object, name: str, plan_of: Any) -> None:
-    original, me = getattr(owner, name), agent()
-    guard = me.guard("plan")
+def _install_plan_hook(owner: object, name: str, plan_of: Any) -> None:
+    original, me = getattr(owner, name), get_agent()
+    guard = me.get_guard("plan")
 
-    def tell(*args: object) -> None:
+    def record_plan(*args: object) -> None:
         plan = plan_of(*args)
         me.emit_as_rank(plan)
         if me.feed is not None:
-            me.feed.planned(plan)
+            me.feed.record_plan(plan)
 
     @functools.wraps(original)
     @without_own_frames
-    def told(*args: object, **kwargs: object) -> object:
-        guard.call(tell, *args)
+    def call_with_plan(*args: object, **kwargs: object) -> object:
+        guard.call(record_plan, *args)
         return original(*args, **kwargs)
 
-    setattr(owner, name, told)
+    setattr(owner, name, call_with_plan)
 
 
 def _hugging_face(handler: object, arguments: Any, state: Any, *rest: object) -> Plan:
@@ -40,7 +40,7 @@ def _hugging_face(handler: object, arguments: Any, state: Any, *rest: object) ->
     return Plan(steps=left, epochs=float(arguments.num_train_epochs), source="transformers.Trainer")
 
 
-def _lightning(loop: Any, *rest: object) -> Plan:
+def _build_lightning_plan(loop: Any, *rest: object) -> Plan:
     trainer, steps = loop.trainer, None
     batches = getattr(loop, "max_batches", None)
     if trainer.max_steps and trainer.max_steps > 0:

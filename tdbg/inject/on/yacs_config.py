@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tdbg.inject.set_flags import set_flags
-from tdbg.inject.take import after, guard_of
+from tdbg.inject.take import guard_of, install_after_hook
 
 MERGES = ("merge_from_file", "merge_from_other_cfg", "merge_from_list")
 
@@ -19,16 +19,16 @@ class Yacs:
     name = "yacs"
     mode = "yacs"
 
-    def keys(self, node: object) -> list[str] | None:
+    def list_keys(self, node: object) -> list[str] | None:
         return [key for key in node if isinstance(key, str)] if isinstance(node, dict) else None
 
-    def get(self, node: Any, key: str) -> object:
+    def get_child(self, node: Any, key: str) -> object:
         return node[key]
 
-    def put(self, node: Any, key: str, value: object) -> None:
+    def set_value(self, node: Any, key: str, value: object) -> None:
         node[key] = value
 
-    def section(self, node: Any) -> object:
+    def build_section(self, node: Any) -> object:
         return type(node)(new_allowed=True) if getattr(node, "is_new_allowed", bool)() else None
 
 
@@ -41,8 +41,8 @@ def arrive(module: ModuleType) -> None:
     _before_freeze(node)
     _before_read(node)
     for name in MERGES:
-        after(node, name, lambda self, _: set_flags(self, TREE, unknown="doubt"), "inject-yacs")
-    after(node, "clone", lambda _, copy: set_flags(copy, TREE, unknown="doubt"), "inject-yacs")
+        install_after_hook(node, name, lambda self, _: set_flags(self, TREE, unknown="doubt"), "inject-yacs")
+    install_after_hook(node, "clone", lambda _, copy: set_flags(copy, TREE, unknown="doubt"), "inject-yacs")
 
 
 def _before_freeze(node: Any) -> None:
@@ -65,9 +65,9 @@ def _before_read(node: Any) -> None:
             set_flags(config, TREE, unknown="ignore")
 
     @functools.wraps(real)
-    def read(self: object, name: str) -> object:
+    def get_attribute(self: object, name: str) -> object:
         if name in ("DEBUG", "debug"):
             guard.call(offer_thawed, self)
         return real(self, name)
 
-    node.__getattr__ = read
+    node.__getattr__ = get_attribute

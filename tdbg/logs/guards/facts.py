@@ -58,7 +58,7 @@ class Facts:
     broken: str = ""  # why it could not be parsed
 
 
-def decode(data: Mapping[str, object]) -> Facts:
+def decode_facts(data: Mapping[str, object]) -> Facts:
     """Facts as they were kept; any error of shape is the caller's to catch."""
     raw: dict[str, object] = dict(data)
     lines: dict[str, list[str]] = raw["lines"]  # type: ignore[assignment]

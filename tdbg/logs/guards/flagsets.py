@@ -19,7 +19,7 @@ CONFIGS = re.compile(r"(cfg|conf|config|args?|opts?|options|hparams|params|setti
 METHODS = frozenset(dir(dict)) | {"freeze", "defrost", "clone", "dump", "merge", "is_frozen", "set_new_allowed"}
 
 
-def resolved(found: Iterable[str], on: Iterable[str] | None) -> Flags:
+def resolve_flags(found: Iterable[str], on: Iterable[str] | None) -> Flags:
     """The plain names of a set of flags, without those that are only one way of several and not on."""
     known = None if on is None else tuple(on)
     return frozenset(
@@ -29,7 +29,7 @@ def resolved(found: Iterable[str], on: Iterable[str] | None) -> Flags:
     )
 
 
-def either(*sides: Flags) -> Flags:
+def merge_alternatives(*sides: Flags) -> Flags:
     """What is known where one of several conditions holds."""
     union = NONE.union(*sides)
     if all(side and not any(name[0] in "?@" for name in side) for side in sides):

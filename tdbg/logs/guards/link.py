@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tdbg.logs.guards.facts import Facts, Function, LogCall, Reference
-from tdbg.logs.guards.flagsets import NONE, Flags, either, resolved
-from tdbg.logs.guards.shapes import joined
+from tdbg.logs.guards.flagsets import NONE, Flags, merge_alternatives, resolve_flags
+from tdbg.logs.guards.shapes import join_shapes
 
 MAX_ROUNDS = 12  # how far a guard is handed on from function to function
 
@@ -38,10 +38,10 @@ class GuardMap:
         on: the flags known to be on: ``A or verbose`` counts for A among them only; None: it always counts.
         """
         found = self.lines.get(line, NONE)
-        return resolved(found, on) if found else NONE
+        return resolve_flags(found, on) if found else NONE
 
 
-def link(
+def link_facts(
     files: Mapping[str, Facts], others: Iterable[bytes] = (), pause: Callable[[], object] = bool
 ) -> dict[str, GuardMap]:
     """The map of each file, with what its functions inherit from those who call them.
@@ -56,7 +56,7 @@ def link(
         for name, made in facts.references.items():
             references.setdefault(name, []).extend(made)
     single = {name: found[0] for name, found in functions.items() if len(found) == 1 and found[0].told}
-    symbols = _symbols(single, references, pause)
+    symbols = _resolve_symbols(single, references, pause)
     passing = {
         name: Passing(place - single[name].is_method, bool(adds), bool(spread), bool(printed))
         for facts in files.values()
@@ -71,24 +71,24 @@ def link(
         ):  # whoever passes a message on speaks for the one caller, not for all
             pause()
             sides = [
-                _settled(place.flags, symbols) | guards.get(place.inside, NONE)
+                _substitute_symbols(place.flags, symbols) | guards.get(place.inside, NONE)
                 for place in references.get(name, [])
                 if place.inside != name
             ]
             if sides and all(sides):
-                guards[name] = either(*sides)
+                guards[name] = merge_alternatives(*sides)
         if guards == before:
             break
-    for name in _named(guards, others):
+    for name in _find_mentioned_names(guards, others):
         del guards[name]
     maps: dict[str, GuardMap] = {}
     for path, facts in files.items():
         pause()
-        maps[path] = _map(facts, guards, symbols, passing)
+        maps[path] = _build_map(facts, guards, symbols, passing)
     return maps
 
 
-def _named(names: Mapping[str, Flags], texts: Iterable[bytes]) -> set[str]:
+def _find_mentioned_names(names: Mapping[str, Flags], texts: Iterable[bytes]) -> set[str]:
     """Those names that appear in one of the texts."""
     if not names:
         return set()
@@ -96,7 +96,7 @@ def _named(names: Mapping[str, Flags], texts: Iterable[bytes]) -> set[str]:
     return {found.decode() for text in texts for found in search.findall(text)}
 
 
-def _symbols(
+def _resolve_symbols(
     single: Mapping[str, Function], references: Mapping[str, list[Reference]], pause: Callable[[], object]
 ) -> dict[str, Flags]:
     """What ``@name()`` and ``@name:parameter`` stand for."""
@@ -104,35 +104,35 @@ def _symbols(
     for _ in range(3):  # a function may hand on what another gave it
         for name, function in single.items():
             pause()
-            sides = [_settled(text.split(), found) for text in function.returns]
+            sides = [_substitute_symbols(text.split(), found) for text in function.returns]
             if sides and all(sides):
-                found[f"@{name}()"] = either(*sides)
-            sides = [_settled(text.split(), found) for text in function.denies]
+                found[f"@{name}()"] = merge_alternatives(*sides)
+            sides = [_substitute_symbols(text.split(), found) for text in function.denies]
             if sides and all(sides):
-                found[f"@!{name}()"] = either(*sides)
+                found[f"@!{name}()"] = merge_alternatives(*sides)
             places = [place for place in references.get(name, []) if place.args >= 0]
             for index, param in enumerate(function.params):
                 sides = []
                 for place in places:
                     given = place.given.get(param) or place.given.get(str(index - function.is_method))
-                    sides.append(_settled(given or [], found))
+                    sides.append(_substitute_symbols(given or [], found))
                 if any(sides):
                     found[f"@{name}:{param}"] = NONE.union(*sides)
     return found
 
 
-def _settled(flags: Iterable[str], symbols: Mapping[str, Flags]) -> Flags:
+def _substitute_symbols(flags: Iterable[str], symbols: Mapping[str, Flags]) -> Flags:
     """Flags with their symbols replaced; those that stand for nothing vanish."""
     return NONE.union(*(symbols.get(name, NONE) if name[0] == "@" else {name} for name in flags))
 
 
-def _map(
+def _build_map(
     facts: Facts,
     guards: Mapping[str, Flags],
     symbols: Mapping[str, Flags],
     passing: Mapping[str, Passing],
 ) -> GuardMap:
-    lines = {line: _settled(flags, symbols) for line, flags in facts.lines.items()}
+    lines = {line: _substitute_symbols(flags, symbols) for line, flags in facts.lines.items()}
     for name, flags in guards.items():
         for function in facts.functions.get(name, []):
             for line in range(function.first, function.last + 1):
@@ -148,10 +148,10 @@ def _map(
             if known_as is None or known_as.place >= len(call.given):
                 continue
             texts = call.given[known_as.place :] if known_as.spread else [call.given[known_as.place]]
-            said = joined(*(part for text in texts for part in ((" ",), tuple(text))))
+            said = join_shapes(*(part for text in texts for part in ((" ",), tuple(text))))
             shape = ["", said[0][1:], *said[1:]][0 if known_as.adds else 1 :]
             printed = known_as.printed
-        known = _settled(call.flags, symbols) | guards.get(call.inside, NONE)
+        known = _substitute_symbols(call.flags, symbols) | guards.get(call.inside, NONE)
         calls.append(LogCall(call.first, call.last, list(shape), sorted(known), call.inside, printed=printed))
     return GuardMap(
         {line: flags for line, flags in lines.items() if flags},

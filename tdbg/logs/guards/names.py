@@ -34,7 +34,7 @@ class Scope:
             for item, value in zip([*every, *found.kwonlyargs], defaults, strict=True):
                 self.params[item.arg] = Definition(value, self.everywhere, param=f"@{name}:{item.arg}")
 
-    def find(self, name: str) -> "Scope | None":
+    def find_scope(self, name: str) -> "Scope | None":
         """The scope that knows the name."""
         scope: Scope | None = self
         while scope is not None and name not in scope.definitions and name not in scope.params:
@@ -97,9 +97,9 @@ class Names:
         self.functions: set[str] = set()
         self.top = Scope(tree, None, "")
         self._depth = 0
-        self._collect(tree, self.top, "")
+        self._collect_definitions(tree, self.top, "")
 
-    def _collect(self, owner: ast.AST, scope: Scope, in_class: str) -> None:
+    def _collect_definitions(self, owner: ast.AST, scope: Scope, in_class: str) -> None:
         self.scopes[owner] = scope
         waiting = list(ast.iter_child_nodes(owner))
         named: dict[ast.AST, str] = {}
@@ -112,21 +112,21 @@ class Names:
                 functions.append(node)
                 continue
             if isinstance(node, ast.ClassDef):
-                self._collect(node, scope, node.name)
+                self._collect_definitions(node, scope, node.name)
                 continue
             if isinstance(node, ast.Global | ast.Nonlocal):
-                self._declare(node, scope)
-            for name, value in bindings(node):
+                self._declare_outer_names(node, scope)
+            for name, value in iter_bindings(node):
                 if isinstance(value, ast.Lambda):
                     named[value] = name
-                self._define(name, Definition(value, scope.everywhere), scope, in_class)
+                self._record_definition(name, Definition(value, scope.everywhere), scope, in_class)
             waiting.extend(ast.iter_child_nodes(node))
         for function in functions:
             name = getattr(function, "name", None) or named.get(function, scope.name)
             self.functions.add(name)
-            self._collect(function, Scope(function, scope, name, in_class), "")
+            self._collect_definitions(function, Scope(function, scope, name, in_class), "")
 
-    def _declare(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
+    def _declare_outer_names(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
         for name in node.names:
             home: Scope | None = self.top if isinstance(node, ast.Global) else scope.parent
             while home is not self.top and home is not None and not (name in home.definitions or name in home.params):
@@ -136,7 +136,7 @@ class Names:
             home.definitions.setdefault(name, []).extend(scope.definitions.pop(name, ()))
             scope.outer[name] = home
 
-    def _define(self, name: str, found: Definition, scope: Scope, in_class: str) -> None:
+    def _record_definition(self, name: str, found: Definition, scope: Scope, in_class: str) -> None:
         base, dot, attribute = name.partition(".")
         if dot or in_class:
             owner = in_class or (scope.class_name if base in ("self", "cls") else base)
@@ -145,12 +145,12 @@ class Names:
         else:
             scope.outer.get(name, scope).definitions.setdefault(name, []).append(found)
 
-    def of(self, node: ast.AST, place: Place) -> tuple[Sequence[Definition], bool]:
+    def find_definitions(self, node: ast.AST, place: Place) -> tuple[Sequence[Definition], bool]:
         """The definitions that a name or an attribute may have at a place; whether they are all that reach it."""
         if isinstance(node, ast.Name):
             if place.env is not None and node.id in place.env:
                 return place.env[node.id], True
-            home = place.scope.find(node.id)
+            home = place.scope.find_scope(node.id)
             if home is None:
                 return (), False
             found = home.definitions.get(node.id, ())
@@ -166,23 +166,23 @@ class Names:
             return known or (), False
         return (), False
 
-    def single(self, node: ast.AST, place: Place) -> Definition | None:
+    def find_single_definition(self, node: ast.AST, place: Place) -> Definition | None:
         """The one definition of a name or an attribute, if there is but one and it says something."""
-        found, _ = self.of(node, place)
+        found, _ = self.find_definitions(node, place)
         return found[0] if len(found) == 1 and found[0].value is not None and not found[0].param else None
 
-    def text(self, node: ast.AST, place: Place) -> str | None:
+    def resolve_text(self, node: ast.AST, place: Place) -> str | None:
         """A text constant, itself or by its name."""
         found = text_of(node)
         for _ in range(MAX_OPEN):
-            known = self.single(node, place) if found is None else None
+            known = self.find_single_definition(node, place) if found is None else None
             if known is None or known.value is None:
                 return found
             node, place = known.value, known.place
             found = text_of(node)
         return None
 
-    def path(self, node: ast.AST, place: Place) -> list[str]:
+    def resolve_path(self, node: ast.AST, place: Place) -> list[str]:
         """``a.b["c"].get("d")`` as its words; empty for anything else."""
         words: list[str] = []
         while True:
@@ -192,7 +192,7 @@ class Names:
                     return words[::-1]
                 node = node.value
             elif isinstance(node, ast.Subscript):
-                text = self.text(node.slice, place)
+                text = self.resolve_text(node.slice, place)
                 if text is None:
                     return []
                 words += reversed(text.split("."))
@@ -205,7 +205,7 @@ class Names:
                     node, key = node.args[:2]
                 else:
                     return []
-                text = self.text(key, place)
+                text = self.resolve_text(key, place)
                 if text is None or not all(part.isidentifier() for part in text.split(".")):
                     return []
                 words += reversed(text.split("."))
@@ -218,13 +218,13 @@ class Names:
 
     def _stands_for_debug(self, node: ast.Name | ast.Attribute, place: Place, words: list[str]) -> bool:
         """Replace a name by the path it stands for, where that is one of flags: ``D = cfg.DEBUG``."""
-        known = self.single(node, place)
+        known = self.find_single_definition(node, place)
         if known is None or known.open or self._depth > MAX_OPEN:
             return False
         if known.path is None:
             known.open = True
             self._depth += 1
-            known.path = self.path(known.value, known.place) if known.value is not None else []
+            known.path = self.resolve_path(known.value, known.place) if known.value is not None else []
             self._depth -= 1
             known.open = False
         if not any(word.upper() == "DEBUG" for word in known.path):
@@ -235,32 +235,32 @@ class Names:
         return True
 
 
-def bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+def iter_bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
     """The names and attributes that a node itself gives a value, and the value where it can be said."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            yield from _bound(target, node.value)
+            yield from _iter_target_bindings(target, node.value)
     elif isinstance(node, ast.AnnAssign | ast.NamedExpr):
         if node.value is not None:
-            yield from _bound(node.target, node.value)
+            yield from _iter_target_bindings(node.target, node.value)
     elif isinstance(node, ast.AugAssign):
-        for name, _ in _bound(node.target, None):
-            left = ast.copy_location(_loaded(node.target), node)
+        for name, _ in _iter_target_bindings(node.target, None):
+            left = ast.copy_location(_copy_as_load(node.target), node)
             yield name, ast.copy_location(ast.BinOp(left, node.op, node.value), node)
     elif isinstance(node, ast.For | ast.AsyncFor):
-        yield from _bound(node.target, None)
+        yield from _iter_target_bindings(node.target, None)
     elif isinstance(node, ast.withitem):
         if node.optional_vars is not None:
-            yield from _bound(node.optional_vars, None)
+            yield from _iter_target_bindings(node.optional_vars, None)
     elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
         if node.name:
             yield node.name, None
     elif isinstance(node, ast.Delete):
         for target in node.targets:
-            yield from _bound(target, None)
+            yield from _iter_target_bindings(target, None)
 
 
-def _loaded(target: ast.expr) -> ast.expr:
+def _copy_as_load(target: ast.expr) -> ast.expr:
     if isinstance(target, ast.Name):
         return ast.Name(target.id, ast.Load())
     if isinstance(target, ast.Attribute):
@@ -268,7 +268,7 @@ def _loaded(target: ast.expr) -> ast.expr:
     return target
 
 
-def _bound(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
+def _iter_target_bindings(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
     if isinstance(target, ast.Name):
         yield target.id, value
     elif isinstance(target, ast.Attribute):
@@ -278,9 +278,9 @@ def _bound(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.
         values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
         fits = len(values) == len(target.elts)
         for place, item in enumerate(target.elts):
-            yield from _bound(item, values[place] if fits else None)
+            yield from _iter_target_bindings(item, values[place] if fits else None)
     elif isinstance(target, ast.Starred):
-        yield from _bound(target.value, None)
+        yield from _iter_target_bindings(target.value, None)
 
 
 def bound_in(body: Sequence[ast.stmt], *, at_the_end: bool = False) -> dict[str, list[ast.expr | None]]:
@@ -289,7 +289,7 @@ def bound_in(body: Sequence[ast.stmt], *, at_the_end: bool = False) -> dict[str,
     for statement in body:
         replaces = at_the_end and isinstance(statement, ast.Assign | ast.AnnAssign)
         for node in statements_in(statement):
-            for name, value in bindings(node):
+            for name, value in iter_bindings(node):
                 if replaces:
                     found[name] = [value]
                 else:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tdbg.core.files import describe_failure, read_json, read_small
-from tdbg.logs.guards.facts import VERSION, Facts, decode
-from tdbg.logs.guards.link import GuardMap, link
-from tdbg.logs.guards.reader import CHECKERS, read
+from tdbg.core.files import describe_failure, read_json, read_small_file
+from tdbg.logs.guards.facts import VERSION, Facts, decode_facts
+from tdbg.logs.guards.link import GuardMap, link_facts
+from tdbg.logs.guards.reader import CHECKERS, parse_facts
 
 MAX_FILE_BYTES = 2 << 20
 MAX_FILES = 5_000
@@ -45,11 +45,11 @@ def files_below(
         yield str(root)
         return
 
-    def report(error: OSError) -> None:
+    def report_unreadable(error: OSError) -> None:
         on_unreadable(str(error.filename), describe_failure(error))
 
     count = 0
-    for folders_seen, (folder, folders, names) in enumerate(os.walk(root, onerror=report)):
+    for folders_seen, (folder, folders, names) in enumerate(os.walk(root, onerror=report_unreadable)):
         folders[:] = sorted(
             name
             for name in folders
@@ -80,7 +80,7 @@ def maps_below(
     for path in files_below(root, on_unreadable):
         pause()
         try:
-            source = read_small(path, MAX_FILE_BYTES)
+            source = read_small_file(path, MAX_FILE_BYTES)
         except (OSError, ValueError) as error:
             on_unreadable(path, describe_failure(error))
             continue
@@ -88,19 +88,19 @@ def maps_below(
             facts[path] = facts_of(path, checkers, source)
         else:
             others.append(path)
-    return link(facts, (text for path in others if (text := source_of(path)) is not None), pause)
+    return link_facts(facts, (text for path in others if (text := source_of(path)) is not None), pause)
 
 
 def map_of(path: str | os.PathLike[str], checkers: Sequence[str] = CHECKERS) -> GuardMap:
     """The map of one file by itself; an empty one if it cannot be read."""
     name = str(path)
-    return link({name: facts_of(name, checkers)})[name]
+    return link_facts({name: facts_of(name, checkers)})[name]
 
 
 def source_of(path: str) -> bytes | None:
     """A file's bytes, if it can be read and is not far too big for one that a person wrote."""
     try:
-        return read_small(path, MAX_FILE_BYTES)
+        return read_small_file(path, MAX_FILE_BYTES)
     except (OSError, ValueError):
         return None
 
@@ -118,10 +118,10 @@ def facts_of(path: str, checkers: Sequence[str] = CHECKERS, source: bytes | None
     key = hashlib.blake2b(source + repr(sorted(checkers)).encode(), digest_size=16).hexdigest()
     kept = cache_folder() / f"{key}.json"
     try:
-        return decode(read_json(kept))
+        return decode_facts(read_json(kept))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
-    facts = read(source, checkers)
+    facts = parse_facts(source, checkers)
     replace_kept(kept, json.dumps(asdict(facts)))
     return facts
 

@@ -9,7 +9,7 @@ PERCENT = re.compile(r"%(?:\(\w+\))?[-#0 +]*(?:\d+|\*)?(?:\.(?:\d+|\*))?[hlL]?([
 BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}")
 
 
-def joined(*shapes: Shape) -> Shape:
+def join_shapes(*shapes: Shape) -> Shape:
     """Shapes one after the other."""
     found: Shape = ("",)
     for shape in shapes:
@@ -17,7 +17,7 @@ def joined(*shapes: Shape) -> Shape:
     return found
 
 
-def percent(text: str) -> Shape:
+def parse_percent_format(text: str) -> Shape:
     parts, start, tail = [], 0, ""
     for match in PERCENT.finditer(text):
         tail += text[start : match.start()]
@@ -30,11 +30,11 @@ def percent(text: str) -> Shape:
     return (*parts, tail + text[start:])
 
 
-def braces(text: str) -> Shape:
+def parse_brace_format(text: str) -> Shape:
     shape: Shape = ("",)
     start = 0
     for match in BRACES.finditer(text):
         part: Shape = (match[0][0],) if match[0] in ("{{", "}}") else GAP
-        shape = joined(shape, (text[start : match.start()],), part)
+        shape = join_shapes(shape, (text[start : match.start()],), part)
         start = match.end()
-    return joined(shape, (text[start:],))
+    return join_shapes(shape, (text[start:],))

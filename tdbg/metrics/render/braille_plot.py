@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tdbg.core.tables import cell
+from tdbg.core.tables import format_cell
 from tdbg.metrics.render.curves import Curve
 from tdbg.metrics.rows.series import WILD
 
@@ -23,12 +23,12 @@ def draw_graph(curves: Sequence[Curve], width: int, height: int) -> list[str]:
     steps = [*wild, *(step for step, _ in every)]
     first, last = min(steps), max(steps)
     low, high = min(value for _, value in every), max(value for _, value in every)
-    labels = [cell(high), cell(low / 2 + high / 2), cell(low)]
+    labels = [format_cell(high), format_cell(low / 2 + high / 2), format_cell(low)]
     margin = max(map(len, labels))
     columns = max(width - margin - 2, 10)
     dots = [[0] * columns for _ in range(height)]
     for one in shown:
-        _draw(dots, one, (first, last), (low, high))
+        _draw_curve(dots, one, (first, last), (low, high))
     rows = ["".join(chr(BLANK + bits) if bits else " " for bits in row).rstrip() for row in dots]
     named = {0: labels[0], height // 2: labels[1], height - 1: labels[2]} if high > low else {height // 2: labels[0]}
     lines = [f"{named.get(at, ''):>{margin}} │{row}" for at, row in enumerate(rows)]
@@ -42,7 +42,7 @@ def draw_graph(curves: Sequence[Curve], width: int, height: int) -> list[str]:
     return lines
 
 
-def _draw(
+def _draw_curve(
     dots: list[list[int]], points: Sequence[tuple[int, float]], steps: tuple[int, int], values: tuple[float, float]
 ) -> None:
     """A line from point to point."""
@@ -50,7 +50,7 @@ def _draw(
     before: tuple[int, int] | None = None
     for step, value in points:
         x = round((step - steps[0]) / (steps[1] - steps[0]) * across) if steps[1] > steps[0] else across // 2
-        y = round(_share(value, *values) * down)
+        y = round(_compute_share(value, *values) * down)
         x = min(max(x, 0), across)
         at = before or (x, y)
         count = max(abs(x - at[0]), abs(y - at[1]), 1)
@@ -60,7 +60,7 @@ def _draw(
         before = (x, y)
 
 
-def _share(value: float, low: float, high: float) -> float:
+def _compute_share(value: float, low: float, high: float) -> float:
     """How far below the top a value stands, from 0 to 1; the middle if all are equal."""
     if not high > low:
         return 0.5

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import IO, Any
 
-from tdbg.core.tables import counted, finite, short
+from tdbg.core.tables import format_count, format_short, to_json_value
 from tdbg.core.webpage import write_graphs
 
 GRAPHS = 400  # of a page: a browser draws no more
@@ -15,18 +15,21 @@ def write_page(file: IO[bytes], curves: Sequence[dict[str, Any]], name: str) -> 
     by_key: dict[str, list[dict[str, object]]] = {}
     for one in curves:
         by_key.setdefault(one["key"], []).append(one)
-    graphs = [{"key": short(key, LETTERS), "curves": [_curve(one) for one in those]} for key, those in by_key.items()]
-    notes = [counted(len(graphs), "key")]
+    graphs = [
+        {"key": format_short(key, LETTERS), "curves": [_build_curve(one) for one in those]}
+        for key, those in by_key.items()
+    ]
+    notes = [format_count(len(graphs), "key")]
     if len(graphs) > GRAPHS:
         notes.append(f"the first {GRAPHS:,} are drawn")
-    data = finite({"graphs": graphs[:GRAPHS], "note": "; ".join(notes)})
+    data = to_json_value({"graphs": graphs[:GRAPHS], "note": "; ".join(notes)})
     write_graphs(file, "tdbg.metrics", name, data, shared=("charts",))
 
 
-def _curve(one: dict[str, Any]) -> dict[str, object]:
+def _build_curve(one: dict[str, Any]) -> dict[str, object]:
     source = f", {one['source']}" if one["source"] else ""
     bad = f" ({one['not_finite']:,} not finite)" if one["not_finite"] else ""
     points = [*zip(one["steps"], one["values"], strict=True), *((step, None) for step in one["not_finite_steps"])]
     points.sort(key=lambda point: point[0])  # None: a gap in the curve
-    name = short(f"rank {one['rank']}{source}{bad}", LETTERS)
+    name = format_short(f"rank {one['rank']}{source}{bad}", LETTERS)
     return {"name": name, "steps": [step for step, _ in points], "values": [value for _, value in points]}

@@ -24,7 +24,7 @@ class Curve(ValueBuckets):
         self.wild_steps: array[int] = array("q")
         self._mean = self._weight = 0.0
 
-    def add(self, step: int, value: float) -> None:
+    def add_point(self, step: int, value: float) -> None:
         """The next value. Cost: about 0.5 us."""
         self.last = value
         if not math.isfinite(value):
@@ -47,6 +47,6 @@ class Curve(ValueBuckets):
     def points(self) -> list[tuple[int, float]]:
         """Step and value, in order: of each bucket the least and the most."""
         found: list[tuple[int, float]] = []
-        for low, high in self.extremes():
+        for low, high in self.iter_extremes():
             found += [low] if low == high else sorted((low, high))
         return found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tdbg.core.files import MAX_LINE_BYTES, is_empty, open_regular, skip_hole
+from tdbg.core.files import MAX_LINE_BYTES, is_all_zeros, open_regular, skip_hole
 from tdbg.metrics.rows import row_codec
 from tdbg.metrics.rows.row import Header
 from tdbg.metrics.rows.row_files import RowsFile
@@ -35,24 +35,24 @@ class Attempt:
         self.limits: Limits = {}
 
 
-def attempts(files: Sequence[RowsFile]) -> dict[tuple[Path, int], list[Attempt]]:
+def collect_attempts(files: Sequence[RowsFile]) -> dict[tuple[Path, int], list[Attempt]]:
     """The attempts of each file and rank in the order of the file. Cost: a look at every byte, about 0.3 s a GB."""
     by_rank: dict[int, list[Attempt]] = {}
     found: dict[tuple[Path, int], list[Attempt]] = {}
     for file in files:
-        for start, header in _headers(file):
+        for start, header in _iter_headers(file):
             one = Attempt(file, start, header)
             by_rank.setdefault(header.rank, []).append(one)
             found.setdefault((file.path, header.rank), []).append(one)
     for rank, those in by_rank.items():
-        _limit(rank, those)
+        _assign_limits(rank, those)
     return found
 
 
-def _headers(file: RowsFile) -> Iterator[tuple[int, Header]]:
+def _iter_headers(file: RowsFile) -> Iterator[tuple[int, Header]]:
     """Where headers stand, and what they say; a file without one at its beginning has one that says nothing."""
     starts = [] if _begins_with_header(file.path) else [-1]
-    for start in [*starts, *_marks(file.path)]:
+    for start in [*starts, *_iter_header_offsets(file.path)]:
         header = _header_at(file.path, start) if start >= 0 else Header()
         if header is not None:
             if file.rank is not None:
@@ -65,12 +65,12 @@ def _begins_with_header(path: Path) -> bool:
         return stream.read(len(row_codec.HEADER)) == row_codec.HEADER
 
 
-def _marks(path: Path) -> Iterator[int]:
+def _iter_header_offsets(path: Path) -> Iterator[int]:
     """Where lines begin that look like headers."""
     with open_regular(path) as stream:
         begin, before = -1, b"\n"
         while block := stream.read(BLOCK):
-            if is_empty(block):
+            if is_all_zeros(block):
                 skip_hole(stream)
                 begin, before = stream.tell() - 1, b"\0"
                 continue
@@ -88,11 +88,11 @@ def _header_at(path: Path, start: int) -> Header | None:
     with open_regular(path) as stream:
         stream.seek(start)
         line = stream.readline(BLOCK)
-    found = row_codec.decode(line) if line.endswith(b"\n") else None
+    found = row_codec.decode_line(line) if line.endswith(b"\n") else None
     return found if isinstance(found, Header) else None
 
 
-def _limit(rank: int, those: list[Attempt]) -> None:
+def _assign_limits(rank: int, those: list[Attempt]) -> None:
     """Set the limits of each attempt of one rank from those after it."""
     limits: Limits = {}
     for number in range(len(those) - 1, 0, -1):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.files import describe_failure, parse_json, read_small
+from tdbg.core.files import describe_failure, parse_json, read_small_file
 from tdbg.metrics.keys import is_key
 from tdbg.metrics.rows.row import Row
 
@@ -28,17 +28,17 @@ def row_of(found: object, *, of_trainer: bool = False) -> Row | None:
     if not isinstance(found, dict):
         return None
     numbers = {name: float(value) for name, value in found.items() if _is_number(value)}
-    step, epoch = _first(numbers, STEPS), _first(numbers, EPOCHS)
+    step, epoch = _find_first(numbers, STEPS), _find_first(numbers, EPOCHS)
     place = step if step is not None else epoch
     if place is None or not math.isfinite(place):
         return None
     known = {*STEPS, *EPOCHS, *TIMES, *OTHERS}
-    values = {_key(name, of_trainer): value for name, value in numbers.items() if name not in known}
+    values = {_build_key(name, of_trainer): value for name, value in numbers.items() if name not in known}
     values = {key: value for key, value in values.items() if key}
     if not values:
         return None
     return Row(
-        _first(numbers, TIMES) or 0.0,
+        _find_first(numbers, TIMES) or 0.0,
         int(place),
         int(epoch) if epoch is not None and epoch == epoch // 1 else epoch,
         next(iter(values)).partition("/")[0],
@@ -53,7 +53,7 @@ def rows_of_document(path: Path) -> Iterator[Row]:
     Raises TdbgError for one that cannot be read.
     """
     try:
-        found = parse_json(read_small(path, LARGEST))
+        found = parse_json(read_small_file(path, LARGEST))
     except OSError as error:
         raise TdbgError(f"{path}: {describe_failure(error)}", "name a file of JSON lines") from None
     except ValueError as error:
@@ -82,11 +82,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _first(numbers: Mapping[str, float], names: tuple[str, ...]) -> float | None:
+def _find_first(numbers: Mapping[str, float], names: tuple[str, ...]) -> float | None:
     return next((numbers[name] for name in names if name in numbers), None)
 
 
-def _key(name: str, of_trainer: bool) -> str:
+def _build_key(name: str, of_trainer: bool) -> str:
     """``eval_loss`` as ``eval/loss``, ``loss`` as ``train/loss``; empty for a name that no key can have."""
     if "/" in name and is_key(name):
         return name

@@ -43,7 +43,11 @@ def find_rows_files(where: str = "", ranks: str = "") -> Place:
         raise TdbgError(f"{where} cannot be read: {why_unreadable(path)}", "name a run, a folder or a regular file")
     run_files.protect_run_of(path)
     if where and path.is_dir() and not (path / STATE_FILE).is_file():
-        found = [RowsFile(one, *_owner(path, one)) for one in sorted(path.rglob(FILE)) if run_files.is_regular(one)]
+        found = [
+            RowsFile(one, *_parse_owner(path, one))
+            for one in sorted(path.rglob(FILE))
+            if run_files.is_regular_file(one)
+        ]
         found.sort(key=lambda one: (-1 if one.rank is None else one.rank, one.attempt))
         if not found:
             found = [RowsFile(one) for one in sorted(path.glob("*.jsonl")) or states_below(path)]
@@ -60,13 +64,14 @@ def _files_of_run(run: RunDir) -> list[RowsFile]:
     """Those of its ranks; those of other processes where no rank has any."""
     paths = [*run.path.glob(f"rank*/**/{FILE}"), *run.path.glob(f"other/*/{FILE}")]
     processes = sorted(
-        (ProcessDir(run, path.parent) for path in paths if run_files.is_regular(path)), key=lambda one: one.key
+        (ProcessDir(run, path.parent) for path in paths if run_files.is_regular_file(path)),
+        key=lambda one: one.sort_key,
     )
     chosen = [one for one in processes if one.is_rank] or processes
     return [RowsFile(one.path / FILE, one.rank, one.attempt) for one in chosen]
 
 
-def _owner(root: Path, path: Path) -> tuple[int | None, int]:
+def _parse_owner(root: Path, path: Path) -> tuple[int | None, int]:
     """Rank and attempt, as folders of a run name them."""
     words = path.relative_to(root).parts[:-1] or (root.name,)
     rank = next((word[4:] for word in words if word.startswith("rank") and word[4:].isdigit()), None)

@@ -9,7 +9,7 @@ import msgspec
 
 from tdbg.core.files import MAX_LINE_BYTES, open_regular
 from tdbg.metrics.rows import foreign_rows, row_codec
-from tdbg.metrics.rows.attempts import MARK, Attempt, Limits, attempts
+from tdbg.metrics.rows.attempts import MARK, Attempt, Limits, collect_attempts
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.rows.row_files import RowsFile
 
@@ -69,17 +69,17 @@ class Reading:
         self.files = files
         self.counts = Counts()
 
-    def batches(self) -> Iterator[Batch]:
+    def iter_batches(self) -> Iterator[Batch]:
         """Rows that count, file by file. Cost: about 1 us a row. Memory: one block."""
         self.counts = Counts()
-        every = attempts(self.files)
+        every = collect_attempts(self.files)
         for file in self.files:
             ranks = {rank: list(those) for (path, rank), those in every.items() if path == file.path}
             yield from self._of_file(file, ranks)
 
-    def lines(self) -> Iterator[tuple[int, Line]]:
+    def iter_lines(self) -> Iterator[tuple[int, Line]]:
         """Rank and row, one by one."""
-        for batch in self.batches():
+        for batch in self.iter_batches():
             for line in batch.lines:
                 yield batch.rank, line
 
@@ -92,18 +92,18 @@ class Reading:
         limits: dict[int, Limits] = {}
         starts = sorted((one.start, rank) for rank, those in ranks.items() for one in those)
         plans = {(one.start, rank): one.limits for rank, those in ranks.items() for one in those}
-        for at, part in self._parts(file.path):
+        for at, part in self._iter_parts(file.path):
             while starts and starts[0][0] <= at:  # this part begins an attempt, or lies behind its beginning
                 start = starts.pop(0)
                 limits[start[1]] = plans[start]
-            found = self._decode(part)
+            found = self._decode_lines(part)
             for rank, lines in _by_rank(found, file.rank):
-                kept = self._counting(lines, limits.get(rank))
+                kept = self._drop_repeated(lines, limits.get(rank))
                 self.counts.rows += len(kept)
                 if kept:
                     yield Batch(rank, kept)
 
-    def _counting(self, lines: list[Line], limits: Limits | None) -> list[Line]:
+    def _drop_repeated(self, lines: list[Line], limits: Limits | None) -> list[Line]:
         """Those that no later attempt made again."""
         if not limits:
             return lines
@@ -112,7 +112,7 @@ class Reading:
         self.counts.again += len(lines) - len(kept)
         return kept
 
-    def _parts(self, path: Path) -> Iterator[tuple[int, bytes]]:
+    def _iter_parts(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """Whole lines between headers, with their place in the file."""
         at, rest = 0, bytearray()
         with open_regular(path) as stream:
@@ -130,13 +130,13 @@ class Reading:
         if rest:  # no end of a line: whole if it says something whole
             yield at, bytes(rest)
 
-    def _decode(self, part: bytes) -> list[Line]:
+    def _decode_lines(self, part: bytes) -> list[Line]:
         try:
             return _strict.decode_lines(part)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             pass
         try:
-            return [_line(row) for row in _loose.decode_lines(part)]
+            return [_convert_line(row) for row in _loose.decode_lines(part)]
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return self._one_by_one(part)
 
@@ -146,10 +146,10 @@ class Reading:
             if not text.strip():
                 continue
             try:
-                found.append(_line(_loose.decode(text)))
+                found.append(_convert_line(_loose.decode(text)))
                 continue
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                row = row_codec.decode(text)
+                row = row_codec.decode_line(text)
             if isinstance(row, Row):
                 found.append(_of_row(row))
             elif row is None:
@@ -205,10 +205,14 @@ def _by_rank(lines: list[Line], rank: int | None) -> Iterator[tuple[int, list[Li
         yield one, [line for line in lines if line.rank == one]
 
 
-def _line(row: _Loose) -> Line:
+def _convert_line(row: _Loose) -> Line:
     """Words as numbers. Raises ValueError for another word."""
     values = row.values
-    made = values if str not in set(map(type, values.values())) else {k: row_codec.number(v) for k, v in values.items()}
+    made = (
+        values
+        if str not in set(map(type, values.values()))
+        else {k: row_codec.parse_number(v) for k, v in values.items()}
+    )
     more = (row.t, row.epoch, row.phase, row.rank, row.source, row.text, row.units, row.left_out)
     return Line(row.step, made, *more)  # type: ignore[arg-type]
 

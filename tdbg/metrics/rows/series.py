@@ -44,7 +44,7 @@ class Course:
             self.values = [one if math.isfinite(other) else other for one, other in pairs]
             self.stride *= 2
 
-    def spoil(self, back: int, value: float) -> None:
+    def insert_non_finite(self, back: int, value: float) -> None:
         """Put a value that is not finite where it was: so many values before the end."""
         self.values[(self.seen - back) // self.stride] = value
 
@@ -70,7 +70,7 @@ class Series:
     first_wild: Point | None = None
     course: Course = field(default_factory=Course)
 
-    def add(self, lines: Sequence["Line"], values: Sequence[float]) -> None:
+    def add_values(self, lines: Sequence["Line"], values: Sequence[float]) -> None:
         """Values of these rows. Cost: about 0.1 us a value where many come at once."""
         self.count += len(values)
         end = lines[-1]
@@ -79,7 +79,7 @@ class Series:
         self.course.extend(values)
         total = sum(values)
         if total - total != 0.0:  # NaN or Inf is among them, or the sum is beyond what a float holds
-            lines, values = self._finite(lines, values)
+            lines, values = self._filter_finite(lines, values)
         if not values:
             return
         low, high = min(values), max(values)
@@ -90,26 +90,26 @@ class Series:
             line = lines[values.index(high)]
             self.most = Point(high, line.step, line.epoch)
 
-    def _finite(self, lines: Sequence["Line"], values: Sequence[float]) -> tuple[list["Line"], list[float]]:
+    def _filter_finite(self, lines: Sequence["Line"], values: Sequence[float]) -> tuple[list["Line"], list[float]]:
         wild = [at for at, value in enumerate(values) if not math.isfinite(value)]
         if wild and self.first_wild is None:
             line = lines[wild[0]]
             self.first_wild = Point(values[wild[0]], line.step, line.epoch)
         self.non_finite += len(wild)
         for at in wild:
-            self.course.spoil(len(values) - at, values[at])
+            self.course.insert_non_finite(len(values) - at, values[at])
         pairs = [pair for pair in zip(lines, values, strict=True) if math.isfinite(pair[1])]
         return [line for line, _ in pairs], [value for _, value in pairs]
 
     @property
     def best(self) -> Point | None:
         """The best value, where the name says which direction is better; None otherwise."""
-        better = direction(self.key)
+        better = resolve_direction(self.key)
         return None if better is None else self.most if better else self.least
 
 
 @lru_cache(4096)
-def direction(key: str) -> bool | None:
+def resolve_direction(key: str) -> bool | None:
     """True if higher is better, False if lower is, None if the name of the metric does not say."""
     from tdbg.core.directions import direction_of
     from tdbg.metrics.keys import Key, KeyGrammarError
@@ -139,7 +139,7 @@ class Records:
     first: int = 0
     last: int = 0
 
-    def add(self, lines: "Sequence[Line]") -> None:
+    def count_steps(self, lines: "Sequence[Line]") -> None:
         """Count those of training among rows of tdbg's own."""
         steps = [line.step for line in lines if line.phase == "train"]
         if steps:
@@ -166,7 +166,7 @@ class Tally:
         self.unwritten: dict[tuple[int, str], Unwritten] = {}  # by rank and why, as `LEFT_OUT` has it
         self.records: dict[int, Records] = {}  # by rank
 
-    def add(self, batch: "Batch") -> None:
+    def add_batch(self, batch: "Batch") -> None:
         """Take rows. Cost: about 0.3 us a row and 0.1 us a value."""
         sources = {line.source for line in batch.lines}
         for source in sources:
@@ -174,14 +174,14 @@ class Tally:
             self._add_of(source, batch.rank, lines)
         end = max(reversed(batch.lines), key=attrgetter("step"))  # an evaluation pass is written once training went on
         self.last[batch.rank] = Point(end.t, end.step, end.epoch)
-        self._rare(batch)
+        self._record_rare_fields(batch)
 
     def _add_of(self, source: str, rank: int, every: "list[Line]") -> None:
         """Rows of one source: those with the same keys are taken together, column by column."""
         if source == "tdbg":
-            self.records.setdefault(rank, Records()).add(every)
+            self.records.setdefault(rank, Records()).count_steps(every)
         keys = tuple(every[0].values)
-        columns = _columns(keys, [line.values for line in every])
+        columns = _extract_columns(keys, [line.values for line in every])
         if columns is not None:
             for key, column in zip(keys, columns, strict=True):
                 self._add_values(key, source, rank, every, column)
@@ -212,9 +212,9 @@ class Tally:
             begin = lines[0]
             found = Series(key, rank, Point(values[0], begin.step, begin.epoch), source=source, first_step=begin.step)
             self.series[key, source, rank] = found
-        found.add(lines, values)
+        found.add_values(lines, values)
 
-    def _rare(self, batch: "Batch") -> None:
+    def _record_rare_fields(self, batch: "Batch") -> None:
         for line in [line for line in batch.lines if line.text or line.units or line.left_out]:
             for why, count in (line.left_out or {}).items():
                 if len(self.unwritten) < MAX_KEYS:
@@ -232,7 +232,7 @@ class Tally:
         return self
 
 
-def _columns(keys: Sequence[str], rows: Sequence[dict[str, float]]) -> "Iterable[Sequence[float]] | None":
+def _extract_columns(keys: Sequence[str], rows: Sequence[dict[str, float]]) -> "Iterable[Sequence[float]] | None":
     """The values of each key, where every row has these keys and no others; None otherwise."""
     if len(keys) < 2 or set(map(len, rows)) != {len(keys)}:
         return None
@@ -252,7 +252,7 @@ def _in_several(groups: "Iterable[tuple[str, ...]]") -> set[str]:
     return found
 
 
-def tally(batches: Iterable["Batch"], until: int | None = None) -> Tally:
+def build_tally(batches: Iterable["Batch"], until: int | None = None) -> Tally:
     """Every series of these rows; until: the last step that counts."""
     found = Tally()
     collects = gc.isenabled()
@@ -262,20 +262,20 @@ def tally(batches: Iterable["Batch"], until: int | None = None) -> Tally:
             if until is not None:
                 batch = batch._replace(lines=[line for line in batch.lines if line.step <= until])
             if batch.lines:
-                found.add(batch)
+                found.add_batch(batch)
     finally:
         if collects:
             gc.enable()
     return found.assign_units()
 
 
-def sparkline(values: Sequence[float], width: int = 24) -> str:
+def format_sparkline(values: Sequence[float], width: int = 24) -> str:
     """The course in letters; each stands for the mean of its share, a cross for a share that is not all finite."""
     if not values:
         return ""
     count = min(width, len(values))
     edges = [round(at * len(values) / count) for at in range(count + 1)]
-    means = [_mean(values[a:b]) for a, b in pairwise(edges)]
+    means = [_compute_mean(values[a:b]) for a, b in pairwise(edges)]
     known = [mean for mean in means if mean is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     span = high - low
@@ -286,6 +286,6 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _compute_mean(values: Sequence[float]) -> float | None:
     """None if one of them is not finite."""
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else None

@@ -54,7 +54,7 @@ Allowed = Callable[
 def make_tolerance(tolerance: float | None) -> Allowed:
     """Which differences are allowed. tolerance: a share of the larger value; None for 3 times the series' own spread."""
 
-    def allowed(a: float, b: float, spread: float | None) -> bool:
+    def is_allowed(a: float, b: float, spread: float | None) -> bool:
         if a == b or (math.isnan(a) and math.isnan(b)):
             return True
         if not (math.isfinite(a) and math.isfinite(b)):
@@ -63,7 +63,7 @@ def make_tolerance(tolerance: float | None) -> Allowed:
             return spread is None or abs(a - b) <= WITHIN * spread
         return abs(a - b) <= tolerance * max(abs(a), abs(b))
 
-    return allowed
+    return is_allowed
 
 
 class SeriesComparison:
@@ -75,9 +75,9 @@ class SeriesComparison:
         self._allowed = make_tolerance(tolerance)
         self._spread = tolerance is None
         self._wanted = wanted
-        self._run(a, b)
+        self._compare_ranks(a, b)
 
-    def _run(self, a: Place, b: Place) -> None:
+    def _compare_ranks(self, a: Place, b: Place) -> None:
         ranks = sorted({file.rank for file in (*a.files, *b.files)}, key=lambda rank: -1 if rank is None else rank)
         if None in ranks:  # a file that is of no rank's folder stands for all of its ranks
             self._side_by_side(a.files, b.files)
@@ -88,7 +88,7 @@ class SeriesComparison:
     def _side_by_side(self, a: Sequence[RowsFile], b: Sequence[RowsFile]) -> None:
         """Read on where the steps are behind, so that little waits."""
         readings = (Reading(a), Reading(b))
-        left: list[Iterator[Batch] | None] = [readings[0].batches(), readings[1].batches()]
+        left: list[Iterator[Batch] | None] = [readings[0].iter_batches(), readings[1].iter_batches()]
         reached = [-1, -1]
         while any(left):
             side = 0 if left[0] and (not left[1] or reached[0] <= reached[1]) else 1
@@ -115,9 +115,9 @@ class SeriesComparison:
                     lines.append(line)
                     values.append(value)
         for name, (lines, values) in touched.items():
-            self._extend(side, name, lines, values)
+            self._extend_series(side, name, lines, values)
 
-    def _extend(self, side: int, name: Name, lines: list[object], values: list[float]) -> None:
+    def _extend_series(self, side: int, name: Name, lines: list[object], values: list[float]) -> None:
         key, source, rank = name
         pair = self.pairs.setdefault(name, SeriesPair(key, source, rank))
         series = pair.b if side else pair.a
@@ -127,7 +127,7 @@ class SeriesComparison:
                 pair.b = series
             else:
                 pair.a = series
-        series.add(lines, values)  # type: ignore[arg-type]
+        series.add_values(lines, values)  # type: ignore[arg-type]
         steps = [line.step for line in lines]  # type: ignore[attr-defined]
         (pair._wait_b if side else pair._wait_a).extend(zip(steps, values, strict=True))
         self._compare_pending(pair)
@@ -137,7 +137,7 @@ class SeriesComparison:
         a, b = pair._wait_a, pair._wait_b
         while a and b:
             if a[0][0] == b[0][0]:
-                self._judge(pair, a.popleft(), b.popleft()[1])
+                self._compare_step(pair, a.popleft(), b.popleft()[1])
             elif a[0][0] < b[0][0]:
                 a.popleft()
                 pair.only_a += 1
@@ -152,13 +152,13 @@ class SeriesComparison:
             b.popleft()
             pair.only_b += 1
 
-    def _judge(self, pair: SeriesPair, one: tuple[int, float], other: float) -> None:
+    def _compare_step(self, pair: SeriesPair, one: tuple[int, float], other: float) -> None:
         step, value = one
         pair.together += 1
         spread = None
         if self._spread:
             if len(pair._window) >= LEAST:
-                spread = pair._window.mad() * 1.4826
+                spread = pair._window.compute_mad() * 1.4826
             if pair._before is not None and math.isfinite(value - pair._before):
                 pair._window.push(value - pair._before)
             pair._before = value

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import finite
+from tdbg.core.tables import to_json_value
 
 BLOCK = 50_000  # rows of a group in Parquet
 # Column -> its type in Parquet.
@@ -73,7 +73,7 @@ def resolve_table_path(out: str, force: bool, *, binary: bool = False) -> Iterat
         part.unlink(missing_ok=True)
 
 
-def _csv(file: IO[str], about: dict[str, object], columns: Sequence[str], rows: Rows) -> int:
+def _write_csv(file: IO[str], about: dict[str, object], columns: Sequence[str], rows: Rows) -> int:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(columns)
     count = 0
@@ -83,19 +83,19 @@ def _csv(file: IO[str], about: dict[str, object], columns: Sequence[str], rows: 
     return count
 
 
-def _json(file: IO[str], about: dict[str, object], columns: Sequence[str], rows: Rows) -> int:
-    head = json.dumps({"kind": "metrics-dump", "version": 1, "data": finite(about)})
+def _write_json(file: IO[str], about: dict[str, object], columns: Sequence[str], rows: Rows) -> int:
+    head = json.dumps({"kind": "metrics-dump", "version": 1, "data": to_json_value(about)})
     file.write(f'{head[:-2]}{", " if about else ""}"rows": [')
     count = 0
     for row in rows:
-        text = json.dumps(finite(dict(zip(columns, row, strict=True))), allow_nan=False)
+        text = json.dumps(to_json_value(dict(zip(columns, row, strict=True))), allow_nan=False)
         file.write(f"{',' if count else ''}\n{text}")
         count += 1
     file.write("\n]}}\n")
     return count
 
 
-def _parquet(file: IO[bytes], about: dict[str, object], columns: Sequence[str], rows: Rows) -> int:
+def _write_parquet(file: IO[bytes], about: dict[str, object], columns: Sequence[str], rows: Rows) -> int:
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -114,7 +114,7 @@ def _parquet(file: IO[bytes], about: dict[str, object], columns: Sequence[str], 
 
 
 WRITERS: dict[str, Callable[[Any, dict[str, object], Sequence[str], Rows], int]] = {
-    "json": _json,
-    "csv": _csv,
-    "parquet": _parquet,
+    "json": _write_json,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
 }

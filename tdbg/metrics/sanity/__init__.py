@@ -48,18 +48,18 @@ def evaluate_metrics(seen: "RunSummary") -> tuple[list[Finding], list[str]]:
     """What all armed rules conclude, worst first, and which of them failed."""
     trouble: list[str] = []
 
-    def evaluate(rule: type[Rule]) -> Iterable[Finding]:
+    def evaluate_rule(rule: type[Rule]) -> Iterable[Finding]:
         made = rule()
         return made.evaluate(seen) if made.is_armed(seen) else ()
 
-    def report(rule: type[Rule], error: Exception) -> None:
+    def record_failure(rule: type[Rule], error: Exception) -> None:
         trouble.append(f"rule {rule.code} failed: {type(error).__name__}: {error}")
 
-    found = evaluate_rules([(rule, partial(evaluate, rule)) for rule in RULES], report)
-    return sort_causes_first(found, lambda one: one.code, _weigh, following_codes(RULES)), trouble
+    found = evaluate_rules([(rule, partial(evaluate_rule, rule)) for rule in RULES], record_failure)
+    return sort_causes_first(found, lambda one: one.code, _build_sort_key, following_codes(RULES)), trouble
 
 
-def _weigh(finding: Finding) -> tuple[int, str, int]:
+def _build_sort_key(finding: Finding) -> tuple[int, str, int]:
     return -SEVERITIES.index(finding.severity), finding.code, finding.first_step or 0
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.keys import OF_MACHINE
 from tdbg.metrics.rows.run_summary import RunSummary
-from tdbg.metrics.rows.series import Series, direction
+from tdbg.metrics.rows.series import Series, resolve_direction
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text
 
 LEAST = 10  # values, at different steps
@@ -47,11 +47,11 @@ class Constant(Rule):
         if not still:
             return
         key, source, those = still[0]
-        more = f", and {counted(len(still) - 1, 'more metric')}" if len(still) > 1 else ""
+        more = f", and {format_count(len(still) - 1, 'more metric')}" if len(still) > 1 else ""
         yield self.make_finding(
-            f"{key} was {_last_value(those[0]):g} all {counted(those[0].count, 'time')}{source_text(source)}{more}",
+            f"{key} was {_last_value(those[0]):g} all {format_count(those[0].count, 'time')}{source_text(source)}{more}",
             [
-                f"{name}: {_last_value(one[0]):g}, {counted(one[0].count, 'value')}, the last at step {one[0].last.step}"
+                f"{name}: {_last_value(one[0]):g}, {format_count(one[0].count, 'value')}, the last at step {one[0].last.step}"
                 for name, _, one in still
             ],
             rank=those[0].rank,
@@ -66,7 +66,7 @@ def _last_value(one: Series) -> float:
 
 
 def _is_constant(one: Series) -> bool:
-    better = None if one.key.endswith(OF_MACHINE) else direction(one.key)
+    better = None if one.key.endswith(OF_MACHINE) else resolve_direction(one.key)
     if better is None or one.non_finite or one.least is None or one.most is None:
         return False
     value = one.least.value

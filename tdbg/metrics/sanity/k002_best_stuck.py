@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows.run_summary import RunSummary
-from tdbg.metrics.rows.series import Series, direction
+from tdbg.metrics.rows.series import Series, resolve_direction
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text
 
 LEAST = 3
@@ -44,14 +44,14 @@ class BestStuck(Rule):
             if base == key or (base, source) not in every:
                 continue
             for best, plain in zip(those, every[base, source], strict=False):
-                better = direction(base)
+                better = resolve_direction(base)
                 text = _describe_progress(best, plain, better) if better is not None else ""
                 if text:
                     yield self.make_finding(
                         f"{key} stayed {best.last.value:g} while {base} {text}{source_text(source)}",
                         [
-                            f"{key}: {counted(best.count, 'value')}, all {best.last.value:g}",
-                            f"{base}: {counted(plain.count, 'value')}",
+                            f"{key}: {format_count(best.count, 'value')}, all {best.last.value:g}",
+                            f"{base}: {format_count(plain.count, 'value')}",
                         ],
                         rank=best.rank,
                         first_step=best.last.step,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule, source_text
 
@@ -49,7 +49,7 @@ class StaleEpoch(Rule):
                 continue
             (epoch,) = order.epochs
             title = f"rows still say epoch {epoch:g} at step {order.last_step}, where tdbg counts epoch {last:g}"
-            evidence = [f"{counted(order.rows, 'row')} from step {order.first_step} to {order.last_step}"]
+            evidence = [f"{format_count(order.rows, 'row')} from step {order.first_step} to {order.last_step}"]
             yield self._make_stale_finding(f"{title}{source_text(source)}", evidence, rank, order.first_step)
             return
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
 
@@ -41,11 +41,11 @@ class StepBack(Rule):
         rank, order = back[0]
         assert order.back is not None
         before, step = order.back
-        times = f", {counted(order.backs, 'time')}" if order.backs > 1 else ""
+        times = f", {format_count(order.backs, 'time')}" if order.backs > 1 else ""
         yield self.make_finding(
             f"the step goes back from {before} to {step}{times}",
             [
-                f"rank {who}: from {one.back[0]} to {one.back[1]}, {counted(one.backs, 'time')}"
+                f"rank {who}: from {one.back[0]} to {one.back[1]}, {format_count(one.backs, 'time')}"
                 for who, one in back
                 if one.back
             ],

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.keys import Key, KeyGrammarError
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
@@ -38,7 +38,7 @@ class OutsideGrammar(Rule):
         if not keys:
             return
         shown = ", ".join(list(keys)[:3]) + (", ..." if len(keys) > 3 else "")
-        count = "a key is" if len(keys) == 1 else f"{counted(len(keys), 'key', 'is')}"
+        count = "a key is" if len(keys) == 1 else f"{format_count(len(keys), 'key', 'is')}"
         yield self.make_finding(
             f"{count} outside the grammar: {shown}",
             list(keys.values()),

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
 
@@ -42,14 +42,14 @@ class BeyondPlan(Rule):
             if planned_steps:  # exact, while one loader for training and validation is passed over more often
                 if last > planned_steps:
                     yield self._make_plan_finding(
-                        f"{counted(last, 'step', 'was')} run, and {planned_steps:g} were planned", rank
+                        f"{format_count(last, 'step', 'was')} run, and {planned_steps:g} were planned", rank
                     )
                     return
             elif planned_epochs and own is not None and own.epochs:
                 done = len(own.epochs)  # not the last less the first: a look at the training data counts as a pass too
                 if done > planned_epochs:
                     yield self._make_plan_finding(
-                        f"{counted(done, 'epoch', 'was')} run, and {planned_epochs:g} were planned", rank
+                        f"{format_count(done, 'epoch', 'was')} run, and {planned_epochs:g} were planned", rank
                     )
                     return
 

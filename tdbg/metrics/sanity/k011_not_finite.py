@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text, split_words
@@ -53,8 +53,8 @@ class NotFinite(Rule):
         others = len({(other.key, other.source) for _, other in wild}) - 1
         more = f", and {others} more metric{'s' if others > 1 else ''}" if others else ""
         yield self.make_finding(
-            f"{_describe(one)}{source_text(one.source)}{more}",
-            [f"rank {each.rank}: {_describe(each)}" for _, each in wild],
+            f"{_describe_series(one)}{source_text(one.source)}{more}",
+            [f"rank {each.rank}: {_describe_series(each)}" for _, each in wild],
             rank=one.rank,
             first_step=step,
             phase=one.phase or "",
@@ -72,11 +72,9 @@ def _first_bad_step(one: Series) -> int:
     return one.first_step if one.first_wild is None else one.first_wild.step
 
 
-def _describe(one: Series) -> str:
+def _describe_series(one: Series) -> str:
     if one.first_wild is None:  # the samples that were left out, as numbers
         name = one.key.replace(LEFT_OUT, "", 1)
-        return (
-            f"{name} had samples that were not finite, first at step {one.first_step}, in {counted(one.count, 'row')}"
-        )
+        return f"{name} had samples that were not finite, first at step {one.first_step}, in {format_count(one.count, 'row')}"
     wild = f"first {one.first_wild.value:g} at step {one.first_wild.step}"
-    return f"{one.key} was not finite {one.non_finite} of {counted(one.count, 'time')}, {wild}"
+    return f"{one.key} was not finite {one.non_finite} of {format_count(one.count, 'time')}, {wild}"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from tdbg.core.directions import EVALUATION_WORDS, TRAINING_WORDS, direction_of, words_of
 from tdbg.core.events import Finding
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows.row import READ_FROM_TEXT
 from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series
@@ -44,18 +44,18 @@ class EvaluationFlat(Rule):
     severity = "warning"
 
     def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
-        for one in _scores(seen):
-            losses = [loss for loss in _losses(seen) if loss.rank == one.rank]
+        for one in _iter_scores(seen):
+            losses = [loss for loss in _iter_losses(seen) if loss.rank == one.rank]
             fallen = next((loss for loss in losses if _has_fallen(loss)), None)
             if fallen is None or not _is_flat(one) or one.least is None or one.most is None:
                 continue
             values = fallen.course.values
             is_certain = READ_FROM_TEXT not in (one.source, fallen.source)
             yield self.make_finding(
-                f"{one.key} stays between {one.least.value:.3g} and {one.most.value:.3g} in {counted(one.count, 'evaluation')} while "
+                f"{one.key} stays between {one.least.value:.3g} and {one.most.value:.3g} in {format_count(one.count, 'evaluation')} while "
                 f"{fallen.key} falls from {values[0]:.3g} to {values[-1]:.3g}",
                 [
-                    f"{each.key}: {counted(each.count, 'value')}, the last at step {each.last.step}{_origin(each.source)}"
+                    f"{each.key}: {format_count(each.count, 'value')}, the last at step {each.last.step}{_describe_origin(each.source)}"
                     for each in (one, fallen)
                 ],
                 severity=self.severity if is_certain else "info",
@@ -67,11 +67,11 @@ class EvaluationFlat(Rule):
             return
 
 
-def _origin(source: str) -> str:
+def _describe_origin(source: str) -> str:
     return ", read from what the program printed" if source == READ_FROM_TEXT else source_text(source)
 
 
-def _scores(seen: RunSummary) -> Iterator[Series]:
+def _iter_scores(seen: RunSummary) -> Iterator[Series]:
     """Accuracies of evaluation, those that were logged first."""
     for tally in (seen.tally, seen.printed):
         for one in tally.series.values():
@@ -80,7 +80,7 @@ def _scores(seen: RunSummary) -> Iterator[Series]:
                 yield one
 
 
-def _losses(seen: RunSummary) -> Iterator[Series]:
+def _iter_losses(seen: RunSummary) -> Iterator[Series]:
     """Losses of training."""
     for tally in (seen.tally, seen.printed):
         for one in tally.series.values():

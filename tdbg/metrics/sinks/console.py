@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from typing import ClassVar, TextIO
 
-from tdbg.core.tables import cell, counted, safe
+from tdbg.core.tables import format_cell, format_count, safe
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
@@ -32,28 +32,32 @@ class ConsoleSink(MetricSink):
 
     def write(self, row: Row) -> None:
         """Print one row. Raises OSError if nobody takes it."""
-        self._print(self.line(row))
+        self._print_text(self.format_row(row))
 
-    def line(self, row: Row) -> str:
+    def format_row(self, row: Row) -> str:
         """What is printed of a row."""
-        words = [self._progress(row.step)]
+        words = [self._format_progress(row.step)]
         if row.epoch is not None:
             words.append(f"epoch {row.epoch:g}")
         line = " ".join(words)
         shown = {key: value for key, value in row.values.items() if not key.startswith("core/")}
         phase = row.phase or ""
-        texts = [f"{self._named(key, phase)} {cell(float(value))}" for key, value in shown.items() if _plain(key)]
-        texts += [f"{self._named(key, phase)} {safe(text)}" for key, text in row.text.items()]
+        texts = [
+            f"{self._format_key(key, phase)} {format_cell(float(value))}"
+            for key, value in shown.items()
+            if _is_plain_value(key)
+        ]
+        texts += [f"{self._format_key(key, phase)} {safe(text)}" for key, text in row.text.items()]
         more = f"  ({len(texts) - MOST} more)" if len(texts) > MOST else ""
         line += f"  {safe(phase)}{':' if phase else ''} {'  '.join(texts[:MOST])}{more}" if texts else ""
         for key, value in shown.items():
             if key.endswith(f"/{RATE}"):
                 line += f"  {value:.4g} samples/s"
             elif key.endswith(f"/{ETA}"):
-                line += f"  eta {clock(value)}"
+                line += f"  eta {format_duration(value)}"
         return line
 
-    def _progress(self, step: int) -> str:
+    def _format_progress(self, step: int) -> str:
         if not self.total_steps:
             return f"step {step}"
         share = min(max(step / self.total_steps, 0.0), 1.0)
@@ -61,37 +65,37 @@ class ConsoleSink(MetricSink):
         return f"step {step}/{self.total_steps} [{'#' * done}{'.' * (BAR - done)}] {share:.0%}"
 
     @staticmethod
-    def _named(key: str, phase: str) -> str:
+    def _format_key(key: str, phase: str) -> str:
         return safe(key.removeprefix(f"{phase}/") if phase else key)
 
     def summary(self, values: Mapping[str, object]) -> None:
         """Print the final results as a table, a line a metric, at most `MOST_RESULTS`."""
         results = results_of(values)
-        rows = [HEADINGS, *(tuple(map(cell, one)) for one in results[:MOST_RESULTS])]
+        rows = [HEADINGS, *(tuple(map(format_cell, one)) for one in results[:MOST_RESULTS])]
         if not results:
             return
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for key, *numbers in rows:
             cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)]
-            self._print("  ".join([f"{key:<{widths[0]}}", *cells]))
+            self._print_text("  ".join([f"{key:<{widths[0]}}", *cells]))
         if len(results) > MOST_RESULTS:
-            self._print(
-                f"... and {counted(len(results) - MOST_RESULTS, 'metric')} more: `tdbg metrics show` has all of them"
+            self._print_text(
+                f"... and {format_count(len(results) - MOST_RESULTS, 'metric')} more: `tdbg metrics show` has all of them"
             )
 
-    def _print(self, text: str) -> None:
+    def _print_text(self, text: str) -> None:
         stream = self._stream or sys.stderr
         if stream is not None and text:
             stream.write(f"{text}\n")
             stream.flush()
 
 
-def _plain(key: str) -> bool:
+def _is_plain_value(key: str) -> bool:
     """False for what stands at the end of the line in words."""
     return not key.endswith((f"/{RATE}", f"/{ETA}"))
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as ``1:02:03``."""
     if not 0 <= seconds < 1e9:
         return "-"

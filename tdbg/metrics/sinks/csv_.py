@@ -11,7 +11,7 @@ from typing import ClassVar
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.lines import LineWriter
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
@@ -28,7 +28,7 @@ class _File(LineWriter):
     what = "metrics"
     _whole = Path()  # the file, once it was opened
 
-    def _open(self) -> None:
+    def _open_file(self) -> None:
         """Find the attempt: one more than the last one that stands there, unless this process wrote it."""
         place = self._whole = self._place().absolute()
         pid, _ = _begun.get(place, (os.getpid(), 0))
@@ -36,19 +36,19 @@ class _File(LineWriter):
             self._pid, self._fd = os.getpid(), -1
             return
         before = _last_attempt(place)
-        super()._open()
+        super()._open_file()
         if not self.written_bytes:
-            self._write(HEADING)
+            self._write_bytes(HEADING)
         if place not in _begun:
             _begun[place] = (pid, 0 if before is None else before + 1)
 
-    def attempt(self) -> int:
+    def resolve_attempt(self) -> int:
         """Which one this is; opens the file, or says why not."""
         if self._pid != os.getpid():
-            self.line(b"")
+            self.write_line(b"")
         return _begun.get(self._whole, (0, 0))[1]
 
-    def resumed(self) -> None:
+    def start_attempt(self) -> None:
         """An attempt of its own begins, though the process stayed the same."""
         if self._whole in _begun and self.written_bytes:
             pid, attempt = _begun[self._whole]
@@ -83,11 +83,11 @@ class CsvSink(MetricSink):
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, on_trouble: Callable[[str], None] | None = None
     ) -> None:
-        from tdbg.core.output import say
+        from tdbg.core.output import print_messages
 
         self.every_rank = path is None  # in a file that was named ranks would write at once
         self._path = Path(FILE if path is None else path)
-        self._file = _File(lambda: self._path, 0, on_trouble or say)
+        self._file = _File(lambda: self._path, 0, on_trouble or print_messages)
 
     def place(self, folder: Path) -> None:
         """Have the file in this folder, unless it was named."""
@@ -96,18 +96,18 @@ class CsvSink(MetricSink):
 
     def resumed(self, step: int) -> None:
         """Rows from here on are another attempt's."""
-        self._file.resumed()
+        self._file.start_attempt()
 
     def write(self, row: Row) -> None:
         """Take one row. Raises OSError where the file cannot be written, TdbgError where it is somebody else's."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         epoch = "" if row.epoch is None else repr(row.epoch)
-        head = (self._file.attempt(), row.rank, f"{row.t:.3f}", row.step, epoch, row.phase or "", row.source)
+        head = (self._file.resolve_attempt(), row.rank, f"{row.t:.3f}", row.step, epoch, row.phase or "", row.source)
         writer.writerows((*head, key, repr(float(value))) for key, value in row.values.items())
         writer.writerows((*head, key, words) for key, words in row.text.items())
-        if text.tell() and not self._file.line(text.getvalue().encode("utf-8", "backslashreplace")):
-            raise OSError(f"{self._file.path or 'CSV'}: {counted(self._file.dropped, 'row')} could not be written")
+        if text.tell() and not self._file.write_line(text.getvalue().encode("utf-8", "backslashreplace")):
+            raise OSError(f"{self._file.path or 'CSV'}: {format_count(self._file.dropped, 'row')} could not be written")
 
     def close(self) -> None:
         """Close the file."""

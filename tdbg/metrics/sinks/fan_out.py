@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.guard import guarded
-from tdbg.core.output import say
-from tdbg.core.tables import counted
+from tdbg.core.output import print_messages
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks.base import MetricSink
 
@@ -34,13 +34,13 @@ class FanOut(MetricSink):
 
     name = "fan-out"
 
-    def __init__(self, sinks: Sequence[MetricSink], say: Callable[[str], None] = say) -> None:
+    def __init__(self, sinks: Sequence[MetricSink], say: Callable[[str], None] = print_messages) -> None:
         self.sinks = list(sinks)
         self.health = {id(sink): Health() for sink in self.sinks}
         self._say = say
         self._closed = False
 
-    def of(self, sink: MetricSink) -> Health:
+    def get_health(self, sink: MetricSink) -> Health:
         """How one of them does."""
         return self.health[id(sink)]
 
@@ -56,20 +56,20 @@ class FanOut(MetricSink):
                 sink.write(row)
             except Exception as error:  # a sink never reaches training; inline, as this runs at every row
                 health.lost += 1
-                self._failed(sink, health, error)
+                self._record_failure(sink, health, error)
             else:
                 health.strikes = 0
             finally:
                 SENDING.pop()
 
-    def _each(self, call: Callable[[MetricSink], object]) -> None:
+    def _call_each(self, call: Callable[[MetricSink], object]) -> None:
         for sink in self.sinks:
             health = self.health[id(sink)]
             if not health.is_off:
-                with guarded("a sink never reaches training", partial(self._failed, sink, health)):
+                with guarded("a sink never reaches training", partial(self._record_failure, sink, health)):
                     call(sink)
 
-    def _failed(self, sink: MetricSink, health: Health, error: BaseException) -> None:
+    def _record_failure(self, sink: MetricSink, health: Health, error: BaseException) -> None:
         health.strikes += 1
         health.error = f"{type(error).__name__}: {error}"[:300]
         if health.strikes == STRIKES:
@@ -77,43 +77,43 @@ class FanOut(MetricSink):
             self._say(f"metrics: sink {sink.name} is switched off ({health.error}); training and other sinks continue")
 
     def place(self, folder: Path) -> None:
-        self._each(lambda sink: sink.place(folder))
+        self._call_each(lambda sink: sink.place(folder))
 
     def config(self, values: Mapping[str, object]) -> None:
-        self._each(lambda sink: sink.config(values))
+        self._call_each(lambda sink: sink.config(values))
 
     def resumed(self, step: int) -> None:
-        self._each(lambda sink: sink.resumed(step))
+        self._call_each(lambda sink: sink.resumed(step))
 
     def summary(self, values: Mapping[str, object]) -> None:
-        self._each(lambda sink: sink.summary(values))
+        self._call_each(lambda sink: sink.summary(values))
 
     def flush(self) -> None:
-        self._each(lambda sink: sink.flush())
+        self._call_each(lambda sink: sink.flush())
 
     def close(self) -> None:
         """Close each; say which of them lost rows."""
         if self._closed:
             return
         self._closed = True
-        self._each(lambda sink: sink.close())
+        self._call_each(lambda sink: sink.close())
         for sink in self.sinks:
             health = self.health[id(sink)]
             if health.lost:
-                self._say(f"metrics: sink {sink.name} lost {counted(health.lost, 'row')} ({health.error})")
+                self._say(f"metrics: sink {sink.name} lost {format_count(health.lost, 'row')} ({health.error})")
 
     def add_finding(self, finding: Mapping[str, Any]) -> None:
-        self._each(lambda sink: sink.add_finding(finding))
+        self._call_each(lambda sink: sink.add_finding(finding))
 
     def add_report(self, headline: str, markdown: str) -> None:
-        self._each(lambda sink: sink.add_report(headline, markdown))
+        self._call_each(lambda sink: sink.add_report(headline, markdown))
 
     def state_dict(self) -> dict[str, object]:
         """Those of its sinks, by their names."""
         found: dict[str, Any] = {}
-        self._each(lambda sink: found.update({sink.name: state} if (state := sink.state_dict()) else {}))
+        self._call_each(lambda sink: found.update({sink.name: state} if (state := sink.state_dict()) else {}))
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Give each what it had saved."""
-        self._each(lambda sink: sink.load_state_dict(state[sink.name]) if sink.name in state else None)
+        self._call_each(lambda sink: sink.load_state_dict(state[sink.name]) if sink.name in state else None)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tdbg.core import run_files
 from tdbg.core.lines import LineWriter
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.rows import row_codec
 from tdbg.metrics.rows.row import FILE, Header, Row
 from tdbg.metrics.sinks import SINKS
@@ -42,44 +42,44 @@ class RowFile(LineWriter):
         self._run, self._rank, self._attempt = run, rank, attempt
         self._after: dict[str, int] = {}
 
-    def row(self, row: Row, *, beyond_budget: bool = False) -> bool:
+    def write_row(self, row: Row, *, beyond_budget: bool = False) -> bool:
         """Write one row; False if it could not be written. Raises TypeError for a value that is no number."""
         budget = self._budget_bytes
         self._budget_bytes = 0 if beyond_budget else budget
         try:
-            return self.line(row_codec.encode(row))
+            return self.write_line(row_codec.encode_row(row))
         finally:
             self._budget_bytes = budget
 
-    def resumed(self, step: int, source: str) -> None:
+    def record_resumption(self, step: int, source: str) -> None:
         """Rows of ``source`` that earlier attempts wrote for later steps will be made again."""
         self._after = {source: step}
         if self._fd >= 0 and self._pid == os.getpid():
-            self.line(self._resumption())
+            self.write_line(self._build_resumption())
 
-    def _open(self) -> None:
+    def _open_file(self) -> None:
         pid, place = os.getpid(), self._place().absolute()
         if _begun.get(place, pid) != pid:  # forked: the file is the parent's
             self._pid, self._fd = pid, -1
             return
-        super()._open()
+        super()._open_file()
         if place in _begun and self.written_bytes:  # closed behind our back, or another writer's header stands there
             if self._after:
-                self._write(self._resumption())
+                self._write_bytes(self._build_resumption())
             return
         if self._attempt is None:
             self._attempt = headers_in(place) if self.written_bytes else 0
         _begun[place] = pid
-        self._write(self._header())
+        self._write_bytes(self._build_header())
         self._after = {}
 
-    def _resumption(self) -> bytes:
+    def _build_resumption(self) -> bytes:
         """The header of an attempt of its own, though the process stayed the same."""
         self._attempt = (self._attempt or 0) + 1
-        line, self._after = self._header(joins=True), {}
+        line, self._after = self._build_header(joins=True), {}
         return line
 
-    def _header(self, *, joins: bool = False) -> bytes:
+    def _build_header(self, *, joins: bool = False) -> bytes:
         header = Header(self._run, self._rank, self._attempt or 0, time.time(), os.getpid(), self._after, joins)
         return row_codec.encode_header(header)
 
@@ -112,26 +112,30 @@ class JsonlSink(MetricSink):
         on_trouble: Callable[[str], None] | None = None,
     ) -> None:
         self.source = source
-        self.file = shared(Path(path), run, rank, on_trouble)
+        self.file = get_shared_writer(Path(path), run, rank, on_trouble)
 
     def write(self, row: Row) -> None:
         """Take one row. Raises OSError where the file cannot be written."""
-        if not self.file.row(row):
-            raise OSError(f"{self.file.path or 'metrics'}: {counted(self.file.dropped, 'row')} could not be written")
+        if not self.file.write_row(row):
+            raise OSError(
+                f"{self.file.path or 'metrics'}: {format_count(self.file.dropped, 'row')} could not be written"
+            )
 
     def resumed(self, step: int) -> None:
         """Say so in the file, before the next row."""
-        self.file.resumed(step, self.source)
+        self.file.record_resumption(step, self.source)
 
 
 _files: dict[Path, RowFile] = {}
 
 
-def shared(path: Path, run: str = "", rank: int = 0, on_trouble: Callable[[str], None] | None = None) -> RowFile:
+def get_shared_writer(
+    path: Path, run: str = "", rank: int = 0, on_trouble: Callable[[str], None] | None = None
+) -> RowFile:
     """The writer of this file in this process; on_trouble: told once what fails, stderr if left out."""
     whole = path.absolute()
     if whole not in _files:
-        from tdbg.core.output import say
+        from tdbg.core.output import print_messages
 
-        _files[whole] = RowFile(lambda: whole, run=run, rank=rank, on_trouble=on_trouble or say)
+        _files[whole] = RowFile(lambda: whole, run=run, rank=rank, on_trouble=on_trouble or print_messages)
     return _files[whole]

@@ -42,7 +42,7 @@ class TensorboardSink(MetricSink):
         """Write beside the program's own events; the file of an earlier time is replaced."""
         folder, suffix = find_folder(run), f".{run.name}.tdbg"
         for path in folder.glob(f"events.out.tfevents.*{suffix}"):
-            run_files.remove(path)
+            run_files.remove_file(path)
         return cls(folder, suffix=suffix)
 
     def describe_place(self) -> str:
@@ -74,8 +74,8 @@ class TensorboardSink(MetricSink):
         values = [Summary.Value(tag=key, simple_value=float(value)) for key, value in row.values.items()]
         if row.epoch is not None:
             values.append(Summary.Value(tag="epoch", simple_value=float(row.epoch)))
-        values += [_text(key, text) for key, text in row.text.items()]
-        self._add(row.t, row.step, summary=Summary(value=values))
+        values += [_build_text_value(key, text) for key, text in row.text.items()]
+        self._add_event(row.t, row.step, summary=Summary(value=values))
 
     def config(self, values: Mapping[str, object]) -> None:
         """The config as a table."""
@@ -84,7 +84,7 @@ class TensorboardSink(MetricSink):
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         lines = ["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in values.items())]
-        self._add(time.time(), 0, summary=Summary(value=[_text("config", "\n".join(lines))]))
+        self._add_event(time.time(), 0, summary=Summary(value=[_build_text_value("config", "\n".join(lines))]))
 
     def add_finding(self, finding: Mapping[str, Any]) -> None:
         """A text at the finding's first step."""
@@ -106,7 +106,7 @@ class TensorboardSink(MetricSink):
         self._texts[tag, step] += 1
         count = self._texts[tag, step]
         tag = tag if count == 1 else f"{tag}_{count}"
-        self._add(time.time(), step, summary=Summary(value=[_text(tag, redact_text(text))]))
+        self._add_event(time.time(), step, summary=Summary(value=[_build_text_value(tag, redact_text(text))]))
 
     def resumed(self, step: int) -> None:
         """Tell TensorBoard that later steps are made again."""
@@ -114,9 +114,9 @@ class TensorboardSink(MetricSink):
 
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        self._add(time.time(), step + 1, session_log=SessionLog(status=SessionLog.START))
+        self._add_event(time.time(), step + 1, session_log=SessionLog(status=SessionLog.START))
 
-    def _add(self, t: float, step: int, **what: object) -> None:
+    def _add_event(self, t: float, step: int, **what: object) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self.writer.add_event(Event(wall_time=t, step=step, **what))
@@ -150,7 +150,7 @@ def find_folder(run: RunDescription) -> Path:
     return run.folder / FOLDER
 
 
-def _text(tag: str, text: str) -> object:
+def _build_text_value(tag: str, text: str) -> object:
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.lazy_pattern import lazy_pattern
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.redaction import redact_text
 from tdbg.metrics.rows.row import Row
 from tdbg.metrics.sinks import SINKS
@@ -79,14 +79,14 @@ class WandbSink(MetricSink):
         if self._run is None:
             if self._closed:
                 raise TdbgError("the run of W&B is closed", "make a new sink")
-            self._run = self._begin()
+            self._run = self._init_run()
             self._id = self._run.id
             self._run.define_metric(STEP)
             self._run.define_metric("*", step_metric=STEP)
             self._run.config.update({**self._config, "run_id": self._id}, allow_val_change=True)
         return self._run
 
-    def _begin(self) -> object:
+    def _init_run(self) -> object:
         try:
             import wandb
         except ImportError:
@@ -99,8 +99,10 @@ class WandbSink(MetricSink):
             if asked.get("mode") == "offline":
                 raise
             why = " ".join(str(error).split())[:200]
-            say(f"metrics: W&B cannot be reached ({why}); the run is kept offline, `wandb sync` sends it later")
-            offline = {"mode": "offline", "resume": None, "settings": _patient(asked["settings"])}
+            print_messages(
+                f"metrics: W&B cannot be reached ({why}); the run is kept offline, `wandb sync` sends it later"
+            )
+            offline = {"mode": "offline", "resume": None, "settings": _extend_init_timeout(asked["settings"])}
             return wandb.init(**{**asked, **offline})
 
     def write(self, row: Row) -> None:
@@ -147,7 +149,9 @@ class WandbSink(MetricSink):
         if self._run is None and saved:
             self._id, self._resume = str(saved), True
         elif saved and saved != self._id:
-            say(f"metrics: this run of W&B is {self._id}, not {saved} of the checkpoint: load before the first row")
+            print_messages(
+                f"metrics: this run of W&B is {self._id}, not {saved} of the checkpoint: load before the first row"
+            )
 
 
 def send_finding(run: Any, finding: Mapping[str, Any]) -> None:
@@ -171,7 +175,7 @@ def describe_finding(finding: Mapping[str, Any]) -> tuple[str, str]:
 def send_report(run: Any, headline: str, markdown: str) -> None:
     """Put the report beside the files of a run, and its first line into the summary."""
     path = Path(run.dir) / REPORT
-    run_files.write_whole(path, markdown.encode("utf-8", "backslashreplace"), makes=True)
+    run_files.write_atomically(path, markdown.encode("utf-8", "backslashreplace"), makes=True)
     run.save(str(path), base_path=run.dir, policy="now")
     run.summary[f"{PREFIX}verdict"] = redact_text(headline)
 
@@ -200,7 +204,7 @@ def _is_disabled(run: Any) -> bool:
     return bool(getattr(run, "disabled", False)) or run.settings.mode == "disabled"
 
 
-def _patient(settings: Any) -> object:
+def _extend_init_timeout(settings: Any) -> object:
     """Settings with time to begin offline: the time a program allows for its server may be too short for that."""
     if settings is None or isinstance(settings, Mapping):
         settings = dict(settings or {})

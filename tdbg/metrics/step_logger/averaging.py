@@ -26,7 +26,7 @@ class AveragingWindow:
         self._sums: dict[Key, Partial] = {}
         self._last: dict[Key, float] = {}
 
-    def add(self, values: Mapping[Key, float], samples: int = 1) -> None:
+    def add_step(self, values: Mapping[Key, float], samples: int = 1) -> None:
         """Take a step's values, means over ``samples``. Cost: about 1 us a value."""
         for key, value in values.items():
             if key.of_last:
@@ -35,17 +35,17 @@ class AveragingWindow:
             found = self._sums.get(key)
             if found is None:
                 found = self._sums[key] = Partial()
-            found.add(value, samples)
+            found.add_mean(value, samples)
         self.steps += 1
 
-    def means(self, *, core: bool = True) -> dict[str, float]:
+    def compute_means(self, *, core: bool = True) -> dict[str, float]:
         """What a flush would give; changes nothing. A key without any finite value is NaN.
 
         core: with the copies for dashboards. Samples that were not finite are told under ``PHASE/not_finite_METRIC``.
         """
         found: dict[str, float] = {}
         for key, sums in self._sums.items():
-            mean = sums.mean()
+            mean = sums.compute_mean()
             value = float("nan") if mean is None else mean
             found[str(key.average() if self.renames else key)] = value
             if core and (copy := core_alias(key)) is not None:
@@ -57,7 +57,7 @@ class AveragingWindow:
 
     def flush(self, *, core: bool = True) -> dict[str, float]:
         """The means of what came since the last flush; empty if nothing did."""
-        found = self.means(core=core)
+        found = self.compute_means(core=core)
         self._sums, self._last, self.steps = {}, {}, 0
         return found
 
@@ -76,14 +76,14 @@ class AveragingWindow:
             if state["version"] != VERSION:
                 raise ValueError(f"its version is {state['version']!r}")
             steps = int(state["steps"])
-            sums = {Key.parse(key): _partial(found) for key, found in state["sums"].items()}
+            sums = {Key.parse(key): _parse_partial(found) for key, found in state["sums"].items()}
             last = {Key.parse(key): as_float(value, key) for key, value in state["last"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise TdbgError(f"the saved averages are not sound: {error!r}", "load another checkpoint") from None
         self.steps, self._sums, self._last = steps, sums, last
 
 
-def _partial(found: Any) -> Partial:
+def _parse_partial(found: Any) -> Partial:
     numerator, *numbers = found
     shift, count, batches, nan, inf = map(int, numbers)
     if min(shift, count, batches, nan, inf) < 0:

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tdbg.core.directions import direction_of, told
+from tdbg.core.directions import direction_of, parse_direction
 from tdbg.core.flags import LEVELS
 from tdbg.metrics.keys import Key
 from tdbg.metrics.step_logger.schedule_intervals import ScheduleError
 from tdbg.metrics.tracker import state_fields
-from tdbg.metrics.tracker.metric import better
+from tdbg.metrics.tracker.metric import is_improvement
 
 VERSION = 1
 
@@ -48,16 +48,18 @@ class EarlyStop:
     ) -> None:
         self.key = Key.parse(metric)
         name = self.key.metric
-        self.higher_is_better = told(higher_is_better, name) if higher_is_better is not None else direction_of(name)
+        self.higher_is_better = (
+            parse_direction(higher_is_better, name) if higher_is_better is not None else direction_of(name)
+        )
         if self.higher_is_better is None and patience is not None:
             raise ScheduleError(f"{metric} has no direction of its own", "say higher_is_better=True or False")
-        self.patience = _bound("patience", patience, 0)
-        self.min_delta = _bound("min_delta", min_delta, 0) or 0.0
-        self.max_loss = _bound("max_loss", max_loss)
-        self.min_lr = _bound("min_lr", min_lr, 0)
-        self.max_grad_norm = _bound("max_grad_norm", max_grad_norm, 0)
-        self.max_steps = _bound("max_steps", max_steps, 1)
-        self.warmup_steps = int(_bound("warmup_steps", warmup_steps, 0) or 0)
+        self.patience = _validate_bound("patience", patience, 0)
+        self.min_delta = _validate_bound("min_delta", min_delta, 0) or 0.0
+        self.max_loss = _validate_bound("max_loss", max_loss)
+        self.min_lr = _validate_bound("min_lr", min_lr, 0)
+        self.max_grad_norm = _validate_bound("max_grad_norm", max_grad_norm, 0)
+        self.max_steps = _validate_bound("max_steps", max_steps, 1)
+        self.warmup_steps = int(_validate_bound("warmup_steps", warmup_steps, 0) or 0)
         self.best: float | None = None
         self.best_epoch: int | float | None = None
         self.waited = 0  # checks since the best
@@ -78,15 +80,17 @@ class EarlyStop:
             return self.reason
         if step > self.warmup_steps:
             if self.max_loss is not None and loss is not None and not loss <= self.max_loss:
-                return self._end("max_loss", _beyond("loss", loss, self.max_loss), step, epoch)
+                return self._record_reason("max_loss", _describe_violation("loss", loss, self.max_loss), step, epoch)
             if self.max_grad_norm is not None and grad_norm is not None and not grad_norm <= self.max_grad_norm:
-                return self._end("max_grad_norm", _beyond("gradient norm", grad_norm, self.max_grad_norm), step, epoch)
-            rates = _rates(lr)
+                return self._record_reason(
+                    "max_grad_norm", _describe_violation("gradient norm", grad_norm, self.max_grad_norm), step, epoch
+                )
+            rates = _list_rates(lr)
             if self.min_lr is not None and rates and max(rates) < self.min_lr:
                 text = f"the learning rate {max(rates):g} is below {self.min_lr:g}"
-                return self._end("min_lr", text, step, epoch)
+                return self._record_reason("min_lr", text, step, epoch)
         if self.max_steps is not None and step >= self.max_steps:
-            return self._end("max_steps", f"step {step} is the last of {self.max_steps:g}", step, epoch)
+            return self._record_reason("max_steps", f"step {step} is the last of {self.max_steps:g}", step, epoch)
         return None
 
     def check_metrics(
@@ -108,12 +112,12 @@ class EarlyStop:
             if not any(Key.parse(key).phase == self.key.phase for key in found):
                 return None
             if not self._met and self.best is None and not self.waited:
-                self._missing(found)
+                self._raise_missing_metric(found)
         self._met = True
         if step is not None and step <= self.warmup_steps:
             return None
         value = found.get(str(self.key), math.nan)
-        if better(value, self.best, self.higher_is_better, self.min_delta):
+        if is_improvement(value, self.best, self.higher_is_better, self.min_delta):
             self.best, self.best_epoch, self.waited = value, epoch, 0
             return None
         self.waited += 1
@@ -122,10 +126,10 @@ class EarlyStop:
         checks = f"{self.waited} check{'' if self.waited == 1 else 's'}"
         now = "" if math.isfinite(value) else f", and is {value:g} now"
         if self.best is None:
-            return self._end("patience", f"{self.key} was never finite in {checks}{now}", step, epoch)
+            return self._record_reason("patience", f"{self.key} was never finite in {checks}{now}", step, epoch)
         when = "" if self.best_epoch is None else f" of epoch {self.best_epoch:g}"
         text = f"{self.key} was no better than {self.best:g}{when} for {checks}{now}"
-        return self._end("patience", text, step, epoch)
+        return self._record_reason("patience", text, step, epoch)
 
     def state_dict(self) -> dict[str, object]:
         """What is needed to go on: best, checks since, the reason if there is one."""
@@ -140,24 +144,24 @@ class EarlyStop:
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from a saved state; of another metric only nothing is taken. Raises StateError for an unsound one."""
-        if state_fields.whole(state, "version", "early stop") != VERSION:
+        if state_fields.require_whole(state, "version", "early stop") != VERSION:
             raise state_fields.StateError("early stop.version", f"is {state['version']}")
         best, best_epoch = (
             state_fields.number_or_none(state, "best", "early stop"),
-            state_fields.epoch(state, "best_epoch", "early stop"),
+            state_fields.validate_epoch(state, "best_epoch", "early stop"),
         )
         waited, saved = (
-            state_fields.whole(state, "waited", "early stop"),
-            state_fields.get(state, "reason", "early stop"),
+            state_fields.require_whole(state, "waited", "early stop"),
+            state_fields.require_field(state, "reason", "early stop"),
         )
         reason = None
         if saved is not None:
-            rule, text, step, epoch = state_fields.row(saved, 4, "early stop.reason", "a reason")
+            rule, text, step, epoch = state_fields.require_row(saved, 4, "early stop.reason", "a reason")
             reason = Reason(str(rule), str(text), step, epoch)
-        if state_fields.text(state, "metric", "early stop") == str(self.key):
+        if state_fields.require_text(state, "metric", "early stop") == str(self.key):
             self.best, self.best_epoch, self.waited, self.reason = best, best_epoch, waited, reason
 
-    def rows(self) -> list[tuple[str, str]]:
+    def list_rules(self) -> list[tuple[str, str]]:
         """Each rule that is on, and its bound."""
         patience = f"{self.patience:g} checks of {self.key}" if self.patience is not None else ""
         if patience and self.min_delta:
@@ -169,11 +173,11 @@ class EarlyStop:
         ]
         return ([("patience", patience)] if patience else []) + bounds
 
-    def _end(self, rule: str, text: str, step: int | None, epoch: int | float | None) -> Reason:
+    def _record_reason(self, rule: str, text: str, step: int | None, epoch: int | float | None) -> Reason:
         self.reason = Reason(rule, text, step, epoch)
         return self.reason
 
-    def _missing(self, found: Mapping[str, float]) -> None:
+    def _raise_missing_metric(self, found: Mapping[str, float]) -> None:
         import difflib
 
         near = difflib.get_close_matches(str(self.key), found, n=3, cutoff=0.3) or sorted(found)[:5]
@@ -206,7 +210,7 @@ class LevelSchedule:
         return self.levels.get(step) if self.level_at(step) != self.level_at(step - 1) else None
 
 
-def _bound(name: str, value: float | None, least: float | None = None) -> float | None:
+def _validate_bound(name: str, value: float | None, least: float | None = None) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
@@ -216,14 +220,14 @@ def _bound(name: str, value: float | None, least: float | None = None) -> float 
     return value
 
 
-def _beyond(what: str, value: float, bound: float) -> str:
+def _describe_violation(what: str, value: float, bound: float) -> str:
     """Why a bound of a step ends the run."""
     if math.isfinite(value):
         return f"the {what} {value:g} is above {bound:g}"
     return f"the {what} is {value:g}, not a finite number"
 
 
-def _rates(lr: float | Iterable[float] | Mapping[str, float] | None) -> list[float]:
+def _list_rates(lr: float | Iterable[float] | Mapping[str, float] | None) -> list[float]:
     if lr is None:
         return []
     if isinstance(lr, Mapping):

@@ -60,10 +60,10 @@ def results_of(summary: Mapping[str, object]) -> list[Result]:
             continue
         best = f"{head}{slash}{BEST}{name}"
         found.append(Result(key, value, summary.get(best), *(summary.get(f"{best}.{stamp}") for stamp in STAMPS)))
-    return sorted(found, key=lambda one: _kind(one.key))
+    return sorted(found, key=lambda one: _classify_key(one.key))
 
 
-def _kind(text: str) -> int:
+def _classify_key(text: str) -> int:
     """0 for a metric of a whole phase, 1 for one of a task, 2 for one of a subset or outside the grammar."""
     try:
         key = Key.parse(text)

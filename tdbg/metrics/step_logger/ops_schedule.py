@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tdbg.core.errors import suggest
-from tdbg.core.tables import counted
+from tdbg.core.errors import suggest_name
+from tdbg.core.tables import format_count
 from tdbg.metrics.step_logger.early_stop import EarlyStop, LevelSchedule
-from tdbg.metrics.step_logger.schedule_intervals import Interval, ScheduleError, interval
+from tdbg.metrics.step_logger.schedule_intervals import Interval, ScheduleError, resolve_interval
 from tdbg.metrics.tracker import state_fields
 
 OPS = {  # operation -> its interval where none is said, what it is
@@ -45,14 +45,15 @@ class OpsSchedule:
         levels: LevelSchedule | Mapping[int, str] | None = None,
         **intervals: object,
     ) -> None:
-        self.total_steps, self.epochs, self.steps_per_epoch = _length(total_steps, epochs, steps_per_epoch)
+        self.total_steps, self.epochs, self.steps_per_epoch = _resolve_length(total_steps, epochs, steps_per_epoch)
         for name in intervals:
             if name not in OPS:
-                raise _unknown(name)
+                raise _make_unknown_error(name)
         self.intervals: dict[str, Interval] = {
-            name: interval(intervals.get(name, default), name, self.total_steps) for name, (default, _) in OPS.items()
+            name: resolve_interval(intervals.get(name, default), name, self.total_steps)
+            for name, (default, _) in OPS.items()
         }
-        self.warmup_steps = self._warmup(warmup)
+        self.warmup_steps = self._resolve_warmup(warmup)
         if isinstance(early_stop, Mapping):
             try:
                 early_stop = EarlyStop(**{"warmup_steps": self.warmup_steps, **early_stop})
@@ -69,7 +70,7 @@ class OpsSchedule:
         in a section METRICS (``METRICS.WANDB_INTERVAL``). A length of 0 is an unknown one. Raises ScheduleError.
         """
         flat: dict[str, Any] = {}
-        for name, value in [*config.items(), *_section(config, "metrics").items()]:
+        for name, value in [*config.items(), *_find_section(config, "metrics").items()]:
             plain = str(name).lower().removesuffix("_interval")
             if plain == "metrics":
                 continue
@@ -84,7 +85,7 @@ class OpsSchedule:
 
     def due(self, operation: str, step: int) -> bool:
         """True if an operation is due at this step: ask at every step, not at the end of an epoch only."""
-        return self.interval(operation).due(step)
+        return self.interval(operation).is_due(step)
 
     def due_after_epoch(self, operation: str, epochs_done: int) -> bool:
         """True if an operation with an interval in epochs is due now that so many epochs are done."""
@@ -93,7 +94,7 @@ class OpsSchedule:
     def interval(self, operation: str) -> Interval:
         """The resolved interval of an operation. Raises ScheduleError for one that there is not."""
         if operation not in self.intervals:
-            raise _unknown(operation)
+            raise _make_unknown_error(operation)
         return self.intervals[operation]
 
     @property
@@ -116,10 +117,13 @@ class OpsSchedule:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The table of the schedule: operation, interval as resolved, what was asked, first due."""
-        found = [(name, _said(one), one.asked, self._first(one)) for name, one in self.intervals.items()]
+        found = [
+            (name, _format_interval(one), one.asked, self._format_first_due(one))
+            for name, one in self.intervals.items()
+        ]
         if self.warmup_steps:
-            found.append(("warmup", f"{counted(self.warmup_steps, 'step')}", "", "step 1"))
-        for rule, bound in self.early_stop.rows() if self.early_stop else ():
+            found.append(("warmup", f"{format_count(self.warmup_steps, 'step')}", "", "step 1"))
+        for rule, bound in self.early_stop.list_rules() if self.early_stop else ():
             found.append((f"stop: {rule}", bound, "", ""))
         found += [("level", level, "", f"step {step}") for step, level in self.levels.levels.items()]
         return found
@@ -138,24 +142,25 @@ class OpsSchedule:
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on from a saved state. Raises StateError for an unsound one, and then changes nothing."""
-        if state_fields.whole(state, "version", "schedule") != VERSION:
+        if state_fields.require_whole(state, "version", "schedule") != VERSION:
             raise state_fields.StateError("schedule.version", f"is {state['version']}")
-        saved = state_fields.get(state, "early_stop", "schedule")
+        saved = state_fields.require_field(state, "early_stop", "schedule")
         if self.early_stop is not None and saved is not None:
             self.early_stop.load_state_dict(saved)
 
-    def _warmup(self, asked: object) -> int:
-        found = interval(asked, "warmup", self.total_steps)
+    def _resolve_warmup(self, asked: object) -> int:
+        found = resolve_interval(asked, "warmup", self.total_steps)
         if found.epochs and not self.steps_per_epoch:
             raise ScheduleError("the warm-up is in epochs of unknown length", "say steps_per_epoch")
         steps = found.steps or found.epochs * (self.steps_per_epoch or 0)
         if self.total_steps is not None and steps > self.total_steps:
             raise ScheduleError(
-                f"the warm-up of {counted(steps, 'step')} is longer than the run of {self.total_steps}", "shorten it"
+                f"the warm-up of {format_count(steps, 'step')} is longer than the run of {self.total_steps}",
+                "shorten it",
             )
         return steps
 
-    def _first(self, one: Interval) -> str:
+    def _format_first_due(self, one: Interval) -> str:
         """When it is due first; an interval that the run is too short for is told so."""
         if one.off:
             return "never"
@@ -166,19 +171,21 @@ class OpsSchedule:
         return "never: the run is shorter" if late else f"end of epoch {one.epochs}"
 
 
-def _section(config: Mapping[str, object], wanted: str) -> Mapping[str, object]:
+def _find_section(config: Mapping[str, object], wanted: str) -> Mapping[str, object]:
     found = next((value for name, value in config.items() if str(name).lower() == wanted), None)
     return found if isinstance(found, Mapping) else {}
 
 
-def _said(one: Interval) -> str:
+def _format_interval(one: Interval) -> str:
     if one.off:
         return "off"
     number, thing = (one.steps, "step") if one.steps else (one.epochs, "epoch")
     return f"every {thing}" if number == 1 else f"every {number} {thing}s"
 
 
-def _length(total: int | None, epochs: int | None, each: int | None) -> tuple[int | None, int | None, int | None]:
+def _resolve_length(
+    total: int | None, epochs: int | None, each: int | None
+) -> tuple[int | None, int | None, int | None]:
     """Steps, epochs and steps an epoch; of two the third."""
     for name, value in (("total_steps", total), ("epochs", epochs), ("steps_per_epoch", each)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -196,5 +203,5 @@ def _length(total: int | None, epochs: int | None, each: int | None) -> tuple[in
     return total, epochs, each
 
 
-def _unknown(name: str) -> ScheduleError:
-    return ScheduleError(f"no operation is called {name!r}", suggest(name, OPS, f"there are: {', '.join(OPS)}"))
+def _make_unknown_error(name: str) -> ScheduleError:
+    return ScheduleError(f"no operation is called {name!r}", suggest_name(name, OPS, f"there are: {', '.join(OPS)}"))

@@ -30,22 +30,22 @@ def plain_config(config: object) -> dict[str, object]:
     """A config of any kind, flat: ``{"SOLVER.LR": 0.1}``. What is no plain value is kept as its text."""
     found: dict[str, Any] = {}
     if config is not None:
-        _flatten(config, "", found, 0)
+        _flatten_config(config, "", found, 0)
     return found
 
 
-def _flatten(value: object, path: str, found: dict[str, object], depth: int) -> None:
+def _flatten_config(value: object, path: str, found: dict[str, object], depth: int) -> None:
     if len(found) >= MAX_VALUES:
         return
-    nested = _nested(value)
+    nested = _extract_mapping(value)
     if nested is not None and depth < MAX_DEPTH:
         for name, inner in nested.items():
-            _flatten(inner, f"{path}.{name}" if path else str(name), found, depth + 1)
+            _flatten_config(inner, f"{path}.{name}" if path else str(name), found, depth + 1)
     elif path:
-        found[path] = _plain(value)
+        found[path] = _to_plain(value)
 
 
-def _nested(value: object) -> Mapping[Any, object] | None:
+def _extract_mapping(value: object) -> Mapping[Any, object] | None:
     """The names in it; None for a leaf."""
     conf = sys.modules.get("omegaconf")
     if conf is not None and conf.OmegaConf.is_dict(value):
@@ -60,7 +60,7 @@ def _nested(value: object) -> Mapping[Any, object] | None:
     return None
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     if isinstance(value, PLAIN):
         return value[:MAX_LETTERS] if isinstance(value, str) else value
     if isinstance(value, list | tuple) and all(isinstance(one, PLAIN) for one in islice(value, MAX_VALUES)):

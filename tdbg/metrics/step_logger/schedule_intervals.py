@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 KINDS = ("steps", "epochs", "fraction")
 
@@ -25,7 +25,7 @@ class Interval(NamedTuple):
         """True if it is never due."""
         return not self.steps and not self.epochs
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """True at every step that is a multiple; never at step 0."""
         return self.steps > 0 and step > 0 and step % self.steps == 0
 
@@ -38,7 +38,7 @@ class Interval(NamedTuple):
         return step - step % self.steps + self.steps if self.steps else None
 
 
-def interval(asked: object, name: str, total_steps: int | None = None) -> Interval:
+def resolve_interval(asked: object, name: str, total_steps: int | None = None) -> Interval:
     """What was asked, checked and resolved to steps or epochs.
 
     asked: a number of steps, an `Interval`, or a mapping with one of ``steps``, ``epochs``, ``fraction`` (of
@@ -55,7 +55,7 @@ def interval(asked: object, name: str, total_steps: int | None = None) -> Interv
             f"the interval of {name} is {asked:g}, which may be a fraction or steps",
             f"say {{'fraction': {asked:g}}} or a whole number of steps",
         )
-    return _steps(asked, name)
+    return _parse_steps(asked, name)
 
 
 def _of_mapping(asked: Mapping[str, object], name: str, total_steps: int | None) -> Interval:
@@ -71,9 +71,9 @@ def _of_mapping(asked: Mapping[str, object], name: str, total_steps: int | None)
         raise ScheduleError(f"the interval of {name} is given twice: {both}", "give one of them; 0 or none is off")
     for kind, value in given.items():
         if kind == "steps":
-            return _steps(value, name)
+            return _parse_steps(value, name)
         if kind == "epochs":
-            return Interval(epochs=_whole(value, name, kind))
+            return Interval(epochs=_validate_whole(value, name, kind))
         return _of_fraction(value, name, total_steps)
     return Interval()
 
@@ -83,14 +83,14 @@ def _of_fraction(value: object, name: str, total_steps: int | None) -> Interval:
         raise ScheduleError(f"the interval of {name} is the fraction {value!r}", "a fraction is above 0 and at most 1")
     if not total_steps:
         raise ScheduleError(f"the interval of {name} is a fraction of a run of unknown length", "say total_steps")
-    return Interval(steps=max(1, round(value * total_steps)), asked=f"{value:g} of {counted(total_steps, 'step')}")
+    return Interval(steps=max(1, round(value * total_steps)), asked=f"{value:g} of {format_count(total_steps, 'step')}")
 
 
-def _steps(value: object, name: str) -> Interval:
-    return Interval(steps=_whole(value, name, "steps"))
+def _parse_steps(value: object, name: str) -> Interval:
+    return Interval(steps=_validate_whole(value, name, "steps"))
 
 
-def _whole(value: object, name: str, kind: str) -> int:
+def _validate_whole(value: object, name: str, kind: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ScheduleError(f"the interval of {name} is {value!r} {kind}", f"{kind} are a whole number; 0 is off")
     if value < 0:

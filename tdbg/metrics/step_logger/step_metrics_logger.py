@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.output import say
-from tdbg.metrics.keys import Key, core_alias, under
+from tdbg.core.output import print_messages
+from tdbg.metrics.keys import Key, build_key, core_alias
 from tdbg.metrics.rows.row import COUNT_0, FILE, MOST_NAMED, Row
 from tdbg.metrics.sinks.base import MetricSink
 from tdbg.metrics.sinks.by_name import plain_sinks
@@ -35,18 +35,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _uninterrupted(call: Callable[P, T]) -> Callable[P, T]:
+def _defer_signals(call: Callable[P, T]) -> Callable[P, T]:
     """A signal to end the process waits until the call is done."""
 
     @wraps(call)
-    def waiting(*args: P.args, **kwargs: P.kwargs) -> T:
+    def call_uninterrupted(*args: P.args, **kwargs: P.kwargs) -> T:
         SHUTDOWN.begin_write()
         try:
             return call(*args, **kwargs)
         finally:
             SHUTDOWN.end_write()
 
-    return waiting
+    return call_uninterrupted
 
 
 class StepMetricsLogger:
@@ -77,7 +77,7 @@ class StepMetricsLogger:
         config: object = None,
         console: bool = True,
         core: bool = True,
-        on_trouble: Callable[[str], None] = say,
+        on_trouble: Callable[[str], None] = print_messages,
     ) -> None:
         self.tracker = MetricsTracker() if tracker is None else tracker
         self.schedule = OpsSchedule() if schedule is None else schedule
@@ -108,7 +108,7 @@ class StepMetricsLogger:
 
     # each step
 
-    @_uninterrupted
+    @_defer_signals
     def log_step_metrics(
         self,
         values: Mapping[str, object],
@@ -129,11 +129,11 @@ class StepMetricsLogger:
         found = self._by_key(phase, values, tasks or {})
         count = as_count(samples, f"{phase} step")
         self._set_position(step, epoch, phase)
-        self._clock.tick(step, count)
+        self._clock.record_step(step, count)
         if self.schedule.due("step", step):
-            self.window.add(found, count)
+            self.window.add_step(found, count)
         if self.schedule.due("console", step):
-            shown = {str(key): value for key, value in found.items()} | self._throughput(phase, "console")
+            shown = {str(key): value for key, value in found.items()} | self._measure_throughput(phase, "console")
             self.console.write(self._make_row(shown, phase))
         if self.schedule.due("wandb", step):
             self._write_averages()
@@ -145,31 +145,31 @@ class StepMetricsLogger:
         self, values: Mapping[str, object], samples: int = 1, *, phase: str = "train"
     ) -> None:
         """Feed the averages that the next write to the sinks holds; `log_step_metrics` does it by itself."""
-        self.window.add(self._by_key(phase, values, {}), as_count(samples, f"{phase} step"))
+        self.window.add_step(self._by_key(phase, values, {}), as_count(samples, f"{phase} step"))
 
     def get_averaged_wandb_metrics(self) -> dict[str, float]:
         """The averages as they are now, by key; changes nothing."""
-        return self.window.means(core=self.core)
+        return self.window.compute_means(core=self.core)
 
-    @_uninterrupted
+    @_defer_signals
     def log_learning_rates(self, source: object, *, step: int, epoch: Epoch = None) -> None:
         """When due: store and write the rate of each parameter group of an optimizer or scheduler."""
         if self.schedule.due("lr", step):
             self._write_store("lr", lr_dict(source), step, epoch)
 
-    @_uninterrupted
+    @_defer_signals
     def log_pipeline_metrics(self, values: Mapping[str, object], *, step: int, epoch: Epoch = None) -> None:
         """When due: store and write numbers of the data pipeline."""
         if self.schedule.due("pipeline", step):
             self._write_store("pipeline", values, step, epoch)
 
-    @_uninterrupted
+    @_defer_signals
     def log_gradnorm_metrics(self, values: Mapping[str, object], *, step: int, epoch: Epoch = None) -> None:
         """When due: store and write numbers of a GradNorm update; a mapping among them is by task."""
         if self.schedule.due("gradnorm", step):
             self._write_store("gradnorm", values, step, epoch)
 
-    @_uninterrupted
+    @_defer_signals
     def log_schedule_values(
         self,
         values: Mapping[str, object],
@@ -189,7 +189,7 @@ class StepMetricsLogger:
 
     # each pass
 
-    @_uninterrupted
+    @_defer_signals
     def log_validation_summary(
         self, phase: str | None = None, *, step: int | None = None, epoch: Epoch = None
     ) -> Reason | None:
@@ -199,7 +199,7 @@ class StepMetricsLogger:
         """
         return self._write_pass(phase or self.tracker.val_phase, step, epoch)
 
-    @_uninterrupted
+    @_defer_signals
     def log_epoch_summary(self, phase: str = "train", *, step: int | None = None, epoch: Epoch = None) -> Reason | None:
         """Write the finished epoch, and what is in the averages if their interval is in epochs."""
         found = self._write_pass(phase, step, epoch)
@@ -210,7 +210,7 @@ class StepMetricsLogger:
             self._write_averages()
         return found
 
-    @_uninterrupted
+    @_defer_signals
     def log_final_results(self) -> dict[str, float]:
         """Write best and last of every phase that the tracker has; print a line of each metric; returns them."""
         self._write_averages()
@@ -252,7 +252,7 @@ class StepMetricsLogger:
         self.sinks.load_state_dict(sinks)
         self.sinks.resumed(step)
 
-    @_uninterrupted
+    @_defer_signals
     def flush(self) -> None:
         """Write the averages that are under way, and let every sink write what it holds."""
         self._write_averages()
@@ -279,7 +279,7 @@ class StepMetricsLogger:
     ) -> dict[Key, float]:
         """Values by key. A name with a slash is a key already."""
         found = {
-            (Key.parse(name) if "/" in name else under(phase, name)): as_float(value, name)
+            (Key.parse(name) if "/" in name else build_key(phase, name)): as_float(value, name)
             for name, value in values.items()
         }
         for task, inner in tasks.items():
@@ -295,8 +295,8 @@ class StepMetricsLogger:
         self._phase = phase or self._phase
         self.tracker.step, self.tracker.epoch = self.step, self.epoch
 
-    def _throughput(self, phase: str, asker: str) -> dict[str, float]:
-        return {f"{phase}/{name}": value for name, value in self._clock.rates(asker).items()}
+    def _measure_throughput(self, phase: str, asker: str) -> dict[str, float]:
+        return {f"{phase}/{name}": value for name, value in self._clock.compute_rates(asker).items()}
 
     def _make_row(self, values: Mapping[str, float], phase: str | None, text: Mapping[str, str] | None = None) -> Row:
         return Row(time.time(), self.step, self.epoch, phase, self.rank, dict(values), dict(text or {}))
@@ -326,14 +326,14 @@ class StepMetricsLogger:
         """Write the averages, if there are any. A window is emptied first: it is never written twice."""
         if self.window.steps:
             phase = self._phase
-            self._write_row(self.window.flush(core=self.core) | self._throughput(phase, "sinks"), phase)
+            self._write_row(self.window.flush(core=self.core) | self._measure_throughput(phase, "sinks"), phase)
 
     def _write_store(self, name: str, values: Mapping[str, object], step: int, epoch: Epoch) -> None:
         self._set_position(step, epoch)
         store = self.tracker.stores[name]
         store.update(values, self.epoch, self.step)
         fresh = [key for key, (_, _, at) in store if at == self.step]
-        numbers, texts = store.numbers(), store.texts()
+        numbers, texts = store.select_numbers(), store.select_texts()
         chosen = {str(key): numbers[key] for key in fresh if key in numbers}
         self._write_row(chosen, None, {str(key): texts[key] for key in fresh if key in texts})
 
@@ -341,7 +341,7 @@ class StepMetricsLogger:
         self._set_position(step, epoch)
         held = self.tracker.phases.get(phase) or self.tracker.phase(phase)  # of a name that nobody has begun: an error
         if not held.snapshot and not held.strange:
-            self.tracker._warn(f"the last pass of {phase!r} has no value to summarise", "was its loader empty?")
+            self.tracker._warn_once(f"the last pass of {phase!r} has no value to summarise", "was its loader empty?")
         if not held.metrics:
             return self.stop
         strange = dict.fromkeys(held.strange, math.nan)

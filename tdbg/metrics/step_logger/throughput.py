@@ -17,7 +17,7 @@ class ThroughputMeter:
         self._at = 0.0
         self._step_sec: float | None = None
 
-    def tick(self, step: int, samples: int) -> None:
+    def record_step(self, step: int, samples: int) -> None:
         """A step is done."""
         now = time.monotonic()
         self._samples += samples
@@ -26,7 +26,7 @@ class ThroughputMeter:
             self._step_sec = took if self._step_sec is None else KEEP * self._step_sec + (1 - KEEP) * took
         self._step, self._at = step, now
 
-    def rates(self, asker: str) -> dict[str, float]:
+    def compute_rates(self, asker: str) -> dict[str, float]:
         """``samples_per_sec`` since the asker's last call, and ``eta_sec`` if the length of the run is known."""
         now = time.monotonic()
         since, samples = self._asked.get(asker, (self._begun, 0))

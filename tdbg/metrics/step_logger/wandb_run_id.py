@@ -31,16 +31,16 @@ def shared_run_id(saved: str | None = None, *, timeout_s: float = TIMEOUT_S) -> 
     given = saved or os.environ.get(ENV)
     if given:
         return given
-    store, rank, world = _group()
+    store, rank, world = _resolve_process_group()
     if world == 1:
         return new_id()
     if store is None:
         what = f"{world} ranks need one id of the W&B run, and there is no process group to share it"
         raise TdbgError(what, f"call it after torch.distributed.init_process_group, or set {ENV}")
-    return _through(store, rank, timeout_s)
+    return _share_through_store(store, rank, timeout_s)
 
 
-def _through(store: Any, rank: int, timeout_s: float) -> str:
+def _share_through_store(store: Any, rank: int, timeout_s: float) -> str:
     global _times
     _times += 1
     name = f"tdbg/metrics/run_id/{_times}"
@@ -56,7 +56,7 @@ def _through(store: Any, rank: int, timeout_s: float) -> str:
         raise TdbgError(what, "every rank has to make its logger; or pass run_id") from None
 
 
-def _group() -> tuple[object, int, int]:
+def _resolve_process_group() -> tuple[object, int, int]:
     """The store of the process group, rank and world size."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

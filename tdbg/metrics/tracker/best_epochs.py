@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from tdbg.core.directions import direction_of, told
+from tdbg.core.directions import direction_of, parse_direction
 from tdbg.core.errors import TdbgError
 from tdbg.metrics.keys import Key
 
@@ -30,7 +30,7 @@ class BestEpochs:
         if size < 0:
             raise TdbgError(f"the best {size} epochs cannot be kept", "ask for 0 or more")
         name = self.criterion.metric
-        better = told(higher_is_better, name) if higher_is_better is not None else direction_of(name)
+        better = parse_direction(higher_is_better, name) if higher_is_better is not None else direction_of(name)
         if better is None:
             raise TdbgError(
                 f"{self.criterion} has no direction of its own",

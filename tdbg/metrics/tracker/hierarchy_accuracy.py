@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.tracker.metric_values import MetricValueError
 
 Null = int | Mapping[str, int] | None
@@ -43,14 +43,18 @@ def chain_counts(
     partial: object = None
     labelled: Any = None
     for task in names:
-        right, null = _compare(_of(predictions, task, "prediction"), _of(targets, task, "target"), task, null_label)
+        right, null = _compare_labels(
+            _require_task(predictions, task, "prediction"), _require_task(targets, task, "target"), task, null_label
+        )
         if whole is not None and len(right) != len(whole):
-            raise MetricValueError(f"task {task!r} has {counted(len(right), 'sample')}, {names[0]!r} has {len(whole)}")
+            raise MetricValueError(
+                f"task {task!r} has {format_count(len(right), 'sample')}, {names[0]!r} has {len(whole)}"
+            )
         excused = right | null
         whole = right if whole is None else whole & right
         partial = excused if partial is None else partial & excused
         labelled = ~null if labelled is None else labelled | ~null
-    totals = _totals([whole, partial & labelled, labelled])
+    totals = _count_true([whole, partial & labelled, labelled])
     return ChainCounts(totals[0], len(whole), totals[1], totals[2])
 
 
@@ -74,16 +78,18 @@ def top_counts(
     if len(getattr(scores, "shape", ())) == 2 and hasattr(scores, "sum"):
         return _top_of_scores(scores, targets, ks, null_label, task)
     if set(ks) != {1}:
-        raise MetricValueError(f"task {task!r}: the {max(ks)} best classes need scores (N, C), not {_shape(scores)}")
-    right, null = _compare(scores, targets, task, null_label)
-    totals = _totals([right & ~null, ~null])
+        raise MetricValueError(
+            f"task {task!r}: the {max(ks)} best classes need scores (N, C), not {_get_shape(scores)}"
+        )
+    right, null = _compare_labels(scores, targets, task, null_label)
+    totals = _count_true([right & ~null, ~null])
     return TopCounts({1: totals[0]}, totals[1])
 
 
 def _top_of_scores(scores: Any, targets: Any, ks: Sequence[int], null_label: Null, task: str) -> TopCounts:
-    if not hasattr(targets, "sum") or _shape(scores)[:1] != _shape(targets) or not _shape(scores)[1]:
-        raise MetricValueError(f"task {task!r}: scores {_shape(scores)} do not fit targets {_shape(targets)}")
-    scores, targets = _beside(scores, targets)
+    if not hasattr(targets, "sum") or _get_shape(scores)[:1] != _get_shape(targets) or not _get_shape(scores)[1]:
+        raise MetricValueError(f"task {task!r}: scores {_get_shape(scores)} do not fit targets {_get_shape(targets)}")
+    scores, targets = _align_devices(scores, targets)
     null = _null_mask(targets, _null_of(null_label, task))
     inside = (targets >= 0) & (targets < scores.shape[1])
     column = (targets * inside).reshape(-1, 1)
@@ -96,23 +102,23 @@ def _top_of_scores(scores: Any, targets: Any, ks: Sequence[int], null_label: Nul
     ahead = ((scores > own) | ((scores == own) & (classes < column))).sum(1)
     known = (scores == scores).all(1)
     usable = inside & ~null & known
-    totals = _totals([*[(ahead < k) & usable for k in ks], ~null, ~null & ~known, ~inside & ~null])
+    totals = _count_true([*[(ahead < k) & usable for k in ks], ~null, ~null & ~known, ~inside & ~null])
     if totals[-1]:
-        raise _beyond(task, targets[~inside & ~null], totals[-1], _shape(scores)[1])
+        raise _make_label_error(task, targets[~inside & ~null], totals[-1], _get_shape(scores)[1])
     return TopCounts(dict(zip(ks, totals, strict=False)), totals[-3], totals[-2])
 
 
-def _beyond(task: str, labels: Any, count: int, classes: int) -> MetricValueError:
+def _make_label_error(task: str, labels: Any, count: int, classes: int) -> MetricValueError:
     """Labels that are no class: the first of them, and how many there are."""
     label = labels[0].item()
     more = f" and {count - 1} more are" if count > 1 else " is"
     hint = f"if {label} means that there is no label, say null_label={label}" if label < 0 else "labels count from 0"
     return MetricValueError(
-        f"task {task!r}: label {label}{more} none of its {counted(classes, 'class')} (0 to {classes - 1})", hint
+        f"task {task!r}: label {label}{more} none of its {format_count(classes, 'class')} (0 to {classes - 1})", hint
     )
 
 
-def _compare(predicted: Any, targets: Any, task: str, null_label: Null) -> tuple[Any, Any]:
+def _compare_labels(predicted: Any, targets: Any, task: str, null_label: Null) -> tuple[Any, Any]:
     """(N) truth values: right, and null."""
     null = _null_of(null_label, task)
     if hasattr(targets, "sum") and hasattr(predicted, "sum"):
@@ -120,17 +126,17 @@ def _compare(predicted: Any, targets: Any, task: str, null_label: Null) -> tuple
         if len(predicted.shape) == len(targets.shape) + 1:
             known = (predicted == predicted).all(-1)  # a sample with a NaN score is right about nothing
             predicted = predicted.argmax(-1)
-        if _shape(predicted) != _shape(targets) or len(targets.shape) != 1:
+        if _get_shape(predicted) != _get_shape(targets) or len(targets.shape) != 1:
             raise MetricValueError(
-                f"task {task!r}: predictions {_shape(predicted)} do not fit targets {_shape(targets)}",
+                f"task {task!r}: predictions {_get_shape(predicted)} do not fit targets {_get_shape(targets)}",
                 "predictions are classes (N) or scores (N, C), targets are classes (N)",
             )
-        predicted, targets = _beside(predicted, targets)
+        predicted, targets = _align_devices(predicted, targets)
         return (predicted == targets) & known, _null_mask(targets, null)
     said, true = list(predicted), list(targets)
     if len(said) != len(true):
         raise MetricValueError(
-            f"task {task!r}: {counted(len(said), 'prediction', 'does')} not fit {counted(len(true), 'target')}"
+            f"task {task!r}: {format_count(len(said), 'prediction', 'does')} not fit {format_count(len(true), 'target')}"
         )
     return _Truths(a == b for a, b in zip(said, true, strict=True)), _Truths(b == null for b in true)
 
@@ -155,7 +161,7 @@ class _Truths(list[bool]):
         return sum(self)
 
 
-def _totals(truths: Sequence[Any]) -> list[int]:
+def _count_true(truths: Sequence[Any]) -> list[int]:
     """How many are true in each: one copy to the host for all of them."""
     sums = [truth.sum() for truth in truths]
     torch = sys.modules.get("torch")
@@ -165,7 +171,7 @@ def _totals(truths: Sequence[Any]) -> list[int]:
     return [int(total) for total in sums]
 
 
-def _beside(one: Any, other: object) -> tuple[object, object]:
+def _align_devices(one: Any, other: object) -> tuple[object, object]:
     """Both on the device of the first, and without their graph."""
     one = one.detach() if hasattr(one, "detach") else one
     other = other.detach() if hasattr(other, "detach") else other
@@ -178,11 +184,11 @@ def _null_of(null_label: Null, task: str) -> int | None:
     return null_label.get(task) if isinstance(null_label, Mapping) else null_label
 
 
-def _of(by_task: Mapping[str, object], task: str, what: str) -> object:
+def _require_task(by_task: Mapping[str, object], task: str, what: str) -> object:
     if task not in by_task:
         raise MetricValueError(f"task {task!r} has no {what}", f"there are: {', '.join(by_task) or 'none'}")
     return by_task[task]
 
 
-def _shape(value: Any) -> tuple[int, ...]:
+def _get_shape(value: Any) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", (len(value),)))

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tdbg.metrics.keys import Key, KeyGrammarError, under
+from tdbg.metrics.keys import Key, KeyGrammarError, build_key
 from tdbg.metrics.tracker.metric import HISTORY
 from tdbg.metrics.tracker.metric_values import MetricValueError, as_float
 
@@ -31,21 +31,21 @@ class LastValues:
 
         Raises MetricValueError for what is neither, KeyGrammarError for a name that the grammar does not have.
         """
-        for key, value in list(self._read(values)):
+        for key, value in list(self._parse_values(values)):
             self.history.setdefault(key, deque(maxlen=self.size)).append((value, epoch, step))
 
-    def _read(self, values: Mapping[str, object]) -> Iterator[tuple[Key, float | str]]:
+    def _parse_values(self, values: Mapping[str, object]) -> Iterator[tuple[Key, float | str]]:
         for name, value in values.items():
             if isinstance(value, Mapping):
                 for task, inner in value.items():
                     yield Key(self.prefix, name, task), as_float(inner, f"{self.prefix}/{name}_{task}")
             elif isinstance(value, str):
-                yield under(self.prefix, name if name.endswith("_str") else f"{name}_str"), value
+                yield build_key(self.prefix, name if name.endswith("_str") else f"{name}_str"), value
             else:
                 yield self._of_number(name), as_float(value, f"{self.prefix}/{name}")
 
     def _of_number(self, name: str) -> Key:
-        key = under(self.prefix, name)
+        key = build_key(self.prefix, name)
         if key.text:
             raise KeyGrammarError(f"{str(key)!r} is a number, and its name says that it is a text")
         return key
@@ -53,15 +53,15 @@ class LastValues:
     def __iter__(self) -> Iterator[tuple[Key, Stamped]]:
         return ((key, values[-1]) for key, values in self.history.items())
 
-    def last(self, name: str) -> float | str:
+    def get_last(self, name: str) -> float | str:
         """The last value under a name; a KeyError if there is none."""
-        return self.history[under(self.prefix, name)][-1][0]
+        return self.history[build_key(self.prefix, name)][-1][0]
 
-    def numbers(self) -> dict[Key, float]:
+    def select_numbers(self) -> dict[Key, float]:
         """The last values that are numbers."""
         return {key: value for key, (value, _, _) in self if not isinstance(value, str)}
 
-    def texts(self) -> dict[Key, str]:
+    def select_texts(self) -> dict[Key, str]:
         """The last values that are not."""
         return {key: value for key, (value, _, _) in self if isinstance(value, str)}
 
@@ -93,15 +93,15 @@ def lr_dict(source: object) -> dict[str, float]:
     if hasattr(source, "get_last_lr"):  # a scheduler: what it has set, by the groups of its optimizer
         rates, source = source.get_last_lr(), getattr(source, "optimizer", None)
         names = _group_names(source) or [f"group{at}" for at in range(len(rates))]
-        return _named(names, rates)
+        return _build_rate_dict(names, rates)
     if groups := getattr(source, "param_groups", None):
-        return _named(_group_names(source), [group["lr"] for group in groups])
+        return _build_rate_dict(_group_names(source), [group["lr"] for group in groups])
     if isinstance(source, Iterable) and not isinstance(source, str | bytes) and getattr(source, "shape", None) != ():
         rates = list(source)
-        return _named([f"group{at}" for at in range(len(rates))], rates)
+        return _build_rate_dict([f"group{at}" for at in range(len(rates))], rates)
     if source is None or isinstance(source, str | bytes):
         raise MetricValueError("there is no learning rate in it", "hand over the optimizer, its scheduler or a mapping")
-    return _named(["group0"], [source])
+    return _build_rate_dict(["group0"], [source])
 
 
 def _group_names(optimizer: object) -> list[str]:
@@ -113,5 +113,5 @@ def _group_names(optimizer: object) -> list[str]:
     return found
 
 
-def _named(names: Iterable[str], rates: Iterable[object]) -> dict[str, float]:
+def _build_rate_dict(names: Iterable[str], rates: Iterable[object]) -> dict[str, float]:
     return {name: as_float(rate, f"lr/{name}") for name, rate in zip(names, rates, strict=True)}

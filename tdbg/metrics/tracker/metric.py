@@ -4,7 +4,7 @@ import math
 from collections import deque
 from typing import Any, NamedTuple
 
-from tdbg.core.directions import told
+from tdbg.core.directions import parse_direction
 from tdbg.metrics.keys import unit_of
 from tdbg.metrics.tracker.metric_values import as_count, as_float
 from tdbg.metrics.tracker.partial import Partial
@@ -58,7 +58,7 @@ class Metric:
         history: int = HISTORY,
     ) -> None:
         self.name = name
-        self.higher_is_better = told(higher_is_better, name)
+        self.higher_is_better = parse_direction(higher_is_better, name)
         self.unit = unit or unit_of(name)
         self.value: float | None = None
         self.epoch: int | float | None = None
@@ -75,7 +75,7 @@ class Metric:
 
     def add(self, value: object, count: object = 1) -> None:
         """Add the mean of a batch of ``count`` samples. Raises MetricValueError. Cost: about 1 us for a float."""
-        self.partial.add(as_float(value, self.name), as_count(count, self.name))
+        self.partial.add_mean(as_float(value, self.name), as_count(count, self.name))
 
     def add_sum(self, total: object, count: object) -> None:
         """Add a sum over ``count`` samples, such as the number of right answers. Raises MetricValueError."""
@@ -92,10 +92,10 @@ class Metric:
 
         False if nothing finite was counted: value and best stay what they were.
         """
-        value = self.partial.mean()
+        value = self.partial.compute_mean()
         if value is None:
             return False
-        self.append(Point(epoch, step, value, self.partial.finite()))
+        self.append(Point(epoch, step, value, self.partial.copy_finite()))
         return True
 
     def finalize(self, epoch: int | float | None = None, step: int | None = None) -> bool:
@@ -137,7 +137,7 @@ class Metric:
 
     def is_better(self, value: float, least: float = 0.0) -> bool:
         """True if a value would be a new best, by more than ``least``."""
-        return better(value, self.best, self.higher_is_better, least)
+        return is_improvement(value, self.best, self.higher_is_better, least)
 
     @property
     def count(self) -> int:
@@ -175,7 +175,7 @@ class Metric:
         if sums:
             under_way = self.partial
             found["partial"] = {
-                "mean": under_way.mean(),
+                "mean": under_way.compute_mean(),
                 "count": under_way.count,
                 "batches": under_way.batches,
                 "nan": under_way.nan,
@@ -203,7 +203,7 @@ class Metric:
         }
 
 
-def better(value: float, best: float | None, higher_is_better: bool | None, least: float = 0.0) -> bool:
+def is_improvement(value: float, best: float | None, higher_is_better: bool | None, least: float = 0.0) -> bool:
     """True if a value beats the best by more than ``least``; a tie does not, NaN and Inf never do."""
     if higher_is_better is None or not math.isfinite(value):
         return False

@@ -22,15 +22,15 @@ def as_float(value: Any, name: str) -> float:
     if type(value) is float:
         return value
     if isinstance(value, str | bytes | bytearray) or value is None:
-        raise MetricValueError(f"metric {name!r} is {_kind(value)}, not a number")
+        raise MetricValueError(f"metric {name!r} is {_describe_kind(value)}, not a number")
     if not isinstance(value, int | float):
-        value = _element(value, name)
+        value = _extract_element(value, name)
     try:
         return float(value)
     except OverflowError:
         raise MetricValueError(f"metric {name!r} is too large for a float") from None
     except (TypeError, ValueError, RuntimeError) as error:
-        raise MetricValueError(f"metric {name!r} is {_kind(value)}, not a number: {error}") from error
+        raise MetricValueError(f"metric {name!r} is {_describe_kind(value)}, not a number: {error}") from error
 
 
 def as_count(value: object, name: str) -> int:
@@ -52,25 +52,25 @@ def as_list(values: object, name: str) -> list[object]:
         return list(values)
     shape = getattr(values, "shape", None)
     if shape is None or len(shape) != 1:
-        raise MetricValueError(f"metric {name!r} has no value a sample: {_kind(values)}", "hand over a vector")
-    found: list[Any] = _whole(values, name).tolist()
+        raise MetricValueError(f"metric {name!r} has no value a sample: {_describe_kind(values)}", "hand over a vector")
+    found: list[Any] = _to_local(values, name).tolist()
     return found
 
 
-def _element(value: object, name: str) -> object:
+def _extract_element(value: object, name: str) -> object:
     """The one element of a tensor or array; anything else as it is."""
     shape = getattr(value, "shape", None)
     if shape is None:
         return value
     if math.prod(shape) != 1:
-        raise MetricValueError(f"metric {name!r} is one number, not {_kind(value)}")
+        raise MetricValueError(f"metric {name!r} is one number, not {_describe_kind(value)}")
     if getattr(value, "is_meta", False):
-        raise MetricValueError(f"metric {name!r} is {_kind(value)}, which holds no data")
-    value = _whole(value, name)
+        raise MetricValueError(f"metric {name!r} is {_describe_kind(value)}, which holds no data")
+    value = _to_local(value, name)
     return value.item() if hasattr(value, "item") else value
 
 
-def _whole(value: object, name: str) -> Any:
+def _to_local(value: object, name: str) -> Any:
     """A DTensor's local copy if it is replicated: no collective is ever issued for a metric."""
     places = getattr(value, "placements", None)
     if places is not None and hasattr(value, "to_local"):
@@ -83,7 +83,7 @@ def _whole(value: object, name: str) -> Any:
     return value.detach() if hasattr(value, "detach") else value
 
 
-def _kind(value: object) -> str:
+def _describe_kind(value: object) -> str:
     """What it is, for an error: ``Tensor of shape (2, 3) on cuda:0``."""
     shape, device = getattr(value, "shape", None), getattr(value, "device", None)
     text = "None" if value is None else type(value).__name__

@@ -6,7 +6,7 @@ from typing import Any
 
 from tdbg.metrics.keys import Key
 from tdbg.metrics.tracker import rank_reduction, saved_state, state_dump
-from tdbg.metrics.tracker.batch_parts import check_parts, quoted
+from tdbg.metrics.tracker.batch_parts import check_parts, format_names
 from tdbg.metrics.tracker.hierarchy_accuracy import ChainCounts, chain_counts, top_counts
 from tdbg.metrics.tracker.last_values import lr_dict
 from tdbg.metrics.tracker.metric_values import MetricValueError, as_count, as_float
@@ -32,11 +32,11 @@ class MetricsTracker(TrackerState):
         batch. epoch, step: where the run is.
         A batch is added whole or, with a MetricValueError, KeyGrammarError or TdbgError, not at all. Cost: 2 us a value.
         """
-        self._update(phase, values, samples, **more)
+        self._record_batch(phase, values, samples, **more)
 
     def update_val_metrics(self, values: Values, samples: object, *, phase: str | None = None, **more: Any) -> None:
         """Add a batch of a validation phase, without a name the one begun last; as `update_train_batch`."""
-        self._update(phase or self.val_phase, values, samples, **more)
+        self._record_batch(phase or self.val_phase, values, samples, **more)
 
     def update_chain(self, counts: ChainCounts, *, phase: str | None = None) -> None:
         """Add a batch's chains (`chain_counts`): chain_accuracy and partial_chain_accuracy, in the unit declared."""
@@ -58,7 +58,7 @@ class MetricsTracker(TrackerState):
         phase = phase or self.val_phase
         if not any(task in targets for task in predictions):
             raise MetricValueError(
-                f"the predictions are of {quoted(predictions)}, the targets of {quoted(targets)}",
+                f"the predictions are of {format_names(predictions)}, the targets of {format_names(targets)}",
                 "call a task by the same name in both",
             )
         found = {
@@ -77,7 +77,7 @@ class MetricsTracker(TrackerState):
 
     def start_val_phase(self, phase: str = "val") -> None:
         """Begin a pass of a phase: its sums are empty, and validation calls that name no phase mean this one."""
-        self._open_phase(phase).start()
+        self._open_phase(phase).start_pass()
         self.val_phase = phase
 
     def finalize_train_epoch(self, epoch: Epoch = None, step: int | None = None, **more: Any) -> dict[Key, float]:
@@ -103,15 +103,19 @@ class MetricsTracker(TrackerState):
         phase = phase or self.val_phase
         self._set_position(epoch, step)
         if phase not in self.phases or not self.phases[phase].metrics:
-            self._warn(f"phase {phase!r} was finalised and has never received a value", self._suggest_phases(phase))
+            self._warn_once(
+                f"phase {phase!r} was finalised and has never received a value", self._suggest_phases(phase)
+            )
         found = self._open_phase(phase)
         if duration_sec is not None:
-            found.metric("epoch_duration_sec").add(duration_sec)
+            found.get_or_create_metric("epoch_duration_sec").add(duration_sec)
         if reduce and not found.reduced:
             self.reduce_phase(phase, group)
-        if duration_sec is not None and (mean_sec := found.metric("epoch_duration_sec").partial.mean()):
-            found.metric("avg_samples_per_sec").add(found.samples / mean_sec)
-        snapshot = found.close(self.epoch, self.step)
+        if duration_sec is not None and (
+            mean_sec := found.get_or_create_metric("epoch_duration_sec").partial.compute_mean()
+        ):
+            found.get_or_create_metric("avg_samples_per_sec").add(found.samples / mean_sec)
+        snapshot = found.close_pass(self.epoch, self.step)
         if found.empty or not snapshot:
             self._record_finding("finalised with count 0", phase, found.empty)
         if (value := snapshot.get(self.best_epochs.criterion)) is not None:
@@ -120,7 +124,7 @@ class MetricsTracker(TrackerState):
             for listener in BEFORE_RESET:
                 listener(self, phase)
         finally:
-            found.start()
+            found.start_pass()
         return snapshot
 
     def reduce_phase(self, phase: str, group: object = None) -> None:
@@ -171,7 +175,7 @@ class MetricsTracker(TrackerState):
         """Take a state over, whole; the sums under way are part of it. Raises StateError for one that is not sound."""
         saved_state.load_state(self, state)
 
-    def _update(
+    def _record_batch(
         self,
         phase: str,
         values: Values,
@@ -192,13 +196,13 @@ class MetricsTracker(TrackerState):
         groups += [("", subset, number, inner) for subset, number, inner in of_subsets]
         own = self.open_for(phase)
         ready: list[tuple[Slot, float, int]] = [
-            (own.slot(name, task, subset), as_float(value, f"{phase}/{name}"), number)
+            (own.resolve_slot(name, task, subset), as_float(value, f"{phase}/{name}"), number)
             for task, subset, number, inner in groups
             for name, value in inner.items()
         ]
         self.keep(own)
         for slot, value, number in ready:  # nothing below raises: a batch is added whole
-            own.at(slot).partial.add(value, number)
+            own.get_or_create_at(slot).partial.add_mean(value, number)
         own.samples += count
         own.batches += 1
         self._set_position(epoch, step)

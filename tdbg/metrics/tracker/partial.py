@@ -27,15 +27,15 @@ class Partial:
         self.nan = nan
         self.inf = inf
 
-    def add(self, value: float, count: int = 1) -> None:
+    def add_mean(self, value: float, count: int = 1) -> None:
         """Add the mean of ``count`` samples; of no samples nothing is added, whatever the value. Cost: 0.5 us."""
         if not count:
             return
         self.batches += 1
         if not math.isfinite(value):
-            self._strange(value, count)
+            self._count_non_finite(value, count)
             return
-        self._put(value, count)
+        self._add_exact(value, count)
         self.count += count
 
     def add_sum(self, total: float, count: int) -> None:
@@ -44,20 +44,20 @@ class Partial:
             return
         self.batches += 1
         if not math.isfinite(total):
-            self._strange(total, count)
+            self._count_non_finite(total, count)
             return
-        self._put(total, 1)
+        self._add_exact(total, 1)
         self.count += count
 
     def merge(self, other: "Partial") -> None:
         """Add another rank's, or an earlier part of the same phase."""
-        self._grow(other.numerator, other.shift)
+        self._add_scaled(other.numerator, other.shift)
         self.count += other.count
         self.batches += other.batches
         self.nan += other.nan
         self.inf += other.inf
 
-    def mean(self) -> float | None:
+    def compute_mean(self) -> float | None:
         """Sum over count, rounded once; None if nothing finite was counted."""
         if not self.count:
             return None
@@ -67,14 +67,14 @@ class Partial:
         """The same, apart."""
         return Partial(self.numerator, self.shift, self.count, self.batches, self.nan, self.inf)
 
-    def total(self) -> float:
+    def compute_total(self) -> float:
         """The sum, rounded once; infinite where a float cannot hold it."""
         try:
             return self.numerator / (1 << self.shift)
         except OverflowError:
             return math.inf if self.numerator > 0 else -math.inf
 
-    def finite(self) -> "Partial":
+    def copy_finite(self) -> "Partial":
         """The sum and its count alone, apart: what a finished pass is remembered by, the same from any split."""
         return Partial(self.numerator, self.shift, self.count)
 
@@ -93,15 +93,13 @@ class Partial:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return (
-            f"Partial(mean={self.mean()}, count={self.count}, batches={self.batches}, nan={self.nan}, inf={self.inf})"
-        )
+        return f"Partial(mean={self.compute_mean()}, count={self.count}, batches={self.batches}, nan={self.nan}, inf={self.inf})"
 
-    def _put(self, value: float, times: int) -> None:
+    def _add_exact(self, value: float, times: int) -> None:
         numerator, denominator = value.as_integer_ratio()
-        self._grow(numerator * times, denominator.bit_length() - 1)
+        self._add_scaled(numerator * times, denominator.bit_length() - 1)
 
-    def _grow(self, numerator: int, shift: int) -> None:
+    def _add_scaled(self, numerator: int, shift: int) -> None:
         """Add ``numerator / 2**shift``; the finer of the two shifts is kept, so that the end is the same in any order."""
         if shift <= self.shift:
             self.numerator += numerator << (self.shift - shift)
@@ -109,7 +107,7 @@ class Partial:
             self.numerator = (self.numerator << (shift - self.shift)) + numerator
             self.shift = shift
 
-    def _strange(self, value: float, count: int) -> None:
+    def _count_non_finite(self, value: float, count: int) -> None:
         if math.isnan(value):
             self.nan += count
         else:

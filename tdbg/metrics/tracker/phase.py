@@ -42,11 +42,11 @@ class Phase:
         self.strange: list[str] = []
         self.snapshot: dict[Key, float] = {}
 
-    def metric(self, metric: str, task: str = "", subset: str = "") -> Metric:
+    def get_or_create_metric(self, metric: str, task: str = "", subset: str = "") -> Metric:
         """The metric at a place, made if it is new. Raises KeyGrammarError for a name that the grammar does not have."""
-        return self.at(self.slot(metric, task, subset))
+        return self.get_or_create_at(self.resolve_slot(metric, task, subset))
 
-    def slot(self, metric: str, task: str = "", subset: str = "") -> Slot:
+    def resolve_slot(self, metric: str, task: str = "", subset: str = "") -> Slot:
         """The place of a metric; a name that holds its task, `acc1_genus`, is parted. Raises KeyGrammarError."""
         slot = Slot(metric, task, subset)
         if slot in self.metrics:
@@ -54,32 +54,32 @@ class Phase:
         key = Key(self.name, metric, task, subset)
         return Slot(key.metric, key.task, key.subset)
 
-    def at(self, slot: Slot) -> Metric:
+    def get_or_create_at(self, slot: Slot) -> Metric:
         """The metric at a place, made if it is new."""
         found = self.metrics.get(slot)
         if found is None:
             found = self.metrics[slot] = self.make(slot.metric)
         return found
 
-    def key(self, slot: Slot) -> Key:
+    def build_key(self, slot: Slot) -> Key:
         """The key of a place."""
         return Key(self.name, slot.metric, slot.task, slot.subset)
 
-    def start(self) -> None:
+    def start_pass(self) -> None:
         """Begin a pass: the sums under way are empty; values, bests and histories stay."""
         for metric in self.metrics.values():
             metric.start()
         self.samples = self.batches = 0
         self.reduced = False
 
-    def close(self, epoch: int | float | None, step: int | None) -> dict[Key, float]:
-        """Divide, and update every metric; the sums stay until `start`. Returns the values of this pass, by key.
+    def close_pass(self, epoch: int | float | None, step: int | None) -> dict[Key, float]:
+        """Divide, and update every metric; the sums stay until `start_pass`. Returns the values of this pass, by key.
 
         ``empty`` then names the metrics without a finite sample, whose values stay what they were.
         """
         self.snapshot, self.empty, self.strange = {}, [], []
         for slot, metric in self.metrics.items():
-            key = self.key(slot)
+            key = self.build_key(slot)
             if metric.close(epoch, step) and metric.value is not None:
                 self.snapshot[key] = metric.value
             else:
@@ -93,21 +93,21 @@ class Phase:
         return dict(self.snapshot)
 
     def __iter__(self) -> Iterator[tuple[Key, Metric]]:
-        return ((self.key(slot), metric) for slot, metric in self.metrics.items())
+        return ((self.build_key(slot), metric) for slot, metric in self.metrics.items())
 
-    def plain(self) -> dict[str, Metric]:
+    def select_overall_metrics(self) -> dict[str, Metric]:
         """The metrics of the whole phase, by name."""
         return {slot.metric: metric for slot, metric in self.metrics.items() if not slot.task and not slot.subset}
 
     def by_task(self) -> dict[str, dict[str, Metric]]:
         """The metrics of tasks: task, then metric."""
-        return self._nested(lambda slot: slot.task if not slot.subset else "")
+        return self._group_metrics(lambda slot: slot.task if not slot.subset else "")
 
     def by_subset(self) -> dict[str, dict[str, Metric]]:
         """The metrics of subsets: subset, then metric (with its task, as in the key)."""
-        return self._nested(lambda slot: slot.subset, with_task=True)
+        return self._group_metrics(lambda slot: slot.subset, with_task=True)
 
-    def _nested(self, group: Callable[[Slot], str], *, with_task: bool = False) -> dict[str, dict[str, Metric]]:
+    def _group_metrics(self, group: Callable[[Slot], str], *, with_task: bool = False) -> dict[str, dict[str, Metric]]:
         found: dict[str, dict[str, Metric]] = {}
         for slot, metric in self.metrics.items():
             if name := group(slot):

@@ -19,7 +19,7 @@ def reduce_phase(phase: Phase, group: Any = None) -> None:
     """
     if phase.reduced:
         raise TdbgError(f"the sums of {phase.name!r} are those of all ranks already", "reduce a pass once")
-    states = _gather(_list_sums(phase), group)
+    states = _gather_states(_list_sums(phase), group)
     names = sorted({str(state["phase"]) for state in states})
     if len(names) > 1:
         raise TdbgError(
@@ -33,7 +33,7 @@ def reduce_phase(phase: Phase, group: Any = None) -> None:
         phase.samples += state["samples"]
         phase.batches += state["batches"]
         for (name, task, subset), unit, row in state["sums"]:
-            own = phase.metric(name, task, subset)
+            own = phase.get_or_create_metric(name, task, subset)
             own.unit = own.unit or unit
             own.partial.merge(saved_state.partial_of(row, f"{phase.name}/{name}"))
     phase.reduced = True
@@ -48,7 +48,7 @@ def _list_sums(phase: Phase) -> dict[str, Any]:
     }
 
 
-def _gather(mine: dict[str, object], group: Any) -> list[dict[str, Any]]:
+def _gather_states(mine: dict[str, object], group: Any) -> list[dict[str, Any]]:
     """Everybody's, by rank: as JSON in byte tensors, since the collectives of objects would pickle them."""
     try:
         import torch

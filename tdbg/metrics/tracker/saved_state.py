@@ -45,12 +45,14 @@ def load_state(tracker: "TrackerState", state: Mapping[str, Any]) -> None:
 
     The criterion of the best epochs stays the tracker's; if the state had another, they are made anew of its history.
     """
-    data = _head(state)
-    epoch, step = state_fields.epoch(data, "epoch", "state"), state_fields.whole_or_none(data, "step", "state")
+    data = _validate_header(state)
+    epoch, step = state_fields.validate_epoch(data, "epoch", "state"), state_fields.whole_or_none(data, "step", "state")
     phases = phases_of(data, tracker.make_metric, tracker.directions)
     stores = stores_of(data, tracker.history)
     best = _best_of(data, tracker, phases)
-    findings = [dict(found) for found in state_fields.rows(data, "findings", "state") if isinstance(found, Mapping)]
+    findings = [
+        dict(found) for found in state_fields.require_list(data, "findings", "state") if isinstance(found, Mapping)
+    ]
     begun = data.get("val_phase", "val")
     tracker.val_phase = begun if begun in phases else "val"
     tracker.epoch, tracker.step = epoch, step
@@ -63,86 +65,88 @@ def phases_of(
 ) -> dict[str, Phase]:
     """The phases of a saved state. told: metrics whose direction was declared, and is not the state's to say."""
     found = {}
-    for name, data in state_fields.table(state, "phases", "state").items():
+    for name, data in state_fields.require_table(state, "phases", "state").items():
         where = f"phases.{name}"
-        phase = found[name] = _sound(where, functools.partial(Phase, name, make))
+        phase = found[name] = _build_or_raise(where, functools.partial(Phase, name, make))
         phase.epoch, phase.step = (
-            state_fields.epoch(data, "epoch", where),
+            state_fields.validate_epoch(data, "epoch", where),
             state_fields.whole_or_none(data, "step", where),
         )
         phase.finished, phase.samples = (
-            state_fields.whole(data, "finished", where),
-            state_fields.whole(data, "samples", where),
+            state_fields.require_whole(data, "finished", where),
+            state_fields.require_whole(data, "samples", where),
         )
-        phase.batches = state_fields.whole(data, "batches", where)
+        phase.batches = state_fields.require_whole(data, "batches", where)
         phase.reduced, phase.of_all_ranks = (
-            state_fields.flag(data, "reduced", where),
-            state_fields.flag(data, "of_all_ranks", where),
+            state_fields.require_flag(data, "reduced", where),
+            state_fields.require_flag(data, "of_all_ranks", where),
         )
-        phase.empty = [str(key) for key in state_fields.rows(data, "empty", where)]
-        for key, value in state_fields.table(data, "snapshot", where).items():
-            phase.snapshot[_sound(where, functools.partial(Key.parse, key))] = state_fields.finite(
+        phase.empty = [str(key) for key in state_fields.require_list(data, "empty", where)]
+        for key, value in state_fields.require_table(data, "snapshot", where).items():
+            phase.snapshot[_build_or_raise(where, functools.partial(Key.parse, key))] = state_fields.require_finite(
                 value, f"{where}.snapshot.{key}"
             )
-        for at, entry in enumerate(state_fields.rows(data, "metrics", where)):
+        for at, entry in enumerate(state_fields.require_list(data, "metrics", where)):
             _put_metric(phase, entry, f"{where}.metrics[{at}]", make, told)
     return found
 
 
 def stores_of(state: Mapping[str, Any], history: int) -> dict[str, LastValues]:
     """The stores of a saved state."""
-    saved = state_fields.table(state, "stores", "state")
+    saved = state_fields.require_table(state, "stores", "state")
     found = {}
     for name, prefix in STORES.items():
         store = found[name] = LastValues(prefix, history)
-        for text, rows in state_fields.table(saved, name, "stores").items() if name in saved else ():
+        for text, rows in state_fields.require_table(saved, name, "stores").items() if name in saved else ():
             where = f"stores.{name}.{text}"
-            key = _sound(where, functools.partial(Key.parse, text))
+            key = _build_or_raise(where, functools.partial(Key.parse, text))
             if not isinstance(rows, list | tuple) or not rows:
                 raise StateError(where, "has no values")
-            store.history[key] = deque((_stamped(row, where) for row in rows), maxlen=history)
+            store.history[key] = deque((_parse_stamped(row, where) for row in rows), maxlen=history)
     return found
 
 
 def _put_metric(phase: Phase, entry: Any, where: str, make: Callable[[str], Metric], told: Container[str]) -> None:
     slot = Slot(
-        state_fields.text(entry, "metric", where),
-        state_fields.text(entry, "task", where),
-        state_fields.text(entry, "subset", where),
+        state_fields.require_text(entry, "metric", where),
+        state_fields.require_text(entry, "task", where),
+        state_fields.require_text(entry, "subset", where),
     )
-    _sound(where, functools.partial(phase.key, slot))
+    _build_or_raise(where, functools.partial(phase.build_key, slot))
     if slot in phase.metrics:
-        raise StateError(where, f"is there twice: {phase.key(slot)}")
-    phase.metrics[slot] = _metric(entry, where, make(slot.metric), slot.metric in told)
+        raise StateError(where, f"is there twice: {phase.build_key(slot)}")
+    phase.metrics[slot] = _parse_metric(entry, where, make(slot.metric), slot.metric in told)
 
 
-def _metric(entry: Mapping[str, object], where: str, metric: Metric, told: bool) -> Metric:
+def _parse_metric(entry: Mapping[str, object], where: str, metric: Metric, told: bool) -> Metric:
     """One metric: its value is that of the last finished pass, which the state must agree with."""
-    direction = state_fields.get(entry, "higher_is_better", where)
+    direction = state_fields.require_field(entry, "higher_is_better", where)
     if direction is not None and not isinstance(direction, bool):
         raise StateError(f"{where}.higher_is_better", f"is {direction!r}, not true, false or null")
     if not told:
         metric.higher_is_better = direction
-    if metric.unit and state_fields.text(entry, "unit", where) not in ("", metric.unit):
+    if metric.unit and state_fields.require_text(entry, "unit", where) not in ("", metric.unit):
         raise StateError(f"{where}.unit", f"is {entry['unit']!r}, and {metric.unit!r} here")
-    metric.unit = metric.unit or state_fields.text(entry, "unit", where)
-    metric.partial = partial_of(state_fields.get(entry, "partial", where), f"{where}.partial")
-    metric.add_left_out(state_fields.whole(entry, "nan", where), state_fields.whole(entry, "inf", where))
-    for at, row in enumerate(state_fields.rows(entry, "history", where)):
-        metric.history.append(_point(row, f"{where}.history[{at}]"))
-    metric.finished = state_fields.whole(entry, "finished", where)
+    metric.unit = metric.unit or state_fields.require_text(entry, "unit", where)
+    metric.partial = partial_of(state_fields.require_field(entry, "partial", where), f"{where}.partial")
+    metric.add_left_out(
+        state_fields.require_whole(entry, "nan", where), state_fields.require_whole(entry, "inf", where)
+    )
+    for at, row in enumerate(state_fields.require_list(entry, "history", where)):
+        metric.history.append(_parse_point(row, f"{where}.history[{at}]"))
+    metric.finished = state_fields.require_whole(entry, "finished", where)
     if metric.history:
         metric.epoch, metric.step, metric.value, metric.done = metric.history[-1]
     if metric.finished < len(metric.history) or bool(metric.finished) != bool(metric.history):
         raise StateError(f"{where}.finished", f"is {metric.finished}, and its history has {len(metric.history)}")
     if (
-        state_fields.get(entry, "value", where) != metric.value
-        or state_fields.whole(entry, "count", where) != metric.count
+        state_fields.require_field(entry, "value", where) != metric.value
+        or state_fields.require_whole(entry, "count", where) != metric.count
     ):
         raise StateError(f"{where}.value", f"is {entry['value']!r}, and its sums say {metric.value!r}")
     metric.best = state_fields.number_or_none(entry, "best", where)
     metric.best_epoch, metric.best_step = (
-        state_fields.epoch(entry, "best_epoch", where),
+        state_fields.validate_epoch(entry, "best_epoch", where),
         state_fields.whole_or_none(entry, "best_step", where),
     )
     if direction != metric.higher_is_better:  # told otherwise since: the best is that of the history
@@ -152,19 +156,21 @@ def _metric(entry: Mapping[str, object], where: str, metric: Metric, told: bool)
     return metric
 
 
-def _point(row: object, where: str) -> Point:
-    row = state_fields.row(row, 3, where, "(epoch, step, sums)")
+def _parse_point(row: object, where: str) -> Point:
+    row = state_fields.require_row(row, 3, where, "(epoch, step, sums)")
     data = {"epoch": row[0], "step": row[1]}
     sums = partial_of(row[2], where)
-    value = sums.mean()
+    value = sums.compute_mean()
     if value is None:
         raise StateError(where, "has no samples")
-    return Point(state_fields.epoch(data, "epoch", where), state_fields.whole_or_none(data, "step", where), value, sums)
+    return Point(
+        state_fields.validate_epoch(data, "epoch", where), state_fields.whole_or_none(data, "step", where), value, sums
+    )
 
 
 def partial_of(row: object, where: str) -> Partial:
     """Sums; long numbers are refused before they are read."""
-    row = state_fields.row(row, 6, where, "sums")
+    row = state_fields.require_row(row, 6, where, "sums")
     if not isinstance(row[0], str) or len(row[0]) > MAX_DIGITS:
         raise StateError(where, "has a sum that is no text, or too long")
     try:
@@ -172,23 +178,25 @@ def partial_of(row: object, where: str) -> Partial:
     except ValueError:
         raise StateError(where, f"has the sum {row[0]!r}, which is no number") from None
     names = ("shift", "count", "batches", "nan", "inf")
-    counts = [state_fields.whole({name: value}, name, where) for name, value in zip(names, row[1:], strict=True)]
+    counts = [
+        state_fields.require_whole({name: value}, name, where) for name, value in zip(names, row[1:], strict=True)
+    ]
     if counts[0] > MAX_SHIFT:
         raise StateError(f"{where}.shift", f"is {counts[0]}")
     sums = Partial(numerator, *counts)
     try:
-        sums.mean()
+        sums.compute_mean()
     except OverflowError:
         raise StateError(where, "has a mean that is too large for a float") from None
     return sums
 
 
-def _stamped(row: object, where: str) -> Stamped:
-    row = state_fields.row(row, 3, where, "(value, epoch, step)")
+def _parse_stamped(row: object, where: str) -> Stamped:
+    row = state_fields.require_row(row, 3, where, "(value, epoch, step)")
     if not isinstance(row[0], str) and (isinstance(row[0], bool) or not isinstance(row[0], int | float)):
         raise StateError(where, f"is {row[0]!r}, neither a number nor a text")
     data = {"epoch": row[1], "step": row[2]}
-    return row[0], state_fields.epoch(data, "epoch", where), state_fields.whole_or_none(data, "step", where)
+    return row[0], state_fields.validate_epoch(data, "epoch", where), state_fields.whole_or_none(data, "step", where)
 
 
 def _best_of(state: Mapping[str, Any], tracker: "TrackerState", phases: Mapping[str, Phase]) -> list[Any]:
@@ -196,11 +204,11 @@ def _best_of(state: Mapping[str, Any], tracker: "TrackerState", phases: Mapping[
 
     own = tracker.best_epochs
     found = BestEpochs(own.criterion, own.size, own.higher_is_better)
-    saved = state_fields.table(state, "best_epochs", "state")
+    saved = state_fields.require_table(state, "best_epochs", "state")
     if saved.get("criterion") == str(own.criterion) and saved.get("higher_is_better") == own.higher_is_better:
-        for at, row in enumerate(state_fields.rows(saved, "epochs", "best_epochs")):
-            value, epoch, step = _stamped(row, f"best_epochs.epochs[{at}]")
-            found.add_if_best(state_fields.finite(value, f"best_epochs.epochs[{at}]"), epoch, step)
+        for at, row in enumerate(state_fields.require_list(saved, "epochs", "best_epochs")):
+            value, epoch, step = _parse_stamped(row, f"best_epochs.epochs[{at}]")
+            found.add_if_best(state_fields.require_finite(value, f"best_epochs.epochs[{at}]"), epoch, step)
     elif (phase := phases.get(own.criterion.phase)) is not None:
         slot = Slot(own.criterion.metric, own.criterion.task, own.criterion.subset)
         for point in phase.metrics[slot].history if slot in phase.metrics else ():
@@ -208,7 +216,7 @@ def _best_of(state: Mapping[str, Any], tracker: "TrackerState", phases: Mapping[
     return found.epochs
 
 
-def _head(state: object) -> Mapping[str, object]:
+def _validate_header(state: object) -> Mapping[str, object]:
     if not isinstance(state, Mapping) or state.get("kind") != KIND:
         raise StateError("it", "is no state of a MetricsTracker")
     version = state.get("version")
@@ -219,7 +227,7 @@ def _head(state: object) -> Mapping[str, object]:
     return state
 
 
-def _sound(where: str, make: Callable[[], T]) -> T:
+def _build_or_raise(where: str, make: Callable[[], T]) -> T:
     """What ``make`` gives; a name that the grammar does not have is an unsound state."""
     try:
         return make()

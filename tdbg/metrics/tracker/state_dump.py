@@ -7,7 +7,7 @@ from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.flags import LEVELS
 from tdbg.core.rundir import write_json
-from tdbg.core.tables import finite
+from tdbg.core.tables import to_json_value
 
 if TYPE_CHECKING:
     from tdbg.metrics.tracker.tracker_state import TrackerState
@@ -64,6 +64,6 @@ def write_record(found: dict[str, Any], path: Path) -> None:
     """Write a record as JSON, whole or not at all; numbers that are not finite become words. Makes the folder."""
     try:
         run_files.make_folder(path.parent)
-        write_json(path, finite(found))
+        write_json(path, to_json_value(found))
     except OSError as error:
         raise TdbgError(f"cannot write {path}: {error.strerror or error}", "choose another path") from None

@@ -18,88 +18,88 @@ class StateError(TdbgError):
         super().__init__(f"the saved state of the metrics is not sound: {where} {what}", hint)
 
 
-def get(data: object, name: str, where: str) -> Any:
+def require_field(data: object, name: str, where: str) -> Any:
     """A field that must be there."""
     if not isinstance(data, Mapping):
-        raise StateError(where, f"is {_short(data)}, not a table")
+        raise StateError(where, f"is {_shorten_repr(data)}, not a table")
     if name not in data:
         raise StateError(f"{where}.{name}", "is missing")
     return data[name]
 
 
-def table(data: object, name: str, where: str) -> Table:
+def require_table(data: object, name: str, where: str) -> Table:
     """A field that is a table with texts as names."""
-    found = get(data, name, where)
+    found = require_field(data, name, where)
     if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-        raise StateError(f"{where}.{name}", f"is {_short(found)}, not a table")
+        raise StateError(f"{where}.{name}", f"is {_shorten_repr(found)}, not a table")
     return found
 
 
-def rows(data: Any, name: str, where: str) -> list[object]:
+def require_list(data: Any, name: str, where: str) -> list[object]:
     """A field that is a list."""
-    found = get(data, name, where)
+    found = require_field(data, name, where)
     if not isinstance(found, list | tuple):
-        raise StateError(f"{where}.{name}", f"is {_short(found)}, not a list")
+        raise StateError(f"{where}.{name}", f"is {_shorten_repr(found)}, not a list")
     return list(found)
 
 
-def row(found: object, length: int, where: str, what: str) -> list[Any]:
+def require_row(found: object, length: int, where: str, what: str) -> list[Any]:
     """A list of a certain length."""
     if not isinstance(found, list | tuple) or len(found) != length:
-        raise StateError(where, f"is {_short(found)}, not {what}")
+        raise StateError(where, f"is {_shorten_repr(found)}, not {what}")
     return list(found)
 
 
-def text(data: object, name: str, where: str) -> str:
+def require_text(data: object, name: str, where: str) -> str:
     """A field that is a text."""
-    found = get(data, name, where)
+    found = require_field(data, name, where)
     if not isinstance(found, str):
-        raise StateError(f"{where}.{name}", f"is {_short(found)}, not a text")
+        raise StateError(f"{where}.{name}", f"is {_shorten_repr(found)}, not a text")
     return found
 
 
-def flag(data: object, name: str, where: str) -> bool:
+def require_flag(data: object, name: str, where: str) -> bool:
     """A field that is true or false."""
-    found = get(data, name, where)
+    found = require_field(data, name, where)
     if not isinstance(found, bool):
-        raise StateError(f"{where}.{name}", f"is {_short(found)}, not true or false")
+        raise StateError(f"{where}.{name}", f"is {_shorten_repr(found)}, not true or false")
     return found
 
 
-def whole(data: object, name: str, where: str) -> int:
+def require_whole(data: object, name: str, where: str) -> int:
     """A field that is a whole number from 0 up."""
-    found = get(data, name, where)
+    found = require_field(data, name, where)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < MAX_WHOLE:
-        raise StateError(f"{where}.{name}", f"is {_short(found)}, not a whole number from 0 up")
+        raise StateError(f"{where}.{name}", f"is {_shorten_repr(found)}, not a whole number from 0 up")
     return found
 
 
 def whole_or_none(data: object, name: str, where: str) -> int | None:
     """The same, or nothing."""
-    return None if get(data, name, where) is None else whole(data, name, where)
+    return None if require_field(data, name, where) is None else require_whole(data, name, where)
 
 
 def number_or_none(data: object, name: str, where: str) -> float | None:
     """A field that is a finite number, or nothing."""
-    found = get(data, name, where)
-    return None if found is None else finite(found, f"{where}.{name}")
+    found = require_field(data, name, where)
+    return None if found is None else require_finite(found, f"{where}.{name}")
 
 
-def epoch(data: object, name: str, where: str) -> int | float | None:
+def validate_epoch(data: object, name: str, where: str) -> int | float | None:
     """An epoch: a finite number, whole or not, or nothing."""
-    found = get(data, name, where)
+    found = require_field(data, name, where)
     if found is not None:
-        finite(found, f"{where}.{name}")
+        require_finite(found, f"{where}.{name}")
     return found  # type: ignore[no-any-return]
 
 
-def finite(found: object, where: str) -> float:
+def require_finite(found: object, where: str) -> float:
     """A finite number."""
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise StateError(where, f"is {_short(found)}, not a finite number")
+        raise StateError(where, f"is {_shorten_repr(found)}, not a finite number")
     return found
 
 
-def _short(found: object) -> str:
+def _shorten_repr(found: object) -> str:
     shown = repr(found)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.metrics.keys import Key
 from tdbg.metrics.tracker.metric_values import MetricValueError, as_float, as_list
 from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
@@ -35,14 +35,14 @@ class SubsetMetricWrapper:
             numbers = as_list(vector, metric)
             if len(numbers) != len(names):
                 raise MetricValueError(
-                    f"metric {metric!r} has {counted(len(numbers), 'value')} for {counted(len(names), 'sample')}",
+                    f"metric {metric!r} has {format_count(len(numbers), 'value')} for {format_count(len(names), 'sample')}",
                     "hand over one value a sample",
                 )
             by_subset: dict[str, list[float]] = {}
             for name, number in zip(names, numbers, strict=True):
                 if name is not None:
                     by_subset.setdefault(name, []).append(as_float(number, metric))
-            found += [(phase.slot(metric, task, subset), group) for subset, group in by_subset.items()]
+            found += [(phase.resolve_slot(metric, task, subset), group) for subset, group in by_subset.items()]
         known = {slot.subset for slot in phase.metrics} | {slot.subset for slot, _ in found}
         if len(known) > MAX_SUBSETS:
             raise TdbgError(
@@ -50,17 +50,17 @@ class SubsetMetricWrapper:
             )
         self.tracker.keep(phase)
         for slot, group in found:
-            sums = phase.at(slot).partial
+            sums = phase.get_or_create_at(slot).partial
             batches = sums.batches
             for value in group:
-                sums.add(value)
+                sums.add_mean(value)
             sums.batches = batches + 1
 
     def compute(self) -> dict[str, dict[str, float | None]]:
         """The means of the pass under way: subset, then metric (with its task, as in the key); None without a sample."""
         phase = self.tracker.phase(self.phase)
         return {
-            subset: {name: metric.partial.mean() for name, metric in inner.items()}
+            subset: {name: metric.partial.compute_mean() for name, metric in inner.items()}
             for subset, inner in phase.by_subset().items()
         }
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from tdbg.core.directions import direction_of, told
+from tdbg.core.directions import direction_of, parse_direction
 from tdbg.core.errors import TdbgError
-from tdbg.core.output import say
-from tdbg.core.tables import counted
+from tdbg.core.output import print_messages
+from tdbg.core.tables import format_count
 from tdbg.metrics.keys import Key, core_alias, unit_named
 from tdbg.metrics.tracker.best_epochs import BestEpochs
 from tdbg.metrics.tracker.hierarchy_accuracy import Null
@@ -53,7 +53,8 @@ class TrackerState:
         self.null_label = null_label
         self.units = {_check_metric_name(name, "unit"): unit_named(unit, name) for name, unit in (units or {}).items()}
         self.directions = {
-            _check_metric_name(name, "direction"): told(said, name) for name, said in (directions or {}).items()
+            _check_metric_name(name, "direction"): parse_direction(said, name)
+            for name, said in (directions or {}).items()
         }
         self.history = history
         self.best_epochs = BestEpochs(best, best_size, self.directions.get(Key.parse(best).metric))
@@ -85,7 +86,7 @@ class TrackerState:
     @property
     def phase_metrics(self) -> dict[str, dict[str, Metric]]:
         """Phase -> metric."""
-        return {name: phase.plain() for name, phase in self.phases.items()}
+        return {name: phase.select_overall_metrics() for name, phase in self.phases.items()}
 
     @property
     def phase_task_metrics(self) -> dict[str, dict[str, dict[str, Metric]]]:
@@ -100,7 +101,7 @@ class TrackerState:
     @property
     def partial_task_sums(self) -> dict[str, dict[str, dict[str, float]]]:
         """Phase -> task -> metric: the sum over samples of the pass under way."""
-        return self._partials_by_task(Partial.total)
+        return self._partials_by_task(Partial.compute_total)
 
     @property
     def partial_task_counts(self) -> dict[str, dict[str, dict[str, int]]]:
@@ -159,8 +160,8 @@ class TrackerState:
             values |= {copy: value for key, value in values.items() if (copy := core_alias(key)) is not None}
         if phase is None:
             for store in self.stores.values():
-                values |= store.numbers()
-                values |= store.texts()
+                values |= store.select_numbers()
+                values |= store.select_texts()
         return {str(key): value for key, value in values.items()}
 
     def make_metric(self, name: str) -> Metric:
@@ -201,7 +202,7 @@ class TrackerState:
 
     def _add_fraction(self, phase: Phase, name: str, right: int, samples: int, task: str = "") -> None:
         """Add right answers to a share, in per cent or as a fraction, as its unit says; a fraction if nothing does."""
-        metric = phase.metric(name, task)
+        metric = phase.get_or_create_metric(name, task)
         metric.unit = metric.unit or "frac"
         metric.partial.add_sum(float(100 * right if metric.unit == "pct" else right), samples)
 
@@ -213,13 +214,11 @@ class TrackerState:
 
     def _report_nan_scores(self, phase: str, task: str, wild: int, samples: int) -> None:
         """Tell of samples whose scores are NaN; they were counted as wrong."""
-        self._record_finding(f"{wild} of {counted(samples, 'sample', 'has')} NaN scores", phase, [f"acc_{task}"])
-        said = (
-            f"task {task!r} of {phase!r}: {wild} of {counted(samples, 'sample', 'has')} NaN scores and count as wrong"
-        )
-        self._warn(said, "look at the loss and the weights: `tdbg run` names the first NaN", f"NaN {phase} {task}")
+        self._record_finding(f"{wild} of {format_count(samples, 'sample', 'has')} NaN scores", phase, [f"acc_{task}"])
+        said = f"task {task!r} of {phase!r}: {wild} of {format_count(samples, 'sample', 'has')} NaN scores and count as wrong"
+        self._warn_once(said, "look at the loss and the weights: `tdbg run` names the first NaN", f"NaN {phase} {task}")
 
-    def _warn(self, what: str, hint: str, once: str = "") -> None:
+    def _warn_once(self, what: str, hint: str, once: str = "") -> None:
         """A Python warning at the line of the program that called; the same one only once a tracker."""
         import sys
         import warnings
@@ -233,7 +232,7 @@ class TrackerState:
         try:
             warnings.warn(f"{what}: {hint}", stacklevel=depth)
         except Warning:  # the program makes errors of warnings: of its own, but this one must not end its training
-            say(f"{what}: {hint}")
+            print_messages(f"{what}: {hint}")
 
     def _suggest_phases(self, name: str) -> str:
         """A hint for a phase that has no value: the nearest names."""

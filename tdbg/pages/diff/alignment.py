@@ -37,21 +37,21 @@ def align_tensors(a: Sequence[TensorForm], b: Sequence[TensorForm]) -> Alignment
     if names_a == names_b:
         return Alignment([(at, at) for at in range(len(a))], [], [])
     named = _merge_blocks(names_a, names_b, names_a, names_b)
-    if len(named.pairs) == min(len(a), len(b)) == _similarity(named, a, b):
+    if len(named.pairs) == min(len(a), len(b)) == _count_equal_shapes(named, a, b):
         return named
-    tokens_a, tokens_b = [_token(form) for form in a], [_token(form) for form in b]
+    tokens_a, tokens_b = [_normalize_form(form) for form in a], [_normalize_form(form) for form in b]
     counts = Counter(tokens_b)
     if sum(counts[token] for token in tokens_a) > ALIKE:
         return named
     loose = _merge_blocks(tokens_a, tokens_b, names_a, names_b)
-    return loose if _similarity(loose, a, b) > _similarity(named, a, b) else named
+    return loose if _count_equal_shapes(loose, a, b) > _count_equal_shapes(named, a, b) else named
 
 
-def _token(form: TensorForm) -> tuple[str, tuple[int, ...]]:
+def _normalize_form(form: TensorForm) -> tuple[str, tuple[int, ...]]:
     return NUMBER.sub("#", form.path), form.shape
 
 
-def _similarity(found: Alignment, a: Sequence[TensorForm], b: Sequence[TensorForm]) -> int:
+def _count_equal_shapes(found: Alignment, a: Sequence[TensorForm], b: Sequence[TensorForm]) -> int:
     return sum(a[i].shape == b[j].shape for i, j in found.pairs)
 
 

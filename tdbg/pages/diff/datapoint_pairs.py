@@ -18,7 +18,7 @@ class Entry(NamedTuple):
     place: tuple[int, ...]
     datapoint: Datapoint
 
-    def tensors(self, whole: bool = True) -> dict[str, Tensor]:
+    def select_tensors(self, whole: bool = True) -> dict[str, Tensor]:
         """Its tensors by path. whole: False for what is its own alone: of a row what is split, without the batch."""
         found, row = self.datapoint.tensors, self.datapoint.row
         if whole:
@@ -52,18 +52,18 @@ class CaptureSide:
             self.count += 1
             order[datapoint.rank] += 1
             place = (-1 if epoch is None else epoch, order[datapoint.rank], datapoint.rank, 0)
-            name = self._name(datapoint, epoch)
+            name = self._build_match_key(datapoint, epoch)
             met[name] += 1
             yield Entry((*name, met[name]), place, datapoint)
 
-    def _name(self, datapoint: Datapoint, epoch: int | None) -> tuple[object, ...]:
+    def _build_match_key(self, datapoint: Datapoint, epoch: int | None) -> tuple[object, ...]:
         where = (None if self.epoch is not None else epoch, None if self.rank is not None else datapoint.rank)
         if self.order:
             return where
         keys = datapoint.keys
         return (*where, datapoint.phase, str(datapoint.key), None if keys is None else tuple(map(str, keys)))
 
-    def rows(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+    def iter_row_entries(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Each row of batches as an entry of its own, named by its key alone; batches may be made up in another way."""
         met: Counter[tuple[object, ...]] = Counter()
         for entry in entries:
@@ -92,12 +92,12 @@ class DatapointPairs:
             if one is not None and other is not None and one.name == other.name:
                 yield one, other
                 continue
-            if one is not None and (found := self._meet(one, 0)):
+            if one is not None and (found := self._match_entry(one, 0)):
                 yield one, found
-            if other is not None and (found := self._meet(other, 1)):
+            if other is not None and (found := self._match_entry(other, 1)):
                 yield found, other
 
-    def _meet(self, entry: Entry, side: int) -> Entry | None:
+    def _match_entry(self, entry: Entry, side: int) -> Entry | None:
         found = self._waiting[1 - side].pop(entry.name, None)
         if found is None:
             self._waiting[side][entry.name] = entry

@@ -38,11 +38,11 @@ class PathDifferences:
         self.differing += 1
         if self.first is None or finding.place < self.first.place:
             self.first = finding
-        if self.worst is None or _rank(finding) > _rank(self.worst):
+        if self.worst is None or _difference_sort_key(finding) > _difference_sort_key(self.worst):
             self.worst = finding
 
 
-def _rank(finding: TensorDifference) -> tuple[float, float, tuple[int, ...]]:
+def _difference_sort_key(finding: TensorDifference) -> tuple[float, float, tuple[int, ...]]:
     """Larger is worse; of equals the earlier."""
     return finding.gap.error, finding.gap.apart, tuple(-at for at in finding.place)
 
@@ -76,57 +76,57 @@ class Divergence:
         """True if values differ, datapoints are missing, or something could not be compared."""
         return bool(self.first or self.alone_a or self.alone_b or self.unreadable)
 
-    def run(self) -> "Divergence":
+    def compare_captures(self) -> "Divergence":
         """Compare all. Memory: a few MB, and what waits for its partner."""
         with Progress("comparing") as progress:
             pairs = DatapointPairs(self.a, self.b)
             for one, other in pairs:
-                self._compare(one, other, whole=True)
-                progress.add(one.datapoint.nbytes + other.datapoint.nbytes)
+                self._compare_datapoints(one, other, whole=True)
+                progress.advance(one.datapoint.nbytes + other.datapoint.nbytes)
             self.alone_a, self.alone_b = pairs.only_a, pairs.only_b
             if any(entry.datapoint.keys for entry in (*self.alone_a, *self.alone_b)) and not self.a.order:
                 self._compare_rows(progress)
         return self
 
     def _compare_rows(self, progress: Progress) -> None:
-        pairs = DatapointPairs(self.a.rows(self.alone_a), self.b.rows(self.alone_b))
+        pairs = DatapointPairs(self.a.iter_row_entries(self.alone_a), self.b.iter_row_entries(self.alone_b))
         for one, other in pairs:
-            self._compare(one, other, whole=False)
-            progress.add(one.datapoint.nbytes + other.datapoint.nbytes)
+            self._compare_datapoints(one, other, whole=False)
+            progress.advance(one.datapoint.nbytes + other.datapoint.nbytes)
         self.alone_a, self.alone_b = pairs.only_a, pairs.only_b
 
-    def _compare(self, one: Entry, other: Entry, *, whole: bool) -> None:
+    def _compare_datapoints(self, one: Entry, other: Entry, *, whole: bool) -> None:
         before = self.differing_tensors
         try:
             self._compare_tensors(one, other, whole)
         except TdbgError as error:
-            _count(self.unreadable, [str(error)])
+            _count_names(self.unreadable, [str(error)])
         self._compare_scalars(one, other)
         self.datapoints += 1
         self.differing_datapoints += self.differing_tensors > before
 
     def _compare_tensors(self, one: Entry, other: Entry, whole: bool) -> None:
-        a, b = ({p: t for p, t in side.tensors(whole).items() if self._chosen(p)} for side in (one, other))
+        a, b = ({p: t for p, t in side.select_tensors(whole).items() if self._chosen(p)} for side in (one, other))
         list_a, list_b = list(a.values()), list(b.values())
-        found = self._aligned(list_a, list_b)
-        _count(self.only_a, (list_a[at].path for at in found.only_a))
-        _count(self.only_b, (list_b[at].path for at in found.only_b))
+        found = self._align_cached(list_a, list_b)
+        _count_names(self.only_a, (list_a[at].path for at in found.only_a))
+        _count_names(self.only_b, (list_b[at].path for at in found.only_b))
         for i, j in found.pairs:
             left, right = list_a[i], list_b[j]
             if left.path != right.path:
-                _count(self.renamed, [(left.path, right.path)])
+                _count_names(self.renamed, [(left.path, right.path)])
             if left.dtype != right.dtype:
-                _count(self.dtypes, [(left.path, left.dtype.name, right.dtype.name)])
+                _count_names(self.dtypes, [(left.path, left.dtype.name, right.dtype.name)])
             self.tensors += 1
             place, form = (*one.place, i), f"{left.dtype.name}{list(left.shape)}"
             try:
                 gap = compare_tensors(left, right, self._allowed)
             except TdbgError as error:
-                _count(self.unreadable, [str(error)])
+                _count_names(self.unreadable, [str(error)])
                 continue
             self._add_difference(TensorDifference(place, one, other, left.path, right.path, form, gap))
 
-    def _aligned(self, a: list[Any], b: list[Any]) -> Alignment:
+    def _align_cached(self, a: list[Any], b: list[Any]) -> Alignment:
         forms = tuple(tuple(TensorForm(t.path, t.dtype.name, t.shape) for t in side) for side in (a, b))
         if forms not in self._alignments:
             if len(self._alignments) > 64:
@@ -140,13 +140,13 @@ class Divergence:
             if not self._chosen(path):
                 continue
             if path not in b:
-                _count(self.only_a, [path])
+                _count_names(self.only_a, [path])
                 continue
             gap = compare_scalars(value, b[path], self._allowed)
             self._add_difference(
                 TensorDifference((*one.place, SCALARS_LAST + at), one, other, path, path, type(value).__name__, gap)
             )
-        _count(self.only_b, (path for path in b if path not in a and self._chosen(path)))
+        _count_names(self.only_b, (path for path in b if path not in a and self._chosen(path)))
 
     def _add_difference(self, finding: TensorDifference) -> None:
         about = self.paths.setdefault(finding.path, PathDifferences(finding.path))
@@ -158,12 +158,12 @@ class Divergence:
         if self.first is None or finding.place < self.first.place:
             self.first = finding
 
-    def worst(self, count: int) -> list[TensorDifference]:
+    def list_worst(self, count: int) -> list[TensorDifference]:
         """The largest error of each path that differs, the largest first."""
         found = [about.worst for about in self.paths.values() if about.worst]
-        return sorted(found, key=_rank, reverse=True)[:count]
+        return sorted(found, key=_difference_sort_key, reverse=True)[:count]
 
 
-def _count(into: dict[Any, int], names: Iterable[object]) -> None:
+def _count_names(into: dict[Any, int], names: Iterable[object]) -> None:
     for name in names:
         into[name] = into.get(name, 0) + 1

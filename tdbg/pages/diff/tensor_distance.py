@@ -53,7 +53,7 @@ class Distance(NamedTuple):
         return bool(self.reason) or self.error > self.tolerance
 
 
-def tolerance(a: Dtype, b: Dtype) -> float:
+def resolve_tolerance(a: Dtype, b: Dtype) -> float:
     """How far tensors of these types may be apart: what the coarser one allows."""
     return max(TOLERANCES.get(a.name, 0.0), TOLERANCES.get(b.name, 0.0))
 
@@ -64,7 +64,7 @@ def compare_tensors(a: Tensor, b: Tensor, allowed: float | None = None) -> Dista
     Cost: equal bytes at the speed of reading; else two passes in numpy, 4 MB at a time. Raises TdbgError where the
     bytes cannot be read.
     """
-    within = tolerance(a.dtype, b.dtype) if allowed is None else allowed
+    within = resolve_tolerance(a.dtype, b.dtype) if allowed is None else allowed
     if a.shape != b.shape:
         return Distance(math.inf, within, reason=f"shape {list(a.shape)} became {list(b.shape)}")
     count = tensor_values.value_count(a.dtype, a.shape)
@@ -72,7 +72,7 @@ def compare_tensors(a: Tensor, b: Tensor, allowed: float | None = None) -> Dista
         return Distance(0.0, within, total=count)
     if count != tensor_values.value_count(b.dtype, b.shape):
         return Distance(math.inf, within, reason=f"{a.dtype.name} became {b.dtype.name}")
-    found = _measured(a, b, within)._replace(total=count)
+    found = _measure_distance(a, b, within)._replace(total=count)
     if a.dtype.kind != b.dtype.kind:
         return found._replace(reason=f"{a.dtype.name} became {b.dtype.name}")
     return found
@@ -90,11 +90,11 @@ def compare_scalars(a: Any, b: Any, allowed: float | None = None) -> Distance:
         )
     if a == b or (a != a and b != b):
         return Distance(0.0, within, total=1)
-    error, apart = _distance(a, b)
+    error, apart = _measure_scalar_gap(a, b)
     return Distance(error, within, int(error > within), 1, apart, (), a, b)
 
 
-def _distance(a: Any, b: Any) -> tuple[float, float]:
+def _measure_scalar_gap(a: Any, b: Any) -> tuple[float, float]:
     """By how much of the larger one two numbers are apart, and by how much; infinite where no float can say."""
     try:
         apart = abs(a - b)
@@ -113,7 +113,7 @@ def _same_bytes(a: Tensor, b: Tensor) -> bool:
     return all(one == other for one, other in zip(a.chunks(CHUNK_BYTES), b.chunks(CHUNK_BYTES), strict=True))
 
 
-def _pieces(a: Tensor, b: Tensor) -> "Iterator[tuple[Array, Array]]":
+def _iter_paired_parts(a: Tensor, b: Tensor) -> "Iterator[tuple[Array, Array]]":
     """Values of both, equally many at a time."""
     if a.dtype.size == b.dtype.size and a.dtype.packed == b.dtype.packed and not (a.note or b.note):
         yield from zip(flat_parts(a), flat_parts(b), strict=True)
@@ -130,33 +130,33 @@ def _pieces(a: Tensor, b: Tensor) -> "Iterator[tuple[Array, Array]]":
             at, left = at + many, left[many:]
 
 
-def _measured(a: Tensor, b: Tensor, within: float) -> Distance:
+def _measure_distance(a: Tensor, b: Tensor, within: float) -> Distance:
     import numpy
 
     with numpy.errstate(all="ignore"):
-        rms = max(_rms(a), _rms(b))
+        rms = max(_compute_rms(a), _compute_rms(b))
         worst = Distance(0.0, within)
         start = differing = 0
         apart = 0.0
-        for one, other in _pieces(a, b):
-            errors, gaps = _errors(one, other, rms)
+        for one, other in _iter_paired_parts(a, b):
+            errors, gaps = _compute_errors(one, other, rms)
             differing += int(numpy.count_nonzero(errors > within))
             at = int(errors.argmax())
             apart = max(apart, float(gaps.max()))
             if errors[at] > worst.error:
-                index = _index(a, start + at)
+                index = _unravel_index(a, start + at)
                 worst = Distance(float(errors[at]), within, where=index, a=one[at].item(), b=other[at].item())
             start += len(one)
     return worst._replace(differing=differing, apart=apart)
 
 
-def _rms(tensor: Tensor) -> float:
+def _compute_rms(tensor: Tensor) -> float:
     """The root mean square of the finite values; scaled by the largest, as the squares may not be finite."""
     import numpy
 
     total, count, scale = 0.0, 0, 0.0
     for part in flat_parts(tensor):
-        sizes = numpy.abs(_wide(part))
+        sizes = numpy.abs(_widen_dtype(part))
         sizes = sizes[numpy.isfinite(sizes)]
         largest = float(sizes.max()) if len(sizes) else 0.0
         if largest > scale:
@@ -167,15 +167,15 @@ def _rms(tensor: Tensor) -> float:
     return scale * math.sqrt(total / count) if count else 0.0
 
 
-def _wide(part: "Array") -> "Array":
+def _widen_dtype(part: "Array") -> "Array":
     return part.astype("c16" if part.dtype.kind == "c" else "f8")
 
 
-def _errors(one: "Array", other: "Array", rms: float) -> "tuple[Array, Array]":
+def _compute_errors(one: "Array", other: "Array", rms: float) -> "tuple[Array, Array]":
     """The error of each value, and how far it is apart."""
     import numpy
 
-    a, b = _wide(one), _wide(other)
+    a, b = _widen_dtype(one), _widen_dtype(other)
     same = (one == other) | (numpy.isnan(a) & numpy.isnan(b))
     gaps = numpy.abs(a - b)
     errors = gaps / numpy.maximum(numpy.maximum(numpy.abs(a), numpy.abs(b)), rms)
@@ -186,7 +186,7 @@ def _errors(one: "Array", other: "Array", rms: float) -> "tuple[Array, Array]":
     return errors, gaps
 
 
-def _index(tensor: Tensor, flat: int) -> tuple[int, ...]:
+def _unravel_index(tensor: Tensor, flat: int) -> tuple[int, ...]:
     if tensor.dtype.packed > 1:
         return (flat,)
     found = []

@@ -85,7 +85,7 @@ def new_file(path: Path, force: bool = False) -> Iterator[BinaryIO]:
             if force:
                 os.replace(ready, path)
             else:
-                disk.publish(ready, path)
+                disk.publish_file(ready, path)
         except FileExistsError:
             raise _exists_error(path) from None
 
@@ -107,7 +107,7 @@ def numpy_dtype(tensor: Tensor) -> "numpy.dtype[Any]":
 
     if "scale" in tensor.note or "scales" in tensor.note:
         return numpy.dtype("<f4")
-    found: numpy.dtype[Any] = tensor_values.array(b"", tensor.dtype).dtype
+    found: numpy.dtype[Any] = tensor_values.decode_array(b"", tensor.dtype).dtype
     return found
 
 

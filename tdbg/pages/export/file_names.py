@@ -15,22 +15,24 @@ def file_path(*texts: str) -> PurePosixPath:
     No name is empty, hidden, ``.`` or ``..``. What is too long is cut, and told apart by a hash.
     """
     *names, last = texts
-    found = [_name(text) for text in names] + [_name(text) for text in last.split("/")]
+    found = [_sanitize_name(text) for text in names] + [_sanitize_name(text) for text in last.split("/")]
     path = PurePosixPath(*found)
     if len(str(path).encode()) > PATH_BYTES:
-        path = PurePosixPath(*map(_name, names), f"{_name(last.replace('/', '_'))[:80]}-{_hash(last)}")
+        path = PurePosixPath(
+            *map(_sanitize_name, names), f"{_sanitize_name(last.replace('/', '_'))[:80]}-{_hash_text(last)}"
+        )
     return path
 
 
-def _name(text: str) -> str:
+def _sanitize_name(text: str) -> str:
     found = "".join(sign if sign.isalnum() or sign in FREE else "_" for sign in text).strip(" ")
     found = f"_{found[1:]}" if found[:1] in ("", ".", "-", "~") else found.rstrip(".") or "_"
     if len(found.encode()) > PART_BYTES:
-        found = found.encode()[: PART_BYTES - 20].decode("utf-8", "ignore") + f"-{_hash(text)}"
+        found = found.encode()[: PART_BYTES - 20].decode("utf-8", "ignore") + f"-{_hash_text(text)}"
     return found
 
 
-def _hash(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 

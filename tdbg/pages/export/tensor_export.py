@@ -49,17 +49,17 @@ class Export:
         self.failed: dict[str, int] = {}
         self.figures = 0
 
-    def run(self) -> "Export":
+    def write_selection(self) -> "Export":
         """Write all. Raises TdbgError where nothing can be, OSError of the disk; an archive is there whole or not at all."""
         exporter = self.exporter
-        with Progress("exporting", sum(pick.size for pick in self.picks.all())) as progress:
+        with Progress("exporting", sum(pick.size for pick in self.picks.iter_all_tensors())) as progress:
             if isinstance(exporter, ArchiveExporter):
                 self._write_archive(exporter, progress)
             elif isinstance(exporter, FileExporter):
                 write = self._write_file if self.target.suffix == f".{exporter.name}" else self._write_folder
                 write(exporter, progress)
         if not (self.written or self.figures or self.skipped or self.failed):
-            raise self.picks.nothing()
+            raise self.picks.build_empty_error()
         return self
 
     @property
@@ -71,36 +71,36 @@ class Export:
 
     def _write_archive(self, exporter: ArchiveExporter, progress: Progress) -> None:
         refuse_existing(self.target, self.force)
-        found = list(self._named())
+        found = list(self._iter_named_tensors())
         if not found:
-            raise self.picks.nothing()
-        tensors = ((name, pick.tensor) for name, pick in _counted(found, progress))
+            raise self.picks.build_empty_error()
+        tensors = ((name, pick.tensor) for name, pick in _iter_with_progress(found, progress))
         exporter.write_archive(self.target, tensors, self.force)
         self.written = [Written(str(self.target), name, *pick) for name, pick in found]
 
-    def _named(self) -> Iterator[tuple[str, SelectedTensor]]:
+    def _iter_named_tensors(self) -> Iterator[tuple[str, SelectedTensor]]:
         """The name of each tensor in an archive: key and path, as a relative path that may be unpacked anywhere."""
         names = UniqueNames()
-        for pick in self.picks.all():
-            prefix = self.picks.prefix(pick.datapoint)
+        for pick in self.picks.iter_all_tensors():
+            prefix = self.picks.build_prefix(pick.datapoint)
             yield names.make_unique(str(file_path(*prefix, pick.tensor.path))), pick
 
     def _write_folder(self, exporter: FileExporter, progress: Progress) -> None:
         """Every chosen tensor, and the scalars, in files below the folder that was named."""
         if self.target.exists() and not self.target.is_dir():
             raise TdbgError(f"{self.target} is no folder", f"choose another, or a name that ends in .{exporter.name}")
-        for name, pick in self._named():
+        for name, pick in self._iter_named_tensors():
             for suffix, tensor in exporter.split_tensor(pick.tensor):
                 path = self.target / f"{name}{suffix}.{exporter.name}"
                 self._write_tensor(exporter, path, pick.datapoint, tensor)
-            progress.add(pick.size)
+            progress.advance(pick.size)
         if exporter.scalars_file:
             self._write_scalars(exporter, self.target / exporter.scalars_file)
 
     def _write_file(self, exporter: FileExporter, progress: Progress) -> None:
         """The one tensor that was chosen, or the scalars, in the file that was named."""
         found = []
-        for pick in self.picks.all():
+        for pick in self.picks.iter_all_tensors():
             parts = exporter.split_tensor(pick.tensor)
             if len(parts) > 1:
                 shape = ", ".join(map(str, pick.tensor.shape))
@@ -118,7 +118,7 @@ class Export:
             self._write_scalars(exporter, self.target)
         for datapoint, tensor in found:
             self._write_tensor(exporter, self.target, datapoint, tensor)
-            progress.add(tensor.nbytes)
+            progress.advance(tensor.nbytes)
 
     def _write_tensor(self, exporter: FileExporter, path: Path, datapoint: Datapoint, tensor: Tensor) -> None:
         """One tensor; what cannot be written is counted, and the others still are."""
@@ -144,7 +144,7 @@ class Export:
     def _write_scalars(self, exporter: FileExporter, path: Path) -> None:
         found = [
             (datapoint, paths)
-            for datapoint in self.picks.datapoints()
+            for datapoint in self.picks.iter_datapoints()
             if (paths := [name for name in datapoint.scalars if self.picks.is_chosen(name)])
         ]
         if found:
@@ -152,7 +152,9 @@ class Export:
                 self.figures = exporter.write_scalars(file, found)
 
 
-def _counted(found: list[tuple[str, SelectedTensor]], progress: Progress) -> Iterator[tuple[str, SelectedTensor]]:
+def _iter_with_progress(
+    found: list[tuple[str, SelectedTensor]], progress: Progress
+) -> Iterator[tuple[str, SelectedTensor]]:
     for name, pick in found:
         yield name, pick
-        progress.add(pick.size)
+        progress.advance(pick.size)

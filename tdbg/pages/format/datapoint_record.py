@@ -4,14 +4,14 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tdbg.core.tables import counted
-from tdbg.pages.format.file_format import FRAME_LIMIT, encoded
+from tdbg.core.tables import format_count
+from tdbg.pages.format.file_format import FRAME_LIMIT, encode_json
 from tdbg.pages.format.layout import Layout, UnstorableError
 
 RESERVED = frozenset(("t", "key", "seq", "page", "base", "length", "layout", "crc"))
 
 
-def placed(start: bytes, seq: int, page: int, base: int, layout: Layout, rest: bytes) -> bytes:
+def encode_placed_record(start: bytes, seq: int, page: int, base: int, layout: Layout, rest: bytes) -> bytes:
     """The whole record, of a datapoint whose number and place are known."""
     place = b'%d,"page":%d,"base":%d,"length":%d,"layout":%d' % (seq, page, base, layout.length, layout.id)
     return start + place + rest
@@ -27,10 +27,10 @@ def encode_record(key: str | int, fields: Mapping[str, Any], layout: Layout | No
         for name, kind in KINDS.items():
             if name in known:
                 known[name] = kind(known[name])
-        start = b'{"t":"dp","key":%b,"seq":' % encoded(key)
-        rest = b"," + encoded({"step": 0, **known})[1:]
+        start = b'{"t":"dp","key":%b,"seq":' % encode_json(key)
+        rest = b"," + encode_json({"step": 0, **known})[1:]
     except (TypeError, ValueError, OverflowError) as error:
-        raise UnstorableError(f"{_culprit(known)}: {error}", "store a number, a text or a tensor") from None
+        raise UnstorableError(f"{_find_unencodable(known)}: {error}", "store a number, a text or a tensor") from None
     if len(rest) + len(start) > FRAME_LIMIT - 1000:
         raise UnstorableError(f"the scalars of datapoint {key!r} have {len(rest):,} bytes of JSON")
     if "keys" in known:
@@ -38,7 +38,7 @@ def encode_record(key: str | int, fields: Mapping[str, Any], layout: Layout | No
     return start, rest
 
 
-def _ids(keys: Sequence[str | int]) -> list[str | int]:
+def _normalize_row_keys(keys: Sequence[str | int]) -> list[str | int]:
     return [key if isinstance(key, str) else operator.index(key) for key in keys]
 
 
@@ -46,7 +46,7 @@ KINDS: dict[str, Callable[[Any], object]] = {
     "step": operator.index,
     "epoch": operator.index,
     "phase": str,
-    "keys": _ids,
+    "keys": _normalize_row_keys,
     "split": list,
     "flags": list,
     "scalars": dict,
@@ -54,14 +54,14 @@ KINDS: dict[str, Callable[[Any], object]] = {
 }
 
 
-def _culprit(fields: Mapping[str, object]) -> str:
+def _find_unencodable(fields: Mapping[str, object]) -> str:
     """The path of the value that JSON cannot hold."""
     scalars = fields.get("scalars")
     named = {**fields, **(scalars if isinstance(scalars, dict) else {})}
     named.pop("scalars", None)
     for path, value in named.items():
         try:
-            encoded(value)
+            encode_json(value)
         except (TypeError, ValueError):
             return str(path)
     return "a datapoint"
@@ -75,4 +75,4 @@ def _check_rows(fields: Mapping[str, Any], layout: Layout | None) -> None:
         if rows is None and isinstance(scalars.get(path), list | tuple):
             rows = len(scalars[path])
         if rows != count:
-            raise UnstorableError(f"{path}: {rows if rows is not None else 'no'} rows for {counted(count, 'key')}")
+            raise UnstorableError(f"{path}: {rows if rows is not None else 'no'} rows for {format_count(count, 'key')}")

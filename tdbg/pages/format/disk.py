@@ -14,7 +14,7 @@ KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 PIECES = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf_names.get("SC_IOV_MAX") else 16
 
 
-def view(data: Any) -> memoryview:
+def view_bytes(data: Any) -> memoryview:
     """The bytes of anything that lies in memory in one piece, not copied. Raises ValueError or TypeError for others."""
     found = memoryview(data)
     if not found.c_contiguous:
@@ -37,19 +37,19 @@ def write_at(fd: int, pieces: Sequence[memoryview], offset: int) -> int:
     for first in range(0, len(pieces), PIECES):
         some = pieces[first : first + PIECES]
         wanted = sum(map(len, some))
-        done = _write(fd, some, offset) if wanted else 0
+        done = _write_vectored(fd, some, offset) if wanted else 0
         if done < wanted:
-            _finish(fd, some, done, offset)
+            _write_remaining(fd, some, done, offset)
         offset += wanted
     return offset
 
 
-def _finish(fd: int, pieces: Sequence[memoryview], done: int, offset: int) -> None:
+def _write_remaining(fd: int, pieces: Sequence[memoryview], done: int, offset: int) -> None:
     """The rest of pieces of which ``done`` bytes are written."""
     for piece in pieces:
         size = len(piece)
         while done < size:
-            count = _write(fd, [piece[done:]], offset + done)
+            count = _write_vectored(fd, [piece[done:]], offset + done)
             if not count:
                 raise OSError(errno.EIO, "the disk takes no more bytes and gives no reason")
             done += count
@@ -57,7 +57,7 @@ def _finish(fd: int, pieces: Sequence[memoryview], done: int, offset: int) -> No
         offset += size
 
 
-def _write(fd: int, pieces: Sequence[memoryview], offset: int) -> int:
+def _write_vectored(fd: int, pieces: Sequence[memoryview], offset: int) -> int:
     if len(pieces) == 1:
         return os.pwrite(fd, pieces[0], offset)
     if hasattr(os, "pwritev"):
@@ -66,17 +66,17 @@ def _write(fd: int, pieces: Sequence[memoryview], offset: int) -> int:
     return os.writev(fd, pieces)
 
 
-def _fallocate() -> Any:
+def _load_fallocate() -> Any:
     found = getattr(ctypes.CDLL(None), "fallocate64", None) if sys.platform == "linux" else None
     if found is not None:
         found.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
     return found
 
 
-_allocate = _fallocate()
+_allocate = _load_fallocate()
 
 
-def reserve(fd: int, offset: int, length: int) -> bool:
+def reserve_blocks(fd: int, offset: int, length: int) -> bool:
     """Have the blocks of a part of a file given out at once, its size as it is; False where that cannot be.
 
     A write that has to ask for blocks page by page may take five times as long (measured on ext4). Blocks behind the
@@ -85,17 +85,17 @@ def reserve(fd: int, offset: int, length: int) -> bool:
     return _allocate is not None and _allocate(fd, KEEP_SIZE, offset, length) == 0
 
 
-def publish(ready: Path, path: Path) -> None:
+def publish_file(ready: Path, path: Path) -> None:
     """Let a whole file appear under its name; FileExistsError if there is one, and both stay. Raises OSError."""
     try:
-        run_files.link(ready, path)
-        run_files.remove(ready)
+        run_files.link_file(ready, path)
+        run_files.remove_file(ready)
     except FileExistsError:
         raise
     except OSError:  # no hard links there
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        run_files.replace(ready, path)
+        run_files.rename_file(ready, path)
 
 
 def is_ours(fd: int, file: tuple[int, int]) -> bool:
@@ -104,7 +104,7 @@ def is_ours(fd: int, file: tuple[int, int]) -> bool:
     Cost: about 1 us.
     """
     try:
-        return fd >= 0 and identity(fd) == file
+        return fd >= 0 and identify_file(fd) == file
     except OSError:
         return False
 
@@ -115,7 +115,7 @@ def check_ours(fd: int, file: tuple[int, int]) -> None:
         raise OSError(errno.EBADF, "the program has closed a file of its capture")
 
 
-def identity(fd: int) -> tuple[int, int]:
+def identify_file(fd: int) -> tuple[int, int]:
     """Which file a descriptor is; OSError if it is none any more."""
     found = os.fstat(fd)
     return found.st_dev, found.st_ino
@@ -134,20 +134,20 @@ class OwnFile:
     def __init__(self, path: Path) -> None:
         """Create it. Raises FileExistsError if there is one of this name."""
         self._fd = run_files.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        self._identity = identity(self._fd)
+        self._identity = identify_file(self._fd)
         self.path = path
 
     def is_ours(self) -> bool:
         """False once it is closed, whoever did that."""
         return is_ours(self._fd, self._identity)
 
-    def check(self) -> None:
+    def check_ownership(self) -> None:
         """OSError if the program closed it behind our back: its number must not be written to."""
         check_ours(self._fd, self._identity)
 
     def sync(self) -> None:
         """All that is written on the disk."""
-        self.check()
+        self.check_ownership()
         sync(self._fd)
 
     def close(self) -> None:

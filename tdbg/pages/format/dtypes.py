@@ -44,14 +44,14 @@ class Dtype(NamedTuple):
             return tuple(shape)
         return (*shape[:-1], shape[-1] * self.size) if shape else (self.size,)
 
-    def nbytes(self, shape: Sequence[int]) -> int:
+    def count_bytes(self, shape: Sequence[int]) -> int:
         """Bytes of a tensor of ``shape``, as torch holds it. Of packed quantised types each row starts a new byte."""
         if self.counts_values:
             return math.prod(self.stored_shape(shape))
         return math.prod(shape) * self.size
 
 
-def _table() -> dict[str, Dtype]:
+def _build_table() -> dict[str, Dtype]:
     found = [
         Dtype("float64", 8, "F64", "float", 11, 52, 1023),
         Dtype("float32", 4, "F32", "float", 8, 23, 127),
@@ -78,7 +78,7 @@ def _table() -> dict[str, Dtype]:
     return {dtype.name: dtype for dtype in found}
 
 
-DTYPES = _table()
+DTYPES = _build_table()
 BY_STORED = {dtype.stored: dtype for dtype in reversed(DTYPES.values()) if dtype.stored != "U8"} | {
     "U8": DTYPES["uint8"]
 }

@@ -33,12 +33,12 @@ def page_name(rank: int, page: int, *, sealed: bool) -> str:
     return f"r{rank:04d}-{page:06d}.{'safetensors' if sealed else 'part'}"
 
 
-def aligned(offset: int) -> int:
+def align_offset(offset: int) -> int:
     """The next multiple of 64."""
     return -(-offset // ALIGN) * ALIGN
 
 
-def encoded(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Strict JSON in UTF-8, without blanks. What JSON has no word for is marked: ``{"$float": "nan"}``.
 
     Takes what JSON takes, and numbers that are not finite, complex, bytes, and anything with an ``item()`` that gives
@@ -53,8 +53,8 @@ def encoded(value: object) -> bytes:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not plain:
-        text = json.dumps(_marked(value, 0), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    if _nests(text, DEPTH - 16):
+        text = json.dumps(_mark_value(value, 0), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if _is_nested_deeper(text, DEPTH - 16):
         raise ValueError("it is nested too deeply")
     try:
         return text.encode()
@@ -70,12 +70,12 @@ def as_float(number: float) -> float:
         return math.inf if number > 0 else -math.inf
 
 
-def compact(value: object) -> bytes:
+def encode_read_json(value: object) -> bytes:
     """JSON that was read, marks and all, as text again."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _marked(value: Any, depth: int) -> object:
+def _mark_value(value: Any, depth: int) -> object:
     """``value`` as JSON can hold it."""
     if depth > 100:
         raise ValueError("it is nested too deeply, or holds itself")
@@ -84,43 +84,43 @@ def _marked(value: Any, depth: int) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": str(float(value))}
     if isinstance(value, complex):
-        return {"$complex": [_marked(value.real, depth + 1), _marked(value.imag, depth + 1)]}
+        return {"$complex": [_mark_value(value.real, depth + 1), _mark_value(value.imag, depth + 1)]}
     if isinstance(value, bytes | bytearray | memoryview):
         return {"$bytes": base64.b64encode(value).decode()}
     if isinstance(value, dict):
-        found = {str(key): _marked(item, depth + 1) for key, item in value.items()}
+        found = {str(key): _mark_value(item, depth + 1) for key, item in value.items()}
         return {"$dict": found} if any(key.startswith("$") for key in found) else found
     if isinstance(value, list | tuple):
-        return [_marked(item, depth + 1) for item in value]
+        return [_mark_value(item, depth + 1) for item in value]
     if callable(getattr(value, "item", None)) and getattr(value, "shape", None) == ():
-        return _marked(value.item(), depth + 1)
+        return _mark_value(value.item(), depth + 1)
     raise TypeError(f"a value of type {type(value).__name__} cannot be stored")
 
 
-def unmarked(value: object) -> object:
-    """The value that `encoded` was given. Raises ValueError for a mark that it never makes."""
+def unmark_value(value: object) -> object:
+    """The value that `encode_json` was given. Raises ValueError for a mark that it never makes."""
     if isinstance(value, list):
-        return [unmarked(item) for item in value]
+        return [unmark_value(item) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
         name, inside = next(iter(value.items()))
         if name.startswith("$"):
-            return _unmark(name, inside)
-    return {key: unmarked(item) for key, item in value.items()}
+            return _decode_mark(name, inside)
+    return {key: unmark_value(item) for key, item in value.items()}
 
 
-def _unmark(name: str, inside: object) -> object:
+def _decode_mark(name: str, inside: object) -> object:
     if name == "$float" and inside in ("nan", "inf", "-inf"):
         return float(inside)
     if name == "$complex" and isinstance(inside, list) and len(inside) == 2:
-        real, imag = (unmarked(part) for part in inside)
+        real, imag = (unmark_value(part) for part in inside)
         if isinstance(real, int | float) and isinstance(imag, int | float):
             return complex(as_float(real), as_float(imag))
     if name == "$bytes" and isinstance(inside, str):
         return base64.b64decode(inside, validate=True)
     if name == "$dict" and isinstance(inside, dict):
-        return {key: unmarked(item) for key, item in inside.items()}
+        return {key: unmark_value(item) for key, item in inside.items()}
     raise ValueError(f"an unknown mark, {name[:40]!r}")
 
 
@@ -131,7 +131,7 @@ def _no_constant(word: str) -> object:
 _scan: Callable[[str, int], tuple[object, int]] = vars(json.JSONDecoder(parse_constant=_no_constant))["scan_once"]
 
 
-def _nests(text: str, depth: int) -> bool:
+def _is_nested_deeper(text: str, depth: int) -> bool:
     """True if lists and objects of good JSON lie deeper than that in each other."""
     if text.count("[") + text.count("{") <= depth:
         return False
@@ -139,7 +139,7 @@ def _nests(text: str, depth: int) -> bool:
     return max(itertools.accumulate(steps), default=0) > depth
 
 
-def decoded(text: bytes | str) -> object:
+def decode_json(text: bytes | str) -> object:
     """Strict JSON without blanks around it -> value, marks and all. Raises ValueError, for deep nesting too."""
     try:
         source = text if isinstance(text, str) else text.decode()
@@ -148,7 +148,7 @@ def decoded(text: bytes | str) -> object:
         raise ValueError("it is no JSON") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if _nests(source, DEPTH):
+    if _is_nested_deeper(source, DEPTH):
         raise ValueError("it is nested too deeply")
     if end != len(source) and source[end:].strip(" \t\r\n"):
         raise ValueError("something stands behind the JSON value")

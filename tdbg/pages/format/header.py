@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tdbg.pages.format.dtypes import BY_STORED
-from tdbg.pages.format.file_format import FORMAT, HEADER_LIMIT, MAJOR, MINOR, aligned, decoded
-from tdbg.pages.format.layout import Layout, Piece, is_shape, tensor_names, whole
+from tdbg.pages.format.file_format import FORMAT, HEADER_LIMIT, MAJOR, MINOR, align_offset, decode_json
+from tdbg.pages.format.layout import Layout, Piece, is_shape, is_whole_number, tensor_names
 
 LENGTH_BYTES = 8
 NUMBER = 20  # digits of an offset, at most
@@ -41,22 +41,24 @@ class Entries:
     """The entries of a layout in a page's header, but for number and place of the datapoint."""
 
     def __init__(self, layout: Layout) -> None:
-        self.pieces = [(_tail(name, p), p.offset, p.offset + p.length) for name, p in _named(layout)]
+        self.pieces = [
+            (_format_entry_tail(name, p), p.offset, p.offset + p.length) for name, p in _iter_named_pieces(layout)
+        ]
         tails = sum(len(tail.encode()) for tail, _, _ in self.pieces)
-        pads = (len(layout.gaps()) + 1) * len(PAD)
+        pads = (len(layout.find_gaps()) + 1) * len(PAD)
         self.bytes = tails + len(self.pieces) * (6 + 3 * NUMBER) + pads  # never more than that
         self.layout_bytes = _quoted_bytes(layout.body) + 1
 
-    def of(self, seq: int, base: int) -> list[str]:
+    def format_entries(self, seq: int, base: int) -> list[str]:
         """The entries of one datapoint. base: from the first byte behind the header."""
         return [f'"{seq:08d}/{tail}{base + begin},{base + end}]}}' for tail, begin, end in self.pieces]
 
 
-def _named(layout: Layout) -> Iterable[tuple[str, Piece]]:
+def _iter_named_pieces(layout: Layout) -> Iterable[tuple[str, Piece]]:
     return zip(tensor_names(layout.pieces), layout.pieces, strict=True)
 
 
-def _tail(name: str, piece: Piece) -> str:
+def _format_entry_tail(name: str, piece: Piece) -> str:
     shape = ",".join(map(str, piece.dtype.stored_shape(piece.shape)))
     text = json.dumps(name, ensure_ascii=False)[1:-1]
     return f'{text}":{{"dtype":"{piece.dtype.stored}","shape":[{shape}],"data_offsets":['
@@ -67,12 +69,12 @@ def _quoted_bytes(body: bytes) -> int:
     return len(body) + body.count(b'"') + body.count(b"\\")
 
 
-def cost(entries: Entries, body: bytes) -> int:
+def bound_header_growth(entries: Entries, body: bytes) -> int:
     """The most bytes that one more datapoint adds to a header, without its layout."""
     return entries.bytes + _quoted_bytes(body) + 1
 
 
-def build(
+def build_header(
     placed: Sequence[Placed], entries: Mapping[int, Entries], about: Mapping[str, object], data: int, size: int
 ) -> bytes:
     """The first bytes of a sealed page: the length, the JSON text, blanks up to a multiple of 64.
@@ -81,21 +83,21 @@ def build(
     tensors begin. size: where the file ends. The bytes that no tensor uses, before and between them, become tensors
     named ``pad/...``. Raises ValueError if it would be longer than ``data``.
     """
-    metadata = _metadata(placed, {**about, "data": data})
+    metadata = _format_metadata(placed, {**about, "data": data})
     room = LENGTH_BYTES + SKELETON_BYTES + len(metadata.encode())
     room += sum(entries[one.layout.id].bytes for one in placed) + len(PAD)
-    room = min(aligned(room), data)
+    room = min(align_offset(room), data)
     texts = [f'"__metadata__":{metadata}']
     for seq, base, layout, _ in placed:
-        texts += entries[layout.id].of(seq, base - room)
-    texts += _pads(placed, room, size)
+        texts += entries[layout.id].format_entries(seq, base - room)
+    texts += _format_padding(placed, room, size)
     text = ("{" + ",".join(texts) + "}").encode()
     if len(text) > min(room - LENGTH_BYTES, HEADER_LIMIT):
         raise ValueError(f"the header of a page has {len(text):,} bytes, and room for {room - LENGTH_BYTES:,}")
     return (room - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little") + text.ljust(room - LENGTH_BYTES)
 
 
-def _metadata(placed: Sequence[Placed], about: Mapping[str, object]) -> str:
+def _format_metadata(placed: Sequence[Placed], about: Mapping[str, object]) -> str:
     layouts = {one.layout.id: one.layout for one in placed}
     found = {
         "format": FORMAT,
@@ -107,12 +109,12 @@ def _metadata(placed: Sequence[Placed], about: Mapping[str, object]) -> str:
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
-def _pads(placed: Sequence[Placed], room: int, size: int) -> list[str]:
+def _format_padding(placed: Sequence[Placed], room: int, size: int) -> list[str]:
     """What lies between ``room`` and ``size`` and belongs to no tensor, as tensors of bytes."""
     gaps, at = [], room
     for one in sorted(placed, key=lambda one: (one.base, one.layout.length)):
         gaps.append((at, one.base - at))
-        gaps += [(one.base + begin, length) for begin, length in one.layout.gaps()]
+        gaps += [(one.base + begin, length) for begin, length in one.layout.find_gaps()]
         at = one.base + one.layout.length
     gaps.append((at, size - at))
     return [
@@ -133,19 +135,19 @@ def length_of(start: bytes, size: int) -> int:
     return length
 
 
-def parse(text: bytes, size: int) -> tuple[dict[str, str], dict[str, Stored]]:
+def parse_header(text: bytes, size: int) -> tuple[dict[str, str], dict[str, Stored]]:
     """``__metadata__`` and the tensors of a header. size: of the whole file.
 
     Raises ValueError for a header that lies: types, shapes that do not fit the bytes, bytes beyond the file or shared.
     """
-    found = decoded(text)
+    found = decode_json(text)
     if not isinstance(found, dict):
         raise ValueError("its header is no object")
     metadata = found.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise ValueError("its metadata are no texts")
     data = LENGTH_BYTES + len(text)
-    tensors = {name: _stored(name, entry, data, size) for name, entry in found.items()}
+    tensors = {name: _parse_stored(name, entry, data, size) for name, entry in found.items()}
     at, last = data, ""
     for name, stored in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if stored.begin < at:
@@ -154,14 +156,14 @@ def parse(text: bytes, size: int) -> tuple[dict[str, str], dict[str, Stored]]:
     return metadata, tensors
 
 
-def _stored(name: str, entry: object, data: int, size: int) -> Stored:
+def _parse_stored(name: str, entry: object, data: int, size: int) -> Stored:
     dtype, shape, offsets = (
         (entry.get(key) for key in ("dtype", "shape", "data_offsets")) if isinstance(entry, dict) else (None,) * 3
     )
     if not isinstance(dtype, str) or not is_shape(shape) or not isinstance(offsets, list) or len(offsets) != 2:
         raise ValueError(f"the entry of the tensor {name[:80]!r} is not whole")
     begin, end = offsets
-    if not whole(begin) or not whole(end) or not begin <= end <= size - data:
+    if not is_whole_number(begin) or not is_whole_number(end) or not begin <= end <= size - data:
         raise ValueError(f"the tensor {name[:80]!r} lies beyond the file")
     if dtype in BY_STORED and math.prod(shape) * BY_STORED[dtype].size != end - begin:
         raise ValueError(f"the tensor {name[:80]!r}: its shape and its {end - begin:,} bytes do not fit together")

@@ -14,7 +14,7 @@ from typing import Any
 
 from tdbg.core import run_files
 from tdbg.pages.format import disk
-from tdbg.pages.format.file_format import DATAPOINT, FRAME_LIMIT, decoded, encoded
+from tdbg.pages.format.file_format import DATAPOINT, FRAME_LIMIT, decode_json, encode_json
 
 HEAD = struct.Struct("<II")
 BLOCK_BYTES = 4 << 20
@@ -22,19 +22,21 @@ BLOCK_BYTES = 4 << 20
 Read = Callable[[int, int], bytes]  # offset, length -> that many bytes, fewer at the end
 
 
-def pack(record: Mapping[str, object]) -> bytes:
+def encode_frame(record: Mapping[str, object]) -> bytes:
     """The frame of one record. Raises TypeError or ValueError for what JSON cannot hold."""
-    return frame(encoded(record))
+    return frame_body(encode_json(record))
 
 
-def frame(body: bytes) -> bytes:
+def frame_body(body: bytes) -> bytes:
     """The frame of a record that is JSON already. Raises ValueError for one above the limit."""
     if len(body) > FRAME_LIMIT:
         raise ValueError(f"a record of {len(body):,} bytes is too long")
     return HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
-def scan(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, object]]]:
+def iter_records(
+    source: bytes | bytearray | memoryview | str | os.PathLike[str],
+) -> Iterator[tuple[int, dict[str, object]]]:
     """(offset, record) of each good frame, in order, up to the first bad one; bodies that are no objects are left out.
 
     source: the bytes, or the path of a journal. Raises OSError where it cannot be read.
@@ -43,7 +45,7 @@ def scan(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Ite
     frames = Frames(lambda offset, length: data[offset : offset + length], len(data))
     for index in range(len(frames)):
         try:
-            yield frames.starts[index], frames.record(index)
+            yield frames.starts[index], frames.read_record(index)
         except ValueError:
             continue
 
@@ -62,38 +64,38 @@ class Frames:
         self.others: list[int] = []
         self._read = read
         self._block, self._at = b"", 0
-        self.end = self._scan(size)
+        self.end = self._scan_frames(size)
         self.left = max(size - self.end, 0)  # a writer at work may have added to it meanwhile
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def body(self, index: int) -> bytes:
+    def read_body(self, index: int) -> bytes:
         """The JSON text of one frame. Raises ValueError if the file does not hold it any more."""
         start, length = self.starts[index] + HEAD.size, self.lengths[index]
         if not self._at <= start <= start + length <= self._at + len(self._block):
-            self._load(self.starts[index], HEAD.size + length)
+            self._load_block(self.starts[index], HEAD.size + length)
         begin = start - self._at
         found = self._block[begin : begin + length]
         if len(found) != length:
             raise ValueError("the journal has become shorter")
         return found
 
-    def record(self, index: int) -> dict[str, Any]:
+    def read_record(self, index: int) -> dict[str, Any]:
         """One frame as an object. Raises ValueError if it is none."""
-        found = decoded(self.body(index))
+        found = decode_json(self.read_body(index))
         if not isinstance(found, dict):
             raise ValueError("a record is no object")
         return found
 
-    def _load(self, offset: int, wanted: int) -> bytes:
+    def _load_block(self, offset: int, wanted: int) -> bytes:
         self._block, self._at = self._read(offset, max(wanted, BLOCK_BYTES)), offset
         return self._block
 
-    def _scan(self, size: int) -> int:
+    def _scan_frames(self, size: int) -> int:
         at = 0
         while True:
-            here = self._scan_block(self._load(at, BLOCK_BYTES), at)
+            here = self._scan_block(self._load_block(at, BLOCK_BYTES), at)
             at += here
             if here:
                 continue
@@ -103,7 +105,7 @@ class Frames:
             larger = HEAD.size + length
             if not len(self._block) < larger <= min(HEAD.size + FRAME_LIMIT, size - at):
                 return at
-            here = self._scan_block(self._load(at, larger), at)
+            here = self._scan_block(self._load_block(at, larger), at)
             at += here
             if not here:
                 return at
@@ -134,9 +136,9 @@ class JournalFile(disk.OwnFile):
         self.end = 0
         self._torn = False
 
-    def add(self, frames: bytes, *, durable: bool = False) -> None:
+    def append_frames(self, frames: bytes, *, durable: bool = False) -> None:
         """Raises OSError; then none of the frames counts, and the next ones take their place."""
-        self.check()
+        self.check_ownership()
         if self._torn:
             os.ftruncate(self._fd, self.end)  # half a frame of an earlier try, which nothing may follow
         self._torn = True

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.pages.format.dtypes import DTYPES, Dtype
-from tdbg.pages.format.file_format import ALIGN, FRAME_LIMIT, aligned, encoded, unmarked
+from tdbg.pages.format.file_format import ALIGN, FRAME_LIMIT, align_offset, encode_json, unmark_value
 
 DIMENSIONS = 64  # numpy's limit, and far beyond torch's use
 LARGEST = 1 << 62  # bytes: offsets stay within 64 bits, whatever is added to them
@@ -55,7 +55,7 @@ class Layout:
         self._body = b""
 
     @classmethod
-    def plan(cls, specs: Iterable[Spec]) -> "Layout":
+    def from_specs(cls, specs: Iterable[Spec]) -> "Layout":
         """Lay the tensors out one behind the other, each at a multiple of 64.
 
         Raises UnstorableError for an unknown dtype, an impossible shape and two tensors of one path.
@@ -65,14 +65,14 @@ class Layout:
             dtype = DTYPES.get(name)
             if dtype is None:
                 raise UnstorableError(f"{path}: tensors of {name} cannot be stored", "convert it before")
-            length = dtype.nbytes(shape)
+            length = dtype.count_bytes(shape)
             pieces.append(Piece(path, dtype, tuple(shape), at, length, note))
-            at = aligned(at + length)
+            at = align_offset(at + length)
         found = cls(next(_ids), pieces, at)
-        found._check()
+        found._check_limits()
         return found
 
-    def _check(self) -> None:
+    def _check_limits(self) -> None:
         if len(self.rows) != len(self.pieces):
             twice = Counter(piece.path for piece in self.pieces).most_common(1)[0][0]
             raise UnstorableError(f"two tensors of one datapoint are named {twice!r}", "give each a path of its own")
@@ -80,7 +80,7 @@ class Layout:
             raise UnstorableError("a datapoint of more than 2**62 bytes cannot be stored")
         if len(self.body) > FRAME_LIMIT:
             raise UnstorableError(
-                f"{counted(len(self.pieces), 'tensor')} in one datapoint are too many", "capture fewer layers"
+                f"{format_count(len(self.pieces), 'tensor')} in one datapoint are too many", "capture fewer layers"
             )
 
     @property
@@ -88,10 +88,10 @@ class Layout:
         """Its record in a journal."""
         if not self._body:
             items = [[p.path, p.dtype.name, list(p.shape), p.offset, p.length, p.note] for p in self.pieces]
-            self._body = encoded({"t": "layout", "id": self.id, "length": self.length, "items": items})
+            self._body = encode_json({"t": "layout", "id": self.id, "length": self.length, "items": items})
         return self._body
 
-    def gaps(self) -> list[tuple[int, int]]:
+    def find_gaps(self) -> list[tuple[int, int]]:
         """The bytes between and behind the pieces that belong to none: (offset, length) of each."""
         if not self.pieces:
             return [(0, self.length)] if self.length else []
@@ -100,12 +100,12 @@ class Layout:
         return [(end, start - end) for end, start in zip(ends, starts, strict=True) if start > end]
 
 
-def read(record: Mapping[str, object]) -> Layout:
+def parse_layout(record: Mapping[str, object]) -> Layout:
     """A layout out of its record, every field looked at. Raises ValueError for one that cannot be true."""
     id, length, items = (record.get(name) for name in ("id", "length", "items"))
-    if not whole(id) or not whole(length) or not isinstance(items, list) or length % ALIGN:
+    if not is_whole_number(id) or not is_whole_number(length) or not isinstance(items, list) or length % ALIGN:
         raise ValueError("a layout without id, length or items")
-    pieces = [_piece(item) for item in items]
+    pieces = [_parse_piece(item) for item in items]
     at = 0
     for piece in pieces:
         if piece.offset < at:
@@ -118,24 +118,29 @@ def read(record: Mapping[str, object]) -> Layout:
     return Layout(id, pieces, length)
 
 
-def _piece(item: object) -> Piece:
+def _parse_piece(item: object) -> Piece:
     if not isinstance(item, list) or len(item) < 6:
         raise ValueError("an item of a layout has too few fields")
     path, name, shape, offset, length, note = item[:6]
-    if not isinstance(path, str) or not isinstance(note, dict) or not whole(offset) or not whole(length):
+    if (
+        not isinstance(path, str)
+        or not isinstance(note, dict)
+        or not is_whole_number(offset)
+        or not is_whole_number(length)
+    ):
         raise ValueError("an item of a layout has a field of a wrong type")
     dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
         raise ValueError(f"{path!r} is of an unknown dtype, {str(name)[:40]!r}")
-    if not is_shape(shape) or dtype.nbytes(shape) != length:
+    if not is_shape(shape) or dtype.count_bytes(shape) != length:
         raise ValueError(f"{path!r}: its shape and its {length} bytes do not fit together")
-    note = unmarked(note) if note else NO_NOTE
+    note = unmark_value(note) if note else NO_NOTE
     if not isinstance(note, dict):
         raise ValueError(f"{path!r}: its note is no object")
     return Piece(path, dtype, tuple(shape), offset, length, note)
 
 
-def whole(value: object) -> TypeGuard[int]:
+def is_whole_number(value: object) -> TypeGuard[int]:
     """True for a whole number from 0 that fits into 63 bits, and for no bool."""
     return type(value) is int and 0 <= value < 1 << 63
 
@@ -145,7 +150,7 @@ def is_shape(value: object) -> TypeGuard[list[int]]:
     return (
         isinstance(value, list)
         and len(value) <= DIMENSIONS
-        and all(whole(size) for size in value)
+        and all(is_whole_number(size) for size in value)
         and math.prod(value) < LARGEST
     )
 

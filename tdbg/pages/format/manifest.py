@@ -18,7 +18,7 @@ class VersionError(TdbgError):
     """The files are of a major version of the format that this tdbg does not know."""
 
 
-def check(folder: Path, run: str) -> None:
+def check_run(folder: Path, run: str) -> None:
     """TdbgError if the folder holds the pages of another run, or pages that nobody can tell whose they are.
 
     A folder that is not there, or holds other files, will do. Raises OSError where it cannot be read.
@@ -27,7 +27,7 @@ def check(folder: Path, run: str) -> None:
         names = os.listdir(folder)  # first: another rank may be making the manifest, and pages after it
     except FileNotFoundError:
         return
-    found = load(folder)
+    found = load_manifest(folder)
     if found is not None:
         if found.get("run") != run:
             raise TdbgError(
@@ -42,7 +42,7 @@ def check(folder: Path, run: str) -> None:
         )
 
 
-def load(folder: Path) -> dict[str, object] | None:
+def load_manifest(folder: Path) -> dict[str, object] | None:
     """The folder's manifest; None where there is none. Raises TdbgError for another kind of file or version."""
     path = folder / MANIFEST
     try:
@@ -50,10 +50,10 @@ def load(folder: Path) -> dict[str, object] | None:
             text = file.read(LARGEST_BYTES)
     except FileNotFoundError:
         return None
-    return checked(text, path)
+    return parse_manifest(text, path)
 
 
-def checked(text: bytes, path: object) -> dict[str, object]:
+def parse_manifest(text: bytes, path: object) -> dict[str, object]:
     """A manifest out of its text. Raises TdbgError if it is none, or of a version that cannot be read."""
     try:
         found = json.loads(text)
@@ -75,11 +75,11 @@ def check_version(version: object, path: object) -> None:
         )
 
 
-def publish(folder: Path, about: Mapping[str, object]) -> int:
+def publish_manifest(folder: Path, about: Mapping[str, object]) -> int:
     """Write the manifest, unless there is one; returns its bytes. Raises OSError; TdbgError if it is another run's."""
     path = folder / MANIFEST
     if path.exists():
-        check(folder, str(about["run"]))
+        check_run(folder, str(about["run"]))
         return path.stat().st_size
     record = {"format": FORMAT, "version": {"major": MAJOR, "minor": MINOR}, **about}
     text = json.dumps(record, ensure_ascii=True, indent=1) + "\n"
@@ -89,9 +89,9 @@ def publish(folder: Path, about: Mapping[str, object]) -> int:
     with run_files.open_new(ready) as file:
         file.write(text.encode("ascii"))
     try:
-        disk.publish(ready, path)
+        disk.publish_file(ready, path)
     except FileExistsError:
-        check(folder, str(about["run"]))
+        check_run(folder, str(about["run"]))
     finally:
         ready.unlink(missing_ok=True)
     return len(text)

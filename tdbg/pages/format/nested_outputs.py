@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tdbg.core.tables import short
+from tdbg.core.tables import format_short
 
 CONTAINERS = ("list", "tuple", "set", "dict", "sparse")
 Notes = Mapping[str, Mapping[str, Any]]
@@ -18,12 +18,12 @@ _NOTHING: Notes = {}
 _KEYS = (str, int, float, bool, type(None))  # that a note can hold
 
 
-def steps(keys: Iterable[object]) -> dict[str, object]:
+def build_path_steps(keys: Iterable[object]) -> dict[str, object]:
     """The keys of a dict, each by its step of a path. Two that would have one step are told apart by ``~2``."""
     found: dict[str, Any] = {}
     counts: Counter[str] = Counter()
     for key in keys:
-        name = step = short(key).replace("/", "\\x2f")
+        name = step = format_short(key).replace("/", "\\x2f")
         while step in found:
             counts[name] += 1
             step = f"{name}~{counts[name] + 1}"
@@ -49,7 +49,7 @@ class _Node:
         self.leaf: object = None
         self.has_leaf = False
 
-    def at(self, path: str) -> "_Node":
+    def ensure_path(self, path: str) -> "_Node":
         """The node of a path below this one; made where it is not there."""
         node = self
         for step in path.split("/") if path else ():
@@ -57,24 +57,24 @@ class _Node:
         return node
 
 
-def nested(leaves: Iterable[tuple[str, object]], notes: Notes = _NOTHING) -> dict[Any, object]:
+def rebuild_nested(leaves: Iterable[tuple[str, object]], notes: Notes = _NOTHING) -> dict[Any, object]:
     """Nested dicts, lists and tuples. Where something lies at a path and below it too, it is found under ``""``."""
     root = _Node()
     for path, value in leaves:
-        node = root.at(path)
+        node = root.ensure_path(path)
         node.leaf, node.has_leaf = value, True
     for path, note in notes.items():
         if any(kind in note for kind in CONTAINERS):
-            root.at(path)
-    found = _built(root, "", notes)
+            root.ensure_path(path)
+    found = _build_node(root, "", notes)
     return found if isinstance(found, dict) else {"": found}
 
 
-def _built(node: _Node, path: str, notes: Notes) -> object:
+def _build_node(node: _Node, path: str, notes: Notes) -> object:
     note = notes.get(path, _NONE)
     if node.has_leaf and (not node.below or "refused" in note):
         return tuple(node.leaf) if "tuple" in note and isinstance(node.leaf, list) else node.leaf
-    below = {step: _built(one, f"{path}/{step}" if path else step, notes) for step, one in node.below.items()}
+    below = {step: _build_node(one, f"{path}/{step}" if path else step, notes) for step, one in node.below.items()}
     if node.has_leaf:
         return {"": node.leaf, **below}
     if not any(kind in note for kind in ("list", "tuple", "set")) or not all(step.isdecimal() for step in below):

@@ -52,15 +52,15 @@ class OpenPage(disk.OwnFile):
             made.discard()
             number += 1
 
-    def cost(self, entries: Entries, layout: Layout, body: bytes) -> int:
+    def bound_header_growth(self, entries: Entries, layout: Layout, body: bytes) -> int:
         """The most bytes that one more datapoint adds to the header."""
-        return header.cost(entries, body) + (0 if layout.id in self._entries else entries.layout_bytes)
+        return header.bound_header_growth(entries, body) + (0 if layout.id in self._entries else entries.layout_bytes)
 
-    def write(self, pieces: Sequence[memoryview], length: int, *, durable: bool = False) -> None:
+    def write_datapoint(self, pieces: Sequence[memoryview], length: int, *, durable: bool = False) -> None:
         """The ``length`` bytes of one datapoint, at ``end``. Raises OSError; the next try takes the same place."""
-        self.check()
+        self.check_ownership()
         if self.end + length > self._reserved:
-            self._reserve(length)
+            self._reserve_ahead(length)
         try:
             disk.write_at(self._fd, pieces, self.end)
         except OSError:
@@ -69,13 +69,13 @@ class OpenPage(disk.OwnFile):
         if durable:
             disk.sync(self._fd)
 
-    def _reserve(self, length: int) -> None:
+    def _reserve_ahead(self, length: int) -> None:
         """Ask for disk ahead of time, for a datapoint of so many bytes and some more; once refused, never again."""
         start = max(self.end, self._reserved)
         stop = min(start + max(length, AHEAD_BYTES), self._limit_bytes)
         if stop >= self.end + length:
             self._reserved = stop
-            if not disk.reserve(self._fd, start, stop - start):
+            if not disk.reserve_blocks(self._fd, start, stop - start):
                 self._limit_bytes = 0
 
     def give_back(self) -> bool:
@@ -85,14 +85,14 @@ class OpenPage(disk.OwnFile):
             os.ftruncate(self._fd, max(self.end, self.data))
         return had
 
-    def hold(self, placed: Placed, entries: Entries) -> None:
+    def record_placed(self, placed: Placed, entries: Entries) -> None:
         """Count a datapoint that is written, before its record is: its place is never given to another."""
         self.end = placed.base + placed.layout.length
-        self.header_bytes += self.cost(entries, placed.layout, placed.body)
+        self.header_bytes += self.bound_header_growth(entries, placed.layout, placed.body)
         self._entries[placed.layout.id] = entries
         self.placed.append(placed)
 
-    def withdraw(self) -> None:
+    def withdraw_last(self) -> None:
         """The record of the last datapoint could not be written: it does not count, and its place stays empty."""
         self.placed.pop()
 
@@ -102,8 +102,8 @@ class OpenPage(disk.OwnFile):
         Raises OSError; the page stays a ``.part``, which the journal describes.
         """
         try:
-            self.check()
-            start = header.build(self.placed, self._entries, self._about, self.data, self.end)
+            self.check_ownership()
+            start = header.build_header(self.placed, self._entries, self._about, self.data, self.end)
             finish_page(self._fd, self.path, start, self.end, durable=durable)
         finally:
             self.close()
@@ -122,14 +122,14 @@ def finish_page(fd: int, path: Path, start: bytes, size: int, *, durable: bool) 
     disk.write_at(fd, [memoryview(start)], 0)
     if durable:
         disk.sync(fd)
-    run_files.replace(path, path.with_suffix(".safetensors"))
+    run_files.rename_file(path, path.with_suffix(".safetensors"))
     if durable:
         disk.sync_folder(path.parent)
 
 
 def least_header_bytes(about: Mapping[str, object]) -> int:
     """The header of a page that holds nothing, with room for its alignment."""
-    return header.LENGTH_BYTES + len(header.build([], {}, about, 1 << 40, 1 << 40)) + ALIGN
+    return header.LENGTH_BYTES + len(header.build_header([], {}, about, 1 << 40, 1 << 40)) + ALIGN
 
 
 def pages(folder: Path) -> Iterable[tuple[int, int, str]]:

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import undo_on_error
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.pages.format import datapoint_record, disk, manifest
-from tdbg.pages.format.file_format import ALIGN, HEADER_LIMIT, MAJOR, MINOR, aligned, journal_name
-from tdbg.pages.format.header import Entries, Placed, cost
-from tdbg.pages.format.journal import HEAD, JournalFile, frame, pack
+from tdbg.pages.format.file_format import ALIGN, HEADER_LIMIT, MAJOR, MINOR, align_offset, journal_name
+from tdbg.pages.format.header import Entries, Placed, bound_header_growth
+from tdbg.pages.format.journal import HEAD, JournalFile, encode_frame, frame_body
 from tdbg.pages.format.layout import NO_NOTE, Layout, Spec, UnstorableError
 from tdbg.pages.format.open_page import OpenPage, least_header_bytes
 from tdbg.version import __version__
@@ -59,7 +59,7 @@ class PageWriter:
     default. budget_bytes: of all this writer writes, header room included.
 
     Raises TdbgError for a folder of another run or version, OSError for one that cannot be read. Files are made with
-    the first datapoint, or by `start`. In a forked child the writer begins files of its own.
+    the first datapoint, or by `prepare_journal`. In a forked child the writer begins files of its own.
     OSError of the disk reaches the caller: what was acknowledged before is safe, the datapoint at hand is not stored,
     and the next one may be tried.
     """
@@ -84,10 +84,10 @@ class PageWriter:
         self.checksums = durable if checksums is None else checksums
         usual = min(page_bytes, budget_bytes or page_bytes) // 64
         self._header_bytes = header_bytes or min(max(usual, LEAST_HEADER_BYTES), HEADER_BYTES)
-        manifest.check(self.folder, run)
-        self._forget()
+        manifest.check_run(self.folder, run)
+        self._reset_state()
 
-    def _forget(self) -> None:
+    def _reset_state(self) -> None:
         """Nothing is written yet: at the beginning, and in a forked child."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -107,18 +107,18 @@ class PageWriter:
         page = self._page.end if self._page else 0
         return self._earlier_bytes + page + (self._journal.end if self._journal else 0)
 
-    def start(self) -> None:
+    def prepare_journal(self) -> None:
         """Make the folder and the journal now, and not with the first datapoint. Raises OSError and TdbgError."""
-        self._own()
+        self._detach_after_fork()
         with self._lock:
-            self._start()
+            self._ensure_journal()
 
-    def layout(self, specs: Sequence[Spec | tuple[Any, ...]]) -> Layout:
+    def plan_layout(self, specs: Sequence[Spec | tuple[Any, ...]]) -> Layout:
         """Where the tensors of one structure go, for `add_flat`: (path, dtype, shape) or with a note, of each.
 
         The same structure gets the same layout again. Raises UnstorableError.
         """
-        self._own()
+        self._detach_after_fork()
         return self._layout_of(tuple((path, dtype, tuple(shape), *note) for path, dtype, shape, *note in specs))
 
     def add(self, key: str | int, items: Sequence[Item], **fields: object) -> int:
@@ -128,14 +128,14 @@ class PageWriter:
         Raises UnstorableError for what cannot be stored, BudgetExceeded, OSError; then nothing of it is stored.
         Cost: about 1 us a tensor, one write of all data, one of the record.
         """
-        self._own()
+        self._detach_after_fork()
         if not items:
-            return self._add(key, None, [], fields)
+            return self._write_datapoint(key, None, [], fields)
         structure: tuple[Any, ...] = tuple([(item[0], item[1], tuple(item[2])) for item in items])
         if any(item[4] for item in items):
             structure = tuple([(*spec, item[4]) for spec, item in zip(structure, items, strict=True)])
         layout = self._layout_of(structure)
-        return self._add(key, layout, _pieces(layout, items), fields)
+        return self._write_datapoint(key, layout, _collect_bytes(layout, items), fields)
 
     def add_flat(self, key: str | int, layout: Layout, buffer: object, **fields: object) -> int:
         """Store one datapoint out of a buffer in which its tensors lie at the layout's offsets, with one write.
@@ -144,28 +144,28 @@ class PageWriter:
         (the id of each row, of a batch that is stored once), split (paths whose first dimension is the rows), step,
         epoch, phase, stats, flags, and whatever else JSON can hold. Raises what `add` raises.
         """
-        self._own()
+        self._detach_after_fork()
         try:
-            data = disk.view(buffer)
+            data = disk.view_bytes(buffer)
         except (TypeError, ValueError) as error:
             raise UnstorableError(f"the buffer of {key!r}: {error}") from None
         if len(data) < layout.length:
             raise UnstorableError(f"the buffer of {key!r} has {len(data):,} bytes, its layout {layout.length:,}")
-        return self._add(key, layout, [data[: layout.length]], fields)
+        return self._write_datapoint(key, layout, [data[: layout.length]], fields)
 
-    def drop(self, count: int, reason: str, first: int | None = None, last: int | None = None) -> None:
+    def record_drop(self, count: int, reason: str, first: int | None = None, last: int | None = None) -> None:
         """Record that datapoints were not stored. first, last: their steps. Raises OSError."""
-        self._own()
+        self._detach_after_fork()
         with self._lock:
             self.dropped += count
-            journal = self._start()
-            found = pack({"t": "drop", "count": count, "reason": reason[:500], "first": first, "last": last})
+            journal = self._ensure_journal()
+            found = encode_frame({"t": "drop", "count": count, "reason": reason[:500], "first": first, "last": last})
             if self.budget_bytes is None or self.written_bytes + len(found) + 512 <= self.budget_bytes:
-                journal.add(found)  # else the number alone stands in the last record
+                journal.append_frames(found)  # else the number alone stands in the last record
 
     def flush(self) -> None:
         """Wait until all that was acknowledged is on the disk. Raises OSError."""
-        self._own()
+        self._detach_after_fork()
         with self._lock:
             if self._page:
                 self._page.sync()
@@ -174,9 +174,9 @@ class PageWriter:
 
     def seal(self) -> None:
         """Seal the page now; the next datapoint begins another. Raises OSError; the page stays readable."""
-        self._own()
+        self._detach_after_fork()
         with self._lock:
-            self._seal()
+            self._seal_page()
 
     def close(self) -> None:
         """Seal the page and end the journal. Raises OSError if that fails; the files are closed then all the same."""
@@ -185,9 +185,11 @@ class PageWriter:
         with self._lock:
             self._closed = True
             try:
-                self._seal()
+                self._seal_page()
                 if self._journal:
-                    self._journal.add(pack({"t": "end", "dropped": self.dropped}), durable=self.durable)
+                    self._journal.append_frames(
+                        encode_frame({"t": "end", "dropped": self.dropped}), durable=self.durable
+                    )
             finally:
                 journal, self._journal = self._journal, None
                 if journal:
@@ -200,42 +202,42 @@ class PageWriter:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _own(self) -> None:
+    def _detach_after_fork(self) -> None:
         """In a forked child, leave the parent's files alone and begin anew."""
         if self._pid == os.getpid():
             return
         for file in (self._page, self._journal):
             if file:
                 file.close()
-        self._forget()
+        self._reset_state()
 
-    def _start(self) -> JournalFile:
+    def _ensure_journal(self) -> JournalFile:
         if self._closed:
             raise TdbgError("the page writer is closed", "make a new one for the same folder")
         if self._journal is None:
-            self._begin()
+            self._create_journal()
         assert self._journal is not None
         return self._journal
 
-    def _begin(self) -> None:
+    def _create_journal(self) -> None:
         from tdbg.core.rundir import process_start
 
-        self._afford(0)
+        self._check_budget(0)
         run_files.make_folder(self.folder)
         pid, host = os.getpid(), socket.gethostname()
         about = {"run": self.run, "rank": self.rank, "world_size": self.world_size, "producer": f"tdbg {__version__}"}
-        self._earlier_bytes = manifest.publish(self.folder, about)
+        self._earlier_bytes = manifest.publish_manifest(self.folder, about)
         journal = self._new_journal(pid)
         version = {"major": MAJOR, "minor": MINOR}
         opened = {"t": "open", "version": version, "time": time.time(), "pid": pid, "host": host}
         opened |= {"start": process_start(pid), **about}
 
-        def discard() -> None:
+        def remove_journal() -> None:
             journal.path.unlink(missing_ok=True)
             journal.close()
 
-        with undo_on_error(discard):
-            journal.add(pack(opened), durable=self.durable)
+        with undo_on_error(remove_journal):
+            journal.append_frames(encode_frame(opened), durable=self.durable)
             if self.durable:
                 disk.sync_folder(self.folder)
         self._about = {"writer": journal.path.stem, "opened": opened}
@@ -260,7 +262,7 @@ class PageWriter:
                 name = json.dumps(structure, default=str)
                 found = self._layouts.get(name)
             if found is None:
-                found = _planned(structure)
+                found = _plan_layout(structure)
                 self._layouts[name] = found
                 if len(self._layouts) > LAYOUTS:
                     self._layouts.popitem(last=False)
@@ -268,41 +270,45 @@ class PageWriter:
                 self._layouts.move_to_end(name)
             return found
 
-    def _add(self, key: str | int, layout: Layout | None, pieces: list[memoryview], fields: dict[str, Any]) -> int:
+    def _write_datapoint(
+        self, key: str | int, layout: Layout | None, pieces: list[memoryview], fields: dict[str, Any]
+    ) -> int:
         start, rest = datapoint_record.encode_record(key, fields, layout)
         if layout and self.checksums:
-            rest = b',"crc":%d%b' % (_checksum(pieces), rest)
+            rest = b',"crc":%d%b' % (_compute_checksum(pieces), rest)
         with self._lock:
-            journal = self._start()
+            journal = self._ensure_journal()
             if layout:
-                return self._store(journal, layout, pieces, start, rest)
+                return self._store_tensors(journal, layout, pieces, start, rest)
             body = b"%b%d%b" % (start, self.seq, rest)
-            self._afford(HEAD.size + len(body))
+            self._check_budget(HEAD.size + len(body))
             self.seq += 1
-            journal.add(frame(body), durable=self.durable)
+            journal.append_frames(frame_body(body), durable=self.durable)
             return self.seq - 1
 
-    def _store(self, journal: JournalFile, layout: Layout, pieces: list[memoryview], start: bytes, rest: bytes) -> int:
+    def _store_tensors(
+        self, journal: JournalFile, layout: Layout, pieces: list[memoryview], start: bytes, rest: bytes
+    ) -> int:
         """The data, then the record. Number and place are used up before the record is written, so that whatever
         happens to it they never mean another datapoint."""
         entries = self._recorded.get(layout.id)
-        first = frame(layout.body) if entries is None else b""
+        first = frame_body(layout.body) if entries is None else b""
         entries = entries or Entries(layout)
-        longest = datapoint_record.placed(start, self.seq, 10**11, 10**19, layout, rest)
+        longest = datapoint_record.encode_placed_record(start, self.seq, 10**11, 10**19, layout, rest)
         page = self._page_for(layout, entries, longest, HEAD.size + len(longest) + len(first))
-        page.write(pieces, layout.length, durable=self.durable)
+        page.write_datapoint(pieces, layout.length, durable=self.durable)
         seq, self.seq = self.seq, self.seq + 1
-        body = datapoint_record.placed(start, seq, page.number, page.end, layout, rest)
-        page.hold(Placed(seq, page.end, layout, body), entries)
-        begun = b"" if page.recorded else pack({"t": "page", "page": page.number, "data": page.data})
-        frames = b"".join((begun, first, frame(body)))
-        with undo_on_error(page.withdraw):
+        body = datapoint_record.encode_placed_record(start, seq, page.number, page.end, layout, rest)
+        page.record_placed(Placed(seq, page.end, layout, body), entries)
+        begun = b"" if page.recorded else encode_frame({"t": "page", "page": page.number, "data": page.data})
+        frames = b"".join((begun, first, frame_body(body)))
+        with undo_on_error(page.withdraw_last):
             try:
-                journal.add(frames, durable=self.durable)
+                journal.append_frames(frames, durable=self.durable)
             except OSError:
                 if not page.give_back():
                     raise
-                journal.add(frames, durable=self.durable)  # it may have been we who took the last of the disk
+                journal.append_frames(frames, durable=self.durable)  # it may have been we who took the last of the disk
         page.recorded = True
         self._recorded[layout.id] = entries
         self._recorded.move_to_end(layout.id)
@@ -315,23 +321,23 @@ class PageWriter:
         page, growth = self._page, journal_bytes + layout.length
         if page is not None:
             fits = page.end + layout.length <= self.page_bytes or page.end == page.data
-            if fits and page.header_bytes + page.cost(entries, layout, body) <= page.data:
-                self._afford(growth)
+            if fits and page.header_bytes + page.bound_header_growth(entries, layout, body) <= page.data:
+                self._check_budget(growth)
                 return page
-        header_bytes = least_header_bytes(self._about) + cost(entries, body) + entries.layout_bytes
-        data = aligned(max(header_bytes, self._header_bytes))
+        header_bytes = least_header_bytes(self._about) + bound_header_growth(entries, body) + entries.layout_bytes
+        data = align_offset(max(header_bytes, self._header_bytes))
         if data > HEADER_LIMIT:
             raise UnstorableError(
-                f"{counted(len(layout.pieces), 'tensor')} in one datapoint are too many for a page",
+                f"{format_count(len(layout.pieces), 'tensor')} in one datapoint are too many for a page",
                 "capture fewer layers",
             )
-        self._afford(growth + data + PAGE_RECORDS_BYTES)
-        self._seal()
+        self._check_budget(growth + data + PAGE_RECORDS_BYTES)
+        self._seal_page()
         left = self.page_bytes if self.budget_bytes is None else self.budget_bytes - self.written_bytes
         self._page = OpenPage.create(self.folder, self.rank, data, self._about, min(left, self.page_bytes))
         return self._page
 
-    def _seal(self) -> None:
+    def _seal_page(self) -> None:
         page, self._page = self._page, None
         if page is None:
             return
@@ -341,9 +347,11 @@ class PageWriter:
         self._earlier_bytes += page.end
         size = page.seal(durable=self.durable)
         if self._journal:
-            self._journal.add(pack({"t": "seal", "page": page.number, "size": size}), durable=self.durable)
+            self._journal.append_frames(
+                encode_frame({"t": "seal", "page": page.number, "size": size}), durable=self.durable
+            )
 
-    def _afford(self, growth: int) -> None:
+    def _check_budget(self, growth: int) -> None:
         if self.budget_bytes is None or self.written_bytes + growth + LAST_WORDS_BYTES <= self.budget_bytes:
             return
         raise BudgetExceeded(
@@ -352,19 +360,19 @@ class PageWriter:
         )
 
 
-def _planned(structure: tuple[Any, ...]) -> Layout:
+def _plan_layout(structure: tuple[Any, ...]) -> Layout:
     try:
-        return Layout.plan([Spec(*spec) for spec in structure])
+        return Layout.from_specs([Spec(*spec) for spec in structure])
     except (TypeError, ValueError) as error:  # a shape of no numbers, a note that JSON cannot hold
         raise UnstorableError(f"a tensor cannot be described: {error}") from None
 
 
-def _pieces(layout: Layout, items: Sequence[Item]) -> list[memoryview]:
+def _collect_bytes(layout: Layout, items: Sequence[Item]) -> list[memoryview]:
     """The bytes of the tensors, and zeros between them, in the order of the layout."""
     found = []
     for item, piece in zip(items, layout.pieces, strict=True):
         try:
-            data = disk.view(item[3])
+            data = disk.view_bytes(item[3])
         except (TypeError, ValueError) as error:
             raise UnstorableError(f"{piece.path}: {error}") from None
         if len(data) != piece.length:
@@ -377,7 +385,7 @@ def _pieces(layout: Layout, items: Sequence[Item]) -> list[memoryview]:
     return found
 
 
-def _checksum(pieces: Sequence[memoryview]) -> int:
+def _compute_checksum(pieces: Sequence[memoryview]) -> int:
     found = 0
     for piece in pieces:
         found = zlib.crc32(piece, found)

@@ -36,7 +36,7 @@ DTYPES = {
 }
 
 
-def storable(tensor: "Tensor") -> bool:
+def is_storable(tensor: "Tensor") -> bool:
     """True if the format has a name for the dtype and the tensor holds plain, dense data."""
     import torch
 
@@ -68,7 +68,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Map
             file.write(text)
             for tensor in tensors.values():
                 _write_data(file, tensor)
-        run_files.replace(part, path)
+        run_files.rename_file(part, path)
     return 8 + len(text) + offset
 
 

@@ -28,7 +28,7 @@ class ByteSource(Protocol):
 
     size: int
 
-    def read(self, offset: int, count: int) -> bytes:
+    def read_range(self, offset: int, count: int) -> bytes:
         """``count`` bytes from ``offset``; fewer at the end."""
 
 
@@ -49,26 +49,26 @@ class FileSource:
         self._mark = (about.st_size, about.st_mtime_ns, about.st_ino)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def keep_open(self) -> Iterator[None]:
         """Keep the file open meanwhile: for those who read it in many small pieces."""
-        self._descriptor = self._open()
+        self._descriptor = self._open_unchanged()
         try:
             yield
         finally:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def read(self, offset: int, count: int) -> bytes:
+    def read_range(self, offset: int, count: int) -> bytes:
         """One pread, or several where the system gives less than it was asked for."""
         if self._descriptor is not None:
-            return _pread(self._descriptor, offset, count)
-        descriptor = self._open()
+            return _read_fully(self._descriptor, offset, count)
+        descriptor = self._open_unchanged()
         try:
-            return _pread(descriptor, offset, count)
+            return _read_fully(descriptor, offset, count)
         finally:
             os.close(descriptor)
 
-    def _open(self) -> int:
+    def _open_unchanged(self) -> int:
         try:
             descriptor = run_files.open_file(self.path, os.O_RDONLY)
         except OSError as error:
@@ -80,7 +80,7 @@ class FileSource:
         return descriptor
 
 
-def _pread(descriptor: int, offset: int, count: int) -> bytes:
+def _read_fully(descriptor: int, offset: int, count: int) -> bytes:
     if offset >= 1 << 63:  # a file may claim that; the system takes no such number
         return b""
     try:
@@ -99,8 +99,8 @@ class SpoolSource:
         self._file = file
         self.size = size
 
-    def read(self, offset: int, count: int) -> bytes:
-        return _pread(self._file.fileno(), offset, count)
+    def read_range(self, offset: int, count: int) -> bytes:
+        return _read_fully(self._file.fileno(), offset, count)
 
 
 class MemorySource:
@@ -110,7 +110,7 @@ class MemorySource:
         self._data = data
         self.size = len(data)
 
-    def read(self, offset: int, count: int) -> bytes:
+    def read_range(self, offset: int, count: int) -> bytes:
         return self._data[offset : offset + count]
 
 
@@ -120,8 +120,8 @@ class WindowSource:
     def __init__(self, source: ByteSource, offset: int, size: int) -> None:
         self._source, self._offset, self.size = source, offset, size
 
-    def read(self, offset: int, count: int) -> bytes:
-        return self._source.read(self._offset + offset, max(0, min(count, self.size - offset)))
+    def read_range(self, offset: int, count: int) -> bytes:
+        return self._source.read_range(self._offset + offset, max(0, min(count, self.size - offset)))
 
 
 class Latin1Source:
@@ -135,25 +135,25 @@ class Latin1Source:
         self._encoded: list[int] = [0]
         self._begins: list[int] = [0]
         while self._encoded[-1] < text.size:
-            data, end = self._block(self._encoded[-1])
+            data, end = self._decode_block(self._encoded[-1])
             self._encoded.append(end)
             self._begins.append(self._begins[-1] + len(data))
         self.size = self._begins[-1]
 
-    def _block(self, at: int) -> tuple[bytes, int]:
-        raw = self._text.read(at, TEXT_BLOCK_BYTES)
+    def _decode_block(self, at: int) -> tuple[bytes, int]:
+        raw = self._text.read_range(at, TEXT_BLOCK_BYTES)
         if not raw:
             raise TruncatedError("it ends too early")
         if len(raw) > 1 and raw[-1] >= 0xC0 and at + len(raw) < self._text.size:
             raw = raw[:-1]  # the first half of a character
         return raw.decode("utf-8").encode("latin-1"), at + len(raw)
 
-    def read(self, offset: int, count: int) -> bytes:
+    def read_range(self, offset: int, count: int) -> bytes:
         end = min(offset + count, self.size)
         found = bytearray()
         at = max(0, bisect.bisect_right(self._begins, offset) - 1)
         while at < len(self._begins) - 1 and self._begins[at] < end:
-            data, _ = self._block(self._encoded[at])
+            data, _ = self._decode_block(self._encoded[at])
             found += data[max(0, offset - self._begins[at]) : end - self._begins[at]]
             at += 1
         return bytes(found)
@@ -179,21 +179,21 @@ class ByteReader:
         """Bytes from here to the end."""
         return self.source.size - self.position
 
-    def byte(self) -> int:
+    def read_byte(self) -> int:
         """The next byte."""
         try:
             found = self._buffer[self._at]
         except IndexError:
-            self._fill(1)
+            self._fill_buffer(1)
             found = self._buffer[0]
         self._at += 1
         return found
 
-    def take(self, count: int) -> bytes:
+    def read_bytes(self, count: int) -> bytes:
         """The next ``count`` bytes; for what is small."""
         end = self._at + count
         if end > len(self._buffer):
-            self._fill(count)
+            self._fill_buffer(count)
             end = count
             if end > len(self._buffer):
                 raise TruncatedError("it ends too early")
@@ -201,9 +201,9 @@ class ByteReader:
         self._at = end
         return found
 
-    def number(self, count: int) -> int:
+    def read_uint(self, count: int) -> int:
         """An unsigned number of ``count`` bytes, little-endian."""
-        return int.from_bytes(self.take(count), "little")
+        return int.from_bytes(self.read_bytes(count), "little")
 
     def skip(self, count: int) -> int:
         """Go over ``count`` bytes without reading them; returns the offset of the first."""
@@ -215,13 +215,13 @@ class ByteReader:
             self._buffer, self._base, self._at = b"", begin + count, 0
         return begin
 
-    def line(self, limit: int = LINE_BYTES) -> bytes:
+    def read_line(self, limit: int = LINE_BYTES) -> bytes:
         """Up to the next line feed, which is not part of it."""
         while (end := self._buffer.find(b"\n", self._at)) < 0:
             held = len(self._buffer) - self._at
             if held >= limit:
                 raise TruncatedError(f"a line is longer than {limit} bytes")
-            self._fill(min(2 * held, limit))
+            self._fill_buffer(min(2 * held, limit))
             if len(self._buffer) == held:
                 raise TruncatedError("it ends too early")
         if end - self._at > limit:
@@ -230,10 +230,10 @@ class ByteReader:
         self._at = end + 1
         return found
 
-    def _fill(self, count: int) -> None:
+    def _fill_buffer(self, count: int) -> None:
         """Have the next ``count`` bytes in the buffer, or what there is of them; TruncatedError if there is nothing."""
         at = self.position
-        data = self.source.read(at, max(count, self._block_bytes))
+        data = self.source.read_range(at, max(count, self._block_bytes))
         if not data:
             raise TruncatedError("it ends too early")
         self._buffer, self._base, self._at = data, at, 0

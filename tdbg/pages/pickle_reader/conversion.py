@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import short
+from tdbg.core.tables import format_short
 from tdbg.pages.format.layout import UnstorableError
 from tdbg.pages.format.page_writer import Item, PageWriter
 from tdbg.pages.pickle_reader import pickle_pages
@@ -66,106 +66,106 @@ class Conversion:
         """True if all that was there is in the new pages, and found to be the same."""
         return not (self.lost or self.refused or self.problems or self.mismatches)
 
-    def run(self) -> "Conversion":
+    def convert_and_compare(self) -> "Conversion":
         """Convert, then compare. Raises TdbgError if nothing could be read, OSError of the disk."""
         total = sum(page.stat().st_size for page in self.legacy.pages)
         with Progress("converting", total) as progress:
-            self._write(progress)
+            self._write_pages(progress)
         if not self.datapoints:
-            raise TdbgError(f"nothing could be read: {'; '.join(self._reasons()) or 'there are no datapoints'}")
+            raise TdbgError(f"nothing could be read: {'; '.join(self._collect_reasons()) or 'there are no datapoints'}")
         with Progress("comparing", total) as progress:
             self._compare(progress)
         return self
 
-    def _reasons(self) -> list[str]:
-        return [short(text, 400) for text in (*self.problems, *self.refused, *self.lost)][:3]
+    def _collect_reasons(self) -> list[str]:
+        return [format_short(text, 400) for text in (*self.problems, *self.refused, *self.lost)][:3]
 
-    def _write(self, progress: Progress) -> None:
+    def _write_pages(self, progress: Progress) -> None:
         with PageWriter(self.target, run=self.source.name, **self._options) as writer:
             for place, point in enumerate(self.legacy):
-                found = self._stored(point)
-                self._lose(*found.lost)
+                found = self._prepare_datapoint(point)
+                self._record_lost(*found.lost)
                 try:
                     writer.add(found.key, found.items, scalars=found.scalars, **found.fields)
                 except UnstorableError as error:
-                    self._lose(f"{_called(point)}: {error}")
+                    self._record_lost(f"{_describe_datapoint(point)}: {error}")
                     self.left_out.add(place)
                     continue
-                self._count(found, progress)
+                self._count_stored(found, progress)
 
-    def _count(self, found: Stored, progress: Progress) -> None:
+    def _count_stored(self, found: Stored, progress: Progress) -> None:
         size = sum(len(item.data) for item in found.items)
         self.datapoints += 1
         self.tensors += len(found.items)
         self.nbytes += size
-        progress.add(size)
+        progress.advance(size)
 
-    def _lose(self, *what: str) -> None:
+    def _record_lost(self, *what: str) -> None:
         self.lost += what[: max(LOST - len(self.lost), 0)]
 
-    def _stored(self, point: pickle_pages.PickledDatapoint) -> Stored:
-        found, notes = point.flat()
+    def _prepare_datapoint(self, point: pickle_pages.PickledDatapoint) -> Stored:
+        found, notes = point.build_flat_tree()
         key = point.key if type(point.key) is int or isinstance(point.key, str) else str(point.key)
         items, scalars, lost = [], {}, []
-        inside = {f"{path}/{name}" for path, value in found.items() for name in _scales(value)}
+        inside = {f"{path}/{name}" for path, value in found.items() for name in _list_note_arrays(value)}
         for path, value in found.items():
             if path in inside:
                 continue
             if isinstance(value, str) and len(value) > LONG:
-                items.append(_text(path, value))
+                items.append(_build_text_item(path, value))
             elif not isinstance(value, Array):
                 scalars[path] = value
             else:
                 try:
-                    items.append(Item(path, value.dtype, value.shape, value.read(), note_of(value)))
+                    items.append(Item(path, value.dtype, value.shape, value.read_bytes(), note_of(value)))
                 except TdbgError as error:
-                    lost.append(f"{_called(point)}, {short(path)}: {error}")
+                    lost.append(f"{_describe_datapoint(point)}, {format_short(path)}: {error}")
         noted = {item.path for item in items}  # these carry their notes themselves
-        fields: dict[str, object] = {"epoch": point.epoch, "source": self._relative(point.page)}
+        fields: dict[str, object] = {"epoch": point.epoch, "source": self._format_page_path(point.page)}
         fields["notes"] = {path: note for path, note in notes.items() if path not in noted} or None
         return Stored(key, items, scalars, fields, lost)
 
-    def _relative(self, page: Path) -> str:
+    def _format_page_path(self, page: Path) -> str:
         return str(page.relative_to(self.source)) if self.source in page.parents else page.name
 
     # afterwards
 
     def _compare(self, progress: Progress) -> None:
         """Read both sides again, and compare what they hold."""
-        wanted = self._again()
+        wanted = self._reread_legacy()
         with PageSet.open(self.target) as pages:
             for stored, point in zip_longest(wanted, pages):
                 if stored is None or point is None:
                     self.mismatches.append(f"{'more' if stored is None else 'fewer'} datapoints than there were")
                     return
-                self.mismatches += differences(stored, point)[: max(LOST - len(self.mismatches), 0)]
-                progress.add(point.nbytes)
+                self.mismatches += find_differences(stored, point)[: max(LOST - len(self.mismatches), 0)]
+                progress.advance(point.nbytes)
             self.mismatches += [str(problem) for problem in pages.problems if problem.grave]
 
-    def _again(self) -> Iterator[Stored]:
+    def _reread_legacy(self) -> Iterator[Stored]:
         known = LegacyPages.open(self.source)
         for place, point in enumerate(known):
             if place not in self.left_out:
-                yield self._stored(point)
+                yield self._prepare_datapoint(point)
 
 
-def _called(point: pickle_pages.PickledDatapoint) -> str:
-    return f"{point.page}: datapoint {short(point.key)}"
+def _describe_datapoint(point: pickle_pages.PickledDatapoint) -> str:
+    return f"{point.page}: datapoint {format_short(point.key)}"
 
 
-def _scales(value: object) -> list[str]:
+def _list_note_arrays(value: object) -> list[str]:
     """The names of the arrays in a note: they stand in the note, and are no leaves of their own."""
     return [name for name, part in value.note.items() if isinstance(part, Array)] if isinstance(value, Array) else []
 
 
-def _text(path: str, value: str) -> Item:
+def _build_text_item(path: str, value: str) -> Item:
     data = value.encode("utf-8", "surrogatepass")
     return Item(path, "uint8", (len(data),), data, {"text": ""})
 
 
-def differences(stored: Stored, point: Datapoint) -> list[str]:
+def find_differences(stored: Stored, point: Datapoint) -> list[str]:
     """Where a datapoint of the new pages is not what was to be stored; values are compared bit by bit."""
-    name = f"datapoint {short(stored.key)}"
+    name = f"datapoint {format_short(stored.key)}"
     found = (
         [] if (stored.key, stored.fields["epoch"]) == (point.key, point.epoch) else [f"{name}: another key or epoch"]
     )
@@ -176,27 +176,29 @@ def differences(stored: Stored, point: Datapoint) -> list[str]:
         item = items[path]
         same = (item.dtype, item.shape, dict(item.note)) == (tensor.dtype.name, tensor.shape, dict(tensor.note))
         if not same or item.data != tensor.read():
-            found.append(f"{name}: {short(path)} has other values")
-    found += [f"{name}: {short(path)}" for path in _unequal(stored.scalars, dict(point.scalars))]
-    if not _same(stored.fields["notes"] or {}, point.more.get("notes") or {}):
+            found.append(f"{name}: {format_short(path)} has other values")
+    found += [f"{name}: {format_short(path)}" for path in _find_unequal(stored.scalars, dict(point.scalars))]
+    if not _is_identical(stored.fields["notes"] or {}, point.more.get("notes") or {}):
         found.append(f"{name}: other notes")
     return found
 
 
-def _unequal(a: dict[str, object], b: dict[str, object]) -> list[str]:
-    return [path for path in a.keys() | b.keys() if path not in a or path not in b or not _same(a[path], b[path])]
+def _find_unequal(a: dict[str, object], b: dict[str, object]) -> list[str]:
+    return [
+        path for path in a.keys() | b.keys() if path not in a or path not in b or not _is_identical(a[path], b[path])
+    ]
 
 
-def _same(a: Any, b: Any) -> bool:
+def _is_identical(a: Any, b: Any) -> bool:
     """Equal to the bit; a NaN is a NaN."""
     if type(a) is not type(b):
         return False
     if isinstance(a, float):
         return struct.pack("<d", a) == struct.pack("<d", b) or (math.isnan(a) and math.isnan(b))
     if isinstance(a, complex):
-        return _same(a.real, b.real) and _same(a.imag, b.imag)
+        return _is_identical(a.real, b.real) and _is_identical(a.imag, b.imag)
     if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(_is_identical(a[key], b[key]) for key in a)
     if isinstance(a, list):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(map(_is_identical, a, b))
     return bool(a == b)

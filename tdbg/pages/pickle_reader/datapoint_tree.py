@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
 from tdbg.pages.format.dtypes import DTYPES
-from tdbg.pages.format.nested_outputs import dict_note, steps
+from tdbg.pages.format.nested_outputs import build_path_steps, dict_note
 from tdbg.pages.pickle_reader.byte_source import MemorySource
 from tdbg.pages.pickle_reader.parsed_values import Array, Blob, Global, Named, Refused, Sparse, Storage
 from tdbg.pages.pickle_reader.pickle_machine import Unbuilt
@@ -43,7 +43,7 @@ class TreeBuilder:
         self._open: set[int] = set()  # containers that are being walked through
         self._count = 0
 
-    def plain(self, found: object) -> object:
+    def build_tree(self, found: object) -> object:
         """The value with nothing shared in it; a Refused where it would be too deep, too large, or without an end."""
         while isinstance(found, Unbuilt):
             found = found.value
@@ -51,18 +51,18 @@ class TreeBuilder:
         if isinstance(found, SCALARS):
             return found
         if isinstance(found, Blob):
-            return self._text(found) if found.text else Bytes.of(found.size, found)
+            return self._decode_text(found) if found.text else Bytes.from_data(found.size, found)
         if isinstance(found, bytes):
-            return Bytes.of(len(found), found)
+            return Bytes.from_data(len(found), found)
         if isinstance(found, Global):
             return str(found)
         if isinstance(found, Storage):
             return Array(found, "uint8", (found.nbytes,))
         if isinstance(found, dict | list | tuple | set | frozenset | Refused):
-            return self._container(found)
+            return self._build_container(found)
         return found  # Array, Sparse
 
-    def _container(self, found: object) -> object:
+    def _build_container(self, found: object) -> object:
         if self._full:
             return self._left_out(f"more than {VALUES} values")
         if id(found) in self._open:
@@ -71,7 +71,7 @@ class TreeBuilder:
             return self._left_out(f"it lies more than {DEPTH} levels deep")
         self._open.add(id(found))
         try:
-            return self._walked(found)
+            return self._build_children(found)
         finally:
             self._open.remove(id(found))
 
@@ -79,22 +79,24 @@ class TreeBuilder:
     def _full(self) -> bool:
         return self._count > VALUES
 
-    def _walked(self, found: Any) -> object:
+    def _build_children(self, found: Any) -> object:
         if isinstance(found, dict):
-            return {_key(key): self.plain(value) for key, value in self._few(found.items())}
+            return {
+                _normalize_key(key): self.build_tree(value) for key, value in self._iter_within_limit(found.items())
+            }
         if isinstance(found, Refused):
-            return Refused(found.module, found.name, found.why, list(self._all(found.parts)))
+            return Refused(found.module, found.name, found.why, list(self._iter_built(found.parts)))
         if isinstance(found, set | frozenset):
-            return frozenset(_key(item) for item in self._few(found))
+            return frozenset(_normalize_key(item) for item in self._iter_within_limit(found))
         if isinstance(found, Named):
-            return Named.of(found.type_name, tuple(self._all(found)))
-        return type(found)(self._all(found))
+            return Named.from_values(found.type_name, tuple(self._iter_built(found)))
+        return type(found)(self._iter_built(found))
 
-    def _all(self, items: Iterable[object]) -> Iterator[object]:
-        for item in self._few(items):
-            yield self.plain(item)
+    def _iter_built(self, items: Iterable[object]) -> Iterator[object]:
+        for item in self._iter_within_limit(items):
+            yield self.build_tree(item)
 
-    def _few(self, items: Iterable[object]) -> Iterator[Any]:
+    def _iter_within_limit(self, items: Iterable[object]) -> Iterator[Any]:
         """The items, as long as there is room in the tree."""
         for item in items:
             if self._full:
@@ -102,11 +104,11 @@ class TreeBuilder:
                 return
             yield item
 
-    def _text(self, found: Blob) -> object:
+    def _decode_text(self, found: Blob) -> object:
         if found.size > TEXT_BYTES:
             return self._left_out(f"text of {found.size} bytes")
         self._count += found.size >> 8
-        return found.read().decode("utf-8", "replace")
+        return found.read_bytes().decode("utf-8", "replace")
 
     def _left_out(self, why: str) -> Refused:
         return self._refuse(Refused("pickle", "value", why))
@@ -118,28 +120,28 @@ class Bytes(Array):
     __slots__ = ()
 
     @classmethod
-    def of(cls, size: int, data: bytes | Blob) -> "Bytes":
+    def from_data(cls, size: int, data: bytes | Blob) -> "Bytes":
         source, offset = (MemorySource(data), 0) if isinstance(data, bytes) else (data.source, data.offset)
         return cls(Storage("uint8", size, source, offset), "uint8", (size,), note={"bytes": ""})
 
 
-def _key(found: object) -> object:
+def _normalize_key(found: object) -> object:
     return str(found) if isinstance(found, Global | Refused | bytes) else found
 
 
-def flatten(outputs: Any) -> FlatTree:
+def flatten_outputs(outputs: Any) -> FlatTree:
     """The leaves of a datapoint's outputs, each under its path. A path that two of them have is told apart by ``~2``."""
     flat = FlatTree({}, {})
-    _flatten(outputs, "", flat)
+    _flatten_value(outputs, "", flat)
     return flat
 
 
-def _flatten(found: Any, path: str, flat: FlatTree) -> None:
+def _flatten_value(found: Any, path: str, flat: FlatTree) -> None:
     if isinstance(found, Sparse):
         note: dict[str, object] = {"sparse": found.layout, "shape": list(found.shape)}
         children: Iterable[tuple[object, object]] = found.parts.items()
     elif isinstance(found, dict):
-        keys = steps(found)
+        keys = build_path_steps(found)
         note, children = dict_note(keys), ((step, found[key]) for step, key in keys.items())
     elif isinstance(found, tuple):
         note, children = {"tuple": getattr(found, "type_name", "")}, enumerate(found)
@@ -158,17 +160,17 @@ def _flatten(found: Any, path: str, flat: FlatTree) -> None:
     if note:
         flat.notes[path] = note
     for step, value in children:
-        _flatten(value, f"{path}/{step}" if path else str(step), flat)
+        _flatten_value(value, f"{path}/{step}" if path else str(step), flat)
 
 
 def note_of(found: Array) -> dict[str, object]:
     """The note of an array as pages hold it: the scales of its channels as lists. Raises TdbgError for too many."""
-    return {key: _listed(value) if isinstance(value, Array) else value for key, value in found.note.items()}
+    return {key: _list_numbers(value) if isinstance(value, Array) else value for key, value in found.note.items()}
 
 
-def _listed(found: Array) -> list[object]:
+def _list_numbers(found: Array) -> list[object]:
     from tdbg.pages.read import tensor_values
 
     if found.size > CHANNELS:
         raise TdbgError(f"{found.size:,} channels have scales of their own", "it is not converted")
-    return tensor_values.numbers(found.read(), DTYPES[found.dtype], found.shape)
+    return tensor_values.decode_numbers(found.read_bytes(), DTYPES[found.dtype], found.shape)

@@ -55,13 +55,13 @@ class _Zlib:
         return found
 
 
-def _lzma() -> _Unpacker:
+def _create_lzma() -> _Unpacker:
     import lzma
 
     return lzma.LZMADecompressor(memlimit=MEMORY_BYTES)
 
 
-def _bz2() -> _Unpacker:
+def _create_bz2() -> _Unpacker:
     import bz2
 
     return bz2.BZ2Decompressor()
@@ -70,23 +70,23 @@ def _bz2() -> _Unpacker:
 KINDS: dict[bytes, Callable[[], _Unpacker]] = {
     b"\x78": _Zlib,
     b"\x1f\x8b": _Zlib,
-    b"BZh": _bz2,
-    b"\xfd7zXZ": _lzma,
-    b"\x5d\x00": _lzma,
+    b"BZh": _create_bz2,
+    b"\xfd7zXZ": _create_lzma,
+    b"\x5d\x00": _create_lzma,
 }
 
 
 def decompress_page(source: ByteSource, problems: list[str]) -> ByteSource:
     """The page itself: ``source`` if it is not packed, else a temporary file. TdbgError if nothing here unpacks it."""
-    start = source.read(0, 8)
+    start = source.read_range(0, 8)
     for magic, name in UNREAD.items():
         if start.startswith(magic):
             raise TdbgError(f"it is packed with {name}, which is not supported", "unpack it, or write it again")
     make = next((make for magic, make in KINDS.items() if start.startswith(magic)), None)
-    return _spooled(source, make, problems) if make else source
+    return _spool_decompressed(source, make, problems) if make else source
 
 
-def _spooled(source: ByteSource, make: Callable[[], _Unpacker], problems: list[str]) -> SpoolSource:
+def _spool_decompressed(source: ByteSource, make: Callable[[], _Unpacker], problems: list[str]) -> SpoolSource:
     import lzma
     import shutil
     import tempfile
@@ -96,7 +96,7 @@ def _spooled(source: ByteSource, make: Callable[[], _Unpacker], problems: list[s
     limit = min(limit, shutil.disk_usage(tempfile.gettempdir()).free // DISK_SHARE)
     written = 0
     try:
-        for data in _blocks(source, make):
+        for data in _iter_decompressed(source, make):
             if written + len(data) > limit:
                 problems.append(f"it unpacks to more than {limit} bytes; what follows is left out")
                 break
@@ -107,14 +107,14 @@ def _spooled(source: ByteSource, make: Callable[[], _Unpacker], problems: list[s
     return SpoolSource(file, written)
 
 
-def _blocks(source: ByteSource, make: Callable[[], _Unpacker]) -> Iterator[bytes]:
+def _iter_decompressed(source: ByteSource, make: Callable[[], _Unpacker]) -> Iterator[bytes]:
     """The unpacked data, of one stream behind the other. EOFError if the last of them is cut off."""
     unpacker, at, data = make(), 0, b""
     while True:
         if unpacker.eof and unpacker.unused_data:
             data, unpacker = unpacker.unused_data, make()
         elif unpacker.eof or unpacker.needs_input:
-            data = source.read(at, BLOCK_BYTES)
+            data = source.read_range(at, BLOCK_BYTES)
             at += len(data)
             if not data and unpacker.eof:
                 return

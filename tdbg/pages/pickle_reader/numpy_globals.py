@@ -9,7 +9,15 @@ import re
 import struct
 
 from tdbg.pages.pickle_reader.byte_source import MemorySource, TruncatedError
-from tdbg.pages.pickle_reader.parsed_values import Array, Blob, Global, Refused, Storage, contiguous, sizes
+from tdbg.pages.pickle_reader.parsed_values import (
+    Array,
+    Blob,
+    Global,
+    Refused,
+    Storage,
+    contiguous_strides,
+    parse_sizes,
+)
 from tdbg.pages.pickle_reader.pickle_machine import Pair, PickleMachine, Unbuilt
 from tdbg.pages.pickle_reader.unpickle import follow_pickle
 
@@ -51,7 +59,7 @@ class NumpyType(Unbuilt):
         self.objects = code.startswith("O")
         self.value = Global("numpy", code)
 
-    def build(self, machine: PickleMachine, state: object) -> object:
+    def build_from_state(self, machine: PickleMachine, state: object) -> object:
         if not isinstance(state, tuple) or len(state) < 8 or type(state[7]) is not int:
             raise ValueError("no description of a numpy dtype")
         self.swapped = state[1] == ">"
@@ -77,14 +85,14 @@ class NumpyType(Unbuilt):
         return int(match[2]) * (4 if match[1] == "U" else 1)
 
 
-def dtype(machine: PickleMachine, arguments: tuple[object, ...]) -> NumpyType:
+def rebuild_dtype(machine: PickleMachine, arguments: tuple[object, ...]) -> NumpyType:
     """``numpy.dtype``."""
     if not arguments or not isinstance(arguments[0], str) or len(arguments[0]) > 16:
         raise ValueError("a numpy dtype that is not known")
     return NumpyType(arguments[0])
 
 
-def scalar(machine: PickleMachine, arguments: tuple[object, ...]) -> object:
+def rebuild_scalar(machine: PickleMachine, arguments: tuple[object, ...]) -> object:
     """``numpy._core.multiarray.scalar``: the number, as Python has it."""
     kind, data = arguments
     if not isinstance(kind, NumpyType) or not isinstance(data, bytes) or len(data) != kind.itemsize:
@@ -100,7 +108,7 @@ def scalar(machine: PickleMachine, arguments: tuple[object, ...]) -> object:
     return complex(*parts) if len(parts) == 2 else parts[0]
 
 
-def _storage(kind: NumpyType, data: object) -> Storage:
+def _build_storage(kind: NumpyType, data: object) -> Storage:
     if isinstance(data, bytes):
         return Storage(kind.torch_name, len(data), MemorySource(data), 0)
     if isinstance(data, Blob) and not data.text:
@@ -108,9 +116,9 @@ def _storage(kind: NumpyType, data: object) -> Storage:
     raise ValueError("an array without its bytes")
 
 
-def _array(kind: NumpyType, shape: object, columns_first: bool, storage: Storage) -> Array:
-    strides = tuple(reversed(contiguous(sizes(shape)[::-1]))) if columns_first else None
-    return Array(storage, kind.torch_name, sizes(shape), strides, swapped=kind.swapped)
+def _build_array(kind: NumpyType, shape: object, columns_first: bool, storage: Storage) -> Array:
+    strides = tuple(reversed(contiguous_strides(parse_sizes(shape)[::-1]))) if columns_first else None
+    return Array(storage, kind.torch_name, parse_sizes(shape), strides, swapped=kind.swapped)
 
 
 class NumpyArray(Unbuilt):
@@ -119,29 +127,29 @@ class NumpyArray(Unbuilt):
     def __init__(self) -> None:
         self.value = Refused("numpy", "ndarray", "an array that was never filled")
 
-    def build(self, machine: PickleMachine, state: object) -> object:
+    def build_from_state(self, machine: PickleMachine, state: object) -> object:
         if not isinstance(state, tuple) or len(state) not in (4, 5):
             raise ValueError("no description of an array")
         shape, kind, columns_first, data = state[-4:]
         if not isinstance(kind, NumpyType):
             raise ValueError("an array without a dtype")
         try:
-            return _array(kind, shape, bool(columns_first), _storage(kind, data))
+            return _build_array(kind, shape, bool(columns_first), _build_storage(kind, data))
         except ValueError as error:
-            return machine.refuse("numpy", "ndarray", str(error), *([data] if kind.objects else []))
+            return machine.refuse_value("numpy", "ndarray", str(error), *([data] if kind.objects else []))
 
 
-def reconstruct(machine: PickleMachine, arguments: tuple[object, ...]) -> NumpyArray:
+def create_numpy_array(machine: PickleMachine, arguments: tuple[object, ...]) -> NumpyArray:
     """``numpy._core.multiarray._reconstruct``."""
     return NumpyArray()
 
 
-def frombuffer(machine: PickleMachine, arguments: tuple[object, ...]) -> Array:
+def rebuild_from_buffer(machine: PickleMachine, arguments: tuple[object, ...]) -> Array:
     """``numpy._core.numeric._frombuffer``, of protocol 5."""
     data, kind, shape, order, *_ = arguments
     if not isinstance(kind, NumpyType):
         raise ValueError("an array without a dtype")
-    return _array(kind, shape, order == "F", _storage(kind, data))
+    return _build_array(kind, shape, order == "F", _build_storage(kind, data))
 
 
 class JoblibArray(Unbuilt):
@@ -150,41 +158,45 @@ class JoblibArray(Unbuilt):
     def __init__(self) -> None:
         self.value = Refused("joblib.numpy_pickle", "NumpyArrayWrapper", "an array that was never described")
 
-    def build(self, machine: PickleMachine, state: object) -> object:
+    def build_from_state(self, machine: PickleMachine, state: object) -> object:
         """What follows has to be stepped over in any case, so that a description which does not hold ends the page."""
         if not isinstance(state, dict) or not isinstance(state.get("dtype"), NumpyType):
             raise TruncatedError("the bytes of an array follow whose dtype is not said")
         kind: NumpyType = state["dtype"]
         if kind.objects:
-            parts = follow_pickle(machine.nested(machine.reader))
-            return parts.value if isinstance(parts, Unbuilt) else machine.refuse("numpy", "ndarray", "objects", parts)
+            parts = follow_pickle(machine.create_nested(machine.reader))
+            return (
+                parts.value
+                if isinstance(parts, Unbuilt)
+                else machine.refuse_value("numpy", "ndarray", "objects", parts)
+            )
         try:
-            shape = sizes(state.get("shape"))
+            shape = parse_sizes(state.get("shape"))
             nbytes = math.prod(shape) * kind.itemsize
         except ValueError as error:
             raise TruncatedError(f"the bytes of an array follow, but {error}") from None
         if state.get("numpy_array_alignment_bytes") is not None:
-            machine.reader.skip(machine.reader.byte())
+            machine.reader.skip(machine.reader.read_byte())
         source, begin = machine.reader.source, machine.reader.skip(nbytes)
         try:
-            return _array(kind, shape, state.get("order") == "F", Storage(kind.torch_name, nbytes, source, begin))
+            return _build_array(kind, shape, state.get("order") == "F", Storage(kind.torch_name, nbytes, source, begin))
         except ValueError as error:
-            return machine.refuse("numpy", "ndarray", str(error))
+            return machine.refuse_value("numpy", "ndarray", str(error))
 
 
-def wrapper(machine: PickleMachine, arguments: tuple[object, ...]) -> JoblibArray:
+def create_joblib_array(machine: PickleMachine, arguments: tuple[object, ...]) -> JoblibArray:
     """``joblib.numpy_pickle.NumpyArrayWrapper``."""
     return JoblibArray()
 
 
 CALLS = {
-    ("numpy", "dtype"): dtype,
-    ("numpy._core.multiarray", "scalar"): scalar,
-    ("numpy.core.multiarray", "scalar"): scalar,
-    ("numpy._core.multiarray", "_reconstruct"): reconstruct,
-    ("numpy.core.multiarray", "_reconstruct"): reconstruct,
-    ("numpy._core.numeric", "_frombuffer"): frombuffer,
-    ("numpy.core.numeric", "_frombuffer"): frombuffer,
-    ("joblib.numpy_pickle", "NumpyArrayWrapper"): wrapper,
+    ("numpy", "dtype"): rebuild_dtype,
+    ("numpy._core.multiarray", "scalar"): rebuild_scalar,
+    ("numpy.core.multiarray", "scalar"): rebuild_scalar,
+    ("numpy._core.multiarray", "_reconstruct"): create_numpy_array,
+    ("numpy.core.multiarray", "_reconstruct"): create_numpy_array,
+    ("numpy._core.numeric", "_frombuffer"): rebuild_from_buffer,
+    ("numpy.core.numeric", "_frombuffer"): rebuild_from_buffer,
+    ("joblib.numpy_pickle", "NumpyArrayWrapper"): create_joblib_array,
 }
 NAMES: frozenset[Pair] = frozenset({("numpy", "ndarray"), ("numpy", "memmap")})

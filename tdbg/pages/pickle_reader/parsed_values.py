@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import short
+from tdbg.core.tables import format_short
 from tdbg.pages.format.dtypes import DTYPES
 from tdbg.pages.format.layout import DIMENSIONS, LARGEST
 from tdbg.pages.pickle_reader.byte_source import ByteSource, Latin1Source, WindowSource
@@ -45,7 +45,7 @@ class Refused:
     @property
     def label(self) -> str:
         """``module.name``, fit for a terminal."""
-        return short(f"{self.module}.{self.name}")
+        return format_short(f"{self.module}.{self.name}")
 
     def __str__(self) -> str:
         return f"<refused {self.label}: {self.why}>" if self.why else f"<refused {self.label}>"
@@ -59,7 +59,7 @@ class Named(tuple[Any, ...]):
     type_name: str
 
     @classmethod
-    def of(cls, type_name: str, values: tuple[object, ...]) -> "Named":
+    def from_values(cls, type_name: str, values: tuple[object, ...]) -> "Named":
         found = cls(values)
         found.type_name = type_name
         return found
@@ -75,16 +75,16 @@ class Blob:
         self.meaning: object = None  # what it was found to hold: a page may ask again and again
         self._bytes: Blob | None = None
 
-    def window(self) -> ByteSource:
+    def open_window(self) -> ByteSource:
         return WindowSource(self.source, self.offset, self.size)
 
-    def read(self) -> bytes:
-        return self.source.read(self.offset, self.size)
+    def read_bytes(self) -> bytes:
+        return self.source.read_range(self.offset, self.size)
 
     def as_bytes(self) -> "Blob":
         """The bytes that this text stands for, a character each; ValueError if it holds others."""
         if self._bytes is None:
-            source = Latin1Source(self.window())
+            source = Latin1Source(self.open_window())
             self._bytes = Blob(source, 0, source.size)
         return self._bytes
 
@@ -97,11 +97,11 @@ class Storage:
     def __init__(self, dtype: str, nbytes: int, source: ByteSource | None = None, offset: int | None = None) -> None:
         self.dtype, self.nbytes, self.source, self.offset = dtype, nbytes, source, offset
 
-    def read(self, offset: int, count: int) -> bytes:
+    def read_range(self, offset: int, count: int) -> bytes:
         """Raises TdbgError where the page does not hold all of it."""
         if self.source is None or self.offset is None:
             raise TdbgError("the page ends before this tensor's data", "what was captured there is lost")
-        data = self.source.read(self.offset + offset, count)
+        data = self.source.read_range(self.offset + offset, count)
         if len(data) != count:
             raise TdbgError("the page ends inside this tensor's data", "what was captured there is lost")
         return data
@@ -133,9 +133,9 @@ class Array:
         self.dtype, self.shape, self.note = dtype, shape, dict(note or {})
         self._storage, self._start = storage, start
         self._swapped, self._conj, self._neg = swapped, conj, neg
-        sizes(shape)
-        self._strides = contiguous(shape) if strides is None else sizes(strides)
-        self._check()
+        parse_sizes(shape)
+        self._strides = contiguous_strides(shape) if strides is None else parse_sizes(strides)
+        self._validate_extent()
 
     @property
     def size(self) -> int:
@@ -145,14 +145,14 @@ class Array:
     @property
     def nbytes(self) -> int:
         """Bytes of all its values, one after the other."""
-        return DTYPES[self.dtype].nbytes(self.shape)
+        return DTYPES[self.dtype].count_bytes(self.shape)
 
     def __repr__(self) -> str:
         return f"Array({self.dtype}, {list(self.shape)})"
 
-    def _check(self) -> None:
+    def _validate_extent(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"{short(self.dtype)} is no known type")
+            raise ValueError(f"{format_short(self.dtype)} is no known type")
         if len(self._strides) != len(self.shape):
             raise ValueError("as many strides as dimensions are needed")
         if not 0 <= self._start < LARGEST or self.nbytes >= LARGEST:
@@ -161,7 +161,7 @@ class Array:
             return
         width = DTYPES[self.dtype].size
         if DTYPES[self.dtype].counts_values:
-            if self._start or self._strides != contiguous(self.shape):
+            if self._start or self._strides != contiguous_strides(self.shape):
                 raise ValueError("a view of packed values cannot be taken apart")
             reach = self.nbytes
         else:
@@ -169,7 +169,7 @@ class Array:
         if reach > self._storage.nbytes:
             raise ValueError(f"it reaches {reach} bytes into a storage of {self._storage.nbytes}")
 
-    def read(self) -> bytes:
+    def read_bytes(self) -> bytes:
         """All values, C-contiguous and little-endian. Memory: the result; of a view twice that, and 64 MiB."""
         width = DTYPES[self.dtype].size
         if self.nbytes > max(EXPANDED_BYTES, self._storage.nbytes):
@@ -177,13 +177,13 @@ class Array:
                 f"a view of {self.nbytes} bytes is made of a storage of {self._storage.nbytes}",
                 "it repeats the same values; it is not written out",
             )
-        if DTYPES[self.dtype].counts_values or self._strides == contiguous(self.shape):
-            data = self._storage.read(self._start * width, self.nbytes) if self.size else b""
+        if DTYPES[self.dtype].counts_values or self._strides == contiguous_strides(self.shape):
+            data = self._storage.read_range(self._start * width, self.nbytes) if self.size else b""
         else:
-            data = gather_view(self._storage.read, self._start * width, self.shape, self._strides, width)
-        return self._true(data) if self._swapped or self._conj or self._neg else data
+            data = gather_view(self._storage.read_range, self._start * width, self.shape, self._strides, width)
+        return self._apply_order_and_signs(data) if self._swapped or self._conj or self._neg else data
 
-    def _true(self, data: bytes) -> bytes:
+    def _apply_order_and_signs(self, data: bytes) -> bytes:
         """The values as they were meant: byte order and signs."""
         about = DTYPES[self.dtype]
         width = about.size // 2 if about.kind == "complex" else about.size
@@ -210,7 +210,7 @@ class Sparse:
         return f"Sparse({self.layout}, {list(self.shape)})"
 
 
-def sizes(found: object) -> tuple[int, ...]:
+def parse_sizes(found: object) -> tuple[int, ...]:
     """A shape or strides as a file gives them; ValueError if they are none."""
     if not isinstance(found, tuple) or len(found) > DIMENSIONS:
         raise ValueError(f"a tuple of at most {DIMENSIONS} numbers is needed")
@@ -220,7 +220,7 @@ def sizes(found: object) -> tuple[int, ...]:
     return found
 
 
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides, in elements, of an array whose last dimension runs fastest."""
     strides, step = [], 1
     for size in reversed(shape):

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import short
+from tdbg.core.tables import format_short
 from tdbg.pages.pickle_reader import decompression, torch_save_format
 from tdbg.pages.pickle_reader.allowed_globals import RULES
 from tdbg.pages.pickle_reader.byte_source import ByteReader, ByteSource, FileSource, TruncatedError
-from tdbg.pages.pickle_reader.datapoint_tree import Bytes, FlatTree, Leaf, TreeBuilder, flatten
+from tdbg.pages.pickle_reader.datapoint_tree import Bytes, FlatTree, Leaf, TreeBuilder, flatten_outputs
 from tdbg.pages.pickle_reader.parsed_values import Array, Named, Refused, Sparse
 from tdbg.pages.pickle_reader.pickle_machine import PickleMachine, Unbuilt
 from tdbg.pages.pickle_reader.read_budget import ReadBudget
@@ -34,8 +34,8 @@ __all__ = [
     "PickledDatapoint",
     "Refused",
     "Sparse",
-    "flatten",
-    "pages",
+    "find_pickled_pages",
+    "flatten_outputs",
 ]
 
 PAGE = re.compile(r"page_(\d{1,12})\.pkl(\.(gz|gzip|z|zlib|bz2|xz|lzma|lz4|zst))?")
@@ -59,13 +59,13 @@ class PickledDatapoint:
     def outputs(self) -> dict[object, object]:
         """Debugger's name -> what it gave: nested dicts, lists and tuples; an Array is read when it is asked to."""
         ledger = ReadBudget()
-        tree = TreeBuilder(ledger.refuse).plain(self._found)
-        self._owner._count((self.page, self._place), ledger)
+        tree = TreeBuilder(ledger.record_refused).build_tree(self._found)
+        self._owner._count_refused((self.page, self._place), ledger)
         return tree if isinstance(tree, dict) else {"": tree}
 
-    def flat(self) -> FlatTree:
+    def build_flat_tree(self) -> FlatTree:
         """The same by path."""
-        return flatten(self.outputs)
+        return flatten_outputs(self.outputs)
 
 
 class LegacyPages:
@@ -75,7 +75,7 @@ class LegacyPages:
     """
 
     def __init__(self, found: Iterable[Path]) -> None:
-        self.pages = sorted(found, key=_order)
+        self.pages = sorted(found, key=_page_sort_key)
         self.problems: list[str] = []
         self.refused: dict[str, int] = {}
         self._read: dict[Path, list[PickledDatapoint]] = {}  # the newest last
@@ -86,7 +86,7 @@ class LegacyPages:
     @classmethod
     def open(cls, path: Path) -> "LegacyPages":
         """A page, a folder of pages, or the folder above ``debugger`` or ``epoch_N/debugger``. TdbgError if none is there."""
-        found = pages(path)
+        found = find_pickled_pages(path)
         if not found:
             raise TdbgError(
                 f"{path}: no page_N.pkl there", f"name a page, or a folder that holds {FOLDER} or epoch_N/{FOLDER}"
@@ -95,34 +95,34 @@ class LegacyPages:
 
     def __iter__(self) -> Iterator[PickledDatapoint]:
         for page in self.pages:
-            yield from self._datapoints(page)
+            yield from self._load_datapoints(page)
 
-    def find(self, idx: int | str) -> list[PickledDatapoint]:
+    def find_datapoints(self, idx: int | str) -> list[PickledDatapoint]:
         """All datapoints of that idx, in order; several pages may have one."""
         wanted = str(idx)
         found: list[PickledDatapoint] = []
         for page in self.pages:
             if wanted in self._keys.get(page, (wanted,)):
-                found += [point for point in self._datapoints(page) if str(point.key) == wanted]
+                found += [point for point in self._load_datapoints(page) if str(point.key) == wanted]
         return found
 
-    def _datapoints(self, page: Path) -> list[PickledDatapoint]:
+    def _load_datapoints(self, page: Path) -> list[PickledDatapoint]:
         if page not in self._read:
             problems: list[str] = []
             ledger = ReadBudget()
-            found = enumerate(_index(page, ledger, problems))
+            found = enumerate(_load_entries(page, ledger, problems))
             self._read[page] = [PickledDatapoint(key, page, place, value, self) for place, (key, value) in found]
             if page not in self._keys:
                 self._keys[page] = frozenset(str(point.key) for point in self._read[page])
                 self.problems += [f"{page}: {problem}" for problem in problems]
                 self.problems += [f"{page}: {reason}" for reason in list(ledger.reasons)[:PROBLEMS]]
-                self._count((page, None), ledger)
+                self._count_refused((page, None), ledger)
             self._costs[page] = ledger.spent
             while len(self._read) > 1 and sum(map(self._costs.__getitem__, self._read)) > KEPT_BYTES:
                 del self._read[next(iter(self._read))]
         return self._read[page]
 
-    def _count(self, what: tuple[Path, int | None], ledger: ReadBudget) -> None:
+    def _count_refused(self, what: tuple[Path, int | None], ledger: ReadBudget) -> None:
         """Add what was refused in a page, or in the tree of a datapoint of it; once, however often it is read."""
         if what in self._counted or not ledger.refused:
             return
@@ -131,7 +131,7 @@ class LegacyPages:
             self.refused[name] = self.refused.get(name, 0) + count
 
 
-def pages(path: Path) -> list[Path]:
+def find_pickled_pages(path: Path) -> list[Path]:
     """The legacy pages that a path means: itself, or those in it, in its ``debugger`` and ``epoch_N/debugger``."""
     try:
         if not stat.S_ISDIR(path.stat().st_mode):
@@ -143,58 +143,60 @@ def pages(path: Path) -> list[Path]:
         ]
     except OSError as error:
         raise TdbgError(f"{path}: {error.strerror}", "check its path and permissions") from None
-    return sorted(found, key=_order)
+    return sorted(found, key=_page_sort_key)
 
 
 def is_place_of_page(parts: Sequence[str]) -> bool:
-    """True if `pages` looks for a page at this path below the one it is given."""
+    """True if `find_pickled_pages` looks for a page at this path below the one it is given."""
     *folders, name = parts
     fits = not folders or (folders[-1] == FOLDER and all(map(EPOCH.fullmatch, folders[:-1])) and len(folders) < 3)
     return fits and PAGE.fullmatch(name) is not None
 
 
-def _order(page: Path) -> tuple[int, str, int, str]:
+def _page_sort_key(page: Path) -> tuple[int, str, int, str]:
     epoch, number = epoch_of(page), PAGE.fullmatch(page.name)
     return -1 if epoch is None else epoch, str(page.parent), int(number[1]) if number else -1, page.name
 
 
-def _index(page: Path, ledger: ReadBudget, problems: list[str]) -> list[tuple[Any, Any]]:
+def _load_entries(page: Path, ledger: ReadBudget, problems: list[str]) -> list[tuple[Any, Any]]:
     """The datapoints of a page; what is wrong with it is added to ``problems``."""
     try:
         file = FileSource(page)
-        with file.held():
-            return _entries(decompression.decompress_page(file, problems), ledger, problems)
+        with file.keep_open():
+            return _parse_entries(decompression.decompress_page(file, problems), ledger, problems)
     except TdbgError as error:
         problems.append(str(error).removeprefix(f"{page}: "))
         return []
 
 
-def _entries(source: ByteSource, ledger: ReadBudget, problems: list[str]) -> list[tuple[Any, Any]]:
+def _parse_entries(source: ByteSource, ledger: ReadBudget, problems: list[str]) -> list[tuple[Any, Any]]:
     if not source.size:
         problems.append("it is empty")
         return []
     reader = ByteReader(source)
     machine = PickleMachine(reader, RULES, ledger)
     try:
-        if torch_save_format.is_torch_save(source.read(0, 16)):
+        if torch_save_format.is_torch_save(source.read_range(0, 16)):
             found = torch_save_format.read_torch_save(machine, source)
         else:
             found = follow_pickle(machine)
             if reader.left:
                 problems.append(f"{reader.left} bytes follow the end of its data; they are not read")
     except (TruncatedError, ValueError, TdbgError) as torn:
-        return _salvaged(machine, str(torn), reader, problems)
+        return _salvage_entries(machine, str(torn), reader, problems)
     if not isinstance(found, dict):
-        problems.append(f"it holds no dict of datapoints, but {_described(found)}")
+        problems.append(f"it holds no dict of datapoints, but {_describe_value(found)}")
         return []
-    return [(_idx(key), value) for key, value in found.items()]
+    return [(_normalize_idx(key), value) for key, value in found.items()]
 
 
-def _described(found: object) -> str:
+def _describe_value(found: object) -> str:
     return str(found) if isinstance(found, Refused) else f"a {type(found).__name__}"
 
 
-def _salvaged(machine: PickleMachine, why: str, reader: ByteReader, problems: list[str]) -> list[tuple[Any, Any]]:
+def _salvage_entries(
+    machine: PickleMachine, why: str, reader: ByteReader, problems: list[str]
+) -> list[tuple[Any, Any]]:
     """The datapoints that were complete where a page is torn."""
     levels = [*machine.below, machine.stack]
     found = levels[0][0] if levels[0] else None
@@ -203,17 +205,17 @@ def _salvaged(machine: PickleMachine, why: str, reader: ByteReader, problems: li
         return []
     whole = dict(found)
     batch = levels[1] if len(levels) > 1 and len(levels[0]) == 1 else levels[0][1:]
-    count = _complete(batch) if len(levels) > 1 and len(levels[0]) == 1 else 0
+    count = _count_complete(batch) if len(levels) > 1 and len(levels[0]) == 1 else 0
     whole.update(zip(batch[: 2 * count : 2], batch[1 : 2 * count : 2], strict=True))
-    lost = f"datapoint {short(_idx(batch[2 * count]))}" if len(batch) > 2 * count else "what followed"
+    lost = f"datapoint {format_short(_normalize_idx(batch[2 * count]))}" if len(batch) > 2 * count else "what followed"
     problems.append(
         f"torn at byte {reader.position} of {reader.source.size}: {why}; {lost} and all behind it are lost, "
         f"{len(whole)} before it are whole"
     )
-    return [(_idx(key), value) for key, value in whole.items()]
+    return [(_normalize_idx(key), value) for key, value in whole.items()]
 
 
-def _complete(batch: list[Any]) -> int:
+def _count_complete(batch: list[Any]) -> int:
     """How many keys and values at the front of a batch belong together and are filled.
 
     A pickler puts a dict on the stack when it is empty, fills it, then puts the next key there. What follows an empty dict
@@ -227,23 +229,23 @@ def _complete(batch: list[Any]) -> int:
         count += 1
     if 2 * count == len(batch):
         count -= 1  # its value may be half filled
-    while count > 0 and _open(batch[2 * count - 1], batch[2 * count], kind):
+    while count > 0 and _is_maybe_unfinished(batch[2 * count - 1], batch[2 * count], kind):
         count -= 1
     return max(count, 0)
 
 
-def _open(value: dict[object, object], following: object, kind: type) -> bool:
+def _is_maybe_unfinished(value: dict[object, object], following: object, kind: type) -> bool:
     """Whether ``following`` may be meant for this dict; a dict is filled 1000 items at a time."""
     if len(value) % BATCH:
         return False
     return not value or type(following) is not kind or type(next(iter(value))) is kind
 
 
-def _idx(key: object) -> object:
+def _normalize_idx(key: object) -> object:
     """An idx as users write it: a tensor of one whole number is that number."""
     while isinstance(key, Unbuilt):
         key = key.value
     if isinstance(key, Array) and key.size == 1 and key.dtype in ("int64", "int32"):
         with contextlib.suppress(TdbgError):
-            return int.from_bytes(key.read(), "little", signed=True)
+            return int.from_bytes(key.read_bytes(), "little", signed=True)
     return key

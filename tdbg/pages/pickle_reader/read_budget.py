@@ -33,9 +33,9 @@ class ReadBudget:
         """Raises BudgetExhausted when it is too much."""
         self.spent += cost
         if self.spent > self.due:
-            self.check()
+            self.check_limits()
 
-    def check(self) -> None:
+    def check_limits(self) -> None:
         """Compare with the limits; done every few hundred opcodes."""
         self.due = self.spent + COST_STEP
         if self.spent > self._limit:
@@ -43,11 +43,11 @@ class ReadBudget:
         if time.thread_time() - self._began > self._patience_s + self.spent * PATIENCE_S_PER_BYTE:
             raise BudgetExhausted("it takes far longer to read than its size explains")
 
-    def mention(self, refused: Refused) -> None:
+    def record_lookup(self, refused: Refused) -> None:
         """A name that is not on the list was looked up."""
         self._refused.setdefault(refused.label, 0)
 
-    def refuse(self, refused: Refused) -> Refused:
+    def record_refused(self, refused: Refused) -> Refused:
         """Count a value that was not made."""
         self._refused[refused.label] = self._refused.get(refused.label, 0) + 1
         if refused.why and len(self.reasons) < 100:

@@ -30,22 +30,22 @@ def gather_view(read: Read, start: int, shape: tuple[int, ...], strides: tuple[i
     if 0 in shape:
         return b""
     if math.prod(shape) <= SMALL and view_span(shape, strides, width) <= PIECE_BYTES:
-        return _pick(read(start, view_span(shape, strides, width)), shape, strides, width)
+        return _gather_elements(read(start, view_span(shape, strides, width)), shape, strides, width)
     import numpy as np
 
     out = np.empty(shape, WORDS[width])
-    _fill(read, start, out, strides)
+    _fill_array(read, start, out, strides)
     return out.tobytes()
 
 
-def _pick(data: bytes, shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> bytes:
+def _gather_elements(data: bytes, shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> bytes:
     steps = [
         range(0, size * stride, stride) if stride else (0,) * size for size, stride in zip(shape, strides, strict=True)
     ]
     return b"".join(data[at * width : (at + 1) * width] for at in map(sum, itertools.product(*steps)))
 
 
-def _fill(read: Read, start: int, out: "numpy.ndarray[Any, Any]", strides: tuple[int, ...]) -> None:
+def _fill_array(read: Read, start: int, out: "numpy.ndarray[Any, Any]", strides: tuple[int, ...]) -> None:
     """Fill ``out``; a view that spans too much is cut along the dimension that reaches farthest."""
     import numpy as np
 
@@ -58,4 +58,4 @@ def _fill(read: Read, start: int, out: "numpy.ndarray[Any, Any]", strides: tuple
     count = max(1, min(PIECE_BYTES // (strides[across] * width), out.shape[across] // 2))
     for begin in range(0, out.shape[across], count):
         part = (slice(None),) * across + (slice(begin, begin + count),)
-        _fill(read, start + begin * strides[across] * width, out[part], strides)
+        _fill_array(read, start + begin * strides[across] * width, out[part], strides)

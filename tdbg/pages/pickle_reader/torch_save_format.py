@@ -41,7 +41,7 @@ UNTYPED = ("torch.storage", "UntypedStorage")
 
 def read_torch_save(machine: PickleMachine, source: ByteSource) -> object:
     """The value that was saved. Raises TruncatedError or ValueError if these are no such bytes."""
-    return _read_zip(machine, source) if source.read(0, 4) == ZIP else _read_row(machine, source)
+    return _read_zip(machine, source) if source.read_range(0, 4) == ZIP else _read_row(machine, source)
 
 
 def is_torch_save(start: bytes) -> bool:
@@ -53,19 +53,19 @@ def _read_row(machine: PickleMachine, source: ByteSource) -> object:
     reader = ByteReader(source, block_bytes=HEAD_BYTES)
     storages: dict[str, Storage] = {}
 
-    def persistent(found: object) -> Storage:
+    def persistent_load(found: object) -> Storage:
         if not isinstance(found, tuple) or len(found) != 6 or found[5] is not None:
             raise ValueError("no storage of torch.save")
-        wanted = _described(found)
+        wanted = _parse_storage_id(found)
         return storages.setdefault(found[2], wanted)
 
-    if follow_pickle(machine.nested(reader)) != MAGIC or follow_pickle(machine.nested(reader)) != VERSION:
+    if follow_pickle(machine.create_nested(reader)) != MAGIC or follow_pickle(machine.create_nested(reader)) != VERSION:
         raise ValueError("these are no bytes of torch.save")
-    about = follow_pickle(machine.nested(reader))
+    about = follow_pickle(machine.create_nested(reader))
     if not isinstance(about, dict) or about.get("little_endian") is not True:
         raise ValueError("it was saved on a machine with another byte order")
-    value = follow_pickle(machine.nested(reader, persistent))
-    keys = follow_pickle(machine.nested(reader))
+    value = follow_pickle(machine.create_nested(reader, persistent_load))
+    keys = follow_pickle(machine.create_nested(reader))
     if not isinstance(keys, list):
         raise ValueError("it does not say which storages it holds")
     for key in keys:
@@ -73,13 +73,13 @@ def _read_row(machine: PickleMachine, source: ByteSource) -> object:
         if storage is None or storage.offset is not None:
             raise ValueError("it holds a storage that it does not describe")
         width = DTYPES[storage.dtype].size if storage.dtype else 1
-        if reader.number(8) * width != storage.nbytes:
+        if reader.read_uint(8) * width != storage.nbytes:
             raise ValueError("a storage has another size than was said")
         storage.source, storage.offset = source, reader.skip(storage.nbytes)
     return value
 
 
-def _described(found: tuple[object, ...]) -> Storage:
+def _parse_storage_id(found: tuple[object, ...]) -> Storage:
     """The storage that a persistent id describes; where it lies is not known yet."""
     word, kind, key, _, count = found[:5]
     if word != "storage" or not isinstance(kind, Global) or not isinstance(key, str) or type(count) is not int:
@@ -102,35 +102,35 @@ class _Entry(NamedTuple):
 
 
 def _read_zip(machine: PickleMachine, source: ByteSource) -> object:
-    entries = _directory(source)
+    entries = _read_directory(source)
     machine.ledger.charge(300 * len(entries))
     roots = [name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(roots) != 1:
         raise ValueError("a zip file that torch.save did not make")
     folder = roots[0].removesuffix("data.pkl")
     order = entries.get(f"{folder}byteorder")
-    if order is not None and _window(source, order).read(0, 6) != b"little":
+    if order is not None and _open_entry(source, order).read_range(0, 6) != b"little":
         raise ValueError("it was saved on a machine with another byte order")
     storages: dict[str, Storage] = {}
 
-    def persistent(found: object) -> Storage:
+    def persistent_load(found: object) -> Storage:
         if not isinstance(found, tuple) or len(found) != 5:
             raise ValueError("no storage of torch.save")
-        wanted = _described(found)
+        wanted = _parse_storage_id(found)
         key = found[2]
         if key not in storages:
             entry = entries.get(f"{folder}data/{key}")
             if entry is None or entry.size < wanted.nbytes:
                 raise ValueError("a storage is not there, or smaller than was said")
-            wanted.source, wanted.offset = _window(source, entry), 0
+            wanted.source, wanted.offset = _open_entry(source, entry), 0
             storages[key] = wanted
         return storages[key]
 
-    return follow_pickle(machine.nested(ByteReader(_window(source, entries[roots[0]])), persistent))
+    return follow_pickle(machine.create_nested(ByteReader(_open_entry(source, entries[roots[0]])), persistent_load))
 
 
-def _window(source: ByteSource, entry: _Entry) -> WindowSource:
-    head = source.read(entry.offset, 30)
+def _open_entry(source: ByteSource, entry: _Entry) -> WindowSource:
+    head = source.read_range(entry.offset, 30)
     if len(head) < 30 or not head.startswith(ZIP) or entry.method or entry.packed != entry.size:
         raise ValueError("a zip file that torch.save did not make")
     name, extra = struct.unpack("<HH", head[26:30])
@@ -140,36 +140,36 @@ def _window(source: ByteSource, entry: _Entry) -> WindowSource:
     return WindowSource(source, begin, entry.size)
 
 
-def _directory(source: ByteSource) -> dict[str, _Entry]:
+def _read_directory(source: ByteSource) -> dict[str, _Entry]:
     """The central directory: name -> entry. ValueError if there is none, or an enormous one."""
     begin = max(0, source.size - 22 - 65535)
-    tail = source.read(begin, 22 + 65535)
+    tail = source.read_range(begin, 22 + 65535)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or len(tail) - at < 22:
         raise ValueError("its end, with the list of what is in it, is missing")
     count, size, offset = struct.unpack("<HII", tail[at + 10 : at + 20])
     if at >= 20 and tail[at - 20 : at - 16] == b"PK\x06\x07":
-        record = source.read(int.from_bytes(tail[at - 12 : at - 4], "little"), 56)
+        record = source.read_range(int.from_bytes(tail[at - 12 : at - 4], "little"), 56)
         if len(record) == 56 and record.startswith(b"PK\x06\x06"):
             count, size, offset = struct.unpack("<QQQ", record[32:56])
     if count > ENTRIES or size > DIRECTORY_BYTES:
         raise ValueError("a zip file with too many files")
-    return _entries(source.read(offset, size))
+    return _parse_entries(source.read_range(offset, size))
 
 
-def _entries(data: bytes) -> dict[str, _Entry]:
+def _parse_entries(data: bytes) -> dict[str, _Entry]:
     found: dict[str, _Entry] = {}
     at = 0
     while data[at : at + 4] == b"PK\x01\x02" and at + 46 <= len(data):
         method, packed, size, name, extra, comment, offset = struct.unpack("<10xH8xIIHHH8xI", data[at : at + 46])
         end = at + 46 + name
-        entry = _wide(_Entry(method, packed, size, offset), data[end : end + extra])
+        entry = _apply_zip64_extra(_Entry(method, packed, size, offset), data[end : end + extra])
         found[data[at + 46 : end].decode("utf-8")] = entry
         at = end + extra + comment
     return found
 
 
-def _wide(entry: _Entry, extra: bytes) -> _Entry:
+def _apply_zip64_extra(entry: _Entry, extra: bytes) -> _Entry:
     """The entry with the 64-bit numbers of its extra field, for those that do not fit into 32 bits."""
     at = 0
     while at + 4 <= len(extra):

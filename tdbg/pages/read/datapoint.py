@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.pages.format.dtypes import Dtype
-from tdbg.pages.format.file_format import unmarked
+from tdbg.pages.format.file_format import unmark_value
 from tdbg.pages.format.layout import LARGEST, Layout
 from tdbg.pages.read.page_folder import PageFile
 
@@ -57,7 +57,7 @@ class Tensor:
                 f"{self.path} in {self._page.path} has {self.nbytes:,} bytes, too many to read at once",
                 "look at a slice of it",
             )
-        return self._page.read(self.at + start, stop - start) if stop > start else b""
+        return self._page.read_range(self.at + start, stop - start) if stop > start else b""
 
     def chunks(self, size: int = 16 << 20) -> Iterator[bytes]:
         """All its bytes in pieces of whole elements, each of at most ``size`` bytes. Raises what `read` raises."""
@@ -70,7 +70,7 @@ class Tensor:
         rows = self.shape[0] if self.shape else 0
         if not 0 <= index < rows:
             raise TdbgError(
-                f"{self.path} of shape {list(self.shape)} has no row {index}", f"it has {counted(rows, 'row')}"
+                f"{self.path} of shape {list(self.shape)} has no row {index}", f"it has {format_count(rows, 'row')}"
             )
         nbytes, rest = divmod(self.nbytes, rows)
         if rest or (self.dtype.counts_values and self.nbytes // rows * self.dtype.packed != math.prod(self.shape[1:])):
@@ -93,13 +93,13 @@ class Tensor:
         """Its values as Python numbers, in row order. For small tensors: about 1 us an element."""
         from tdbg.pages.read import tensor_values
 
-        return tensor_values.numbers(self.read(), self.dtype, self.shape, self.note)
+        return tensor_values.decode_numbers(self.read(), self.dtype, self.shape, self.note)
 
     def array(self) -> "numpy.ndarray[Any, Any]":
         """Its values as a numpy array, widened where numpy has no such type (see `tdbg.pages.read.tensor_values.array`)."""
         from tdbg.pages.read import tensor_values
 
-        return tensor_values.array(self.read(), self.dtype, self.shape, self.note)
+        return tensor_values.decode_array(self.read(), self.dtype, self.shape, self.note)
 
 
 def _note_of_row(note: Mapping[str, Any], index: int) -> Mapping[str, object]:
@@ -168,10 +168,10 @@ class Datapoint:
         if self.seq < 0 or self.seq > LARGEST:
             raise ValueError("its number is below 0")
         if marks:
-            self._unmark()
+            self._unmark_record()
 
-    def _unmark(self) -> None:
-        self._record = {name: value if name in PLACE else unmarked(value) for name, value in self._record.items()}
+    def _unmark_record(self) -> None:
+        self._record = {name: value if name in PLACE else unmark_value(value) for name, value in self._record.items()}
         if not all(isinstance(self._record.get(name), dict | None) for name in ("scalars", "stats")):
             raise ValueError("its scalars are no object")
 
@@ -242,7 +242,7 @@ class Datapoint:
     def tensors(self) -> Mapping[str, Tensor]:
         """By path, in the order they were captured in; nothing is read."""
         if self._tensors is None:
-            self._tensors = self._found()
+            self._tensors = self._build_tensors()
         return self._tensors
 
     @property
@@ -264,7 +264,7 @@ class Datapoint:
         """All its bytes in its page, gaps included, piece by piece: what its checksum is of. Raises TdbgError."""
         for start in range(0, self.length if self._page else 0, size):
             assert self._page is not None
-            yield self._page.read(self.base + start, min(size, self.length - start))
+            yield self._page.read_range(self.base + start, min(size, self.length - start))
 
     def rows(self) -> Iterator["Datapoint"]:
         """Itself; of a batch that is stored once, a datapoint for each row, with the row's own key."""
@@ -283,7 +283,7 @@ class Datapoint:
         found.key, found.row, found._tensors = self.keys[index], index, None
         return found
 
-    def _found(self) -> dict[str, Tensor]:
+    def _build_tensors(self) -> dict[str, Tensor]:
         if self._layout is None or self._page is None:
             return {}
         page, base = self._page, self.base

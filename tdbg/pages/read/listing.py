@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 
 if TYPE_CHECKING:
     from tdbg.pages.read.datapoint import Datapoint
@@ -38,7 +38,7 @@ class Listing:
         self._rows: dict[str, list[Any]] = {}
         self._kept: dict[str, int] = {}
 
-    def add(self, datapoint: "Datapoint") -> None:
+    def add_datapoint(self, datapoint: "Datapoint") -> None:
         """Count one."""
         self.datapoints += 1
         self.ranks.add(datapoint.rank)
@@ -56,15 +56,15 @@ class Listing:
             return
         self._layouts.setdefault(id(layout), [layout, 0])[1] += 1
         if len(self._layouts) > LAYOUTS:
-            self._fold()
+            self._fold_layouts()
 
-    def layers(self) -> list[Layer]:
+    def list_layers(self) -> list[Layer]:
         """Path by path, in the order of first appearance."""
-        self._fold()
+        self._fold_layouts()
         layers = [Layer(path, tuple(row[0]), tuple(row[1]), row[2], row[3]) for path, row in self._rows.items()]
         return layers + [Layer(path, (), (), count, 0) for path, count in self._kept.items()]
 
-    def _fold(self) -> None:
+    def _fold_layouts(self) -> None:
         for layout, count in self._layouts.values():
             for piece in layout.pieces:
                 row = self._rows.setdefault(piece.path, [{}, {}, 0, 0])
@@ -91,7 +91,7 @@ class SharedSamples:
         self._rank: dict[tuple[Any, ...], int] = {}  # where a key was met first
         self._shared: set[tuple[Any, ...]] = set()
 
-    def add(self, datapoint: "Datapoint") -> None:
+    def add_datapoint(self, datapoint: "Datapoint") -> None:
         """See one, or each row of one."""
         keys = datapoint.keys
         if keys is None and datapoint.step and datapoint.key in (datapoint.step, f"step{datapoint.step}"):
@@ -110,6 +110,6 @@ class SharedSamples:
             return ""
         named = ", ".join(str(name[-1])[:40] for name in list(self._shared)[:3])
         return (
-            f"{len(self._shared):,} of {counted(len(self._rank), 'sample', 'was')} captured on several ranks ({named}"
+            f"{len(self._shared):,} of {format_count(len(self._rank), 'sample', 'was')} captured on several ranks ({named}"
             f"{', ...' if len(self._shared) > 3 else ''}): a sampler pads, or ranks see the same data"
         )

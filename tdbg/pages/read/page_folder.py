@@ -32,33 +32,33 @@ class Folder:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """The files' names, in text order. Raises TdbgError."""
         try:
             return sorted(os.listdir(self.path))
         except OSError as error:
-            raise _unreadable(self.path, error) from None
+            raise _build_read_error(self.path, error) from None
 
-    def has(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         """True if there is a file of this name."""
         return os.path.isfile(self.path / name)
 
-    def size(self, name: str) -> int:
+    def get_size(self, name: str) -> int:
         """Bytes of a file. Raises FileNotFoundError, and TdbgError for anything but a plain file that can be read."""
         with self._lock:
-            return os.fstat(self._file(name)).st_size
+            return os.fstat(self._open_file(name)).st_size
 
-    def read(self, name: str, offset: int, length: int) -> bytes:
-        """Bytes of a file; fewer where it ends. Raises what `size` raises."""
+    def read_range(self, name: str, offset: int, length: int) -> bytes:
+        """Bytes of a file; fewer where it ends. Raises what `get_size` raises."""
         with self._lock:
-            fd = self._file(name)
+            fd = self._open_file(name)
             try:
                 found = os.pread(fd, length, offset)
                 while len(found) < length and (more := os.pread(fd, length - len(found), offset + len(found))):
                     found += more  # one call gives 2 GB at most
                 return found
             except OSError as error:
-                raise _unreadable(self.path / name, error) from None
+                raise _build_read_error(self.path / name, error) from None
 
     def close(self) -> None:
         """Close what is open; reading opens it again."""
@@ -70,7 +70,7 @@ class Folder:
         while self._open:
             os.close(self._open.popitem()[1])
 
-    def _file(self, name: str) -> int:
+    def _open_file(self, name: str) -> int:
         fd = self._open.get(name)
         if fd is not None:
             return fd
@@ -80,7 +80,7 @@ class Folder:
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise _build_read_error(path, error) from None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise TdbgError(f"{path} is no plain file", "it was not written by tdbg: remove it")
@@ -90,7 +90,7 @@ class Folder:
         return fd
 
 
-def _unreadable(path: PurePath | str, error: OSError) -> TdbgError:
+def _build_read_error(path: PurePath | str, error: OSError) -> TdbgError:
     return TdbgError(f"{path}: {error.strerror or error}", "check its path and permissions")
 
 
@@ -109,32 +109,32 @@ class PageFile:
     @property
     def path(self) -> PurePath:
         """What it is called, for people."""
-        names = filter(self._folder.has, self._names)
+        names = filter(self._folder.has_file, self._names)
         return self._folder.path / next(names, self._names[0])
 
-    def size(self) -> int:
+    def get_size(self) -> int:
         """Bytes of it. Raises TdbgError if it is not there."""
-        return self._folder.size(self._name())
+        return self._folder.get_size(self._resolve_name())
 
-    def read(self, offset: int, length: int) -> bytes:
+    def read_range(self, offset: int, length: int) -> bytes:
         """These bytes. Raises TdbgError if the page does not hold them all."""
-        name = self._name()
-        size = self._folder.size(name)
+        name = self._resolve_name()
+        size = self._folder.get_size(name)
         if offset + length > size:  # looked at before the memory is taken
             raise TdbgError(
                 f"{self._folder.path / name} has {size:,} bytes, and should have {offset + length:,} at least",
                 "it was cut off; `tdbg inspect-pages verify` tells what it still holds",
             )
-        found = self._folder.read(name, offset, length)
+        found = self._folder.read_range(name, offset, length)
         if len(found) != length:
             raise TdbgError(f"{self._folder.path / name} became shorter while it was read", "try again")
         return found
 
-    def _name(self) -> str:
+    def _resolve_name(self) -> str:
         """The name that opens. A page that is sealed between two tries is found at the third."""
         for name in self._names:
             try:
-                self._folder.size(name)
+                self._folder.get_size(name)
                 return name
             except FileNotFoundError:
                 continue

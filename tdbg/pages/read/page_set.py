@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.urls import Url, located
+from tdbg.core.urls import Url, parse_location
 from tdbg.pages.format import manifest
 from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.listing import Layer, Listing
 from tdbg.pages.read.page_folder import Folder, open_page_folders
-from tdbg.pages.read.page_sources import Drop, JournalSource, Problem, Problems, SealedSource, Source, needles
+from tdbg.pages.read.page_sources import Drop, JournalSource, Problem, Problems, SealedSource, Source, encode_needles
 
 __all__ = ["Datapoint", "Drop", "NoPagesError", "PageSet", "Problem", "Tensor"]
 
@@ -44,9 +44,9 @@ class PageSet:
         path: on this machine, or a URL such as ``s3://bucket/run``, of which only what is asked for is fetched.
         Raises NoPagesError where there is none, TdbgError for what cannot be read and for a version it does not know.
         """
-        found = cls(located(path))
+        found = cls(parse_location(path))
         try:
-            folders, file = _look(found.path)
+            folders, file = _open_folders(found.path)
         except FileNotFoundError:
             raise NoPagesError(f"there is no {path}", "name a run, a folder of pages or a page") from None
         if file:
@@ -61,7 +61,7 @@ class PageSet:
 
     def __iter__(self) -> Iterator[Datapoint]:
         for source in self.sources:
-            yield from filter(self._wanted, source)
+            yield from filter(self._is_wanted, source)
 
     def rows(self) -> Iterator[Datapoint]:
         """The same, and each row of a batch that is stored once as a datapoint of its own."""
@@ -70,10 +70,10 @@ class PageSet:
 
     def find(self, key: str | int) -> list[Datapoint]:
         """Those of this key, whether it is a number or its text; of a batch that has it the row. In order; none is an empty list."""
-        text, texts = str(key), needles(key)
+        text, texts = str(key), encode_needles(key)
         found: list[Datapoint] = []
         for source in self.sources:
-            for datapoint in filter(self._wanted, source.containing(texts)):
+            for datapoint in filter(self._is_wanted, source.iter_containing(texts)):
                 rows = [index for index, one in enumerate(datapoint.keys or ()) if str(one) == text]
                 found += map(datapoint.of_row, rows)
                 if not rows and str(datapoint.key) == text:  # else the batch is named by its first sample
@@ -84,15 +84,15 @@ class PageSet:
         """What was captured, path by path, in the order of first appearance. Cost: reads every record."""
         found = Listing()
         for datapoint in self:
-            found.add(datapoint)
-        return found.layers()
+            found.add_datapoint(datapoint)
+        return found.list_layers()
 
     @property
     def drops(self) -> list[Drop]:
         """What the writers left out, and why."""
         return [drop for source in self.sources if isinstance(source, JournalSource) for drop in source.drops]
 
-    def _wanted(self, datapoint: Datapoint) -> bool:
+    def _is_wanted(self, datapoint: Datapoint) -> bool:
         return self._only is None or self._only == (datapoint.rank, datapoint.page)
 
     def close(self) -> None:
@@ -108,17 +108,17 @@ class PageSet:
 
     def _add_folder(self, folder: Folder) -> None:
         self.folders.append(folder)
-        names = folder.names()
+        names = folder.list_names()
         if MANIFEST in names:
             self._check_manifest(folder)
         else:
             self.problems.report(folder.path, f"has no {MANIFEST}", grave=False)
-        found_ones = (self._journal(folder, name) for name in names if JOURNAL_NAME.fullmatch(name))
+        found_ones = (self._open_journal(folder, name) for name in names if JOURNAL_NAME.fullmatch(name))
         journals = [found for found in found_ones if found]
         self.sources += journals
         known = {source.writer: source for source in journals}
         sealed = {(source.rank, page): size for source in journals for page, size in source.sealed.items()}
-        names = folder.names()  # again: what the journals tell of is there by now
+        names = folder.list_names()  # again: what the journals tell of is there by now
         for name in names:
             page = PAGE_NAME.fullmatch(name)
             if page and page[3] == "safetensors":
@@ -127,18 +127,18 @@ class PageSet:
 
     def _check_manifest(self, folder: Folder) -> None:
         try:
-            text = folder.read(MANIFEST, 0, manifest.LARGEST_BYTES)
+            text = folder.read_range(MANIFEST, 0, manifest.LARGEST_BYTES)
         except (FileNotFoundError, TdbgError) as error:
             self.problems.report(folder.path / MANIFEST, str(error))
             return
         try:
-            manifest.checked(text, folder.path / MANIFEST)
+            manifest.parse_manifest(text, folder.path / MANIFEST)
         except manifest.VersionError:
             raise
         except TdbgError as error:
             self.problems.report(folder.path / MANIFEST, str(error))
 
-    def _journal(self, folder: Folder, name: str) -> JournalSource | None:
+    def _open_journal(self, folder: Folder, name: str) -> JournalSource | None:
         try:
             return JournalSource(folder, name, self.problems)
         except manifest.VersionError:
@@ -151,7 +151,7 @@ class PageSet:
         """A sealed page: its header is read only where no journal tells that all of it is known."""
         try:
             if size is not None:
-                there = folder.size(name)
+                there = folder.get_size(name)
                 if there != size:
                     self.problems.report(folder.path / name, f"has {there:,} bytes, and was sealed with {size:,}")
                 return
@@ -171,7 +171,7 @@ class PageSet:
         for source in journals:
             for number in sorted(source.pages):
                 try:
-                    source.page(number).size()
+                    source.get_page_file(number).get_size()
                 except TdbgError:
                     self.problems.report(
                         folder.path, f"page {number} of rank {source.rank} is missing, or cannot be read"
@@ -203,7 +203,7 @@ class PageSet:
             )
 
 
-def _look(path: Path | Url) -> tuple[list[Folder], str]:
+def _open_folders(path: Path | Url) -> tuple[list[Folder], str]:
     if isinstance(path, Path):
         return open_page_folders(path)
     from tdbg.pages.read import remote_store

@@ -16,13 +16,13 @@ from tdbg.pages.format.file_format import (
     JOURNAL_NAME,
     MARK,
     PAGE_NAME,
-    compact,
-    decoded,
-    encoded,
+    decode_json,
+    encode_json,
+    encode_read_json,
     page_name,
 )
 from tdbg.pages.format.journal import Frames
-from tdbg.pages.format.layout import Layout, Piece, whole
+from tdbg.pages.format.layout import Layout, Piece, is_whole_number
 from tdbg.pages.read.datapoint import Datapoint
 from tdbg.pages.read.page_folder import Folder, PageFile, epoch_of
 
@@ -90,10 +90,10 @@ class Source(ABC):
         """Each datapoint and its record's JSON text."""
 
     @abstractmethod
-    def containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
+    def iter_containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """Those whose records hold one of these texts."""
 
-    def page(self, number: int) -> PageFile:
+    def get_page_file(self, number: int) -> PageFile:
         """The file of one page."""
         found = self._files.get(number)
         if found is None:
@@ -101,18 +101,24 @@ class Source(ABC):
             found = self._files[number] = PageFile(self.folder, *names)
         return found
 
-    def _made(self, record: dict[str, object], layouts: Callable[[object], Layout], text: bytes) -> Datapoint:
+    def _build_datapoint(
+        self, record: dict[str, object], layouts: Callable[[object], Layout], text: bytes
+    ) -> Datapoint:
         """Raises ValueError for a record that cannot be true."""
         found = record.get("layout")
         if found is None:
-            return self._placed(Datapoint(record, None, None, self.rank, self.writer, _MARK in text))
+            return self._assign_epoch(Datapoint(record, None, None, self.rank, self.writer, _MARK in text))
         number: object = record.get("page")
-        page = self._files.get(number) or self.page(number) if type(number) is int and 0 <= number < 10**12 else None
+        page = (
+            self._files.get(number) or self.get_page_file(number)
+            if type(number) is int and 0 <= number < 10**12
+            else None
+        )
         if page is None:
             raise ValueError("it has no page")
-        return self._placed(Datapoint(record, layouts(found), page, self.rank, self.writer, _MARK in text))
+        return self._assign_epoch(Datapoint(record, layouts(found), page, self.rank, self.writer, _MARK in text))
 
-    def _placed(self, found: Datapoint) -> Datapoint:
+    def _assign_epoch(self, found: Datapoint) -> Datapoint:
         found.folder_epoch = self.epoch
         return found
 
@@ -129,7 +135,7 @@ class JournalSource(Source):
         found = JOURNAL_NAME.fullmatch(name)
         super().__init__(folder, name, int(found[1]) if found else 0, problems)
         try:
-            self.frames = Frames(lambda offset, length: folder.read(name, offset, length), folder.size(name))
+            self.frames = Frames(lambda offset, length: folder.read_range(name, offset, length), folder.get_size(name))
         except FileNotFoundError:
             raise TdbgError(f"{self.path} is gone", "try again") from None
         self.pages: dict[int, int] = {}
@@ -140,99 +146,99 @@ class JournalSource(Source):
         self._read: OrderedDict[int, Layout] = OrderedDict()
         self._odd: list[int] = []  # datapoints whose records do not begin as ours do
         for index in self.frames.others:
-            self._take(index)
+            self._index_record(index)
         others = set(self.frames.others).difference(self._odd)
         self._datapoints = [index for index in range(len(self.frames)) if index not in others]
         self.broken = self.frames.left > 0 and not self._is_cut_short()  # and not only in its last record
         if self.frames.left:
-            self._tell(f"ends in {self.frames.left:,} bytes that are no whole record", grave=self.broken)
+            self._report_problem(f"ends in {self.frames.left:,} bytes that are no whole record", grave=self.broken)
         if not self.opened and len(self.frames):
-            self._tell("does not begin with the record of its writer")
+            self._report_problem("does not begin with the record of its writer")
 
     def __len__(self) -> int:
         return len(self._datapoints)
 
     def with_bodies(self) -> Iterator[tuple[Datapoint, bytes]]:
         for index in self._datapoints:
-            body = self.frames.body(index)
-            found = self._datapoint(index, body)
+            body = self.frames.read_body(index)
+            found = self._parse_datapoint(index, body)
             if found is not None:
                 yield found, body
 
-    def containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
+    def iter_containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """Those whose records hold one of these texts, or may hold it in another spelling."""
         wanted = tuple(needles)
         for index in self._datapoints:
-            body = self.frames.body(index)
+            body = self.frames.read_body(index)
             if any(needle in body for needle in wanted) or not body.startswith(DATAPOINT):
-                found = self._datapoint(index, body)
+                found = self._parse_datapoint(index, body)
                 if found is not None:
                     yield found
 
     def last_seq(self) -> int:
         """The number of the last datapoint; -1 if there is none."""
         for index in reversed(self._datapoints):
-            found = self._datapoint(index, self.frames.body(index))
+            found = self._parse_datapoint(index, self.frames.read_body(index))
             if found is not None:
                 return found.seq
         return -1
 
-    def layout(self, id: object) -> Layout:
+    def load_layout(self, id: object) -> Layout:
         """A layout of this journal. Raises ValueError if it has none of this id, or one that cannot be true."""
         found = self._read.get(id) if type(id) is int else None
         if found is None:
             if type(id) is not int or id not in self._layouts:
                 raise ValueError("its layout is not in the journal")
-            found = self._read[id] = layout.read(self.frames.record(self._layouts[id]))
+            found = self._read[id] = layout.parse_layout(self.frames.read_record(self._layouts[id]))
             if len(self._read) > LAYOUTS:
                 self._read.popitem(last=False)
         return found
 
-    def _datapoint(self, index: int, body: bytes) -> Datapoint | None:
+    def _parse_datapoint(self, index: int, body: bytes) -> Datapoint | None:
         try:
-            record = decoded(body)
+            record = decode_json(body)
             if not isinstance(record, dict):
                 raise ValueError("it is no object")
-            return self._made(record, self.layout, body)
+            return self._build_datapoint(record, self.load_layout, body)
         except (ValueError, RecursionError) as error:
-            self._tell(f"the datapoint at byte {self.frames.starts[index]:,} cannot be read: {error}")
+            self._report_problem(f"the datapoint at byte {self.frames.starts[index]:,} cannot be read: {error}")
             return None
 
-    def _take(self, index: int) -> None:
+    def _index_record(self, index: int) -> None:
         """A record that is no datapoint."""
         try:
-            record = self.frames.record(index)
+            record = self.frames.read_record(index)
             kind = record.get("t")
             if kind == "dp":
                 self._odd.append(index)
-            elif kind == "layout" and whole(record.get("id")):
+            elif kind == "layout" and is_whole_number(record.get("id")):
                 self._layouts.setdefault(record["id"], index)
             elif kind == "open" and index == 0:
                 manifest.check_version(record.get("version"), self.path)
                 self.opened = record
-            elif kind == "page" and whole(record.get("page")) and whole(record.get("data")):
+            elif kind == "page" and is_whole_number(record.get("page")) and is_whole_number(record.get("data")):
                 self.pages[record["page"]] = record["data"]
-            elif kind == "seal" and whole(record.get("page")) and whole(record.get("size")):
+            elif kind == "seal" and is_whole_number(record.get("page")) and is_whole_number(record.get("size")):
                 self.sealed[record["page"]] = record["size"]
-            elif kind == "drop" and whole(record.get("count")):
-                self._drop(record)
+            elif kind == "drop" and is_whole_number(record.get("count")):
+                self._record_drop(record)
             elif kind == "end":
                 self.ended = record
             elif kind in ("layout", "page", "seal", "drop"):
                 raise ValueError(f"a {kind} record is not whole")
         except ValueError as error:
-            self._tell(f"the record at byte {self.frames.starts[index]:,} cannot be read: {error}")
+            self._report_problem(f"the record at byte {self.frames.starts[index]:,} cannot be read: {error}")
 
-    def _drop(self, record: Mapping[str, Any]) -> None:
-        first, last = (step if whole(step := record.get(name)) else None for name in ("first", "last"))
+    def _record_drop(self, record: Mapping[str, Any]) -> None:
+        first, last = (step if is_whole_number(step := record.get(name)) else None for name in ("first", "last"))
         self.drops.append(Drop(self.rank, record["count"], str(record.get("reason", ""))[:500], first, last))
 
     def _is_cut_short(self) -> bool:
         """True if what is left can be the beginning of one record: what a kill leaves, or a writer at work."""
-        start = self.folder.read(self.name, self.frames.end, 8)
+        start = self.folder.read_range(self.name, self.frames.end, 8)
         return len(start) < 8 or int.from_bytes(start[:4], "little") + 8 > self.frames.left
 
-    def _tell(self, text: str, *, grave: bool = True) -> None:
+    def _report_problem(self, text: str, *, grave: bool = True) -> None:
         self.problems.report(self.path, text, grave=grave)
 
 
@@ -249,86 +255,88 @@ class SealedSource(Source):
         super().__init__(folder, name, int(found[1]) if found else 0, problems)
         self.number = int(found[2]) if found else -1
         self.file = PageFile(folder, name)
-        self.size = self.file.size()
+        self.size = self.file.get_size()
         self.after = after
         self.met: set[str] = set()  # the tensors of the header that a record names
         try:
-            length = header.length_of(self.file.read(0, min(8, self.size)), self.size)
-            self.metadata, self.tensors = header.parse(self.file.read(8, length), self.size)
+            length = header.length_of(self.file.read_range(0, min(8, self.size)), self.size)
+            self.metadata, self.tensors = header.parse_header(self.file.read_range(8, length), self.size)
             self.data = 8 + length
             self.ours = self.metadata.get("format") == FORMAT
             if self.ours:
-                self._take()
+                self._load_header()
         except ValueError as error:
             raise TdbgError(f"{self.path}: {error}", "it is no safetensors file, or was cut off") from None
 
-    def page(self, number: int) -> PageFile:
+    def get_page_file(self, number: int) -> PageFile:
         """Itself."""
         return self.file
 
-    def containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
+    def iter_containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """All of them, whatever their records hold."""
         return iter(self)
 
     def with_bodies(self) -> Iterator[tuple[Datapoint, bytes]]:
         if not self.ours:
-            yield self._plain(), b""
+            yield self._build_plain_datapoint(), b""
             return
         for record in self.records:
             try:
-                found = self._made(record, self._layout, _MARK)
+                found = self._build_datapoint(record, self._find_layout, _MARK)
             except (ValueError, RecursionError) as error:
                 self.problems.report(self.path, f"a datapoint of its header cannot be read: {error}")
                 continue
             if found.seq > self.after:
-                yield found, compact(record)
+                yield found, encode_read_json(record)
 
-    def _take(self) -> None:
+    def _load_header(self) -> None:
         major = self.metadata.get("version", "").partition(".")[0]
         manifest.check_version({"major": int(major) if major.isdecimal() else major}, self.path)
-        opened, records, layouts = (self._json(name) for name in ("opened", "datapoints", "layouts"))
+        opened, records, layouts = (self._decode_metadata(name) for name in ("opened", "datapoints", "layouts"))
         if not isinstance(records, list) or not isinstance(layouts, list):
             raise ValueError("its header holds no datapoints")
         self.opened = opened if isinstance(opened, dict) else {}
-        first, writer = self._json("data"), self._json("writer")
-        self.first = first if whole(first) and self.data <= first <= self.size else self.data
+        first, writer = self._decode_metadata("data"), self._decode_metadata("writer")
+        self.first = first if is_whole_number(first) and self.data <= first <= self.size else self.data
         self.writer = writer if isinstance(writer, str) else self.path.stem
-        if whole(self.opened.get("rank")):
+        if is_whole_number(self.opened.get("rank")):
             self.rank = self.opened["rank"]
         self.records = [record for record in records if isinstance(record, dict)]
-        found = [layout.read(record) for record in layouts if isinstance(record, dict)]
+        found = [layout.parse_layout(record) for record in layouts if isinstance(record, dict)]
         self.layouts = {one.id: one for one in found}
 
-    def _json(self, name: str) -> object:
-        return decoded(self.metadata.get(name, "null"))
+    def _decode_metadata(self, name: str) -> object:
+        return decode_json(self.metadata.get(name, "null"))
 
-    def _layout(self, id: object) -> Layout:
-        found = self.layouts.get(id) if whole(id) else None
+    def _find_layout(self, id: object) -> Layout:
+        found = self.layouts.get(id) if is_whole_number(id) else None
         if found is None:
             raise ValueError("its layout is not in the header")
         return found
 
-    def _plain(self) -> Datapoint:
-        pieces = [piece for name, stored in self.tensors.items() if (piece := self._piece(name, stored)) is not None]
+    def _build_plain_datapoint(self) -> Datapoint:
+        pieces = [
+            piece for name, stored in self.tensors.items() if (piece := self._build_piece(name, stored)) is not None
+        ]
         record = {"key": self.path.stem, "seq": 0, "page": 0, "base": 0, "length": self.size}
         more = {"metadata": self.metadata} if self.metadata else {}
         whole_file = Layout(0, pieces, self.size)
-        return self._placed(Datapoint({**record, **more}, whole_file, self.file, self.rank, self.writer, False))
+        return self._assign_epoch(Datapoint({**record, **more}, whole_file, self.file, self.rank, self.writer, False))
 
-    def _piece(self, name: str, stored: header.Stored) -> Piece | None:
+    def _build_piece(self, name: str, stored: header.Stored) -> Piece | None:
         shape, dtype = stored.shape, BY_STORED.get(stored.dtype)
         if stored.dtype == "F4" and shape and not shape[-1] % 2:  # torch counts pairs
             shape, dtype = (*shape[:-1], shape[-1] // 2), DTYPES["float4_e2m1fn_x2"]
-        if dtype is None or dtype.nbytes(shape) != stored.end - stored.begin:
+        if dtype is None or dtype.count_bytes(shape) != stored.end - stored.begin:
             self.problems.report(self.path, f"{name!r} is of a type that is not known here, {stored.dtype[:40]}")
             return None
         return Piece(name, dtype, shape, stored.begin, stored.end - stored.begin)
 
 
-def needles(key: str | int) -> tuple[bytes, ...]:
+def encode_needles(key: str | int) -> tuple[bytes, ...]:
     """How a key may stand in a record."""
     text = str(key)
-    found = [encoded(text), json.dumps(text).encode()]
+    found = [encode_json(text), json.dumps(text).encode()]
     if text.lstrip("-").isdecimal():
         found.append(text.encode())
     return tuple(dict.fromkeys(found))

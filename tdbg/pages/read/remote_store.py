@@ -36,14 +36,14 @@ class Store:
         import fsspec
 
         self.url = url
-        with self.errors(url):
+        with self.translate_errors(url):
             self.fs, self.root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         self.protocol = url.partition("://")[0].lower()
         self.root = self.root.rstrip("/")
 
-    def files(self) -> dict[str, int]:
+    def list_files(self) -> dict[str, int]:
         """Bytes of each file below the store's own URL, by its path from there. Cost: a listing of all of it."""
-        with self.errors(self.url):
+        with self.translate_errors(self.url):
             try:
                 found = self.fs.find(self.root, detail=True)
             except FileNotFoundError:
@@ -55,53 +55,53 @@ class Store:
             if path.startswith(start)
         }
 
-    def size(self, path: str) -> int:
+    def get_size(self, path: str) -> int:
         """Bytes of a file. path: from the store's URL; empty for itself. Raises FileNotFoundError."""
-        with self.errors(self._named(path)):
-            about = self.fs.info(self._at(path))
+        with self.translate_errors(self._format_url(path)):
+            about = self.fs.info(self._resolve_path(path))
         if about.get("type") != "file":
-            raise FileNotFoundError(self._named(path))
+            raise FileNotFoundError(self._format_url(path))
         return int(about.get("size") or 0)
 
-    def read(self, path: str, start: int, stop: int) -> bytes:
+    def read_range(self, path: str, start: int, stop: int) -> bytes:
         """These bytes of a file, with one request. Raises FileNotFoundError."""
-        with self.errors(self._named(path)):
-            return bytes(self.fs.cat_file(self._at(path), start=start, end=stop))
+        with self.translate_errors(self._format_url(path)):
+            return bytes(self.fs.cat_file(self._resolve_path(path), start=start, end=stop))
 
     def read_all(self, sizes: Mapping[str, int]) -> dict[str, bytes]:
         """Several whole files of these sizes, side by side where the library can; those that failed are left out."""
-        with self.errors(self.url):
-            places, starts = [self._at(path) for path in sizes], [0] * len(sizes)
+        with self.translate_errors(self.url):
+            places, starts = [self._resolve_path(path) for path in sizes], [0] * len(sizes)
             found = self.fs.cat_ranges(places, starts, list(sizes.values()), on_error="return")
         return {path: bytes(data) for path, data in zip(sizes, found, strict=True) if not isinstance(data, Exception)}
 
-    def put(self, path: str, source: Path | bytes) -> None:
+    def put_file(self, path: str, source: Path | bytes) -> None:
         """Copy a file, or bytes, to a name under which it appears when it is whole."""
-        with self.errors(self._named(path)):
-            target = self._at(path)
+        with self.translate_errors(self._format_url(path)):
+            target = self._resolve_path(path)
             if self.protocol in WHOLE:
-                self._write(target, source)
+                self._write_target(target, source)
                 return
             folder, _, name = target.rpartition("/")
             draft = f"{folder}/.{name}.uploading"
             self.fs.makedirs(folder, exist_ok=True)
-            self._write(draft, source)
+            self._write_target(draft, source)
             self.fs.mv(draft, target)
 
-    def remove(self, path: str) -> None:
+    def remove_file(self, path: str) -> None:
         """Take a file away."""
-        with self.errors(self._named(path)):
-            self.fs.rm_file(self._at(path))
+        with self.translate_errors(self._format_url(path)):
+            self.fs.rm_file(self._resolve_path(path))
 
-    def fetch(self, path: str, target: Path) -> None:
+    def download_file(self, path: str, target: Path) -> None:
         """Copy a file here."""
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self.errors(self._named(path)):
-            self.fs.get_file(self._at(path), str(target))
+        with self.translate_errors(self._format_url(path)):
+            self.fs.get_file(self._resolve_path(path), str(target))
 
-    def check(self) -> None:
+    def check_access(self) -> None:
         """TdbgError if it is known already that nothing can be kept there: no answer, no credentials, no bucket."""
-        with self.errors(self.url):
+        with self.translate_errors(self.url):
             try:
                 self.fs.ls(self.root, detail=False)
             except FileNotFoundError:
@@ -110,7 +110,7 @@ class Store:
                     raise TdbgError(f"{self.protocol}://{bucket} does not exist", "make it, or name another") from None
 
     @contextlib.contextmanager
-    def errors(self, what: str) -> Iterator[None]:
+    def translate_errors(self, what: str) -> Iterator[None]:
         """Tell what a library raised in a line, and what to do about it."""
         try:
             yield
@@ -119,22 +119,22 @@ class Store:
         except Exception as error:  # guard: each of these libraries has errors of its own
             lines = str(error).strip().splitlines() or [""]
             text = f"{type(error).__name__}: {lines[0]}"[:300]
-            raise TdbgError(f"{what}: {text}", _advice(error)) from error
+            raise TdbgError(f"{what}: {text}", _suggest_fix(error)) from error
 
-    def _write(self, target: str, source: Path | bytes) -> None:
+    def _write_target(self, target: str, source: Path | bytes) -> None:
         if isinstance(source, bytes):
             self.fs.pipe_file(target, source)
         else:
             self.fs.put_file(str(source), target)
 
-    def _at(self, path: str) -> str:
+    def _resolve_path(self, path: str) -> str:
         return f"{self.root}/{path}" if path else self.root
 
-    def _named(self, path: str) -> str:
+    def _format_url(self, path: str) -> str:
         return f"{self.url.rstrip('/')}/{path}" if path else self.url
 
 
-def _advice(error: Exception) -> str:
+def _suggest_fix(error: Exception) -> str:
     words = f"{type(error).__name__} {error}".lower()
     if any(word in words for word in ("credential", "permission", "denied", "forbidden", "accesskey", "token")):
         return "look at the credentials in the environment, such as AWS_PROFILE or AWS_ACCESS_KEY_ID"
@@ -161,16 +161,16 @@ def open_remote_folders(url: Url) -> tuple[list[Folder], str]:
     """The folders with pages at and below a URL, in order; of a file its folder and its name. FileNotFoundError."""
     if JOURNAL_NAME.fullmatch(url.name) or PAGE_NAME.fullmatch(url.name) or url.suffix == ".safetensors":
         store = Store(str(url.parent))
-        return [RemoteFolder(store, url.parent, {url.name: store.size(url.name)})], url.name
+        return [RemoteFolder(store, url.parent, {url.name: store.get_size(url.name)})], url.name
     store = Store(str(url))
     folders: dict[tuple[str, ...], dict[str, int]] = {}
-    for path, size in store.files().items():
+    for path, size in store.list_files().items():
         *parts, name = path.split("/")
         if len(parts) <= DEPTH and not any(part.startswith(".") for part in parts):
             folders.setdefault(tuple(parts), {})[name] = size
     if not folders:
-        store.check()
-        store.size("")
+        store.check_access()
+        store.get_size("")
         return [RemoteFolder(Store(str(url.parent)), url.parent, {})], url.name
     found = [
         RemoteFolder(store, url.joinpath(*parts), sizes, "/".join(parts))
@@ -186,13 +186,13 @@ def _fetch_first(store: Store, folders: Sequence["RemoteFolder"]) -> None:
     wanted: dict[str, int] = {}
     total = 0
     for folder in folders:
-        for path, size in folder.first():
+        for path, size in folder.iter_essential_files():
             if 0 < size <= FIRST_BYTES[0] and total + size <= FIRST_BYTES[1]:
                 wanted[path] = size
                 total += size
     found = store.read_all(wanted) if wanted else {}
     for folder in folders:
-        folder.keep(found)
+        folder.cache_files(found)
 
 
 def legacy_pages(url: Url) -> list[str]:
@@ -202,17 +202,17 @@ def legacy_pages(url: Url) -> list[str]:
     store = Store(str(url))
     if pickle_pages.PAGE.fullmatch(url.name):
         return [""]
-    return [path for path in store.files() if pickle_pages.is_place_of_page(path.split("/"))]
+    return [path for path in store.list_files() if pickle_pages.is_place_of_page(path.split("/"))]
 
 
 @contextlib.contextmanager
-def fetched(url: Url, paths: Iterable[str]) -> Iterator[Path]:
+def download_files(url: Url, paths: Iterable[str]) -> Iterator[Path]:
     """A temporary folder of the URL's own name with copies of these files, for those who need them on a disk."""
     with tempfile.TemporaryDirectory(prefix="tdbg-") as folder:
         place, store = Path(folder, url.name), Store(str(url))
         for path in paths:
             try:
-                store.fetch(path, place / path)
+                store.download_file(path, place / path)
             except FileNotFoundError:
                 raise TdbgError(f"there is no {url / path}", "look at its spelling") from None
         yield place
@@ -231,49 +231,51 @@ class RemoteFolder(Folder):
         self._kept: dict[str, bytes] = {}  # whole files
         self._ahead = Ahead()
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return sorted(self._sizes)
 
-    def has(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         return name in self._sizes
 
-    def size(self, name: str) -> int:
+    def get_size(self, name: str) -> int:
         if name not in self._sizes:
-            self._sizes[name] = self._store.size(self._of(name))
+            self._sizes[name] = self._store.get_size(self._resolve_path(name))
         return self._sizes[name]
 
-    def read(self, name: str, offset: int, length: int) -> bytes:
-        size = self.size(name)
+    def read_range(self, name: str, offset: int, length: int) -> bytes:
+        size = self.get_size(name)
         stop = min(offset + length, size)
         if stop <= offset:
             return b""
         with self._lock:
             if name not in self._kept and size <= JOURNAL_BYTES and JOURNAL_NAME.fullmatch(name):
-                self._kept[name] = self._fetch(name, 0, size)
+                self._kept[name] = self._fetch_range(name, 0, size)
             if name in self._kept:
                 return self._kept[name][offset:stop]
-            return self._ahead.read(name, offset, stop, size, self._fetch)
+            return self._ahead.read_range(name, offset, stop, size, self._fetch_range)
 
     def close(self) -> None:
         self._kept.clear()
         self._ahead = Ahead()
 
-    def first(self) -> Iterator[tuple[str, int]]:
+    def iter_essential_files(self) -> Iterator[tuple[str, int]]:
         """The path from the store's URL, and the size, of what is read in any case."""
         names = (name for name in self._sizes if name == MANIFEST or JOURNAL_NAME.fullmatch(name))
-        return ((self._of(name), self._sizes[name]) for name in names)
+        return ((self._resolve_path(name), self._sizes[name]) for name in names)
 
-    def keep(self, files: Mapping[str, bytes]) -> None:
+    def cache_files(self, files: Mapping[str, bytes]) -> None:
         """Take those that are its own of what was fetched."""
-        self._kept |= {name: files[self._of(name)] for name in self._sizes if self._of(name) in files}
+        self._kept |= {
+            name: files[self._resolve_path(name)] for name in self._sizes if self._resolve_path(name) in files
+        }
 
-    def _fetch(self, name: str, start: int, stop: int) -> bytes:
+    def _fetch_range(self, name: str, start: int, stop: int) -> bytes:
         try:
-            return self._store.read(self._of(name), start, stop)
+            return self._store.read_range(self._resolve_path(name), start, stop)
         except FileNotFoundError:
             raise TdbgError(f"{self.path / name} is gone", "try again") from None
 
-    def _of(self, name: str) -> str:
+    def _resolve_path(self, name: str) -> str:
         return f"{self._inside}/{name}" if self._inside else name
 
 
@@ -285,7 +287,7 @@ class Ahead:
         self._data = b""
         self._more = 0
 
-    def read(self, name: str, start: int, stop: int, size: int, fetch: Any) -> bytes:
+    def read_range(self, name: str, start: int, stop: int, size: int, fetch: Any) -> bytes:
         """The bytes from ``start`` up to ``stop`` of a file of ``size`` bytes; ``fetch(name, start, stop)`` gets them."""
         if name == self._name and self._start <= start and stop <= self._start + len(self._data):
             return self._data[start - self._start : stop - self._start]

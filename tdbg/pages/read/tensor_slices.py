@@ -36,7 +36,7 @@ class Part:
         """How many values."""
         return math.prod(self.shape)
 
-    def listed(self) -> "list[object]":
+    def to_numbers(self) -> "list[object]":
         """As Python numbers."""
         if self.numbers is not None:
             return self.numbers
@@ -45,7 +45,7 @@ class Part:
         return found
 
 
-def parse(text: str) -> "list[Index]":
+def parse_slice(text: str) -> "list[Index]":
     """The parts of ``0,:,3:5``, ``...`` included. Raises TdbgError."""
     found: list[Any] = []
     for word in text.strip("[] ").split(","):
@@ -66,19 +66,19 @@ def parse(text: str) -> "list[Index]":
     return found
 
 
-def read(tensor: "Tensor", text: str = "", lists: int = PURE) -> Part:
+def read_slice(tensor: "Tensor", text: str = "", lists: int = PURE) -> Part:
     """The values of a tensor, or of the part that is named; at most so many ``lists`` hold.
 
     Raises TdbgError for a part that there is none of.
     """
     if not text:
-        return _made(tensor.read(), tensor, tensor.shape, lists)
-    wanted = _spread(parse(text), tensor, text)
+        return _decode_part(tensor.read(), tensor, tensor.shape, lists)
+    wanted = _expand_ellipsis(parse_slice(text), tensor, text)
     while wanted and isinstance(wanted[0], int) and _has_rows(tensor):
-        tensor, wanted = tensor.row(_place(wanted[0], tensor.shape[0], text)), wanted[1:]
+        tensor, wanted = tensor.row(_normalize_index(wanted[0], tensor.shape[0], text)), wanted[1:]
     if wanted and _has_rows(tensor) and "scales" not in tensor.note:
-        return _cut(*_rows(tensor, wanted), text)
-    return _cut(_made(tensor.read(), tensor, tensor.shape), wanted, text)
+        return _apply_slice(*_read_rows(tensor, wanted), text)
+    return _apply_slice(_decode_part(tensor.read(), tensor, tensor.shape), wanted, text)
 
 
 def flat_parts(tensor: "Tensor", size: int = CHUNK_BYTES) -> "Iterator[Array]":
@@ -87,10 +87,10 @@ def flat_parts(tensor: "Tensor", size: int = CHUNK_BYTES) -> "Iterator[Array]":
         yield tensor.array().reshape(-1)
         return
     for data in tensor.chunks(size):
-        yield tensor_values.array(data, tensor.dtype, note=tensor.note)
+        yield tensor_values.decode_array(data, tensor.dtype, note=tensor.note)
 
 
-def _spread(wanted: "list[Any]", tensor: "Tensor", text: str) -> "list[Index]":
+def _expand_ellipsis(wanted: "list[Any]", tensor: "Tensor", text: str) -> "list[Index]":
     """Without the dots; never more parts than dimensions."""
     dimensions = len(tensor_values.value_shape(tensor.dtype, tensor.shape))
     missing = dimensions - len(wanted) + wanted.count(Ellipsis)
@@ -107,13 +107,13 @@ def _has_rows(tensor: "Tensor") -> bool:
     return tensor.dtype.packed == 1 and len(tensor.shape) > 0 and tensor.nbytes > 0
 
 
-def _place(index: int, size: int, text: str) -> int:
+def _normalize_index(index: int, size: int, text: str) -> int:
     if not -size <= index < size:
         raise TdbgError(f"--slice {text!r}: there is no {index} in a dimension of {size}", "count from 0")
     return index % size
 
 
-def _rows(tensor: "Tensor", wanted: "list[Index]") -> "tuple[Part, list[Index]]":
+def _read_rows(tensor: "Tensor", wanted: "list[Index]") -> "tuple[Part, list[Index]]":
     """Only the rows from the first to the last that is asked for."""
     first = wanted[0]
     assert isinstance(first, slice)
@@ -122,20 +122,20 @@ def _rows(tensor: "Tensor", wanted: "list[Index]") -> "tuple[Part, list[Index]]"
     low, high = (min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1) if rows else (0, 0)
     nbytes = tensor.nbytes // size
     data, shape = tensor.part(low * nbytes, high * nbytes), (high - low, *tensor.shape[1:])
-    part = _made(data, tensor, shape)
+    part = _decode_part(data, tensor, shape)
     start = rows[0] - low if rows else 0
     stop = rows[-1] - low + (1 if rows.step > 0 else -1) if rows else 0
     return part, [slice(start, stop if stop >= 0 else None, rows.step), *wanted[1:]]
 
 
-def _made(data: bytes, tensor: "Tensor", shape: "tuple[int, ...]", lists: int = PURE) -> Part:
+def _decode_part(data: bytes, tensor: "Tensor", shape: "tuple[int, ...]", lists: int = PURE) -> Part:
     found = tensor_values.value_shape(tensor.dtype, shape)
     if math.prod(found) <= lists:
-        return Part(found, tensor_values.numbers(data, tensor.dtype, shape, tensor.note))
-    return Part(found, None, tensor_values.array(data, tensor.dtype, shape, tensor.note))
+        return Part(found, tensor_values.decode_numbers(data, tensor.dtype, shape, tensor.note))
+    return Part(found, None, tensor_values.decode_array(data, tensor.dtype, shape, tensor.note))
 
 
-def _cut(part: Part, wanted: "Sequence[Index]", text: str) -> Part:
+def _apply_slice(part: Part, wanted: "Sequence[Index]", text: str) -> Part:
     if part.array is not None:
         try:
             found = part.array[tuple(wanted)]
@@ -145,7 +145,7 @@ def _cut(part: Part, wanted: "Sequence[Index]", text: str) -> Part:
     assert part.numbers is not None
     kept: list[Sequence[int]] = []
     for index, size in zip(wanted, part.shape, strict=False):
-        kept.append(range(*index.indices(size)) if isinstance(index, slice) else (_place(index, size, text),))
+        kept.append(range(*index.indices(size)) if isinstance(index, slice) else (_normalize_index(index, size, text),))
     kept += [range(size) for size in part.shape[len(wanted) :]]
     steps = [math.prod(part.shape[at + 1 :]) for at in range(len(part.shape))]
     flat = [part.numbers[sum(map(int.__mul__, places, steps))] for places in product(*kept)]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.pages.format.dtypes import Dtype
 from tdbg.pages.format.file_format import as_float
 
@@ -28,7 +28,7 @@ NUMPY = {"d": "<f8", "f": "<f4", "e": "<f2", "b": "i1", "h": "<i2", "i": "<i4", 
 NUMPY |= {"B": "u1", "H": "<u2", "I": "<u4", "Q": "<u8"}
 
 
-def numbers(
+def decode_numbers(
     data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note: Mapping[str, object] = {}
 ) -> list[object]:
     """The values in row order, as floats, ints, bools or complex numbers.
@@ -37,32 +37,37 @@ def numbers(
     their scale, else they are the integers that are stored. Opaque bits are unsigned integers.
     Raises TdbgError for bytes that are no whole number of values, or do not fit the shape.
     """
-    found: list[Any] = _as_many(_plain(data, dtype), dtype, shape)
-    scale = _scales(note, shape)
+    found: list[Any] = _as_many(_unpack_numbers(data, dtype), dtype, shape)
+    scale = _parse_scales(note, shape)
     if scale is None:
         return found
     scales, zeros, size = scale
     steps = ((i // size) % len(scales) for i in range(len(found)))
-    return [_float32(_float32(scales[k]) * (value - zeros[k])) for value, k in zip(found, steps, strict=True)]
+    return [
+        _round_to_float32(_round_to_float32(scales[k]) * (value - zeros[k]))
+        for value, k in zip(found, steps, strict=True)
+    ]
 
 
-def array(data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note: Mapping[str, object] = {}) -> "Array":
+def decode_array(
+    data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note: Mapping[str, object] = {}
+) -> "Array":
     """The same values as a numpy array of ``shape``, or flat without one.
 
     In numpy's own type where it has it; else the next that holds every value: float32 for bfloat16, fp8 and fp4,
     complex64 for complex32, int8 or uint8 for sub-byte integers, float32 for scaled quantised values. Values that torch
-    keeps in pairs (fp4) double the last dimension. Read-only where nothing had to be computed. Raises what `numbers` does.
+    keeps in pairs (fp4) double the last dimension. Read-only where nothing had to be computed. Raises what `decode_numbers` does.
     """
     import numpy
 
     with numpy.errstate(all="ignore"):
-        found: Array = _as_many(_array(data, dtype), dtype, shape)
+        found: Array = _as_many(_unpack_array(data, dtype), dtype, shape)
         if shape is not None:
             found = found.reshape(value_shape(dtype, shape))
-        scale = _scales(note, shape)
+        scale = _parse_scales(note, shape)
         if scale is None:
             return found
-        return _scaled(found, *scale)
+        return _apply_scales(found, *scale)
 
 
 def value_count(dtype: Dtype, shape: Sequence[int]) -> int:
@@ -70,17 +75,17 @@ def value_count(dtype: Dtype, shape: Sequence[int]) -> int:
     return math.prod(value_shape(dtype, shape))
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as a person reads it: five significant digits, whole numbers whole."""
     if isinstance(value, complex):
         sign = "-" if math.copysign(1.0, value.imag) < 0 else "+"
-        return f"{shown(value.real)}{sign}{shown(abs(value.imag))}j"
+        return f"{format_value(value.real)}{sign}{format_value(abs(value.imag))}j"
     if isinstance(value, float):
         return f"{value:.5g}"
     return str(value)
 
 
-def real(value: object) -> float | None:
+def to_real(value: object) -> float | None:
     """A number that a program gave as a float, one too large for it as infinity; None for what is no real number."""
     return as_float(value) if isinstance(value, int | float) else None
 
@@ -99,18 +104,18 @@ def _as_many(found: Any, dtype: Dtype, shape: Sequence[int] | None) -> Any:
     count = value_count(dtype, shape)
     if len(found) < count or (len(found) > count and not dtype.counts_values):
         raise TdbgError(
-            f"a tensor of shape {list(shape)} has {counted(count, 'value')}, and its bytes hold {len(found)}"
+            f"a tensor of shape {list(shape)} has {format_count(count, 'value')}, and its bytes hold {len(found)}"
         )
     return found[:count]
 
 
-def _check(data: bytes, dtype: Dtype) -> None:
+def _check_length(data: bytes, dtype: Dtype) -> None:
     if len(data) % dtype.size:
         raise TdbgError(f"{len(data)} bytes are no whole number of {dtype.name} values", "were some cut off?")
 
 
-def _plain(data: bytes, dtype: Dtype) -> list[object]:
-    _check(data, dtype)
+def _unpack_numbers(data: bytes, dtype: Dtype) -> list[object]:
+    _check_length(data, dtype)
     code = STRUCT.get(dtype.name)
     if code is not None:
         found = struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)
@@ -122,14 +127,14 @@ def _plain(data: bytes, dtype: Dtype) -> list[object]:
         return list(struct.unpack(f"<{len(halves)}f", struct.pack(f"<{len(halves)}I", *(h << 16 for h in halves))))
     if dtype.kind == "bool":
         return [byte != 0 for byte in data]
-    table = codes(dtype)
+    table = build_code_table(dtype)
     return [value for byte in data for value in table[byte]]
 
 
-def _array(data: bytes, dtype: Dtype) -> "Array":
+def _unpack_array(data: bytes, dtype: Dtype) -> "Array":
     import numpy
 
-    _check(data, dtype)
+    _check_length(data, dtype)
     code = STRUCT.get(dtype.name)
     wide: Array
     if code is not None:
@@ -145,27 +150,29 @@ def _array(data: bytes, dtype: Dtype) -> "Array":
     if dtype.kind == "bool":
         return flat.astype("bool")
     kind = "f4" if dtype.kind == "float" else "i1" if dtype.name.startswith("int") else "u1"
-    wide = numpy.array(codes(dtype), kind)[flat]
+    wide = numpy.array(build_code_table(dtype), kind)[flat]
     return wide.reshape(-1)
 
 
 @functools.cache
-def codes(dtype: Dtype) -> tuple[tuple[object, ...], ...]:
+def build_code_table(dtype: Dtype) -> tuple[tuple[object, ...], ...]:
     """The values that each byte stands for, lowest bits first. For types of one byte an element that are no bools."""
     bits = 8 // dtype.packed
     if dtype.kind != "float":
         name = dtype.name
         width = int(name.lstrip("uint")) if name.lstrip("u").startswith("int") else bits
-        return tuple(tuple(_integer(part, width, name) for part in _parts(byte, dtype.packed)) for byte in range(256))
-    return tuple(tuple(small_float(part, dtype) for part in _parts(byte, dtype.packed)) for byte in range(256))
+        return tuple(
+            tuple(_decode_integer(part, width, name) for part in _split_byte(byte, dtype.packed)) for byte in range(256)
+        )
+    return tuple(tuple(small_float(part, dtype) for part in _split_byte(byte, dtype.packed)) for byte in range(256))
 
 
-def _parts(byte: int, packed: int) -> list[int]:
+def _split_byte(byte: int, packed: int) -> list[int]:
     bits = 8 // packed
     return [byte >> at * bits & (1 << bits) - 1 for at in range(packed)]
 
 
-def _integer(byte: int, width: int, name: str) -> int:
+def _decode_integer(byte: int, width: int, name: str) -> int:
     """The lowest ``width`` bits; of a signed type in two's complement."""
     low = byte & (1 << width) - 1
     return low - (1 << width) if name.startswith("int") and low >> width - 1 else low
@@ -191,7 +198,7 @@ def small_float(code: int, dtype: Dtype) -> float:
     return sign * math.ldexp((1 << mantissa) + part, power - dtype.bias - mantissa)
 
 
-def _scales(note: Mapping[str, Any], shape: Sequence[int] | None) -> tuple[list[float], list[float], int] | None:
+def _parse_scales(note: Mapping[str, Any], shape: Sequence[int] | None) -> tuple[list[float], list[float], int] | None:
     """The scales and zero points of quantised values, and how many neighbours share one; None where there are none.
 
     Raises TdbgError for those that do not fit the shape.
@@ -215,7 +222,7 @@ def _scales(note: Mapping[str, Any], shape: Sequence[int] | None) -> tuple[list[
     return scales, zeros, max(size, 1)
 
 
-def _scaled(found: "Array", scales: list[float], zeros: list[float], size: int) -> "Array":
+def _apply_scales(found: "Array", scales: list[float], zeros: list[float], size: int) -> "Array":
     """float32: (value - zero point) * scale, rounded once."""
     import numpy
 
@@ -226,7 +233,7 @@ def _scaled(found: "Array", scales: list[float], zeros: list[float], size: int) 
     return wide.astype("f4").reshape(found.shape)
 
 
-def _float32(value: float) -> float:
+def _round_to_float32(value: float) -> float:
     """The nearest float32."""
     if not math.isfinite(value):
         return value

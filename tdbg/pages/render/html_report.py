@@ -13,12 +13,12 @@ from importlib import resources
 from typing import IO, Any, NamedTuple
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import counted, finite
-from tdbg.core.webpage import as_json, content_hash, filled
+from tdbg.core.tables import format_count, to_json_value
+from tdbg.core.webpage import as_json, content_hash, fill_template
 from tdbg.pages.progress_bar import Progress
 from tdbg.pages.read.datapoint import Datapoint, Tensor
-from tdbg.pages.read.tensor_values import shown, value_count
-from tdbg.pages.render.preview import Preview, preview, wanted_bytes
+from tdbg.pages.read.tensor_values import format_value, value_count
+from tdbg.pages.render.preview import Preview, build_preview, wanted_bytes
 from tdbg.pages.selection.tensor_selection import TensorSelection
 from tdbg.pages.stats.stored_tensor import measure_tensor
 
@@ -49,12 +49,12 @@ class Document:
         self.picks, self.title, self.total_bytes = picks, title, total_bytes
         self.chosen: list[Datapoint] = []
         self.left_out = 0
-        for datapoint in picks.datapoints():
+        for datapoint in picks.iter_datapoints():
             if len(self.chosen) < limit:
                 self.chosen.append(datapoint)
             else:
                 self.left_out += 1
-        self.budget = self._budget()
+        self.budget = self._compute_preview_budget()
         self.shrunk = self.without = self.unreadable = self.tensors = 0
 
     @property
@@ -65,9 +65,11 @@ class Document:
             for datapoint in self.chosen
         )
 
-    def _budget(self) -> int:
+    def _compute_preview_budget(self) -> int:
         """Bytes of one preview, so that all of them fit: what is smaller leaves its rest to the others."""
-        sizes = sorted(wanted_bytes(pick.tensor) for datapoint in self.chosen for pick in self.picks.tensors(datapoint))
+        sizes = sorted(
+            wanted_bytes(pick.tensor) for datapoint in self.chosen for pick in self.picks.iter_tensors(datapoint)
+        )
         left = self.total_bytes
         for place, wanted in enumerate(sizes):
             share = left // (len(sizes) - place)
@@ -76,49 +78,51 @@ class Document:
             left -= wanted
         return self.total_bytes
 
-    def write(self, file: IO[bytes]) -> Report:
+    def write_html(self, file: IO[bytes]) -> Report:
         """Write the page, datapoint by datapoint. Memory: that of one. Raises OSError."""
-        style, script, page = (_part(name) for name in ("page.css", "page.js", "page.html"))
+        style, script, page = (_read_template(name) for name in ("page.css", "page.js", "page.html"))
         hashes = {"script_hash": content_hash(script), "style_hash": content_hash(style)}
         before, _, after = page.partition("{data}")
         names = {"title": html.escape(self.title), "style": style, "script": script, **hashes}
-        file.write(filled(before, names).encode("utf-8", "backslashreplace"))
+        file.write(fill_template(before, names).encode("utf-8", "backslashreplace"))
         file.write(b'{"datapoints":[')
-        total = sum(pick.size for datapoint in self.chosen for pick in self.picks.tensors(datapoint))
+        total = sum(pick.size for datapoint in self.chosen for pick in self.picks.iter_tensors(datapoint))
         with Progress("drawing", total) as progress:
             for number, datapoint in enumerate(self.chosen):
-                file.write((b",\n" if number else b"\n") + as_json(self._datapoint(datapoint, progress)))
-        report = self._report()
-        file.write(b'\n],"summary":' + as_json(_summary(report)) + b"}")
-        file.write(filled(after, names).encode())
+                file.write((b",\n" if number else b"\n") + as_json(self._build_datapoint(datapoint, progress)))
+        report = self._build_report()
+        file.write(b'\n],"summary":' + as_json(_format_summary(report)) + b"}")
+        file.write(fill_template(after, names).encode())
         return report
 
-    def _report(self) -> Report:
+    def _build_report(self) -> Report:
         return Report(len(self.chosen), self.left_out, self.tensors, self.shrunk, self.without, self.unreadable)
 
-    def _datapoint(self, datapoint: Datapoint, progress: Progress) -> dict[str, object]:
+    def _build_datapoint(self, datapoint: Datapoint, progress: Progress) -> dict[str, object]:
         tensors = []
-        for pick in self.picks.tensors(datapoint):
+        for pick in self.picks.iter_tensors(datapoint):
             self.tensors += 1
-            tensors.append(self._tensor(pick.tensor))
-            progress.add(pick.size)
+            tensors.append(self._build_tensor(pick.tensor))
+            progress.advance(pick.size)
         scalars = [(path, value) for path, value in datapoint.scalars.items() if self.picks.is_chosen(path)]
         about = {name: getattr(datapoint, name) for name in ("rank", "step", "epoch", "phase")}
         return {
-            "key": _cut(datapoint.key),
+            "key": _truncate_text(datapoint.key),
             **about,
-            "scalars": [[_cut(path), _cut(_said(value))] for path, value in scalars[:SCALARS]],
+            "scalars": [
+                [_truncate_text(path), _truncate_text(_format_scalar(value))] for path, value in scalars[:SCALARS]
+            ],
             "scalars_left_out": max(len(scalars) - SCALARS, 0),
-            "tokens": [{"path": _cut(path), "words": words} for path, words in token_lists(datapoint)],
+            "tokens": [{"path": _truncate_text(path), "words": words} for path, words in token_lists(datapoint)],
             "tensors": tensors,
         }
 
-    def _tensor(self, tensor: Tensor) -> dict[str, object]:
+    def _build_tensor(self, tensor: Tensor) -> dict[str, object]:
         """Figures, histogram and preview of one; only what is wrong with it where it cannot be read."""
-        found: dict[str, Any] = {"path": _cut(tensor.path), "dtype": tensor.dtype.name, "shape": tensor.shape}
+        found: dict[str, Any] = {"path": _truncate_text(tensor.path), "dtype": tensor.dtype.name, "shape": tensor.shape}
         try:
-            found |= _figures(tensor)
-            drawn = preview(tensor, min(self.budget, wanted_bytes(tensor)))
+            found |= _collect_figures(tensor)
+            drawn = build_preview(tensor, min(self.budget, wanted_bytes(tensor)))
         except TdbgError as error:
             self.unreadable += 1
             return found | {"error": str(error)}
@@ -128,31 +132,31 @@ class Document:
             self.without += 1
             return found | {"why": "its values are not in this file: they take too much room"}
         self.shrunk += drawn.shape != drawn.whole
-        return found | {"preview": _drawn(drawn)}
+        return found | {"preview": _encode_preview(drawn)}
 
 
-def _summary(report: Report) -> str:
-    said = [counted(report.datapoints, "datapoint"), counted(report.tensors, "tensor")]
+def _format_summary(report: Report) -> str:
+    said = [format_count(report.datapoints, "datapoint"), format_count(report.tensors, "tensor")]
     if report.left_out:
-        said.append(f"{counted(report.left_out, 'datapoint')} left out")
+        said.append(f"{format_count(report.left_out, 'datapoint')} left out")
     if report.shrunk:
-        said.append(f"{counted(report.shrunk, 'tensor')} shown in part or as means")
+        said.append(f"{format_count(report.shrunk, 'tensor')} shown in part or as means")
     if report.without:
-        said.append(f"{counted(report.without, 'tensor')} with figures alone")
+        said.append(f"{format_count(report.without, 'tensor')} with figures alone")
     return ", ".join(said)
 
 
-def _figures(tensor: Tensor) -> dict[str, object]:
+def _collect_figures(tensor: Tensor) -> dict[str, object]:
     """Figures of all its values, and how many lie in each part of their range."""
     known, bars, _ = measure_tensor(tensor, "", BARS, lists=0)
     named = known.as_dict()
-    found: dict[str, Any] = {"figures": {name: finite(named[name]) for name in FIGURES if name in named}}
+    found: dict[str, Any] = {"figures": {name: to_json_value(named[name]) for name in FIGURES if name in named}}
     if known.min is None or known.max is None or not math.isfinite(known.max - known.min):
         return found
     return found | {"bars": bars, "low": float(known.min), "high": float(known.max)}
 
 
-def _drawn(found: Preview) -> dict[str, object]:
+def _encode_preview(found: Preview) -> dict[str, object]:
     about: dict[str, object] = {
         name: getattr(found, name) for name in ("kind", "shape", "whole", "block", "exact", "image")
     }
@@ -185,14 +189,14 @@ def token_lists(datapoint: Datapoint) -> Iterator[tuple[str, list[str]]]:
                 continue
 
 
-def _said(value: object) -> str:
-    return shown(value) if isinstance(value, int | float | complex) else str(value)
+def _format_scalar(value: object) -> str:
+    return format_value(value) if isinstance(value, int | float | complex) else str(value)
 
 
-def _cut(text: object) -> str:
+def _truncate_text(text: object) -> str:
     found = str(text)
     return found if len(found) <= TEXT else f"{found[: TEXT - 3]}..."
 
 
-def _part(name: str) -> str:
+def _read_template(name: str) -> str:
     return resources.files("tdbg.pages").joinpath("web", name).read_text(encoding="utf-8")

@@ -39,7 +39,7 @@ def is_image(tensor: "Tensor") -> bool:
     return last or (shape[0] == 3 and min(shape[1:]) >= 8)
 
 
-def colours(low: float, high: float) -> "Callable[[float], Rgb]":
+def build_color_map(low: float, high: float) -> "Callable[[float], Rgb]":
     """Value -> colour. Values of both signs go from blue by white (zero) to red, others from dark to light."""
     both = low < 0 < high
     if both:
@@ -47,9 +47,9 @@ def colours(low: float, high: float) -> "Callable[[float], Rgb]":
         low = -high
     stops = BLUE_RED if both else VIRIDIS
     width = high - low
-    table = [between(stops, step / 256) for step in range(257)]
+    table = [interpolate_color(stops, step / 256) for step in range(257)]
 
-    def colour(value: float) -> "Rgb":
+    def map_color(value: float) -> "Rgb":
         if value != value:
             return NAN
         if math.isinf(value):
@@ -57,10 +57,10 @@ def colours(low: float, high: float) -> "Callable[[float], Rgb]":
         share = (value - low) / width if width > 0 and math.isfinite(width) else 0.5
         return table[min(max(int(share * 256 + 0.5), 0), 256)]
 
-    return colour
+    return map_color
 
 
-def between(stops: "Sequence[Rgb]", share: float) -> "Rgb":
+def interpolate_color(stops: "Sequence[Rgb]", share: float) -> "Rgb":
     """The colour at a place from 0 to 1 along some."""
     at = share * (len(stops) - 1)
     first = min(int(at), len(stops) - 2)
@@ -68,7 +68,7 @@ def between(stops: "Sequence[Rgb]", share: float) -> "Rgb":
     return red, green, blue
 
 
-def painted(plane: "Plane", colour: "Callable[[float], Rgb]", zoom: int = 1) -> "Pixels":
+def paint_plane(plane: "Plane", colour: "Callable[[float], Rgb]", zoom: int = 1) -> "Pixels":
     """A plane of numbers as pixels, each number a square of ``zoom`` by ``zoom``."""
     rows = []
     for row in plane:
@@ -77,7 +77,7 @@ def painted(plane: "Plane", colour: "Callable[[float], Rgb]", zoom: int = 1) -> 
     return rows
 
 
-def tiled(tiles: "Sequence[Pixels]", columns: int) -> "Pixels":
+def tile_pictures(tiles: "Sequence[Pixels]", columns: int) -> "Pixels":
     """Pictures of one size in a grid, a dark line between them."""
     high, wide = len(tiles[0]), len(tiles[0][0])
     rows: list[list[Rgb]] = []
@@ -94,32 +94,36 @@ def tiled(tiles: "Sequence[Pixels]", columns: int) -> "Pixels":
     return rows
 
 
-def png(pixels: "Pixels") -> bytes:
+def encode_png(pixels: "Pixels") -> bytes:
     """A PNG file."""
     import zlib
 
     lines = b"".join(b"\0" + bytes(part for pixel in row for part in pixel) for row in pixels)
-    return png_head(len(pixels[0]), len(pixels), RGB) + chunk(b"IDAT", zlib.compress(lines, 6)) + chunk(b"IEND", b"")
+    return (
+        png_head(len(pixels[0]), len(pixels), RGB)
+        + encode_png_chunk(b"IDAT", zlib.compress(lines, 6))
+        + encode_png_chunk(b"IEND", b"")
+    )
 
 
 def png_head(wide: int, high: int, colour: int) -> bytes:
     """How a PNG file of eight bits a sample begins. colour: the kind of its pixels, as PNG counts them."""
     size = wide.to_bytes(4, "big") + high.to_bytes(4, "big")
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size + bytes([8, colour, 0, 0, 0]))
+    return b"\x89PNG\r\n\x1a\n" + encode_png_chunk(b"IHDR", size + bytes([8, colour, 0, 0, 0]))
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
+def encode_png_chunk(kind: bytes, data: bytes) -> bytes:
     """One part of a PNG file."""
     import zlib
 
     return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
 
-def kitty(pixels: "Pixels") -> str:
+def encode_kitty(pixels: "Pixels") -> str:
     """For kitty's graphics protocol: a PNG in pieces of 4,096 letters."""
     import base64
 
-    text = base64.b64encode(png(pixels)).decode()
+    text = base64.b64encode(encode_png(pixels)).decode()
     parts = [text[start : start + 4096] for start in range(0, len(text), 4096)]
     heads = ["a=T,f=100,q=2,"] + [""] * (len(parts) - 1)
     last = len(parts) - 1
@@ -128,18 +132,18 @@ def kitty(pixels: "Pixels") -> str:
     )
 
 
-def iterm(pixels: "Pixels") -> str:
+def encode_iterm(pixels: "Pixels") -> str:
     """For iTerm2's inline images."""
     import base64
 
-    data = png(pixels)
+    data = encode_png(pixels)
     size = f"size={len(data)};width={len(pixels[0])}px;height={len(pixels)}px"
     return f"\x1b]1337;File=inline=1;{size}:{base64.b64encode(data).decode()}\a"
 
 
-def sixel(pixels: "Pixels") -> str:
+def encode_sixel(pixels: "Pixels") -> str:
     """For terminals that draw six rows of pixels at a time; colours of a cube of 6 by 6 by 6."""
-    indexed = [[cube(pixel) for pixel in row] for row in pixels]
+    indexed = [[quantize_color(pixel) for pixel in row] for row in pixels]
     used = sorted({index for row in indexed for index in row})
     wide = len(indexed[0])
     parts = [f'\x1bPq"1;1;{wide};{len(indexed)}']
@@ -147,11 +151,11 @@ def sixel(pixels: "Pixels") -> str:
         red, green, blue = index // 36, index // 6 % 6, index % 6
         parts.append(f"#{index};2;{red * 20};{green * 20};{blue * 20}")
     for start in range(0, len(indexed), 6):
-        parts += ["$".join(_band(indexed[start : start + 6], wide)), "-"]
+        parts += ["$".join(_encode_sixel_band(indexed[start : start + 6], wide)), "-"]
     return "".join(parts) + "\x1b\\"
 
 
-def _band(rows: "Sequence[Sequence[int]]", wide: int) -> "Iterator[str]":
+def _encode_sixel_band(rows: "Sequence[Sequence[int]]", wide: int) -> "Iterator[str]":
     """Six rows, colour by colour, runs of one letter shortened."""
     from itertools import groupby
 
@@ -162,7 +166,7 @@ def _band(rows: "Sequence[Sequence[int]]", wide: int) -> "Iterator[str]":
         yield f"#{index}{text}"
 
 
-def cube(pixel: "Rgb") -> int:
+def quantize_color(pixel: "Rgb") -> int:
     """The nearest colour of a cube of 6 by 6 by 6, as a number below 216."""
     red, green, blue = ((part * 5 + 127) // 255 for part in pixel)
     return 36 * red + 6 * green + blue

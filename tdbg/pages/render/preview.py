@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.read.tensor_slices import CHUNK_BYTES, flat_parts
 from tdbg.pages.read.tensor_values import value_shape
@@ -48,7 +48,7 @@ class Preview(NamedTuple):
         """What a person has to know who looks at it."""
         planes = f"the first {self.shape[0]} of {self.whole[0]} planes" if self.shape[0] < self.whole[0] else ""
         _, high, wide = self.block
-        blocks = f"each cell is the mean of {high} by {counted(wide, 'value')}" if high * wide > 1 else ""
+        blocks = f"each cell is the mean of {high} by {format_count(wide, 'value')}" if high * wide > 1 else ""
         coarse = "in 252 steps" if self.kind == "u1" else ""
         return "; ".join(part for part in (planes, blocks, coarse) if part)
 
@@ -66,7 +66,7 @@ def wanted_bytes(tensor: Tensor) -> int:
     return 4 * cells if 4 * cells <= EXACT_BYTES else min(2 * cells, LARGEST_BYTES)
 
 
-def preview(tensor: Tensor, budget: int) -> Preview | None:
+def build_preview(tensor: Tensor, budget: int) -> Preview | None:
     """At most ``budget`` bytes of it; None for an empty one, one whose rows are too long, or no budget.
 
     Memory: some rows, and the preview. Raises TdbgError where it cannot be read.
@@ -81,12 +81,12 @@ def preview(tensor: Tensor, budget: int) -> Preview | None:
     image = is_image(tensor)
     if image and tensor.shape[0] != 3:
         return _of_channels_last(tensor, budget)
-    count, block = _fitted(whole, budget)
-    cells = _cells(tensor, count, block)
-    return _packed(cells, tensor, whole, (1, *block), budget, image and count == 3)
+    count, block = _fit_to_budget(whole, budget)
+    cells = _compute_cells(tensor, count, block)
+    return _pack_cells(cells, tensor, whole, (1, *block), budget, image and count == 3)
 
 
-def _fitted(whole: tuple[int, int, int], budget: int) -> tuple[int, tuple[int, int]]:
+def _fit_to_budget(whole: tuple[int, int, int], budget: int) -> tuple[int, tuple[int, int]]:
     """How many planes are kept, and the values of a cell, so that a byte a cell fits into the budget."""
     count, high, wide = whole
     if count * high * wide <= budget:
@@ -99,7 +99,7 @@ def _fitted(whole: tuple[int, int, int], budget: int) -> tuple[int, tuple[int, i
     return count, (min(block, high), min(block, wide))
 
 
-def _cells(tensor: Tensor, count: int, block: tuple[int, int]) -> "Array":
+def _compute_cells(tensor: Tensor, count: int, block: tuple[int, int]) -> "Array":
     """The means of blocks, of the first ``count`` planes: float64 [planes, rows, columns]."""
     import numpy
 
@@ -108,7 +108,7 @@ def _cells(tensor: Tensor, count: int, block: tuple[int, int]) -> "Array":
     found = numpy.empty((count * rows, columns), "f8")
     at = 0
     for part in _row_groups(tensor, block[0], high, wide, count):
-        found[at : at + len(part)] = _means(part, 1, block[1])
+        found[at : at + len(part)] = _compute_block_means(part, 1, block[1])
         at += len(part)
     return found.reshape(count, rows, columns)
 
@@ -120,21 +120,21 @@ def _row_groups(tensor: Tensor, size: int, high: int, wide: int, count: int) -> 
     left = count * high
     rest = numpy.empty((0, wide))
     place = 0  # of the first row of ``rest`` in its plane
-    for rows in _rows(tensor, wide):
+    for rows in _iter_rows(tensor, wide):
         rows = numpy.concatenate([rest, rows[: left - len(rest)]]) if len(rest) else rows[:left]
         while len(rows):
             take = min(high - place, len(rows))
             whole = take if take == high - place else take // size * size
             if not whole:
                 break
-            yield _means(rows[:whole], size, 1)
+            yield _compute_block_means(rows[:whole], size, 1)
             rows, left, place = rows[whole:], left - whole, (place + whole) % high
         rest = rows
         if left <= 0:
             return
 
 
-def _rows(tensor: Tensor, wide: int) -> "Iterator[Array]":
+def _iter_rows(tensor: Tensor, wide: int) -> "Iterator[Array]":
     """All values as rows, in float64; of complex numbers the absolute ones."""
     import numpy
 
@@ -143,7 +143,7 @@ def _rows(tensor: Tensor, wide: int) -> "Iterator[Array]":
         yield (numpy.abs(part) if part.dtype.kind == "c" else part).astype("f8").reshape(-1, wide)
 
 
-def _means(rows: "Array", high: int, wide: int) -> "Array":
+def _compute_block_means(rows: "Array", high: int, wide: int) -> "Array":
     """The means of blocks; those at the edges are of fewer values."""
     import numpy
 
@@ -157,7 +157,7 @@ def _means(rows: "Array", high: int, wide: int) -> "Array":
     return rows
 
 
-def _packed(
+def _pack_cells(
     cells: "Array", tensor: Tensor, whole: tuple[int, int, int], block: tuple[int, int, int], budget: int, image: bool
 ) -> Preview:
     """The cells in as many bytes as there are for them."""
@@ -195,7 +195,11 @@ def _of_channels_last(tensor: Tensor, budget: int) -> Preview | None:
     while 3 * -(-high // step) * -(-wide // step) > budget:
         step += 1
     found = tensor.array().reshape(high, wide, channels).astype("f8")
-    cells = numpy.stack([_means(found[..., channel], step, step) for channel in range(3)]).round().astype("u1")
+    cells = (
+        numpy.stack([_compute_block_means(found[..., channel], step, step) for channel in range(3)])
+        .round()
+        .astype("u1")
+    )
     shape: Any = cells.shape
     block = (1, step, step)
     return Preview(cells.tobytes(), "raw", shape, (3, high, wide), block, step == 1, True, low=0.0, high=255.0)

@@ -31,44 +31,46 @@ class Screen:
         self.deep = os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
         self.protocol = "" if image == "never" else image
         if image == "auto":
-            self.protocol = _protocol(name) if terminal else ""
-        self.columns, self.lines = _size() if terminal else (80, 50)
+            self.protocol = _detect_protocol(name) if terminal else ""
+        self.columns, self.lines = _detect_size() if terminal else (80, 50)
 
-    def bar(self, counts: "Sequence[float]") -> str:
+    def format_histogram(self, counts: "Sequence[float]") -> str:
         """A histogram in one line: what is there at all has a bar."""
         signs = BARS if self.unicode else PLAIN_BARS
         top = max(counts, default=0) or 1
         return "".join(signs[0 if not count else max(1, round(count / top * 8))] for count in counts)
 
-    def drawn(self, picture: "Pixels") -> list[str]:
+    def render_pixels(self, picture: "Pixels") -> list[str]:
         """Pixels as lines of text, two rows of them in one; needs `colour`."""
         lines = []
         for start in range(0, len(picture), 2):
             below = picture[start + 1] if start + 1 < len(picture) else None
             text, before = [], ""
             for at, top in enumerate(picture[start]):
-                code = f"\x1b[38;{self._code(top)}m"
-                code += f"\x1b[48;{self._code(below[at])}m" if below else "\x1b[49m"
+                code = f"\x1b[38;{self._format_color_code(top)}m"
+                code += f"\x1b[48;{self._format_color_code(below[at])}m" if below else "\x1b[49m"
                 text.append(("" if code == before else code) + "▀")
                 before = code
             lines.append("".join(text) + "\x1b[0m")
         return lines
 
-    def cell(self, pixel: "tuple[int, int, int]", text: str = "  ") -> str:
+    def format_cell(self, pixel: "tuple[int, int, int]", text: str = "  ") -> str:
         """Letters on a ground of this colour; needs `colour`."""
-        return f"\x1b[48;{self._code(pixel)}m{text}\x1b[0m"
+        return f"\x1b[48;{self._format_color_code(pixel)}m{text}\x1b[0m"
 
-    def sent(self, picture: "Pixels") -> str:
+    def encode_picture(self, picture: "Pixels") -> str:
         """A picture in the terminal's own protocol."""
-        return {"kitty": pixels.kitty, "iterm": pixels.iterm, "sixel": pixels.sixel}[self.protocol](picture)
+        return {"kitty": pixels.encode_kitty, "iterm": pixels.encode_iterm, "sixel": pixels.encode_sixel}[
+            self.protocol
+        ](picture)
 
-    def _code(self, pixel: "tuple[int, int, int]") -> str:
+    def _format_color_code(self, pixel: "tuple[int, int, int]") -> str:
         if self.deep:
             return f"2;{pixel[0]};{pixel[1]};{pixel[2]}"
-        return f"5;{16 + pixels.cube(pixel)}"
+        return f"5;{16 + pixels.quantize_color(pixel)}"
 
 
-def shade(value: float, low: float, high: float) -> str:
+def pick_shade(value: float, low: float, high: float) -> str:
     """One letter for a value: darker is larger; ? for what is no number, ! for what is not finite."""
     if value != value:
         return "?"
@@ -78,7 +80,7 @@ def shade(value: float, low: float, high: float) -> str:
     return SHADES[min(max(int(share * len(SHADES)), 0), len(SHADES) - 1)]
 
 
-def _protocol(name: str) -> str:
+def _detect_protocol(name: str) -> str:
     """How this terminal takes pictures, as far as its environment says; not through a multiplexer."""
     program = os.environ.get("TERM_PROGRAM", "")
     if name.startswith(("screen", "tmux")) or os.environ.get("TMUX"):
@@ -90,7 +92,7 @@ def _protocol(name: str) -> str:
     return "sixel" if "sixel" in name or name.split("-")[0] in WITH_SIXEL else ""
 
 
-def _size() -> tuple[int, int]:
+def _detect_size() -> tuple[int, int]:
     try:
         found = os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.rundir import RunDir
-from tdbg.core.tables import counted
-from tdbg.core.urls import Url, located
+from tdbg.core.tables import format_count
+from tdbg.core.urls import Url, parse_location
 from tdbg.pages.format import disk, header, manifest
 from tdbg.pages.format.file_format import MANIFEST, journal_name
 from tdbg.pages.format.header import Entries, Placed
-from tdbg.pages.format.journal import frame, pack
+from tdbg.pages.format.journal import encode_frame, frame_body
 from tdbg.pages.format.open_page import finish_page
 from tdbg.pages.read.page_folder import Folder
 from tdbg.pages.read.page_set import PageSet
@@ -25,27 +25,27 @@ from tdbg.pages.repair.verification import checksum_of, is_writer_alive, unseale
 
 
 class Recovery(NamedTuple):
-    """What `recover` did, a sentence each, and what it could not mend."""
+    """What `recover_pages` did, a sentence each, and what it could not mend."""
 
     done: list[str]
     problems: list[Problem]
 
 
-def recover(path: str | os.PathLike[str], *, force: bool = False) -> Recovery:
+def recover_pages(path: str | os.PathLike[str], *, force: bool = False) -> Recovery:
     """Seal the pages that a killed writer left, write a journal anew out of sealed pages, and a lost manifest.
 
     A second time there is nothing to do. The files of a writer that lives are left alone. force: do it even if it
     seems to live (on another host nobody can be sure). Raises TdbgError as `PageSet.open` does, or where the folder
     cannot be written.
     """
-    if isinstance(located(path), Url):
+    if isinstance(parse_location(path), Url):
         raise TdbgError(
             f"{path} is not on a disk of this machine", "recover what it was uploaded from, and upload it again"
         )
     done: list[str] = []
     run = run_files.protect_run_of(path)
     if run:
-        RunDir(Path(run)).check_own()
+        RunDir(Path(run)).check_ownership()
     with PageSet.open(path) as found:
         try:
             for folder in found.folders:
@@ -91,14 +91,14 @@ def _seal_page(source: JournalSource, part: Path, number: int, problems: Problem
             return []
         about = {"writer": source.writer, "opened": source.opened}
         entries = {one.layout.id: Entries(one.layout) for one in placed}
-        start = header.build(placed, entries, about, data, found.st_size)
+        start = header.build_header(placed, entries, about, data, found.st_size)
         finish_page(fd, part, start, found.st_size, durable=True)
     except ValueError as error:
         problems.report(part, f"cannot be sealed: {error}")
         return []
     finally:
         os.close(fd)
-    return [f"sealed {part.with_suffix('.safetensors')}: {counted(len(placed), 'datapoint')}"]
+    return [f"sealed {part.with_suffix('.safetensors')}: {format_count(len(placed), 'datapoint')}"]
 
 
 def _complete_datapoints(
@@ -143,25 +143,25 @@ def _write_journal(
         path = _publish_journal(ready, folder, rank, name)
     finally:
         ready.unlink(missing_ok=True)
-    return [f"wrote {path}: {counted(count, 'datapoint')} of {counted(len(pages), 'sealed page')}"]
+    return [f"wrote {path}: {format_count(count, 'datapoint')} of {format_count(len(pages), 'sealed page')}"]
 
 
 def _write_records(pages: list[SealedSource], write: Callable[[bytes], object]) -> Iterator[int]:
     """Write the records of these pages; the number of datapoints of each."""
-    write(pack({"t": "open", **{key: value for key, value in pages[0].opened.items() if key != "t"}}))
+    write(encode_frame({"t": "open", **{key: value for key, value in pages[0].opened.items() if key != "t"}}))
     known: set[int] = set()
     for page in pages:
-        write(pack({"t": "page", "page": page.number, "data": page.first}))
+        write(encode_frame({"t": "page", "page": page.number, "data": page.first}))
         count = 0
         for datapoint, body in page.with_bodies():
             if datapoint.layout is not None and datapoint.layout.id not in known:
                 known.add(datapoint.layout.id)
-                write(frame(datapoint.layout.body))
-            write(frame(body))
+                write(frame_body(datapoint.layout.body))
+            write(frame_body(body))
             count += 1
-        write(pack({"t": "seal", "page": page.number, "size": page.size}))
+        write(encode_frame({"t": "seal", "page": page.number, "size": page.size}))
         yield count
-    write(pack({"t": "end", "recovered": True}))
+    write(encode_frame({"t": "end", "recovered": True}))
 
 
 def _publish_journal(ready: Path, folder: Path, rank: int, writer: str) -> Path:
@@ -171,7 +171,7 @@ def _publish_journal(ready: Path, folder: Path, rank: int, writer: str) -> Path:
     for name in (stem, *(f"{stem}-recovered{number or ''}" for number in range(1000))):
         path = folder / journal_name(rank, name)
         with contextlib.suppress(FileExistsError):
-            disk.publish(ready, path)
+            disk.publish_file(ready, path)
             return path
     raise TdbgError(f"{folder} has too many recovered journals", "remove those that are not needed")
 
@@ -179,11 +179,11 @@ def _publish_journal(ready: Path, folder: Path, rank: int, writer: str) -> Path:
 def _write_manifest(folder: Folder, found: PageSet) -> list[str]:
     """Write the manifest that is lost, if all that lies there is of one run."""
     opened = [source.opened for source in found.sources if source.folder is folder and source.opened]
-    if not opened or MANIFEST in folder.names():
+    if not opened or MANIFEST in folder.list_names():
         return []
     if len({str(one.get("run", "")) for one in opened}) > 1:
         found.problems.report(folder.path, f"holds the pages of several runs, and no {MANIFEST}")
         return []
     known = {name: opened[0].get(name) for name in ("run", "rank", "world_size", "producer")}
-    manifest.publish(Path(folder.path), {**known, "run": str(opened[0].get("run", ""))})
+    manifest.publish_manifest(Path(folder.path), {**known, "run": str(opened[0].get("run", ""))})
     return [f"wrote {folder.path / MANIFEST}"]

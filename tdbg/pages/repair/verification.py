@@ -21,7 +21,9 @@ SILENT_S = 60.0  # a writer on another host that wrote nothing for so long is ta
 Spans = dict[tuple[PurePath, int, int], list[tuple[int, int, str]]]  # of a page: where its datapoints begin and end
 
 
-def verify(path: str | os.PathLike[str], progress: Callable[[int], object] = lambda nbytes: None) -> list[Problem]:
+def verify_pages(
+    path: str | os.PathLike[str], progress: Callable[[int], object] = lambda nbytes: None
+) -> list[Problem]:
     """All that is wrong with what is captured at and below ``path``; empty if all of it can be read.
 
     Looks at the checksums of journals, at every record, whether each datapoint lies within its page and shares no
@@ -51,12 +53,12 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int], object] = lam
 
 def is_writer_alive(source: JournalSource | SealedSource) -> bool:
     """True if the writer of these files may still write them."""
-    from tdbg.core.rundir import lives
+    from tdbg.core.rundir import is_process_alive
 
     if isinstance(source, JournalSource) and source.ended is not None:
         return False
     opened = source.opened
-    found = lives(opened.get("pid"), opened.get("host"), opened.get("start", ""))
+    found = is_process_alive(opened.get("pid"), opened.get("host"), opened.get("start", ""))
     if found is not None:
         return found
     with contextlib.suppress(OSError):
@@ -68,7 +70,9 @@ def unsealed_pages(found: PageSet) -> list[tuple[JournalSource, PurePath, int]]:
     """The pages that were never sealed, and the journals that tell of them."""
     journals = [source for source in found.sources if isinstance(source, JournalSource)]
     named = [(s, page_name(s.rank, number, sealed=False), number) for s in journals for number in sorted(s.pages)]
-    return [(source, source.folder.path / name, number) for source, name, number in named if source.folder.has(name)]
+    return [
+        (source, source.folder.path / name, number) for source, name, number in named if source.folder.has_file(name)
+    ]
 
 
 def checksum_of(datapoint: Datapoint) -> int:
@@ -82,7 +86,7 @@ def _read_sealed_pages(found: PageSet) -> dict[tuple[PurePath, int, int], Sealed
     """All sealed pages, their headers read; what cannot be read is told."""
     pages: dict[tuple[PurePath, int, int], SealedSource] = {}
     for folder in found.folders:
-        for name in folder.names():
+        for name in folder.list_names():
             page = PAGE_NAME.fullmatch(name)
             if page and page[3] == "safetensors":
                 try:
@@ -103,7 +107,7 @@ def _check_datapoint(
     if file is None or layout is None or datapoint.page is None:
         return
     try:
-        size = file.size()
+        size = file.get_size()
     except TdbgError:
         return  # a missing page is told once, and not by each of its datapoints
     name, end = f"datapoint {datapoint.key!r} (number {datapoint.seq})", datapoint.base + datapoint.length

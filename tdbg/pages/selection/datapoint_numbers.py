@@ -35,7 +35,7 @@ class DatapointNumbers:
         self.names: dict[str, None] = {}  # that some datapoint has
         self.asked: dict[str, bool] = {}  # name -> whether any datapoint had it
 
-    def value(self, datapoint: Datapoint, name: str) -> object:
+    def resolve_value(self, datapoint: Datapoint, name: str) -> object:
         """What was captured under this name, else what the record of its step says; None if nobody knows."""
         found = datapoint.scalars.get(name)
         if found is None and datapoint.phase == "train":
@@ -60,7 +60,7 @@ class DatapointNumbers:
         if path is None:
             return {}
         if path not in self._read:
-            self._read[path] = _steps(path)
+            self._read[path] = _load_step_numbers(path)
         return self._read[path].get(datapoint.step, {})
 
 
@@ -72,7 +72,7 @@ def _records_of(folder: Path) -> Path | None:
     return None
 
 
-def _steps(path: Path) -> dict[int, Numbers]:
+def _load_step_numbers(path: Path) -> dict[int, Numbers]:
     """Step -> the numbers of its record. A line that is none is passed over; of a step that comes twice the last counts."""
     found: dict[int, Numbers] = {}
     with contextlib.suppress(OSError):
@@ -85,7 +85,7 @@ def _steps(path: Path) -> dict[int, Numbers]:
             except (ValueError, LookupError, RecursionError):
                 continue
             if isinstance(step, int) and record.get("phase", "train") == "train":  # not a pass of validation after it
-                found[step] = {name: _number(value) for name, value in record.items() if _is_number(name, value)}
+                found[step] = {name: _to_number(value) for name, value in record.items() if _is_number(name, value)}
     return found
 
 
@@ -93,5 +93,5 @@ def _is_number(name: str, value: object) -> bool:
     return name not in PLACES and (isinstance(value, int | float) or value in ("nan", "inf", "-inf"))
 
 
-def _number(value: Any) -> float | bool:
+def _to_number(value: Any) -> float | bool:
     return value if isinstance(value, bool) else float(value)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.files import read_small
-from tdbg.core.output import say
-from tdbg.core.tables import counted, safe
+from tdbg.core.files import read_small_file
+from tdbg.core.output import print_messages
+from tdbg.core.tables import format_count, safe
 from tdbg.pages.read.datapoint import Datapoint
-from tdbg.pages.read.tensor_values import real
+from tdbg.pages.read.tensor_values import to_real
 from tdbg.pages.selection.datapoint_numbers import DatapointNumbers
 from tdbg.pages.selection.iteration import iter_samples
 from tdbg.pages.selection.locations import Grouped, select_datapoints
@@ -31,13 +31,13 @@ Score = float | str
 def value_getter(name: str, known: DatapointNumbers) -> Callable[[Datapoint], Score | None]:
     """What `--group-by NAME` asks of a datapoint: rank, step, epoch, phase, or a number that belongs to it."""
 
-    def look(datapoint: Datapoint) -> Score | None:
-        found = known.value(datapoint, name)
+    def get_score(datapoint: Datapoint) -> Score | None:
+        found = known.resolve_value(datapoint, name)
         if found is None and name in PLACES:
             found = getattr(datapoint, name)
         return _as_score(found)
 
-    return look
+    return get_score
 
 
 def score_getter(path: str) -> Callable[[Datapoint], Score | None]:
@@ -49,17 +49,17 @@ def score_getter(path: str) -> Callable[[Datapoint], Score | None]:
 def load_scores(path: str) -> dict[str, Score]:
     """Key -> score, of a CSV file (key,score) or of JSON lines ({"key": 17, "score": 0.2}). Raises TdbgError."""
     try:
-        text = read_small(path, MAX_SCORES_BYTES).decode("utf-8-sig")
+        text = read_small_file(path, MAX_SCORES_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise TdbgError(f"{path}: {why}", "name a CSV file, key,score, or JSON lines") from None
-    found = _json_lines(path, text) if text.lstrip().startswith("{") else _csv(path, text)
+    found = _json_lines(path, text) if text.lstrip().startswith("{") else _parse_csv(path, text)
     if not found:
         raise TdbgError(f"{path} holds no score", "write lines such as 17,0.25")
     return found
 
 
-def _csv(path: str, text: str) -> dict[str, Score]:
+def _parse_csv(path: str, text: str) -> dict[str, Score]:
     try:
         rows = [row for row in csv.reader(io.StringIO(text)) if any(map(str.strip, row))]
     except csv.Error as error:
@@ -97,7 +97,7 @@ def _parse_score(text: str) -> Score:
 def _as_score(value: Any) -> Score | None:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, str) else real(value)
+    return value if isinstance(value, str) else to_real(value)
 
 
 def split_groups(found: Mapping[Any, Score]) -> dict[Any, str]:
@@ -106,11 +106,11 @@ def split_groups(found: Mapping[Any, Score]) -> dict[Any, str]:
     texts = any(isinstance(score, str) for score in found.values())
     if texts or len(numbers) <= 2 or (len(numbers) <= MANY and len(found) >= 2 * len(numbers)):
         return {name: _group_name(score) for name, score in found.items()}
-    low = _halves([score for score in found.values() if isinstance(score, float) and score == score])
+    low = _find_lower_half_max([score for score in found.values() if isinstance(score, float) and score == score])
     return {name: "nan" if score != score else "high" if float(score) > low else "low" for name, score in found.items()}
 
 
-def _halves(values: Iterable[float]) -> float:
+def _find_lower_half_max(values: Iterable[float]) -> float:
     """The largest value of the lower half; equal ones stay together."""
     ordered = sorted(values)
     middle = ordered[(len(ordered) - 1) // 2]
@@ -137,11 +137,11 @@ class GroupMembership:
         self._groups = split_groups(_collect_scores(pages, question))
         found = list(self._groups.values())
         sizes = {group: found.count(group) for group in sorted(set(found))}
-        say(", ".join(f"{safe(group)}: {counted(size, 'datapoint')}" for group, size in sizes.items()))
+        print_messages(", ".join(f"{safe(group)}: {format_count(size, 'datapoint')}" for group, size in sizes.items()))
 
-    def group(self, datapoint: Datapoint) -> str | None:
+    def find_group(self, datapoint: Datapoint) -> str | None:
         """Of one; None of those without a score."""
-        return self._groups.get(_identity(datapoint))
+        return self._groups.get(_identify_datapoint(datapoint))
 
 
 def _collect_scores(pages: "PageSet", question: Grouped) -> dict[tuple[Any, ...], Score]:
@@ -155,15 +155,15 @@ def _collect_scores(pages: "PageSet", question: Grouped) -> dict[tuple[Any, ...]
         if score is None:
             missing += 1
         else:
-            found[_identity(datapoint)] = score
+            found[_identify_datapoint(datapoint)] = score
     if not found:
         fields = f"what they have: {safe(', '.join([*PLACES, *numbers.names][:NAMED]))}"
         hint = fields if question.group_by else "are the keys those of `ls --datapoints`?"
         raise TdbgError(f"no datapoint has a {name}", hint)
     if missing:
-        say(f"{counted(missing, 'datapoint')} without {name}: left out")
+        print_messages(f"{format_count(missing, 'datapoint')} without {name}: left out")
     return found
 
 
-def _identity(datapoint: Datapoint) -> tuple[Any, ...]:
+def _identify_datapoint(datapoint: Datapoint) -> tuple[Any, ...]:
     return datapoint.rank, datapoint.writer, datapoint.seq, datapoint.row

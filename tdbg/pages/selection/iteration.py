@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tdbg.core.output import can_redraw_stderr, say
-from tdbg.core.tables import counted, safe
+from tdbg.core.output import can_redraw_stderr, print_messages
+from tdbg.core.tables import format_count, safe
 from tdbg.pages.progress_bar import Progress
 from tdbg.pages.read.datapoint import Datapoint, Tensor
 from tdbg.pages.read.page_set import PageSet
@@ -22,12 +22,12 @@ class ReadErrors:
         """Say it on stderr."""
         self.count += 1
         if self.count <= TOLD:
-            say(safe(f"datapoint {datapoint.key}: {error}"))
+            print_messages(safe(f"datapoint {datapoint.key}: {error}"))
 
-    def finish(self) -> int:
+    def report_remaining(self) -> int:
         """Say how many more there were; the exit code: 2 if there were any."""
         if self.count > TOLD:
-            say(f"and {counted(self.count - TOLD, 'more tensor')} that cannot be read")
+            print_messages(f"and {format_count(self.count - TOLD, 'more tensor')} that cannot be read")
         return 2 if self.count else 0
 
 

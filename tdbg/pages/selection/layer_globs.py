@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import short
+from tdbg.core.tables import format_short
 
 ENDS = (":", "/", ".")  # what may follow the name of a layer in the path of its tensor
 
@@ -23,13 +23,13 @@ def match_layers(globs: Sequence[str]) -> Callable[[str], bool]:
     def is_chosen(path: str) -> bool:
         found = known.get(path)
         if found is None:
-            found = known[path] = any(_matches(glob, path) for glob in whole)
+            found = known[path] = any(_is_match(glob, path) for glob in whole)
         return found
 
     return is_chosen
 
 
-def _matches(glob: str, path: str) -> bool:
+def _is_match(glob: str, path: str) -> bool:
     if path == glob or fnmatchcase(path, glob) or any(fnmatchcase(path, f"{glob}{end}*") for end in ENDS):
         return True
     return path.startswith(tuple(glob + end for end in ENDS))  # a name may hold brackets
@@ -51,6 +51,6 @@ def unknown_layer_error(globs: Sequence[str], known: Iterable[str]) -> TdbgError
 
     names = list(known)
     near = difflib.get_close_matches(globs[0], names, n=3, cutoff=0.3) or names[:3]
-    shown = ", ".join(short(name) for name in near)
+    shown = ", ".join(format_short(name) for name in near)
     hint = f"there are: {shown}" if shown else "`tdbg inspect-pages ls` shows what was captured"
-    return TdbgError(f"no tensor is named {', '.join(short(glob) for glob in globs)}", hint)
+    return TdbgError(f"no tensor is named {', '.join(format_short(glob) for glob in globs)}", hint)

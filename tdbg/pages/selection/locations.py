@@ -46,11 +46,11 @@ GROUPING: Options = {
 }
 
 
-def newest() -> str:
+def find_newest_run() -> str:
     """The newest run under ./tdbg_runs that has pages; the newest, if none has."""
     from tdbg.core.rundir import RunDir
 
-    runs = (run.path for run in reversed(RunDir.all_here()))
+    runs = (run.path for run in reversed(RunDir.list_runs()))
     found = next((path for path in runs if any((*path.glob("rank*/pages"), *path.glob("rank*/*/pages")))), None)
     return str(found or RunDir.open(None).path)
 
@@ -59,7 +59,7 @@ def resolve_place(paths: "Sequence[str]") -> str:
     """The one path that is named, or the newest run. Raises TdbgError for several, and where there is no run."""
     if len(paths) > 1:
         raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
-    return paths[0] if paths else newest()
+    return paths[0] if paths else find_newest_run()
 
 
 def open_pages(paths: "Sequence[str]") -> "PageSet":
@@ -75,26 +75,28 @@ def open_pages(paths: "Sequence[str]") -> "PageSet":
 
 def _of_another_tool(where: str) -> TdbgError | None:
     """The error for pages that have to be converted; None if there are none either."""
-    from tdbg.core.tables import counted, short
-    from tdbg.core.urls import Url, located
+    from tdbg.core.tables import format_count, format_short
+    from tdbg.core.urls import Url, parse_location
     from tdbg.pages.pickle_reader import pickle_pages
 
     found: list[str] = []
-    base = located(where)
+    base = parse_location(where)
     try:
         if isinstance(base, Url):
             from tdbg.pages.read.remote_store import legacy_pages
 
             found = [path.rpartition("/")[2] or base.name for path in legacy_pages(base)]
         else:
-            found = [page.name for page in pickle_pages.pages(base) if pickle_pages.PAGE.fullmatch(page.name)]
+            found = [
+                page.name for page in pickle_pages.find_pickled_pages(base) if pickle_pages.PAGE.fullmatch(page.name)
+            ]
     except TdbgError:
         pass
     if not found:
         return None
     return TdbgError(
-        f"{short(where, 1000)} holds {counted(len(found), 'pickle')} of another tool ({found[0]}), no pages of tdbg",
-        f"`tdbg inspect-pages convert {short(where, 1000)} -o DIR` makes pages of them, and runs nothing that is in them",
+        f"{format_short(where, 1000)} holds {format_count(len(found), 'pickle')} of another tool ({found[0]}), no pages of tdbg",
+        f"`tdbg inspect-pages convert {format_short(where, 1000)} -o DIR` makes pages of them, and runs nothing that is in them",
     )
 
 
@@ -124,7 +126,7 @@ def place_and_word(words: "Sequence[str]", what: str, example: str, *, either: b
 
 def select_datapoints(found: "Iterable[Datapoint]", question: Selected) -> "Iterator[Datapoint]":
     """Those datapoints that the options of `SELECTION` leave. Raises TdbgError for a range that is none."""
-    tests = _tests(question)
+    tests = _build_filters(question)
     return (datapoint for datapoint in found if all(test(datapoint) for test in tests)) if tests else iter(found)
 
 
@@ -155,25 +157,25 @@ def is_selected(question: Selected) -> bool:
     return bool(question.ranks or question.steps or question.epochs or question.phase)
 
 
-def _tests(question: Selected) -> "list[Callable[[Datapoint], bool]]":
+def _build_filters(question: Selected) -> "list[Callable[[Datapoint], bool]]":
     """One for each option that is given: a listing asks them of every datapoint."""
     if not is_selected(question):
         return []
     from tdbg.core.ranges import parse_ranges
 
-    def within(value: int | None, bounds: "Sequence[tuple[float, float]]") -> bool:
+    def is_within(value: int | None, bounds: "Sequence[tuple[float, float]]") -> bool:
         return value is not None and any(low <= value <= high for low, high in bounds)
 
     tests: list[Callable[[Datapoint], bool]] = []
     if question.ranks and question.ranks != "all":
         ranks = parse_ranges("ranks", question.ranks, "-")
-        tests.append(lambda datapoint: within(datapoint.rank, ranks))
+        tests.append(lambda datapoint: is_within(datapoint.rank, ranks))
     if question.steps:
         steps = parse_ranges("steps", question.steps, ":")
-        tests.append(lambda datapoint: within(datapoint.step, steps))
+        tests.append(lambda datapoint: is_within(datapoint.step, steps))
     if question.epochs:
         epochs = parse_ranges("epochs", question.epochs, ":")
-        tests.append(lambda datapoint: within(datapoint.epoch, epochs))
+        tests.append(lambda datapoint: is_within(datapoint.epoch, epochs))
     if question.phase:
         tests.append(lambda datapoint: datapoint.phase == question.phase)
     return tests

@@ -28,17 +28,17 @@ def resolve_target(pages: "PageSet", word: str, question: Selected) -> TensorTar
     If the rest names no tensor of any such key, the longest key is given with no tensors.
     """
     first: TensorTarget | None = None
-    for key, path in _splits(word):
+    for key, path in _iter_splits(word):
         datapoints = list(select_datapoints(pages.find(key), question))
         if datapoints:
-            found = TensorTarget(key, path, datapoints, matching(datapoints, path))
+            found = TensorTarget(key, path, datapoints, match_tensors(datapoints, path))
             if found.tensors or not path:
                 return found
             first = first or found
     return first
 
 
-def matching(datapoints: "Iterable[Datapoint]", path: str) -> "list[str]":
+def match_tensors(datapoints: "Iterable[Datapoint]", path: str) -> "list[str]":
     """The tensors that a path names: itself, those below it, or a pattern such as ``layers.*:output``."""
     paths = list(dict.fromkeys(name for datapoint in datapoints for name in datapoint.tensors))
     if not path or path in paths:
@@ -60,11 +60,11 @@ def near_keys(pages: "PageSet", word: str, question: Selected) -> "list[str]":
 
     every = (str(datapoint.key) for datapoint in select_datapoints(pages.rows(), question))
     keys = list(dict.fromkeys(islice(every, LOOKED_AT)))
-    number = _number(word.partition("/")[0])
-    numbers = [key for key in keys if _number(key) is not None]
+    number = _parse_number(word.partition("/")[0])
+    numbers = [key for key in keys if _parse_number(key) is not None]
     if number is not None and numbers:
-        return sorted(numbers, key=lambda key: abs((_number(key) or 0) - number))[:NEAR]
-    wanted = {name: None for key, _ in _splits(word) for name in difflib.get_close_matches(key, keys, NEAR)}
+        return sorted(numbers, key=lambda key: abs((_parse_number(key) or 0) - number))[:NEAR]
+    wanted = {name: None for key, _ in _iter_splits(word) for name in difflib.get_close_matches(key, keys, NEAR)}
     return (list(wanted) or keys)[:NEAR]
 
 
@@ -72,11 +72,11 @@ def near_paths(datapoints: "Sequence[Datapoint]", path: str) -> "list[str]":
     """Tensors that a person may have meant; the first ones if none is like it."""
     import difflib
 
-    paths = matching(datapoints, "")
+    paths = match_tensors(datapoints, "")
     return difflib.get_close_matches(path, paths, NEAR, 0.4) or paths[:NEAR]
 
 
-def _splits(word: str) -> "Iterator[tuple[str, str]]":
+def _iter_splits(word: str) -> "Iterator[tuple[str, str]]":
     """Every way to part a word in a key and a path, the longest key first."""
     yield word, ""
     at = word.rfind("/")
@@ -85,6 +85,6 @@ def _splits(word: str) -> "Iterator[tuple[str, str]]":
         at = word.rfind("/", 0, at)
 
 
-def _number(word: str) -> int | None:
+def _parse_number(word: str) -> int | None:
     digits = word.removeprefix("-")
     return int(word) if digits.isdecimal() and len(digits) < 19 else None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tdbg.core.command_spec import Option, Options
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import short
+from tdbg.core.tables import format_short
 from tdbg.pages.read.page_set import Datapoint, PageSet, Tensor
 from tdbg.pages.selection.layer_globs import match_layers, split_words, unknown_layer_error
 from tdbg.pages.selection.locations import SELECTION, Selected, open_pages, select_datapoints
@@ -45,33 +45,33 @@ class TensorSelection:
         self.is_chosen = match_layers(question.layer)
         self.ranks = {source.rank for source in self.pages.sources}
 
-    def datapoints(self) -> Iterator[Datapoint]:
+    def iter_datapoints(self) -> Iterator[Datapoint]:
         """In order; those of a key as rows of their batch. Raises TdbgError for a key that is not there."""
-        return select_datapoints(self._found(), self.question)
+        return select_datapoints(self._find_datapoints(), self.question)
 
-    def tensors(self, datapoint: Datapoint) -> Iterator[SelectedTensor]:
+    def iter_tensors(self, datapoint: Datapoint) -> Iterator[SelectedTensor]:
         """The chosen tensors of one, in the order they were captured in."""
         return (SelectedTensor(datapoint, tensor) for path, tensor in datapoint.tensors.items() if self.is_chosen(path))
 
-    def all(self) -> Iterator[SelectedTensor]:
+    def iter_all_tensors(self) -> Iterator[SelectedTensor]:
         """The chosen tensors of all."""
-        for datapoint in self.datapoints():
-            yield from self.tensors(datapoint)
+        for datapoint in self.iter_datapoints():
+            yield from self.iter_tensors(datapoint)
 
-    def prefix(self, datapoint: Datapoint) -> tuple[str, ...]:
+    def build_prefix(self, datapoint: Datapoint) -> tuple[str, ...]:
         """What names a datapoint: its key, and its rank where there are several."""
         rank = (f"rank{datapoint.rank:04d}",) if len(self.ranks) > 1 else ()
         return (*rank, str(datapoint.key))
 
-    def nothing(self) -> TdbgError:
+    def build_empty_error(self) -> TdbgError:
         """The error where no tensor was chosen."""
         if self.question.layer:
-            known = dict.fromkeys(path for datapoint in self.datapoints() for path in datapoint.tensors)
+            known = dict.fromkeys(path for datapoint in self.iter_datapoints() for path in datapoint.tensors)
             if not any(map(self.is_chosen, known)):
                 return unknown_layer_error(self.question.layer, known)
         return TdbgError("nothing was chosen", "`tdbg inspect-pages ls` shows what was captured")
 
-    def _found(self) -> Iterable[Datapoint]:
+    def _find_datapoints(self) -> Iterable[Datapoint]:
         wanted = split_words(self.question.keys)
         if not wanted:
             return self.pages
@@ -81,6 +81,6 @@ class TensorSelection:
         found = self.pages.find(key)
         if not found:
             raise TdbgError(
-                f"no datapoint has the key {short(key)}", "`tdbg inspect-pages ls --datapoints` shows the keys"
+                f"no datapoint has the key {format_short(key)}", "`tdbg inspect-pages ls --datapoints` shows the keys"
             )
         return found

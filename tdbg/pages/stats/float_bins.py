@@ -32,7 +32,7 @@ class FloatBins:
         """Memory it takes."""
         return sum(part.nbytes for part in self.counts)
 
-    def add(self, counts: Array) -> None:
+    def add_counts(self, counts: Array) -> None:
         """Add counts of all 65,536 bins."""
         self.zero += int(counts[0] + counts[SIZE // 2])
         for sign in (0, 1):
@@ -40,7 +40,7 @@ class FloatBins:
             used = half != 0
             first, last = int(used.argmax()), len(used) - int(used[::-1].argmax())
             if used[first]:
-                self._add(sign, *_coarse(first + 1, half[first:last], self.shift))
+                self._add_bins(sign, *_coarsen_counts(first + 1, half[first:last], self.shift))
 
     def merge(self, other: "FloatBins") -> None:
         """Add another histogram; the coarser of both decides."""
@@ -48,27 +48,27 @@ class FloatBins:
         self.zero += other.zero
         for sign in (0, 1):
             if len(other.counts[sign]):
-                self._add(sign, *_coarse(other.first[sign], other.counts[sign], self.shift - other.shift))
+                self._add_bins(sign, *_coarsen_counts(other.first[sign], other.counts[sign], self.shift - other.shift))
 
     def coarsen(self, bits: int = 1) -> None:
         """Give up so many bits of the mantissa; seven are all of it."""
         bits = min(bits, 7 - self.shift)
         self.shift += bits
         for sign in (0, 1):
-            self.first[sign], self.counts[sign] = _coarse(self.first[sign], self.counts[sign], bits)
+            self.first[sign], self.counts[sign] = _coarsen_counts(self.first[sign], self.counts[sign], bits)
 
-    def ascending(self) -> tuple[Array, Array, Array]:
+    def list_ascending(self) -> tuple[Array, Array, Array]:
         """The bins that hold anything, by value: where each begins, where it ends, how many it holds."""
-        parts = [self._part(1), (numpy.zeros(1), numpy.zeros(1), numpy.array([self.zero])), self._part(0)]
+        parts = [self._list_bins(1), (numpy.zeros(1), numpy.zeros(1), numpy.array([self.zero])), self._list_bins(0)]
         negative = parts[0]
         parts[0] = -negative[1][::-1], -negative[0][::-1], negative[2][::-1]
         low, high, counts = (numpy.concatenate(found) for found in zip(*parts, strict=True))
         used = counts > 0
         return low[used], high[used], counts[used]
 
-    def quantiles(self, low: float, high: float, *, whole: bool) -> list[float]:
+    def compute_quantiles(self, low: float, high: float, *, whole: bool) -> list[float]:
         """At `QUANTILES`, within ``low`` and ``high``. whole: all values are those at which their bins begin."""
-        begins, ends, counts = self.ascending()
+        begins, ends, counts = self.list_ascending()
         if not len(counts):
             return []
         before = numpy.cumsum(counts) - counts
@@ -80,17 +80,17 @@ class FloatBins:
             found = numpy.where(begins[at] < 0, ends[at], begins[at])
         return [float(value) for value in numpy.clip(found, low, high)]
 
-    def bars(self, low: float | None, high: float | None, count: int) -> list[int]:
+    def compute_histogram(self, low: float | None, high: float | None, count: int) -> list[int]:
         """How many values lie in each of ``count`` equal parts of low to high, as far as the bins tell."""
         if low is None or high is None:
             return []
-        begins, ends, counts = self.ascending()
+        begins, ends, counts = self.list_ascending()
         if not high > low or not len(counts):
             return [0] * (count // 2) + [int(counts.sum())] + [0] * (count - count // 2 - 1)
         middle = numpy.clip((begins + ends) / 2, low, high)
         return [round(part) for part in numpy.histogram(middle, count, (low, high), weights=counts)[0].tolist()]
 
-    def _add(self, sign: int, first: int, part: Array) -> None:
+    def _add_bins(self, sign: int, first: int, part: Array) -> None:
         mine, begin = self.counts[sign], self.first[sign]
         if not len(mine):
             self.first[sign], self.counts[sign] = first, part.astype("i8")
@@ -102,7 +102,7 @@ class FloatBins:
             self.first[sign], self.counts[sign] = low, wider
         self.counts[sign][first - low : first - low + len(part)] += part
 
-    def _part(self, sign: int) -> tuple[Array, Array, Array]:
+    def _list_bins(self, sign: int) -> tuple[Array, Array, Array]:
         """Of one sign, by absolute value: begin, end and count of each bin."""
         counts, first = self.counts[sign], self.first[sign]
         edges = numpy.arange(first, first + len(counts) + 1, dtype="u4") << (16 + self.shift)
@@ -110,7 +110,7 @@ class FloatBins:
         return edges[:-1], edges[1:], counts
 
 
-def _coarse(first: int, counts: Array, bits: int) -> tuple[int, Array]:
+def _coarsen_counts(first: int, counts: Array, bits: int) -> tuple[int, Array]:
     """The same counts in bins of which each is ``2 ** bits`` of these."""
     if not bits or not len(counts):
         return first >> bits, counts

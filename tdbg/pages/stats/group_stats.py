@@ -25,7 +25,7 @@ class RunningSpread:
     def __init__(self) -> None:
         self.count, self.mean, self.square = 0, 0.0, 0.0
 
-    def add(self, value: float | None) -> None:
+    def add_value(self, value: float | None) -> None:
         """One more; what is unknown does not count."""
         if value is None or not math.isfinite(value):
             return
@@ -47,28 +47,28 @@ class GroupStats:
         self._sizes: dict[tuple[str, str, Dtype], int] = {}
         self._waiting = self._added = self._shift = 0
 
-    def add(self, group: str, datapoint: Datapoint, tensor: Tensor, troubles: ReadErrors) -> None:
+    def add_tensor(self, group: str, datapoint: Datapoint, tensor: Tensor, troubles: ReadErrors) -> None:
         """Add a tensor; one that cannot be read is told."""
         try:
             if self.samples:
                 sample = StreamingStats(bins=False)
                 sample.add_tensor(tensor)
-                self._add_spreads(group, tensor.path, sample.figures())
+                self._add_spreads(group, tensor.path, sample.compute_stats())
             if tensor.nbytes < TOGETHER and is_plain(tensor):
-                self._keep(group, tensor)
+                self._buffer_tensor(group, tensor)
             else:
                 tally = StreamingStats()  # of its own: half a tensor does not count
                 tally.add_tensor(tensor)
-                self._tally(group, tensor.path).merge(tally)
+                self._get_tally(group, tensor.path).merge(tally)
         except TdbgError as error:
             troubles.report(datapoint, error)
             return
-        self._count(group, tensor.path)
+        self._count_tensor(group, tensor.path)
 
     def add_figures(self, group: str, path: str, figures: ValueStats) -> None:
         """Add figures that were captured instead of a tensor."""
-        self._tally(group, path).merge_figures(figures)
-        self._count(group, path)
+        self._get_tally(group, path).merge_figures(figures)
+        self._count_tensor(group, path)
         if self.samples:
             self._add_spreads(group, path, figures)
 
@@ -76,34 +76,34 @@ class GroupStats:
         """Work out what waits."""
         for (group, path, dtype), parts in self._small.items():
             if parts:
-                self._tally(group, path).add_bytes(b"".join(parts), dtype)
+                self._get_tally(group, path).add_bytes(b"".join(parts), dtype)
         self._small.clear()
         self._sizes.clear()
         self._waiting = 0
-        self._bound()
+        self._bound_memory()
 
-    def paths(self) -> list[str]:
+    def list_paths(self) -> list[str]:
         """The layers, in the order of first appearance."""
         return list(self._tallies)
 
-    def groups(self) -> list[str]:
+    def list_groups(self) -> list[str]:
         """All groups by name."""
         return sorted({group for groups in self._tallies.values() for group in groups})
 
-    def has(self, path: str, group: str) -> bool:
+    def has_layer(self, path: str, group: str) -> bool:
         """True if the group has such a layer."""
         return group in self._tallies[path]
 
-    def tensors(self, path: str, group: str) -> int:
+    def count_tensors(self, path: str, group: str) -> int:
         """How many tensors were read."""
         return self._tensors.get((path, group), 0)
 
-    def figures(self, path: str, group: str) -> ValueStats:
+    def compute_stats(self, path: str, group: str) -> ValueStats:
         """Of all values of a layer in a group."""
         tally = self._tallies[path].get(group)
-        return tally.figures() if tally else ValueStats(0)
+        return tally.compute_stats() if tally else ValueStats(0)
 
-    def apart(self, path: str) -> tuple[float | None, str]:
+    def measure_separation(self, path: str) -> tuple[float | None, str]:
         """How far the groups are apart in a figure of single samples, and in which: the difference of the outermost
         means in units of the spread within the groups. None where a group has fewer than two samples."""
         best: tuple[float | None, str] = None, ""
@@ -121,7 +121,7 @@ class GroupStats:
                 best = found, name
         return best
 
-    def _tally(self, group: str, path: str) -> StreamingStats:
+    def _get_tally(self, group: str, path: str) -> StreamingStats:
         groups = self._tallies.setdefault(path, {})
         found = groups.get(group)
         if found is None:
@@ -130,13 +130,13 @@ class GroupStats:
                 found.bins.shift = self._shift
         return found
 
-    def _count(self, group: str, path: str) -> None:
+    def _count_tensor(self, group: str, path: str) -> None:
         self._tensors[path, group] = self._tensors.get((path, group), 0) + 1
         self._added += 1
         if self._added % CHECKED == 0:
-            self._bound()
+            self._bound_memory()
 
-    def _keep(self, group: str, tensor: Tensor) -> None:
+    def _buffer_tensor(self, group: str, tensor: Tensor) -> None:
         name = group, tensor.path, tensor.dtype
         self._small.setdefault(name, []).append(tensor.read())
         self._tallies.setdefault(tensor.path, {})
@@ -146,16 +146,16 @@ class GroupStats:
         if size >= TOGETHER:
             self._waiting -= size
             self._sizes[name] = 0
-            self._tally(group, tensor.path).add_bytes(b"".join(self._small.pop(name)), tensor.dtype)
+            self._get_tally(group, tensor.path).add_bytes(b"".join(self._small.pop(name)), tensor.dtype)
         elif self._waiting >= WAITING:
             self.flush()
 
     def _add_spreads(self, group: str, path: str, figures: ValueStats) -> None:
         spreads = self._spreads.setdefault((path, group), {name: RunningSpread() for name in SAMPLE})
         for name in SAMPLE:
-            spreads[name].add(getattr(figures, name))
+            spreads[name].add_value(getattr(figures, name))
 
-    def _bound(self) -> None:
+    def _bound_memory(self) -> None:
         """Make all histograms coarser until they fit."""
         found = [tally.bins for groups in self._tallies.values() for tally in groups.values() if tally.bins is not None]
         while self._shift < 7 and sum(bins.nbytes for bins in found) > HISTOGRAMS:

@@ -33,13 +33,13 @@ def measure_tensor(
 
         tally = StreamingStats()
         tally.add_tensor(tensor, progress)
-        found = tally.figures()
-        return found, tally.bins.bars(found.min, found.max, count) if tally.bins else [], None
-    part = tensor_slices.read(tensor, wanted, lists)
+        found = tally.compute_stats()
+        return found, tally.bins.compute_histogram(found.min, found.max, count) if tally.bins else [], None
+    part = tensor_slices.read_slice(tensor, wanted, lists)
     progress(tensor.nbytes)
     if part.array is not None:
         found = value_stats.of_array(part.array)
         return found, value_stats.array_bars(part.array, found.min, found.max, count), part
-    numbers = value_stats.plain(part.listed())
-    finite = value_stats.ordered(numbers)
-    return value_stats.of_numbers(numbers, finite), value_stats.bars(finite, count), part
+    numbers = value_stats.to_real_values(part.to_numbers())
+    finite = value_stats.sort_finite(numbers)
+    return value_stats.of_numbers(numbers, finite), value_stats.compute_histogram(finite, count), part

@@ -12,9 +12,9 @@ import numpy
 
 from tdbg.pages.format.dtypes import Dtype
 from tdbg.pages.read.datapoint import Tensor
-from tdbg.pages.read.tensor_values import array
+from tdbg.pages.read.tensor_values import decode_array
 from tdbg.pages.stats.float_bins import SIZE, Array, FloatBins
-from tdbg.pages.stats.value_stats import ValueStats, magnitudes
+from tdbg.pages.stats.value_stats import ValueStats, to_real_array
 
 CHUNK_BYTES = 4 << 20  # read at once
 BLOCK = 1 << 15  # values that are worked out at once: their float64 fit into a second-level cache
@@ -60,13 +60,13 @@ class StreamingStats:
 
         Raises TdbgError where they cannot be read.
         """
-        for part in _pieces(tensor):
+        for part in _iter_scaled_parts(tensor):
             if is_plain(part):
                 for data in part.chunks(CHUNK_BYTES):
                     self.add_bytes(data, part.dtype)
                     progress(len(data))
             else:
-                self.add(array(part.read(), part.dtype, part.shape, part.note))
+                self.add_array(decode_array(part.read(), part.dtype, part.shape, part.note))
                 progress(part.nbytes)
 
     def add_bytes(self, data: bytes, dtype: Dtype) -> None:
@@ -75,18 +75,18 @@ class StreamingStats:
         if dtype.size <= 2 and dtype.packed == 1 and dtype.kind != "complex" and not few:
             self._add_codes(data, dtype)
         else:
-            self.add(array(data, dtype))
+            self.add_array(decode_array(data, dtype))
 
-    def add(self, found: Array) -> None:
+    def add_array(self, found: Array) -> None:
         """Add the values of an array."""
-        flat = magnitudes(found).reshape(-1)
+        flat = to_real_array(found).reshape(-1)
         with numpy.errstate(all="ignore"):
             for start in range(0, len(flat), COUNTED):
                 self._add_some(flat[start : start + COUNTED])
 
     def merge(self, other: "StreamingStats") -> None:
         """Add what another has seen."""
-        self._join(other.finite, other.mean, other.spread)
+        self._merge_moments(other.finite, other.mean, other.spread)
         self.count += other.count
         self.nan += other.nan
         self.inf += other.inf
@@ -102,7 +102,7 @@ class StreamingStats:
     def merge_figures(self, found: ValueStats) -> None:
         """Add figures that were worked out before; of quantiles and zeros nothing is known any more."""
         if found.mean is not None:
-            self._join(found.finite, found.mean, (found.std or 0.0) ** 2 * max(found.finite - 1, 1))
+            self._merge_moments(found.finite, found.mean, (found.std or 0.0) ** 2 * max(found.finite - 1, 1))
         self.count += found.count
         self.nan += found.nan
         self.inf += found.inf
@@ -112,13 +112,13 @@ class StreamingStats:
         self.zeros_unknown |= found.zero is None
         self.zero += found.zero or 0
 
-    def figures(self) -> ValueStats:
+    def compute_stats(self) -> ValueStats:
         """All of them."""
         zero = None if self.zeros_unknown else self.zero
         if not self.finite:
             return ValueStats(self.count, self.nan, self.inf, zero)
         std = math.sqrt(self.spread / max(self.finite - 1, 1))
-        found = self.bins.quantiles(self.low, self.high, whole=self.whole) if self.bins else ()
+        found = self.bins.compute_quantiles(self.low, self.high, whole=self.whole) if self.bins else ()
         return ValueStats(self.count, self.nan, self.inf, zero, self.mean, std, self.low, self.high, found)
 
     def _add_some(self, flat: Array) -> None:
@@ -141,12 +141,12 @@ class StreamingStats:
             if not math.isfinite(mean):
                 mean = float((wide / len(wide)).sum())
             wide -= mean
-            self._join(len(wide), mean, float(wide.dot(wide)))
+            self._merge_moments(len(wide), mean, float(wide.dot(wide)))
         if max(abs(low), abs(high)) > LARGEST:
             self.bins = None  # it has no bins for them: no quantiles are better than wrong ones
         if self.bins is not None:
             self.whole &= flat.dtype.kind in "iub" and max(abs(low), abs(high)) <= 256
-            self.bins.add(numpy.bincount(_prefixes(flat), minlength=SIZE))
+            self.bins.add_counts(numpy.bincount(_extract_prefixes(flat), minlength=SIZE))
 
     def _add_codes(self, data: bytes, dtype: Dtype) -> None:
         """Values of one or two bytes: each code is counted, and what it stands for looked up."""
@@ -158,7 +158,7 @@ class StreamingStats:
             self._add_counts(numpy.asarray(counts), dtype)
 
     def _add_counts(self, counts: Array, dtype: Dtype) -> None:
-        known, prefixes = _table(dtype)
+        known, prefixes = _build_code_table(dtype)
         used = numpy.flatnonzero(counts != 0)  # the comparison makes it quick
         counts, worth = counts[used], known[used]
         finite = numpy.isfinite(worth)
@@ -173,13 +173,13 @@ class StreamingStats:
             return
         number = int(counts.sum())
         mean = float(worth.dot(counts)) / number
-        self._join(number, mean, float(((worth - mean) ** 2).dot(counts)))
+        self._merge_moments(number, mean, float(((worth - mean) ** 2).dot(counts)))
         self.low, self.high = min(self.low, float(worth.min())), max(self.high, float(worth.max()))
         if self.bins is not None:
             self.whole &= dtype.name not in ("float16", "int16", "uint16", "bits16")
-            self.bins.add(numpy.bincount(prefixes[used], counts, SIZE).astype("i8"))
+            self.bins.add_counts(numpy.bincount(prefixes[used], counts, SIZE).astype("i8"))
 
-    def _join(self, count: int, mean: float, spread: float) -> None:
+    def _merge_moments(self, count: int, mean: float, spread: float) -> None:
         """Mean and spread of so many more values."""
         if not count:
             return
@@ -194,13 +194,13 @@ class StreamingStats:
 
 
 @functools.cache
-def _table(dtype: Dtype) -> tuple[Array, Array]:
+def _build_code_table(dtype: Dtype) -> tuple[Array, Array]:
     """The value of each code of a type, and the prefix of its float32."""
     kind = "<u2" if dtype.size == 2 else "u1"
-    found = array(numpy.arange(256**dtype.size).astype(kind).tobytes(), dtype)
+    found = decode_array(numpy.arange(256**dtype.size).astype(kind).tobytes(), dtype)
     with numpy.errstate(all="ignore"):
-        wide = magnitudes(found).astype("f8")
-        return wide, _prefixes(wide).astype("i8")
+        wide = to_real_array(found).astype("f8")
+        return wide, _extract_prefixes(wide).astype("i8")
 
 
 def _code_counts(data: memoryview, dtype: Dtype) -> Array:
@@ -216,7 +216,7 @@ def _code_counts(data: memoryview, dtype: Dtype) -> Array:
     return single
 
 
-def _prefixes(flat: Array) -> Array:
+def _extract_prefixes(flat: Array) -> Array:
     """The upper 16 bits of each value's float32."""
     if flat.dtype != numpy.dtype("<f4"):
         flat = numpy.clip(flat.astype("f8"), -LARGEST, LARGEST).astype("<f4")
@@ -228,10 +228,10 @@ def is_plain(tensor: Tensor) -> bool:
     return not tensor.dtype.counts_values and "scale" not in tensor.note and "scales" not in tensor.note
 
 
-def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+def _iter_scaled_parts(tensor: Tensor) -> Iterator[Tensor]:
     """The tensor; row by row where it is large, and its scales change from row to row."""
     if is_plain(tensor) or tensor.nbytes <= CHUNK_BYTES or len(tensor.shape) < 2:
         yield tensor
         return
     for index in range(tensor.shape[0]):
-        yield from _pieces(tensor.row(index))
+        yield from _iter_scaled_parts(tensor.row(index))

@@ -8,7 +8,7 @@ import math
 import operator
 from bisect import bisect_left
 
-from tdbg.pages.read.tensor_values import real
+from tdbg.pages.read.tensor_values import to_real
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
@@ -80,30 +80,30 @@ class ValueStats:
         return f"Figures({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
 
 
-def ordered(values: "Sequence[object]") -> "list[Any]":
+def sort_finite(values: "Sequence[object]") -> "list[Any]":
     """The finite values, sorted."""
-    return sorted(filter(math.isfinite, plain(values)))
+    return sorted(filter(math.isfinite, to_real_values(values)))
 
 
 def of_numbers(values: "Sequence[Any]", finite: "list[Any] | None" = None) -> ValueStats:
     """Of Python numbers. finite: they are `ordered` already. Cost: about 0.4 us a value."""
-    values = plain(values)
+    values = to_real_values(values)
     nan = sum(map(operator.ne, values, values))
-    finite = ordered(values) if finite is None else finite
+    finite = sort_finite(values) if finite is None else finite
     inf, zero = len(values) - nan - len(finite), values.count(0)
     if not finite:
         return ValueStats(len(values), nan, inf, zero)
-    mean = _sum(finite) / len(finite) if abs(finite[0]) + abs(finite[-1]) < 1e300 else _wide_mean(finite)
+    mean = _sum_or_inf(finite) / len(finite) if abs(finite[0]) + abs(finite[-1]) < 1e300 else _wide_mean(finite)
     return ValueStats(
         len(values),
         nan,
         inf,
         zero,
         mean,
-        _spread(finite, mean),
+        _compute_std(finite, mean),
         finite[0],
         finite[-1],
-        [_quantile(finite, share) for share in QUANTILES],
+        [_interpolate_quantile(finite, share) for share in QUANTILES],
     )
 
 
@@ -111,7 +111,7 @@ def of_array(array: "Array") -> ValueStats:
     """The same of a numpy array, exactly. Cost: about 20 ns a value, and a copy as float64."""
     import numpy
 
-    flat = magnitudes(array).reshape(-1)
+    flat = to_real_array(array).reshape(-1)
     known = numpy.isfinite(flat)
     nan = int(numpy.isnan(flat).sum())
     finite = flat if known.all() else flat[known]
@@ -130,14 +130,14 @@ def of_array(array: "Array") -> ValueStats:
     return ValueStats(len(flat), nan, inf, zero, mean, spread, low, high, quantiles)
 
 
-def plain(values: "Sequence[Any]") -> "Sequence[Any]":
+def to_real_values(values: "Sequence[Any]") -> "Sequence[Any]":
     """The numbers that figures are of: absolute values of complex ones."""
     if values and isinstance(values[0], complex):
         return [math.hypot(value.real, value.imag) for value in values]
     return values
 
 
-def magnitudes(array: "Array") -> "Array":
+def to_real_array(array: "Array") -> "Array":
     """The values that figures are of: absolute ones of complex numbers, 0 and 1 of truths."""
     if array.dtype.kind == "c":
         import numpy
@@ -148,26 +148,26 @@ def magnitudes(array: "Array") -> "Array":
     return array.view("u1") if array.dtype.kind == "b" else array
 
 
-def recorded(datapoint: "Datapoint") -> "dict[str, ValueStats]":
+def parse_recorded_stats(datapoint: "Datapoint") -> "dict[str, ValueStats]":
     """The figures of layers whose tensors were not kept (`--capture-stats`), by path. Without zeros and quantiles."""
     scalars = datapoint.scalars
     ends = "/count"
     paths = [name.removesuffix(ends) for name in scalars if name.endswith(ends)]
-    return {path: found for path in paths if (found := _recorded(scalars, path)) is not None}
+    return {path: found for path in paths if (found := _parse_recorded(scalars, path)) is not None}
 
 
-def _recorded(scalars: "Mapping[str, Any]", path: str) -> ValueStats | None:
+def _parse_recorded(scalars: "Mapping[str, Any]", path: str) -> ValueStats | None:
     counts: list[Any] = [scalars.get(f"{path}/{name}", 0) for name in ("count", "nan", "inf")]
     found: list[object] = [scalars.get(f"{path}/{name}") for name in ("mean", "std", "low", "high")]
     if not all(type(value) in (int, float) and 0 <= value < MOST for value in counts):
         return None
     if not all(value is None or type(value) in (int, float) for value in found):
         return None
-    (count, nan, inf), (mean, std, low, high) = map(int, counts), map(real, found)
+    (count, nan, inf), (mean, std, low, high) = map(int, counts), map(to_real, found)
     return ValueStats(count, nan, inf, None, mean, std, low, high)
 
 
-def bars(finite: "Sequence[Any]", count: int) -> list[int]:
+def compute_histogram(finite: "Sequence[Any]", count: int) -> list[int]:
     """How many of values that are `ordered` lie in each of ``count`` equal parts of their range; empty without any."""
     if not finite:
         return []
@@ -184,7 +184,7 @@ def array_bars(array: "Array", low: float | None, high: float | None, count: int
 
     if low is None or high is None:
         return []
-    flat = magnitudes(array).reshape(-1)
+    flat = to_real_array(array).reshape(-1)
     flat = flat[numpy.isfinite(flat)]
     if not high > low or not math.isfinite(high - low):
         return [0] * (count // 2) + [len(flat)] + [0] * (count - count // 2 - 1)
@@ -192,7 +192,7 @@ def array_bars(array: "Array", low: float | None, high: float | None, count: int
     return found
 
 
-def _sum(values: "Sequence[float]") -> float:
+def _sum_or_inf(values: "Sequence[float]") -> float:
     try:
         return math.fsum(values)
     except OverflowError:
@@ -204,12 +204,12 @@ def _wide_mean(finite: "Sequence[float]") -> float:
     return math.fsum(value / len(finite) for value in finite)
 
 
-def _spread(finite: "Sequence[float]", mean: float) -> float:
+def _compute_std(finite: "Sequence[float]", mean: float) -> float:
     off = [value - mean for value in finite]
-    return math.sqrt(_sum(list(map(operator.mul, off, off))) / max(len(finite) - 1, 1))
+    return math.sqrt(_sum_or_inf(list(map(operator.mul, off, off))) / max(len(finite) - 1, 1))
 
 
-def _quantile(ordered: "Sequence[float]", share: float) -> float:
+def _interpolate_quantile(ordered: "Sequence[float]", share: float) -> float:
     """Between the two neighbours, as numpy does it."""
     at = share * (len(ordered) - 1)
     below = math.floor(at)

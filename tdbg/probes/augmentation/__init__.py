@@ -216,7 +216,7 @@ class Augmentation(Probe):
     def _broken(self, error: BaseException) -> None:
         self.on = False
         if not in_worker():  # a worker has nobody to tell and writes no file
-            self.monitor.failed(self, error)
+            self.monitor.handle_failure(self, error)
 
     # workers
 
@@ -262,7 +262,9 @@ class Augmentation(Probe):
         self._step = step
         if worker:
             settings = self.monitor.settings
-            allowed = Selection.of(settings).rank(self.monitor.rank) if self._fetches == 1 else True
+            allowed = (
+                Selection.from_settings(settings).is_rank_selected(self.monitor.rank) if self._fetches == 1 else True
+            )
             self.on = self.on and allowed
         free = FREE_FETCHES if worker else FREE_A_STEP
         if not worker and not self.should_sample(KIND):
@@ -287,8 +289,8 @@ class Augmentation(Probe):
             elif not self._pipe.send(message):
                 self.on = False  # the parent no longer wants to know
         spent = meter.spent_s + time.perf_counter() - begun
-        self.monitor.budget.spend(self.name, meter.spent_s)
-        self.monitor.budget.learn(KIND, spent, extra=True)
+        self.monitor.budget.charge(self.name, meter.spent_s)
+        self.monitor.budget.record_cost(KIND, spent, extra=True)
 
     def _fetch_failed(
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception

@@ -18,7 +18,7 @@ from tdbg.core.frames import without_own_frames
 from tdbg.core.guard import belongs_to_program
 from tdbg.probes.dataloader.batch_contents import spread
 from tdbg.runtime import tensors
-from tdbg.runtime.compiler import hide
+from tdbg.runtime.compiler import hide_from_compiler
 from tdbg.runtime.patches import Patches
 
 MAX_STEPS = 16
@@ -350,7 +350,7 @@ class Meter:
                 return original(item, *args, **kwargs)
             return self._step(run, place, functools.partial(original, item), args, kwargs)
 
-        return hide(__call__)
+        return hide_from_compiler(__call__)
 
     def _wanted(self, item: object) -> bool:
         self.calls[id(item)] = self.calls.get(id(item), 0) + 1
@@ -393,7 +393,11 @@ class Meter:
             mine = self._run is run and threading.get_ident() == self._thread and not run.inside
             return self._step(run, place, step, args, kwargs) if mine else step(*args, **kwargs)
 
-        return hide(functools.update_wrapper(without_own_frames(measured), step)) if place < MAX_STEPS else step
+        return (
+            hide_from_compiler(functools.update_wrapper(without_own_frames(measured), step))
+            if place < MAX_STEPS
+            else step
+        )
 
     def _step(
         self, run: Run, place: int, call: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]

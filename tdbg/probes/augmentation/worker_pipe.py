@@ -67,10 +67,10 @@ class WorkerPipe:
         except OSError:  # nothing there
             return []
         *lines, self._rest = (self._rest + found).split(b"\n")
-        return [message for line in lines if (message := _parsed(line)) is not None]
+        return [message for line in lines if (message := _parse_message(line)) is not None]
 
 
-def _parsed(line: bytes) -> dict[str, object] | None:
+def _parse_message(line: bytes) -> dict[str, object] | None:
     try:
         message = json.loads(line)
     except ValueError:

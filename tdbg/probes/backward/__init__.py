@@ -77,14 +77,14 @@ class Backward(Probe):
         )
 
     def detach(self) -> None:
-        self.monitor.modules.forget(self)
+        self.monitor.modules.withdraw_request(self)
         super().detach()
 
     def modules_seen(self, look: ModuleSampler) -> None:
         if look.ends_in_backward:
             self.unavailable("an optimizer steps inside the backward pass, before every gradient has arrived")
             return
-        scaler = self.monitor.probe("loss-scaler")
+        scaler = self.monitor.find_probe("loss-scaler")
         scale = (scaler.scale_now() if scaler is not None else None) or 1.0
         rows = look.seen
         flows = [None if row.grad_norm is None else row.grad_norm / scale for row in rows]
@@ -103,7 +103,7 @@ class Backward(Probe):
             first_module=first.path,
             last_module=last.path,
             **look.turns_told(),
-            **self._names(rows, look.turn),
+            **self._build_module_names(rows, look.turn),
             vanishes=vanishes or None,
             bad=bad[:MAX_NAMES] or None,
             bad_count=len(bad),
@@ -111,7 +111,7 @@ class Backward(Probe):
         )
         self.emit(seen, step=look.step)
 
-    def _names(self, rows: list[Seen], turn: int) -> dict[str, Any]:
+    def _build_module_names(self, rows: list[Seen], turn: int) -> dict[str, Any]:
         key = tuple(row.path for row in rows)
         if key == self._keys.get(turn):
             return {}

@@ -50,12 +50,12 @@ class _Edge(NamedTuple):
         """() also where it is not known."""
         return output_shape(self.node, self.number) or ()
 
-    def inputs(self) -> "list[_Edge | None]":
+    def list_inputs(self) -> "list[_Edge | None]":
         return [None if node is None else _Edge(node, number) for node, number in self.node.next_functions]
 
-    def source(self, index: int = 0) -> "_Edge | None":
+    def find_input(self, index: int = 0) -> "_Edge | None":
         """What the operation got as one of its inputs; None where that needs no gradient."""
-        inputs = self.inputs()
+        inputs = self.list_inputs()
         return inputs[index] if index < len(inputs) else None
 
 
@@ -66,7 +66,7 @@ def read_loss_graph(loss: Tensor) -> LossGraph:
     """
     root = _Edge(loss.grad_fn, loss.output_nr)
     faults: list[GraphFault] = []
-    for edge in _walk(root):
+    for edge in _walk_graph(root):
         found = _find_fault(edge)
         if found is not None and found not in faults:
             faults.append(found)
@@ -74,17 +74,17 @@ def read_loss_graph(loss: Tensor) -> LossGraph:
     below: _Edge | None = root
     while below is not None and len(names) < MAX_SHOWN:
         names.append(_operation_name(below))
-        below = below.source()
+        below = below.find_input()
     return LossGraph(operations=names, classes=_count_classes(root), faults=faults[:MAX_SHOWN])
 
 
-def _walk(root: _Edge) -> Iterator[_Edge]:
+def _walk_graph(root: _Edge) -> Iterator[_Edge]:
     """The operations from the loss on, the nearest first."""
     seen, waiting = {root.node}, deque([root])
     while waiting:
         edge = waiting.popleft()
         yield edge
-        for below in edge.inputs():
+        for below in edge.list_inputs():
             if below is not None and below.node not in seen and len(seen) < MAX_NODES:
                 seen.add(below.node)
                 waiting.append(below)
@@ -96,7 +96,7 @@ def _skip_operations(edge: _Edge | None, names: tuple[str, ...]) -> _Edge | None
         if edge is None or edge.name not in names:
             return edge
         at = edge.number if edge.name == "_DDPSinkBackward" else 0
-        edge = edge.source(at)
+        edge = edge.find_input(at)
     return None
 
 
@@ -109,7 +109,7 @@ def _find_fault(edge: _Edge) -> GraphFault | None:
     if name in NLL:
         return _find_misplaced_softmax(edge)
     if name in POINTWISE:
-        return _find_batch_softmax(edge) or _find_broadcast(edge, edge.source())
+        return _find_batch_softmax(edge) or _find_broadcast(edge, edge.find_input())
     if name == "BinaryCrossEntropyBackward0":
         return _find_batch_softmax(edge)
     if name in REDUCTIONS:
@@ -119,7 +119,7 @@ def _find_fault(edge: _Edge) -> GraphFault | None:
 
 def _find_activation(edge: _Edge, names: tuple[str, ...]) -> GraphFault | None:
     """An activation that the loss function applies itself."""
-    below = _skip_operations(edge.source(), (*CASTS, *RESHAPES))
+    below = _skip_operations(edge.find_input(), (*CASTS, *RESHAPES))
     if below is None or below.name not in names:
         return None
     return _make_fault("twice", edge, below)
@@ -127,9 +127,9 @@ def _find_activation(edge: _Edge, names: tuple[str, ...]) -> GraphFault | None:
 
 def _find_misplaced_softmax(edge: _Edge) -> GraphFault | None:
     """A softmax over another dimension than that of the classes, or without a logarithm."""
-    below = _skip_operations(edge.source(), CASTS)
+    below = _skip_operations(edge.find_input(), CASTS)
     if below is not None and below.name == "LogBackward0":
-        below = _skip_operations(below.source(), CASTS)
+        below = _skip_operations(below.find_input(), CASTS)
     elif below is not None and below.name == "SoftmaxBackward0":
         return _make_fault("probabilities", edge, below)
     if below is None or below.name not in ("LogSoftmaxBackward0", "SoftmaxBackward0") or len(below.shape) < 2:
@@ -139,10 +139,10 @@ def _find_misplaced_softmax(edge: _Edge) -> GraphFault | None:
 
 def _find_batch_softmax(edge: _Edge) -> GraphFault | None:
     """A softmax over the rows of what a linear layer puts out, straight into a loss."""
-    below = _skip_operations(edge.source(), CASTS)
+    below = _skip_operations(edge.find_input(), CASTS)
     if below is None or below.name != "SoftmaxBackward0" or len(below.shape) != 2 or min(below.shape) < 2:
         return None
-    layer = _skip_operations(below.source(), CASTS)
+    layer = _skip_operations(below.find_input(), CASTS)
     if layer is None or layer.name != "AddmmBackward0" or saved_dim(below.node) != 0:
         return None
     return _make_fault("batch", edge, below)
@@ -150,7 +150,7 @@ def _find_batch_softmax(edge: _Edge) -> GraphFault | None:
 
 def _find_difference(edge: _Edge) -> GraphFault | None:
     """Under a mean or sum over everything: a difference that broadcasting has made a square of."""
-    below = edge.source()
+    below = edge.find_input()
     square = below.shape if below is not None else ()
     if edge.shape or len(square) != 2 or square[0] != square[1] or square[0] < 2:
         return None
@@ -158,11 +158,11 @@ def _find_difference(edge: _Edge) -> GraphFault | None:
         if below is None or below.shape != square:
             return None
         if below.name == "SubBackward0":
-            graded = [one for one in below.inputs() if one is not None]
+            graded = [one for one in below.list_inputs() if one is not None]
             return _find_broadcast(below, graded[0]) if len(graded) == 1 else None
-        if below.name not in ELEMENTWISE or len([one for one in below.inputs() if one is not None]) != 1:
+        if below.name not in ELEMENTWISE or len([one for one in below.list_inputs() if one is not None]) != 1:
             return None
-        below = next(one for one in below.inputs() if one is not None)
+        below = next(one for one in below.list_inputs() if one is not None)
     return None
 
 
@@ -171,7 +171,7 @@ def _find_broadcast(edge: _Edge, given: _Edge | None) -> GraphFault | None:
     is_function = edge.name in POINTWISE
     square = given.shape if is_function and given is not None else edge.shape
     if given is not None and given.name == "ExpandBackward0":
-        given, is_function = given.source(), True
+        given, is_function = given.find_input(), True
     if given is None or len(square) != 2 or square[0] != square[1] or square[0] < 2:
         return None
     count = square[0]
@@ -179,7 +179,7 @@ def _find_broadcast(edge: _Edge, given: _Edge | None) -> GraphFault | None:
         return None
     certain = is_function or given.name not in MAKES_COLUMNS
     if not is_function and given.shape == (count,):
-        before = given.source() if given.name in FLATTENS else None
+        before = given.find_input() if given.name in FLATTENS else None
         certain = before is not None and before.shape == (count, 1)
     return {**_make_fault("broadcast", edge, given), "into": list(square), "certain": certain}
 
@@ -198,11 +198,11 @@ def _count_classes(root: _Edge) -> int | None:
     """Over how many classes a mean cross-entropy is, which the loss is as a whole, but for a constant factor."""
     edge: _Edge | None = root
     while edge is not None and edge.name in SCALINGS:
-        graded = [one for one in edge.inputs() if one is not None]
+        graded = [one for one in edge.list_inputs() if one is not None]
         edge = graded[0] if len(graded) == 1 else None
     if edge is None or edge.name not in NLL or getattr(edge.node, "_saved_reduction", None) != MEAN:
         return None
-    below = _skip_operations(edge.source(), (*CASTS, *RESHAPES))
+    below = _skip_operations(edge.find_input(), (*CASTS, *RESHAPES))
     if below is None or below.name != "LogSoftmaxBackward0":
         return None
     dim = saved_dim(below.node)

@@ -27,10 +27,17 @@ from tdbg.core.observations.checkpoint import (
 )
 from tdbg.probes import PROBES
 from tdbg.probes.checkpoint import saved
-from tdbg.probes.checkpoint.state_keys import Difference, Shapes, compare, module_shapes, shapes_of, without
+from tdbg.probes.checkpoint.state_keys import (
+    Difference,
+    Shapes,
+    collect_module_shapes,
+    collect_shapes,
+    compare_keys,
+    list_absent_names,
+)
 from tdbg.probes.updates import EveryUpdate
-from tdbg.runtime.root_modules import unwrapped
-from tdbg.runtime.tensors import on_host, version
+from tdbg.runtime.root_modules import unwrap_module
+from tdbg.runtime.tensors import on_host, read_version
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -142,10 +149,14 @@ class Checkpoint(EveryUpdate):
 
     def attach(self) -> None:
         super().attach()
-        self.at("save", lambda owner, name: self._watch(owner, name, saved.torch_save, self._saved))
-        self.at("load", lambda owner, name: self._watch(owner, name, saved.torch_load, self._loaded))
-        self.at("sharded-save", lambda owner, name: self._watch(owner, name, saved.distributed, self._saved))
-        self.at("sharded-load", lambda owner, name: self._watch(owner, name, saved.distributed, self._loaded))
+        self.for_each_function("save", lambda owner, name: self._watch(owner, name, saved.torch_save, self._saved))
+        self.for_each_function("load", lambda owner, name: self._watch(owner, name, saved.torch_load, self._loaded))
+        self.for_each_function(
+            "sharded-save", lambda owner, name: self._watch(owner, name, saved.distributed_arguments, self._saved)
+        )
+        self.for_each_function(
+            "sharded-load", lambda owner, name: self._watch(owner, name, saved.distributed_arguments, self._loaded)
+        )
         self.patch_at("module-loaded", after=self._module_loaded, raised=self._module_failed)
         self.patch_at("optimizer-loaded", after=self._optimizer_loaded)
         self.patch_at("scheduler-made", after=self._scheduler_made)
@@ -210,12 +221,12 @@ class Checkpoint(EveryUpdate):
         """A line of what was saved or loaded; returns its path and the counters in it."""
         file = kind(
             call=called,
-            path=saved.path_of(where),
-            size_mb=saved.size_mb(where),
+            path=saved.format_path(where),
+            size_mb=saved.measure_size_mb(where),
             took_s=round(seconds, 4),
-            entries=saved.entries_in(what),
-            tensors=saved.tensors_in(what),
-            steps=saved.steps_in(what),
+            entries=saved.list_entries(what),
+            tensors=saved.count_tensors(what),
+            steps=saved.read_step_counters(what),
         )
         self._tell(file)
         return file.path, file.steps
@@ -239,7 +250,7 @@ class Checkpoint(EveryUpdate):
         parts = [what, *(value for value in what.values() if isinstance(value, Mapping))][:64]
         shapes: Shapes = {}
         for part in parts:
-            shapes.update(shapes_of(part))
+            shapes.update(collect_shapes(part))
         scheduler = next((part.get("last_epoch") for part in parts if saved.is_scheduler_state(part)), None)
         file = File(path, shapes, steps, any(map(saved.is_optimizer_state, parts)), scheduler)
         file.has_averages = any(map(saved.holds_averages, parts))
@@ -252,8 +263,8 @@ class Checkpoint(EveryUpdate):
         kind = SaveFailed if "save" in called else LoadFailed
         failed = kind(
             call=called,
-            path=saved.path_of(where),
-            size_mb=saved.size_mb(where),
+            path=saved.format_path(where),
+            size_mb=saved.measure_size_mb(where),
             took_s=round(seconds, 4),
             error=f"{type(error).__name__}: {error}"[:MAX_TEXT],
         )
@@ -272,8 +283,8 @@ class Checkpoint(EveryUpdate):
             return
         strict = bool(args[2] if len(args) > 2 else kwargs.get("strict", True))
         with self.work():
-            offered = shapes_of(given)
-            found = compare(module_shapes(module), offered, missing, unexpected)
+            offered = collect_shapes(given)
+            found = compare_keys(collect_module_shapes(module), offered, missing, unexpected)
             state = _state(module, found, strict)
             if few:
                 file = self._add_way(state, offered)
@@ -283,7 +294,7 @@ class Checkpoint(EveryUpdate):
             self._tell(state)
         self._partial = [one for one in self._partial if one.module() is not module]
         if _is_partial(found):
-            self._await_others(module, found, state.keys_in_words())
+            self._await_others(module, found, state.describe_keys())
 
     def _module_failed(
         self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception
@@ -291,8 +302,8 @@ class Checkpoint(EveryUpdate):
         given = args[1] if len(args) > 1 else kwargs.get("state_dict")
         if not isinstance(given, Mapping):
             return
-        wanted, offered = module_shapes(args[0]), shapes_of(given)
-        found = compare(wanted, offered, without(wanted, offered), without(offered, wanted))
+        wanted, offered = collect_module_shapes(args[0]), collect_shapes(given)
+        found = compare_keys(wanted, offered, list_absent_names(wanted, offered), list_absent_names(offered, wanted))
         lines = str(error).splitlines()
         state = _state(args[0], found, strict=True)
         state.error = f"{type(error).__name__}: {' '.join(lines)}"[:MAX_TEXT]
@@ -303,8 +314,8 @@ class Checkpoint(EveryUpdate):
         for file in reversed(self._files):
             if not file.shapes:
                 continue
-            missing, left = without(offered, file.shapes), without(file.shapes, offered)
-            found = compare(offered, file.shapes, missing, left)
+            missing, left = list_absent_names(offered, file.shapes), list_absent_names(file.shapes, offered)
+            found = compare_keys(offered, file.shapes, missing, left)
             same = len(offered) - len(found.missing) + found.prefixed + len(found.renamed)
             if 2 * same < len(offered) or not offered:
                 continue
@@ -320,15 +331,15 @@ class Checkpoint(EveryUpdate):
         """Keys did not fit although they were there under other names: unless something else fills them, it is told."""
         parameters = dict(module.named_parameters(remove_duplicate=False))
         watched: list[tuple[weakref.ref[Tensor], int, list[float]]] = [
-            (weakref.ref(parameter), version(parameter), _begin(parameter))
+            (weakref.ref(parameter), read_version(parameter), _begin(parameter))
             for parameter in (parameters.get(name) for name in found.missing[:WATCHED])
             if parameter is not None
         ]
         partly = PartlyLoaded(
-            module=type(unwrapped(module)).__name__,
+            module=type(unwrap_module(module)).__name__,
             keys=found.wanted,
             given=found.given,
-            placed=found.placed,
+            placed=found.placed_count,
             missing=found.missing[:MAX_NAMES],
             missing_count=len(found.missing),
             unexpected=found.unexpected[:MAX_NAMES],
@@ -462,7 +473,7 @@ class Checkpoint(EveryUpdate):
 
     def _judge_optimizer(self, resume: Resume, optimizer: Optimizer) -> None:
         """The trained model came out of a file with an optimizer's state, and no optimizer was given one."""
-        held = self.monitor.optimizers.held()
+        held = self.monitor.optimizers.collect_held_ids()
         files = [
             file
             for ref, file in resume.modules
@@ -500,11 +511,11 @@ class Checkpoint(EveryUpdate):
 
 def _state(module: nn.Module, found: Difference, strict: bool) -> StateLoaded:
     return StateLoaded(
-        module=type(unwrapped(module)).__name__,
+        module=type(unwrap_module(module)).__name__,
         strict=strict,
         keys=found.wanted,
         given=found.given,
-        placed=found.placed,
+        placed=found.placed_count,
         missing=found.missing[:MAX_NAMES] or None,
         missing_count=len(found.missing),
         unexpected=found.unexpected[:MAX_NAMES] or None,
@@ -524,7 +535,7 @@ def _is_partial(found: Difference) -> bool:
     """
     if not found.missing or not found.unexpected:
         return False
-    return found.prefixed > 0 or found.placed <= NOTHING_SHARE * min(found.given, found.wanted)
+    return found.prefixed > 0 or found.placed_count <= NOTHING_SHARE * min(found.given, found.wanted)
 
 
 def _begin(parameter: Tensor) -> list[float]:
@@ -537,4 +548,4 @@ def _begin(parameter: Tensor) -> list[float]:
 
 def _is_as_before(ref: "weakref.ref[Tensor]", written: int, begin: list[float]) -> bool:
     parameter = ref()
-    return parameter is not None and version(parameter) == written and _begin(parameter) == begin
+    return parameter is not None and read_version(parameter) == written and _begin(parameter) == begin

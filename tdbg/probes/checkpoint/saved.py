@@ -18,56 +18,56 @@ MB = 1e6
 
 
 def torch_save(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
-    return _argument(args, kwargs, 1, "f"), _argument(args, kwargs, 0, "obj")
+    return _get_argument(args, kwargs, 1, "f"), _get_argument(args, kwargs, 0, "obj")
 
 
 def torch_load(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
-    return _argument(args, kwargs, 0, "f"), result
+    return _get_argument(args, kwargs, 0, "f"), result
 
 
 def safetensors_save(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
     what = args[0] if args else kwargs.get("tensors", kwargs.get("model"))
-    return _argument(args, kwargs, 1, "filename"), what
+    return _get_argument(args, kwargs, 1, "filename"), what
 
 
 def safetensors_load(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
-    return _argument(args, kwargs, 0, "filename"), result
+    return _get_argument(args, kwargs, 0, "filename"), result
 
 
 def safetensors_load_model(
     result: object, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[object, object]:
-    return _argument(args, kwargs, 1, "filename"), None
+    return _get_argument(args, kwargs, 1, "filename"), None
 
 
-def distributed(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
+def distributed_arguments(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
     storage = kwargs.get("storage_writer") or kwargs.get("storage_reader")
-    return kwargs.get("checkpoint_id") or getattr(storage, "path", None), _argument(args, kwargs, 0, "state_dict")
+    return kwargs.get("checkpoint_id") or getattr(storage, "path", None), _get_argument(args, kwargs, 0, "state_dict")
 
 
 def lightning_save(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
-    return _argument(args, kwargs, 2, "path"), _argument(args, kwargs, 1, "checkpoint")
+    return _get_argument(args, kwargs, 2, "path"), _get_argument(args, kwargs, 1, "checkpoint")
 
 
 def lightning_load(result: object, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, object]:
-    return _argument(args, kwargs, 1, "path"), result
+    return _get_argument(args, kwargs, 1, "path"), result
 
 
-def _argument(args: tuple[object, ...], kwargs: dict[str, object], place: int, name: str) -> object:
+def _get_argument(args: tuple[object, ...], kwargs: dict[str, object], place: int, name: str) -> object:
     return args[place] if len(args) > place else kwargs.get(name)
 
 
 # what is in them
 
 
-def path_of(where: object) -> str:
+def format_path(where: object) -> str:
     """A path as seen from the working directory; empty for something in memory."""
     if not isinstance(where, str | os.PathLike):
         where = getattr(where, "name", None)
     return short_path(os.fspath(where)) if isinstance(where, str | os.PathLike) else ""
 
 
-def size_mb(where: object) -> float | None:
+def measure_size_mb(where: object) -> float | None:
     """The size of a file, of all files in a folder, or of what was written into a file object."""
     try:
         if not isinstance(where, str | os.PathLike):
@@ -81,7 +81,7 @@ def size_mb(where: object) -> float | None:
         return None
 
 
-def steps_in(what: object) -> dict[str, int]:
+def read_step_counters(what: object) -> dict[str, int]:
     """The counters at the top of a checkpoint: step, epoch and the like."""
     if not isinstance(what, Mapping):
         return {}
@@ -89,7 +89,7 @@ def steps_in(what: object) -> dict[str, int]:
     return {name: value for name, value in found.items() if isinstance(value, int) and not isinstance(value, bool)}
 
 
-def tensors_in(what: object) -> int | None:
+def count_tensors(what: object) -> int | None:
     """Tensors in a checkpoint, as far as they are looked for; a module's own. None for anything else."""
     if isinstance(what, nn.Module):
         return sum(1 for _ in what.parameters()) + sum(1 for _ in what.buffers())
@@ -109,7 +109,7 @@ def tensors_in(what: object) -> int | None:
     return found
 
 
-def entries_in(what: object) -> list[str] | None:
+def list_entries(what: object) -> list[str] | None:
     if isinstance(what, Mapping):
         return [str(name) for name, _ in zip(what, range(MAX_NAMES), strict=False)]
     return [type(what).__name__] if what is not None else None

@@ -30,12 +30,12 @@ class Difference:
     renamed: list[str] = field(default_factory=list)  # "given -> wanted": same ending and shape, one of a kind
 
     @property
-    def placed(self) -> int:
+    def placed_count(self) -> int:
         """Given keys that have their place."""
         return self.given - len(self.unexpected)
 
 
-def shapes_of(mapping: Mapping[object, object]) -> Shapes:
+def collect_shapes(mapping: Mapping[object, object]) -> Shapes:
     """The shapes of the tensors in a flat mapping, by name."""
     return {
         str(name): tuple(value.shape)
@@ -44,7 +44,7 @@ def shapes_of(mapping: Mapping[object, object]) -> Shapes:
     }
 
 
-def module_shapes(module: nn.Module) -> Shapes:
+def collect_module_shapes(module: nn.Module) -> Shapes:
     """The shapes of what a module's state dict holds. ``state_dict`` is not called: its hooks may communicate."""
     found = {name: tuple(p.shape) for name, p in module.named_parameters(remove_duplicate=False) if not is_lazy(p)}
     for path, owner in module.named_modules(remove_duplicate=False):
@@ -54,12 +54,12 @@ def module_shapes(module: nn.Module) -> Shapes:
     return found
 
 
-def without(these: Shapes, those: Shapes) -> list[str]:
+def list_absent_names(these: Shapes, those: Shapes) -> list[str]:
     """The names that only the first has, in their order."""
     return [name for name in these if name not in those]
 
 
-def compare(wanted: Shapes, given: Shapes, missing: Iterable[str], unexpected: Iterable[str]) -> Difference:
+def compare_keys(wanted: Shapes, given: Shapes, missing: Iterable[str], unexpected: Iterable[str]) -> Difference:
     """Explain missing and unexpected keys. Cost: some us a key that is either."""
     found = Difference(len(wanted), len(given), list(missing), list(unexpected))
     found.resized = [
@@ -67,19 +67,19 @@ def compare(wanted: Shapes, given: Shapes, missing: Iterable[str], unexpected: I
         for name, shape in wanted.items()
         if name in given and given[name] != shape
     ]
-    carrying = _prefixes(found.unexpected, given, set(found.missing), wanted)
-    lacking = _prefixes(found.missing, wanted, set(found.unexpected), given)
-    (prefix, carried), (lacks, lacked) = _most(carrying), _most(lacking)
+    carrying = _count_prefixes(found.unexpected, given, set(found.missing), wanted)
+    lacking = _count_prefixes(found.missing, wanted, set(found.unexpected), given)
+    (prefix, carried), (lacks, lacked) = _most_common_prefix(carrying), _most_common_prefix(lacking)
     if carried >= max(lacked, FEW):
         found.prefix, found.prefixed = prefix, sum(name.startswith(prefix) for name in found.unexpected)
     elif lacked >= FEW:
         found.lacks, found.prefixed = lacks, sum(name.startswith(lacks) for name in found.missing)
     if not found.prefixed:
-        found.renamed = _renamed(found, wanted, given)
+        found.renamed = _find_renamed_keys(found, wanted, given)
     return found
 
 
-def _prefixes(longer: list[str], shapes: Shapes, shorter: set[str], other: Shapes) -> Counter[str]:
+def _count_prefixes(longer: list[str], shapes: Shapes, shorter: set[str], other: Shapes) -> Counter[str]:
     """The beginnings that, taken off, turn a longer name into a shorter one of the same shape."""
     found: Counter[str] = Counter()
     if not shorter:
@@ -96,11 +96,11 @@ def _prefixes(longer: list[str], shapes: Shapes, shorter: set[str], other: Shape
     return found
 
 
-def _most(found: Counter[str]) -> tuple[str, int]:
+def _most_common_prefix(found: Counter[str]) -> tuple[str, int]:
     return found.most_common(1)[0] if found else ("", 0)
 
 
-def _renamed(found: Difference, wanted: Shapes, given: Shapes) -> list[str]:
+def _find_renamed_keys(found: Difference, wanted: Shapes, given: Shapes) -> list[str]:
     """Pairs with the same last part and shape, where there is one such key on either side."""
     free: dict[tuple[str, Shape], list[str]] = {}
     for name in found.unexpected:

@@ -56,7 +56,7 @@ class Split:
         """The dataset, while it is alive."""
         return self.source() if isinstance(self.source, weakref.ref) else None
 
-    def add(self, path: str, dtype: str, loaded: list[float], given: list[float]) -> None:
+    def add_figures(self, path: str, dtype: str, loaded: list[float], given: list[float]) -> None:
         """What one batch held, and what the model was called with."""
         for known, values in ((self.loaded, loaded), (self.given, given)):
             known.setdefault(path, Figures(dtype)).add(*values)
@@ -102,9 +102,9 @@ class DataSplits(EveryUpdate):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._begin()
+        self._reset_state()
 
-    def _begin(self) -> None:
+    def _reset_state(self) -> None:
         self._known = _KNOWN.setdefault(self.monitor, _Known())
         self._pending: _Pending | None = None
         self._last: Split | None = None  # whose batch came last
@@ -113,7 +113,7 @@ class DataSplits(EveryUpdate):
 
     def forked(self) -> None:
         _KNOWN.pop(self.monitor, None)
-        self._begin()
+        self._reset_state()
 
     # batches
 
@@ -121,7 +121,7 @@ class DataSplits(EveryUpdate):
         self._pending = None
         if in_worker():
             return
-        split = self._last = self._split_of(loader_iter)
+        split = self._last = self._find_split(loader_iter)
         if split is None:
             return
         if split not in self._since_update:
@@ -129,7 +129,7 @@ class DataSplits(EveryUpdate):
         if loader_iter._num_yielded == 1:
             split.samples.begin_pass()
             split.order = Order() if is_sequential(loader_iter) else None
-        if not self._affords(split):
+        if not self._can_afford(split):
             split.order = None  # batches are no longer in a row
             return
         with self.work():
@@ -149,7 +149,7 @@ class DataSplits(EveryUpdate):
             split.order.path = labels[0]
             split.order.add(labels[1].tolist())
 
-    def _split_of(self, loader_iter: "BatchIterator") -> Split | None:
+    def _find_split(self, loader_iter: "BatchIterator") -> Split | None:
         feed, splits = self._known.feeds.of(loader_iter), self._known.splits
         known = splits.get(id(feed))
         if known is None:
@@ -159,7 +159,7 @@ class DataSplits(EveryUpdate):
             known = splits[id(feed)] = feed, split
         return known[1]
 
-    def _affords(self, split: Split) -> bool:
+    def _can_afford(self, split: Split) -> bool:
         """True for the first batches of the first evaluation pass, and while the allowance lasts."""
         if self.monitor.inspection.is_open:
             return self.should_sample()
@@ -180,20 +180,20 @@ class DataSplits(EveryUpdate):
         if pending is None:
             return
         split = pending.split
-        if self._match(pending, call):
+        if self._match_inputs(pending, call):
             self._pending = None
             split.looks += 1
             split.is_due = True
 
     def _adopt_batch(self) -> None:
         """The pass began before this probe was there: take the batch that its first call is about to get."""
-        loader = self.monitor.probe("loader-wait")
+        loader = self.monitor.find_probe("loader-wait")
         if loader is not None and loader.batch is not None and loader.iterator is not None:
             self.batch_taken(loader.batch, 0.0, loader.iterator)
 
-    def _match(self, pending: _Pending, call: "Call") -> bool:
+    def _match_inputs(self, pending: _Pending, call: "Call") -> bool:
         """Find the batch's inputs among the arguments of a call; False if it has none of them."""
-        arguments = [tensor for _, tensor in tensors.walk((call.args, call.kwargs))]
+        arguments = [tensor for _, tensor in tensors.iter_tensors((call.args, call.kwargs))]
         found = False
         for path, (dtype, numel, loaded) in pending.inputs.items():
             given = find_given(arguments, numel)
@@ -203,7 +203,7 @@ class DataSplits(EveryUpdate):
             if tensors.on_host(given):
                 sample = sample_input(given)
                 if sample is not None:
-                    pending.split.add(path, dtype, loaded, measure_sample(sample).tolist())
+                    pending.split.add_figures(path, dtype, loaded, measure_sample(sample).tolist())
             else:
                 self._read_late(pending.split, path, dtype, loaded, given)
         return found
@@ -211,14 +211,14 @@ class DataSplits(EveryUpdate):
     def _read_late(self, split: Split, path: str, dtype: str, loaded: list[float], given: torch.Tensor) -> None:
         split.awaited += 1
 
-        def arrived(values: list[float], record: Step | None) -> None:
+        def record_figures(values: list[float], record: Step | None) -> None:
             split.awaited -= 1
-            split.add(path, dtype, loaded, values)
+            split.add_figures(path, dtype, loaded, values)
             if not (split.trains or split.awaited or split in self._evaluating):
-                self._tell_ranges(split)
+                self._emit_ranges(split)
 
         sample = batch_contents.spread(given, batch_contents.SAMPLE).to(torch.float32)
-        self.monitor.read_late(measure_sample(sample), arrived)
+        self.monitor.read_late(measure_sample(sample), record_figures)
 
     # what is told
 
@@ -229,7 +229,7 @@ class DataSplits(EveryUpdate):
             if split.trains or split is self._last or split not in self._evaluating:
                 split.trains = True
                 if split.is_due and split.looks >= 2 and split.looks.bit_count() == 1:
-                    self._tell_ranges(split)
+                    self._emit_ranges(split)
                 self._judge_order(split)
         self._end_evaluation()
 
@@ -248,10 +248,10 @@ class DataSplits(EveryUpdate):
             if split.trains:
                 continue
             if split.is_due:
-                self._tell_ranges(split)
+                self._emit_ranges(split)
             if split.samples.count > split.compared:
                 split.compared = split.samples.count
-                self._tell_shared(split)
+                self._emit_shared(split)
 
     def run_ends(self) -> None:
         self._end_evaluation()
@@ -260,7 +260,7 @@ class DataSplits(EveryUpdate):
         self._end_evaluation()
         super().detach()
 
-    def _tell_ranges(self, split: Split) -> None:
+    def _emit_ranges(self, split: Split) -> None:
         split.is_due = False
         if not split.loaded:
             return
@@ -274,7 +274,7 @@ class DataSplits(EveryUpdate):
         )
         self.emit(ranges)
 
-    def _tell_shared(self, split: Split) -> None:
+    def _emit_shared(self, split: Split) -> None:
         """What a loader that was evaluated has in common with the one that trains on most of it."""
         trained = [other for _, other in self._known.splits.values() if other.trains]
         found = [self._compare_splits(split, other) for other in trained]

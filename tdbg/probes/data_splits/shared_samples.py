@@ -10,7 +10,7 @@ from tdbg.probes.dataloader import batch_contents
 from tdbg.probes.dataloader.batch_contents import Part
 from tdbg.probes.dataloader.feeds import CHAIN, in_whole, length_of, parent_of
 from tdbg.runtime.checksums import checksum_rows
-from tdbg.runtime.sampling import evenly
+from tdbg.runtime.sampling import select_evenly
 
 ELEMENTS = 64  # of a sample
 LEAST_ELEMENTS = 8  # of a sample: smaller ones are equal by chance
@@ -77,7 +77,7 @@ def compare_indices(trained: Any, evaluated: Any) -> tuple[int, int] | None:
         return None
     if max(length for length in lengths if length is not None) > MAX_INDICES:
         return None
-    ours = evenly(list(range(lengths[1] or 0)), COMPARED_INDICES)
+    ours = select_evenly(list(range(lengths[1] or 0)), COMPARED_INDICES)
     with guarded("the program's own class may hold anything as indices"):
         theirs = set(in_whole(trained, list(range(lengths[0] or 0))))
         return len(ours), sum(index in theirs for index in in_whole(evaluated, ours))

@@ -356,11 +356,11 @@ class DataLoading(Probe):
         """A loss that is not finite: was the batch?"""
         if loss is None or not tensors.on_host(loss) or math.isfinite(float(loss)):
             return
-        waiting = self.monitor.probe("loader-wait")
+        waiting = self.monitor.find_probe("loader-wait")
         if waiting is None or waiting.batch is None or self._feed is None:
             return
         for part in batch_contents.parts_of(waiting.batch):
-            part.bad = tensors.look(part.tensor) if batch_contents.readable(part.tensor) else None
+            part.bad = tensors.find_bad_values(part.tensor) if batch_contents.readable(part.tensor) else None
             if part.bad is not None:
                 self._tell_not_finite(self._feed, self._not_finite(self._feed, part), None)
                 return

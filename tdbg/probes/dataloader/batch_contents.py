@@ -59,7 +59,7 @@ class Part:
 def parts_of(batch: object) -> list[Part]:
     """The first tensors of a batch, not yet looked at."""
     found = []
-    for path, tensor in tensors.walk(batch):
+    for path, tensor in tensors.iter_tensors(batch):
         found.append(Part(path, tensor))
         if len(found) == MAX_TENSORS:
             break
@@ -112,7 +112,7 @@ def _not_finite(tensor: Tensor, sample: Tensor) -> tensors.Bad | None:
     else:
         wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
         suspicious = not math.isfinite(float(tensor.detach().sum(dtype=wide)))
-    return tensors.look(tensor) if suspicious else None
+    return tensors.find_bad_values(tensor) if suspicious else None
 
 
 def _signed(data: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ def width_for(target: Tensor, output: object) -> int | None:
 
     target: (N) with an output of (N, C), (N, ...) with (N, C, ...) or (N, ..., C). None where nothing fits.
     """
-    for _, found in tensors.walk(output):
+    for _, found in tensors.iter_tensors(output):
         if found.dim() != target.dim() + 1 or not found.is_floating_point() or found.shape[0] != target.shape[0]:
             continue
         if found.shape[2:] == target.shape[1:]:

@@ -125,11 +125,11 @@ class Distributed(Probe):
         if dist.is_initialized():
             self._from_start = False
             self._home = threading.get_ident()
-            self._models.update((root, None) for root in self.monitor.roots.tops() if _is_ddp(root))
+            self._models.update((root, None) for root in self.monitor.roots.list_roots() if _is_ddp(root))
             self._group_made(0.0, {})
 
     def _stand_at(self, place: str, kind: Kind) -> None:
-        self.at(place, lambda owner, _: self._stand_before(owner, kind), name=kind.name)
+        self.for_each_function(place, lambda owner, _: self._stand_before(owner, kind), name=kind.name)
 
     def _stand_before(self, owner: object, kind: Kind) -> None:
         def before(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:

@@ -12,7 +12,7 @@ from tdbg.probes.first_bad.refuting import refute_gradient, trace_of_gradient, u
 from tdbg.runtime import tensors
 from tdbg.runtime.rerun import Call, Located, locate_backward, locate_forward
 from tdbg.runtime.root_modules import Names
-from tdbg.runtime.tensors import Bad, as_real, checkable, first_bad, local_elements, look, walk
+from tdbg.runtime.tensors import Bad, as_real, find_bad_values, first_bad, is_checkable, iter_tensors, local_elements
 from tdbg.runtime.torch_compat import modes_set_aside
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class FirstBad(Probe):
     def call_ended(self, module: nn.Module, call: Call, output: object) -> None:
         if call.graded or self._eval_reported:
             return
-        outputs = [local_elements(tensor.detach()) for _, tensor in walk(output) if checkable(tensor)]
+        outputs = [local_elements(tensor.detach()) for _, tensor in iter_tensors(output) if is_checkable(tensor)]
         if not all(map(tensors.on_host, outputs)):
             return  # reading it would make the program wait for the device
         if all(_finite(as_real(tensor).sum(dtype=torch.float32)) for tensor in outputs):
@@ -146,7 +146,7 @@ class FirstBad(Probe):
         event = self._event(self.monitor.step or self.monitor.eval_calls + 1)
         self._eval_reported = True
         event.eval, event.during, event.weights, event.origin = True, "eval", "intact", "here"
-        with self.monitor.calls.only([call]):
+        with self.monitor.calls.restrict_to([call]):
             located = self._locate(locate_forward)
         self._fill(event, located)
         if event.phase == "optimizer" and not self.monitor.step:
@@ -169,7 +169,7 @@ class FirstBad(Probe):
         if self._reruns >= MAX_RERUNS:
             return Located("", note="the batch was not run again: that was done three times in this run")
         self._reruns += 1
-        gradients = self.monitor.probe("gradient-norms")
+        gradients = self.monitor.find_probe("gradient-norms")
         if gradients is not None and not self.monitor.calls and self.monitor.duty.is_away:
             return Located("", note="the batch was not run again: within the budget, modules had no hooks at this step")
         if gradients is None or not self.monitor.calls:
@@ -270,7 +270,7 @@ class FirstBad(Probe):
 
     def _bad_weights(self) -> list[nn.Parameter]:
         """Parameters of the trained roots that are not finite, as far as this rank holds them."""
-        return [p for root in self.monitor.trained_roots() for p in root.parameters() if look(p)]
+        return [p for root in self.monitor.trained_roots() for p in root.parameters() if find_bad_values(p)]
 
     def _from_weights(self, event: NonFinite) -> None:
         """The weights are bad and the last loss was not: something between the two forward passes made them so."""
@@ -278,7 +278,7 @@ class FirstBad(Probe):
         if monitor.step == 0:
             self._from_first_weights(event)
             return
-        names = monitor.probe("gradient-norms").names
+        names = monitor.find_probe("gradient-norms").names
         bad = self._bad_weights()
         bad_names = [names.parameters.get(id(p), "") for p in bad]
         event.bad_params, event.bad_param_count = bad_names[:MAX_NAMES], len(bad)
@@ -316,7 +316,7 @@ class FirstBad(Probe):
         elif len(monitor.trained_roots()) > 1:  # the losses before may have been another model's
             event.note = "the weights were bad from the beginning, or the program has written them since"
         else:
-            bad, names = self._bad_weights(), monitor.probe("gradient-norms").names.parameters
+            bad, names = self._bad_weights(), monitor.find_probe("gradient-norms").names.parameters
             last_good = f"the loss before, of backward pass {monitor.recorder.micro - 1}, was finite"
             self._from_writing(event, bad, [names.get(id(parameter), "") for parameter in bad], last_good)
 
@@ -324,7 +324,7 @@ class FirstBad(Probe):
         """No gradient and no update explains the weights: something wrote them after the update."""
         event.phase, event.parameter, event.origin = "weights", names[-1], "here"
         event.module, event.module_class, event.tensor = names[-1].rpartition(".")[0], "", "weight"
-        found = look(bad[-1])
+        found = find_bad_values(bad[-1])
         if found:
             _describe(event, found)
         event.note = f"{refuted}, so no update wrote it"
@@ -348,7 +348,7 @@ class FirstBad(Probe):
             self._reports += 1
         event.kind = event.kind or _kind_of(event.loss)
         event.own_finite = self.monitor.local_gradients.finite_at
-        event.ring = self.monitor.recorder.rows()
+        event.ring = self.monitor.recorder.list_rows()
         if event.origin != "other-rank":
             event.batch = self._save(event)
         self.monitor.become_rank_now()
@@ -360,7 +360,7 @@ class FirstBad(Probe):
         is_running = event.weights == "intact"
         calls = monitor.calls if is_running else monitor.calls.late
         parts: dict[str, object] = {"inputs": [(call.args, call.kwargs) for call in calls]}
-        loader = monitor.probe("loader-wait")
+        loader = monitor.find_probe("loader-wait")
         if is_running and loader is not None and loader.batch is not None:
             parts["batch"] = loader.batch
         if not is_running and not calls:

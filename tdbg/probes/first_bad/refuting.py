@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tdbg.runtime.tensors import Bad, local, look
+from tdbg.runtime.tensors import Bad, find_bad_values, to_local_part
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -22,11 +22,11 @@ def refute_gradient(monitor: "Monitor", parameters: Iterable[Tensor]) -> str:
     step = monitor.step
     if monitor.last_full:
         return f"every gradient of step {step} was finite"
-    gradients: Any = monitor.probe("gradient-norms")
+    gradients: Any = monitor.find_probe("gradient-norms")
     if gradients is not None and gradients.total_finite_at == step:
         return f"the total gradient norm of step {step} was finite"
     found = [_moment(monitor.optimizers, parameter) for parameter in parameters]
-    if found and all(moment is not None and look(moment[1]) is None for moment in found):
+    if found and all(moment is not None and find_bad_values(moment[1]) is None for moment in found):
         return f"{found[0][0] if found[0] else 'the moment'} in the optimizer is finite after step {step}"
     return ""
 
@@ -34,7 +34,7 @@ def refute_gradient(monitor: "Monitor", parameters: Iterable[Tensor]) -> str:
 def trace_of_gradient(optimizers: Iterable[Optimizer], parameter: Tensor) -> Bad | None:
     """What the gradient was, from the moment the optimizer keeps of it: a weight shows NaN for either."""
     moment = _moment(optimizers, parameter)
-    return look(moment[1]) if moment is not None else None
+    return find_bad_values(moment[1]) if moment is not None else None
 
 
 def update_explains(optimizers: Iterable[Optimizer], parameters: Iterable[Tensor]) -> bool:
@@ -71,7 +71,7 @@ def _is_finite_update(group: dict[str, Any], state: dict[str, Any]) -> bool:
     if moment is None:
         return "momentum" in group  # plain SGD keeps nothing, and its update is rate times gradient
     with torch.no_grad():
-        size = local(moment).abs()
+        size = to_local_part(moment).abs()
         if square is not None:
-            size = size / (local(square).sqrt() + group.get("eps", 0.0))
+            size = size / (to_local_part(square).sqrt() + group.get("eps", 0.0))
         return bool((size * max(factor, 1.0) < HUGE).all())

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes.loss.arithmetic import number, share_text
 from tdbg.probes.loss.loss_report import Report
 
@@ -26,10 +26,10 @@ class ClassWeighting(Report):
     exponent: float  # of all weightings together
     rows: list[dict[str, Any]] = field(default_factory=list)  # class, count, effective, balanced, weights, share
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         each = ", ".join(f"{name} {number(value)}" for name, value in self.exponents.items())
         lines = [
-            f"{counted(self.classes, 'class')}, {counted(self.samples, 'sample')}, beta {self.beta:.8g}; largest to smallest weight "
+            f"{format_count(self.classes, 'class')}, {format_count(self.samples, 'sample')}, beta {self.beta:.8g}; largest to smallest weight "
             f"{number(self.ratio)}; exponent over counts: {each}, together {number(self.exponent)}"
         ]
         shown = self.rows if len(self.rows) <= SHOWN else [*self.rows[: SHOWN // 2], *self.rows[-SHOWN // 2 :]]
@@ -40,7 +40,7 @@ class ClassWeighting(Report):
                 f"{number(row['balanced'])}; {weights}; {share_text(row['share'])} of the weight in training"
             )
         if len(shown) < len(self.rows):
-            lines.insert(1 + SHOWN // 2, f"  ... {counted(len(self.rows) - len(shown), 'class')} between")
+            lines.insert(1 + SHOWN // 2, f"  ... {format_count(len(self.rows) - len(shown), 'class')} between")
         return [(self.part, "\n".join(lines))]
 
     def values(self) -> dict[str, object]:
@@ -62,21 +62,21 @@ class ClassLosses(Report):
         default_factory=list
     )  # class, samples, not_finite, mean, share; the largest first
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         lines = [
-            f"{counted(self.samples, 'sample')} of {len(self.rows)} among {counted(self.classes, 'class')}, {self.left_out} left out; "
+            f"{format_count(self.samples, 'sample')} of {len(self.rows)} among {format_count(self.classes, 'class')}, {self.left_out} left out; "
             f"sum of the losses {number(self.total)}"
         ]
         if wild := sum(row["not_finite"] for row in self.rows):
             lines[0] += f" without {wild} that are not finite"
         for row in self.rows[:SHOWN]:
             lines.append(
-                f"  {row['name']}: {share_text(row['share'])} of the loss from {counted(row['samples'], 'sample')} "
+                f"  {row['name']}: {share_text(row['share'])} of the loss from {format_count(row['samples'], 'sample')} "
                 f"({share_text(row['part'])}), mean {number(row['mean'])}"
                 + (f"; {row['not_finite']} not finite" if row["not_finite"] else "")
             )
         if len(self.rows) > SHOWN:
-            lines.append(f"  and {counted(len(self.rows) - SHOWN, 'more class')}")
+            lines.append(f"  and {format_count(len(self.rows) - SHOWN, 'more class')}")
         return [(self.part, "\n".join(lines))]
 
     def values(self) -> dict[str, object]:

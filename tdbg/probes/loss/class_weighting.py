@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.probes.loss.arithmetic import name_of, number, on_host, share_text, slope, vector
 from tdbg.probes.loss.class_reports import FLAG, ClassLosses, ClassWeighting
 from tdbg.probes.loss.loss_report import Fault, diagnostic, wrong
@@ -65,7 +65,9 @@ def weigh_classes(
         raise wrong("counts hold negative values, NaN or Inf", "give how many samples each class has, [C]")
     for name, weight_C in given.items():
         if len(weight_C) != size:
-            raise wrong(f"{name} has {counted(len(weight_C), 'value')}, counts has {size}", "give one value per class")
+            raise wrong(
+                f"{name} has {format_count(len(weight_C), 'value')}, counts has {size}", "give one value per class"
+            )
     if beta is None:
         beta = (total - 1) / total if total > 1 else 0.0
     if not 0 <= beta < 1:
@@ -142,7 +144,7 @@ def _extreme(
     for name, weight_C in given.items():
         bad = (~torch.isfinite(weight_C) | (weight_C < 0)).nonzero().flatten().tolist()
         ratio = _ratio(counts_C, weight_C)
-        evidence = f"{name}: {joined([f'{name_of(names, i)} {number(float(weight_C[i]))}' for i in bad], 4)}"
+        evidence = f"{name}: {join_limited([f'{name_of(names, i)} {number(float(weight_C[i]))}' for i in bad], 4)}"
         title = f"{len(bad)} of {report.classes} class weights are negative or not finite ({name})"
         if not bad:
             if ratio <= extreme:
@@ -247,7 +249,7 @@ def class_losses(
     loss_B, true_B = vector(losses, "losses"), on_host(targets).long().reshape(-1)
     if len(loss_B) != len(true_B):
         raise wrong(
-            f"{counted(len(loss_B), 'loss')}, {counted(len(true_B), 'target')}",
+            f"{format_count(len(loss_B), 'loss')}, {format_count(len(true_B), 'target')}",
             "give a loss per sample (reduction='none')",
         )
     size = classes if classes is not None else (int(true_B.max()) + 1 if len(true_B) else 0)
@@ -257,7 +259,10 @@ def class_losses(
     if weights is not None:
         weight_C = vector(weights, "weights")
         if len(weight_C) < size:
-            raise wrong(f"{counted(len(weight_C), 'weight')} for {counted(size, 'class')}", "give one weight per class")
+            raise wrong(
+                f"{format_count(len(weight_C), 'weight')} for {format_count(size, 'class')}",
+                "give one weight per class",
+            )
         loss_B = loss_B * weight_C[true_B]
     wild_B = ~torch.isfinite(loss_B)
     wild_C = torch.bincount(true_B[wild_B], minlength=size)

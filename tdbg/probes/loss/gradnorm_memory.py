@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.guard import guarded
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes.loss.arithmetic import number
 from tdbg.probes.loss.held import Meter, Seen, alive, held_by, rows_of
 from tdbg.probes.loss.loss_report import Fault, Report, is_on, made, state
@@ -44,7 +44,7 @@ class GradNormMemory(Report):
     updates: int
     parts: list[dict[str, Any]] = field(default_factory=list)  # name, after_mb, change_mb, tensors: name, mb, kind
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         growth = "" if self.growth_mb is None else f", {self.growth_mb:+.4g} MB since the update before"
         peak = "" if self.peak_mb is None else f", a new peak of {number(self.peak_mb)} MB"
         lines = [
@@ -56,7 +56,7 @@ class GradNormMemory(Report):
             for row in part["tensors"][:SHOWN]:
                 lines.append(f"    {number(row['mb'])} MB {row['kind']} {row['count']} x {row['name']}")
             if len(part["tensors"]) > SHOWN:
-                lines.append(f"    and {counted(len(part['tensors']) - SHOWN, 'more kind')}")
+                lines.append(f"    and {format_count(len(part['tensors']) - SHOWN, 'more kind')}")
         if self.saved_mb is None:
             lines.append(
                 f"  saved for backward: unknown, torch {torch.__version__} does not show it; "
@@ -131,7 +131,7 @@ def gradnorm_memory(
         return MemoryWatch()  # the compiler knows context managers that it sees being made
     if not always and not is_on(FLAG):
         return NOTHING
-    if not always and not run_context.current.looks():
+    if not always and not run_context.current.is_step_selected():
         return NOTHING
     return _Live(device, max(accumulation, 1), name, always=always)
 
@@ -172,7 +172,7 @@ class _Live(MemoryWatch):
                 self._made = made_here | self._made  # whoever made a piece names it, not who saves it later
             row["tensors"] = rows_of(made_here)
         self._parts.append(row)
-        run_context.current.spent(time.perf_counter() - begun)
+        run_context.current.record_time(time.perf_counter() - begun)
         self._last_mb = self._meter.used_mb()  # less what the look itself took
 
     def __exit__(
@@ -246,7 +246,7 @@ def _faults(report: GradNormMemory, course: _Course) -> list[Fault]:
             what=report.name,
             evidence=[
                 f"update {report.updates} began with {number(report.before_mb)} MB, {number(total_mb)} MB more than "
-                f"{counted(len(course.leaks_mb), 'update')} before",
+                f"{format_count(len(course.leaks_mb), 'update')} before",
                 *(f"still held from the update before: {line}" for line in held[:4]),
             ],
             cause="losses, norms, gradients or weights are kept from update to update, with their graph or without",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.probes.loss.arithmetic import number, vector
 from tdbg.probes.loss.loss_report import Fault, Report, diagnostic, state, wrong
 
@@ -44,7 +44,7 @@ class GradNormMetrics(Report):
     shared: dict[str, dict[str, Any]] = field(default_factory=dict)  # task -> tensors, missing, norm
     updates: int = 1  # calls so far
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         lines = [
             f"{self.name}, update {self.updates}: mean norm {number(_mean(self.norms))}, alpha {self.alpha:g}, loss of "
             f"GradNorm {number(self.gradnorm_loss)}; weights sum to {number(self.weight_sum)} of {number(self.total)}"
@@ -156,7 +156,9 @@ def _per_task(what: str, value: object, tasks: list[str]) -> list[float]:
     if isinstance(value, Mapping):
         missing = [task for task in tasks if task not in value]
         if missing:
-            raise wrong(f"{what} lacks {joined(missing)}", f"it has {joined([str(task) for task in value])}")
+            raise wrong(
+                f"{what} lacks {join_limited(missing)}", f"it has {join_limited([str(task) for task in value])}"
+            )
         found = [value[task] for task in tasks]
         tensors = [item for item in found if isinstance(item, Tensor)]
         if len(tensors) == len(found):
@@ -166,8 +168,8 @@ def _per_task(what: str, value: object, tasks: list[str]) -> list[float]:
     numbers: list[float] = vector(value, what).tolist()
     if len(numbers) != len(tasks):
         raise wrong(
-            f"{what} has {counted(len(numbers), 'value')} for {counted(len(tasks), 'task')}",
-            f"the tasks are {joined(tasks)}",
+            f"{what} has {format_count(len(numbers), 'value')} for {format_count(len(tasks), 'task')}",
+            f"the tasks are {join_limited(tasks)}",
         )
     return numbers
 
@@ -212,7 +214,7 @@ def _faults(report: GradNormMetrics, per: Mapping[str, list[float]]) -> list[Fau
         found.append(
             Fault(
                 "TD-L016",
-                f"GradNorm weights are negative: {joined(below)}",
+                f"GradNorm weights are negative: {join_limited(below)}",
                 "error",
                 what=report.name,
                 evidence=[f"weight of {task} is {number(weights[task])}" for task in below[:4]],
@@ -245,7 +247,7 @@ def _collapse(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fau
     return [
         Fault(
             "TD-L014",
-            f"GradNorm weights collapsed: {joined(small)}",
+            f"GradNorm weights collapsed: {join_limited(small)}",
             "warning",
             what=report.name,
             evidence=[
@@ -277,7 +279,7 @@ def _missing(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Faul
     return [
         Fault(
             "TD-L018",
-            f"no gradient reaches the shared layer from {joined(sorted(without))}",
+            f"no gradient reaches the shared layer from {join_limited(sorted(without))}",
             "error",
             what=report.name,
             evidence=said[:8],

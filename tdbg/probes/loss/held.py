@@ -59,7 +59,7 @@ def rows_of(seen: Seen) -> list[dict[str, Any]]:
 
 
 def _enter(tensor: Tensor, name: str, kind: str, seen: Seen) -> None:
-    storage = tensors.local(tensor).untyped_storage()
+    storage = tensors.to_local_part(tensor).untyped_storage()
     address, size = storage.data_ptr(), storage.nbytes()
     if not address or address in seen:
         return
@@ -84,13 +84,16 @@ def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
             met[node] = None
             todo += [other for other, _ in node.next_functions if other is not None]
     leaves = (getattr(node, "variable", None) for node in met)  # of AccumulateGrad
-    parameters = {tensors.local(leaf).untyped_storage().data_ptr() for leaf in leaves if leaf is not None}
+    parameters = {tensors.to_local_part(leaf).untyped_storage().data_ptr() for leaf in leaves if leaf is not None}
     for node in met:
         for name in _raw_names(type(node)):
             found = getattr(node, name)
             for saved in found if isinstance(found, tuple) else (found,):
                 data = getattr(saved, "data", None)
-                if isinstance(data, Tensor) and tensors.local(data).untyped_storage().data_ptr() not in parameters:
+                if (
+                    isinstance(data, Tensor)
+                    and tensors.to_local_part(data).untyped_storage().data_ptr() not in parameters
+                ):
                     yield node.name(), data
 
 

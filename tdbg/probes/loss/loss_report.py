@@ -106,7 +106,7 @@ class Report(ABC):
         return {**found, "findings": [fault.as_dict() for fault in self.findings]}
 
     @abstractmethod
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         """(part of the tag, text) of every record; the last one is kept as an event, with `values`."""
 
     def values(self) -> dict[str, object]:
@@ -197,9 +197,9 @@ def made(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) 
     who = run_context.current
     told = run_context.current.flags.get(flag, False) is not False
     if told:
-        who.take(flag)
+        who.record_flag_use(flag)
         called_flags.add(flag)
-        told = who.looks(any_step=once)
+        told = who.is_step_selected(any_step=once)
     if not (told or always) or _capturing():
         return None
     begun = time.perf_counter()
@@ -216,28 +216,30 @@ def made(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) 
             _say_failure(flag, error, who)  # guard: a debug call must not end the training it speaks of
         return None
     finally:
-        who.spent(time.perf_counter() - begun)
+        who.record_time(time.perf_counter() - begun)
 
 
 def _say_failure(flag: str, error: Exception, who: run_context.NullContext) -> None:
     hint = f"; {error.hint}" if isinstance(error, TdbgError) and error.hint else ""
     text = f"(no report: {error if isinstance(error, TdbgError) else f'{type(error).__name__}: {error}'}{hint})"
     if _is_new(flag, text):
-        who.line(tag(flag), text, "W")
-        who.note(f"no-report:{flag}", f"a call of {flag} gave no report: {text[1:-1].removeprefix('no report: ')}")
+        who.log_line(tag(flag), text, "W")
+        who.record_note(
+            f"no-report:{flag}", f"a call of {flag} gave no report: {text[1:-1].removeprefix('no report: ')}"
+        )
 
 
 def tell(report: Report, who: run_context.NullContext) -> None:
     """Write every record of a report; findings stand in the last, and each kind goes into its event once."""
-    *before, (part, text) = report.records()
+    *before, (part, text) = report.format_records()
     for name, lines in before:
-        who.line(tag(report.flag, name), lines)
+        who.log_line(tag(report.flag, name), lines)
     new = [fault for fault in report.findings if _is_new(fault.code, fault.what)]
     text = "\n".join([text, *(fault.lines() for fault in report.findings)])
     values = plain(report.values())
     if new:
         values["faults"] = [fault.as_dict() for fault in new]
-    who.see(Loss, report.flag, part, text, values, "W" if new else "D")
+    who.record_observation(Loss, report.flag, part, text, values, "W" if new else "D")
 
 
 def _is_new(*key: str) -> bool:

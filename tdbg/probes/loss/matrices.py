@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.probes.loss.arithmetic import name_of, number, on_host, sum_tolerance
 from tdbg.probes.loss.loss_report import Fault, wrong
 from tdbg.probes.loss.taxonomy_reports import Distances, SmoothingMatrix
@@ -97,7 +97,7 @@ def _distance_faults(
         a, b = divmod(int(gap.argmax()), report.classes)
         add(
             "symmetry",
-            f"the distance matrix is not symmetric in {counted(report.asymmetric_pairs, 'pair')}",
+            f"the distance matrix is not symmetric in {format_count(report.asymmetric_pairs, 'pair')}",
             f"d({name_of(names, a)}, {name_of(names, b)}) and back differ by {number(report.asymmetry)}",
             "fill both triangles from one loop over pairs",
         )
@@ -113,14 +113,14 @@ def _distance_faults(
     if report.broken_triangles:
         add(
             "triangle",
-            f"the distance matrix breaks the triangle inequality {counted(report.broken_triangles, 'time')}",
+            f"the distance matrix breaks the triangle inequality {format_count(report.broken_triangles, 'time')}",
             _broken("{a} to {c} is {over} longer than over {b}", worst["triangle"], names),
             "path lengths in a tree never do: compute them from the parents",
         )
     elif ultrametric and not report.is_ultrametric and not (report.asymmetric_pairs or bad):
         add(
             "ultrametric",
-            f"the distance matrix is not ultrametric: {counted(report.broken_ultrametric, 'triple')} of classes",
+            f"the distance matrix is not ultrametric: {format_count(report.broken_ultrametric, 'triple')} of classes",
             _broken("{a} to {c} is {over} longer than the longer of the ways to {b}", worst["ultrametric"], names),
             "use the height of the lowest common ancestor; or, with leaves at unlike depths, say ultrametric=False",
         )
@@ -201,7 +201,7 @@ def rows_faults(m_NC: Tensor, said: list[str], whose: str, tolerance: float) -> 
     return [
         Fault(
             "TD-L007",
-            f"{len(bad)} of {counted(len(m_NC), 'row')} of {whose} do not sum to 1, or hold negative mass",
+            f"{len(bad)} of {format_count(len(m_NC), 'row')} of {whose} do not sum to 1, or hold negative mass",
             "error",
             what=whose,
             evidence=shown[:4],
@@ -230,17 +230,17 @@ def mass_faults(
         f"{name_of(names, int(true_N[row]))} {number(float(own[row]))}"
         for row in moved[:4]
     ]
-    title = (
-        f"{len(moved)} of {counted(len(m_NC), 'row')} of {whose} have more mass on another class than on the true one"
-    )
+    title = f"{len(moved)} of {format_count(len(m_NC), 'row')} of {whose} have more mass on another class than on the true one"
     if not moved and kept is not None:
         poor = (own < kept - tolerance).nonzero().flatten().tolist()
         evidence = [f"{said[row]} keeps {number(float(own[row]))} of {kept:g}" for row in poor[:4]]
-        title = f"{len(poor)} of {counted(len(m_NC), 'true class', 'keeps')} less mass than meant in {whose}"
+        title = f"{len(poor)} of {format_count(len(m_NC), 'true class', 'keeps')} less mass than meant in {whose}"
     if not evidence and d_CC is not None:
         rows = _inverted(m_NC, d_CC).nonzero().flatten().tolist()
-        evidence = [f"rows: {joined([said[row] for row in rows])}"] if rows else []
-        title = f"in {len(rows)} of {counted(len(m_NC), 'row')} of {whose} a far class gets more mass than a near one"
+        evidence = [f"rows: {join_limited([said[row] for row in rows])}"] if rows else []
+        title = (
+            f"in {len(rows)} of {format_count(len(m_NC), 'row')} of {whose} a far class gets more mass than a near one"
+        )
     if not evidence:
         return []
     return [

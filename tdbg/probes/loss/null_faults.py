@@ -6,7 +6,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes.loss.arithmetic import SURPRISE, number, share_text, surprise
 from tdbg.probes.loss.loss_report import Fault
 from tdbg.probes.loss.null_targets import Targets
@@ -28,7 +28,7 @@ class Seen:
         self.counts: Counter[int] = Counter()
         self.all_masked_calls = self.all_masked_samples = 0  # in a row, up to this call
 
-    def add(self, found: Targets, asked: float | None) -> None:
+    def add_batch(self, found: Targets, asked: float | None) -> None:
         """One more batch."""
         nulls, masked = int(found.nulls_N.sum()), int((found.nulls_N & found.masked_N).sum())
         self.calls += 1
@@ -54,9 +54,9 @@ def faults_of(
         return []
     where = f" in task {task}" if task else ""
     cause = _taken_for_indices(where, found) or _wrong_index(where, found, seen, share if training else None)
-    cause = cause or _unseen(where, found, seen, share if training else None)
+    cause = cause or _find_unseen_nulls(where, found, seen, share if training else None)
     if cause is None:
-        rest = [_everything(where, found, seen)]
+        rest = [_find_all_masked(where, found, seen)]
         if training:
             rest.append(_not_applied(where, found, seen, asked))
         else:
@@ -73,11 +73,9 @@ def _taken_for_indices(where: str, found: Targets) -> Fault | None:
     """TD-L003: labels with a row a sample were compared, element by element, with the null index."""
     evidence = ""
     if found.format == "indices":
-        if not _flattened(found):
+        if not _is_flattened_one_hot(found):
             return None
-        evidence = (
-            f"{counted(found.size, 'target')} of 0 and 1, one 1 in each {found.classes}: one-hot rows, laid end to end"
-        )
+        evidence = f"{format_count(found.size, 'target')} of 0 and 1, one 1 in each {found.classes}: one-hot rows, laid end to end"
     elif found.per_element:
         evidence = f"{found.per_element} has a value per element {found.shape}, not one per sample"
     else:
@@ -92,7 +90,7 @@ def _taken_for_indices(where: str, found: Targets) -> Fault | None:
             ):
                 evidence = (
                     f"what was taken for null is (targets == {found.null_index}).{word}(1): {int(taken.sum())} of "
-                    f"{counted(found.size, 'sample')}, where {int(found.nulls_N.sum())} are null"
+                    f"{format_count(found.size, 'sample')}, where {int(found.nulls_N.sum())} are null"
                 )
                 break
     if not evidence:
@@ -107,7 +105,7 @@ def _taken_for_indices(where: str, found: Targets) -> Fault | None:
     )
 
 
-def _flattened(found: Targets) -> bool:
+def _is_flattened_one_hot(found: Targets) -> bool:
     size = found.classes or 0
     if size < 3 or found.size % size or found.size // size < 2 or not set(found.counts) <= {0, 1}:
         return False
@@ -137,7 +135,7 @@ def _odd_value(found: Targets, seen: Seen) -> str:
         assert classes is not None
         if 0 <= index < classes or bool((found.raw.sum(1) == 0).any()):
             return ""
-        return f"one-hot rows have {counted(classes, 'class')}, so that no row can be class {index}"
+        return f"one-hot rows have {format_count(classes, 'class')}, so that no row can be class {index}"
     odd = {
         value: count
         for value, count in found.counts.items()
@@ -147,7 +145,7 @@ def _odd_value(found: Targets, seen: Seen) -> str:
         return ""
     value, count = max(odd.items(), key=lambda item: item[1])
     limit = f" of {classes}" if classes is not None else ""
-    return f"{count} of {counted(found.size, 'target', 'is')} {value}, which is no class{limit} and not the null index {index}"
+    return f"{count} of {format_count(found.size, 'target', 'is')} {value}, which is no class{limit} and not the null index {index}"
 
 
 def _another_class(found: Targets) -> str:
@@ -155,13 +153,13 @@ def _another_class(found: Targets) -> str:
     if found.found_N is not None and bool(found.found_N.any()):
         value = _only_class(found.labels_N[found.found_N])
         if value is not None and value != found.null_index and torch.equal(found.found_N, found.labels_N == value):
-            return f"the program took class {value} for null ({int(found.found_N.sum())} of {counted(found.size, 'sample')})"
+            return f"the program took class {value} for null ({int(found.found_N.sum())} of {format_count(found.size, 'sample')})"
     masked = int(found.masked_N.sum())
     if masked >= FEW and masked < found.size:
         value = _only_class(found.labels_N[found.masked_N])
         if value is not None and value != found.null_index:
             nulls = int(found.nulls_N.sum())
-            return f"all {counted(masked, 'masked sample', 'is')} of class {value}; {nulls} are of class {found.null_index}"
+            return f"all {format_count(masked, 'masked sample', 'is')} of class {value}; {nulls} are of class {found.null_index}"
     return ""
 
 
@@ -176,7 +174,7 @@ def _unlikely_share(seen: Seen, index: int, share: float | None) -> str:
         return ""  # the same few batches again and again are no independent samples
     if surprise(seen.nulls, seen.samples, share) <= SURPRISE:
         return ""
-    text = f"{seen.nulls} of {counted(seen.samples, 'target', 'is')} {index} = {share_text(seen.nulls / seen.samples)}, where the"
+    text = f"{seen.nulls} of {format_count(seen.samples, 'target', 'is')} {index} = {share_text(seen.nulls / seen.samples)}, where the"
     text += f" data has {share_text(share)} nulls"
     fitting = [v for v, n in seen.counts.items() if v != index and surprise(n, seen.samples, share) <= SURPRISE]
     fitting.sort(key=lambda value: abs(seen.counts[value] / seen.samples - share))
@@ -185,14 +183,14 @@ def _unlikely_share(seen: Seen, index: int, share: float | None) -> str:
     return text
 
 
-def _unseen(where: str, found: Targets, seen: Seen, share: float | None) -> Fault | None:
+def _find_unseen_nulls(where: str, found: Targets, seen: Seen, share: float | None) -> Fault | None:
     """TD-L001: the data has nulls and none is seen."""
     nulls, evidence = int(found.nulls_N.sum()), ""
     if found.found_N is not None and nulls and not bool(found.found_N.any()):
-        evidence = f"{nulls} of {counted(found.size, 'target', 'is')} null, and the program found none"
+        evidence = f"{nulls} of {format_count(found.size, 'target', 'is')} null, and the program found none"
     elif share and not seen.nulls and surprise(0, seen.samples, share) > SURPRISE:
         chance = math.exp(-surprise(0, seen.samples, share))
-        evidence = f"0 of {counted(seen.samples, 'target', 'is')} null, the data has {share_text(share)}: chance {number(chance)}"
+        evidence = f"0 of {format_count(seen.samples, 'target', 'is')} null, the data has {share_text(share)}: chance {number(chance)}"
     if not evidence:
         return None
     return Fault(
@@ -205,7 +203,7 @@ def _unseen(where: str, found: Targets, seen: Seen, share: float | None) -> Faul
     )
 
 
-def _everything(where: str, found: Targets, seen: Seen) -> Fault | None:
+def _find_all_masked(where: str, found: Targets, seen: Seen) -> Fault | None:
     """TD-L004: nothing is left of the task's loss."""
     labelled = int((~found.nulls_N).sum())
     inverted = labelled >= FEW and labelled < found.size and torch.equal(found.masked_N, ~found.nulls_N)
@@ -214,11 +212,11 @@ def _everything(where: str, found: Targets, seen: Seen) -> Fault | None:
     lasting = seen.all_masked_calls >= ALL_NULL_CALLS and seen.all_masked_samples >= ALL_NULL_SAMPLES
     if found.size < FEW or not (labelled or lasting):
         return None
-    evidence = f"all {counted(found.size, 'sample', 'is')} masked, {labelled} of them with a label"
+    evidence = f"all {format_count(found.size, 'sample', 'is')} masked, {labelled} of them with a label"
     if inverted:
-        evidence = f"the {counted(labelled, 'sample')} with a label are masked, the {counted(found.size - labelled, 'null', 'is')} not"
+        evidence = f"the {format_count(labelled, 'sample')} with a label are masked, the {format_count(found.size - labelled, 'null', 'is')} not"
     elif not labelled:
-        evidence = f"all {counted(seen.all_masked_samples, 'sample')} in the last {counted(seen.all_masked_calls, 'call')}: null and masked"
+        evidence = f"all {format_count(seen.all_masked_samples, 'sample')} in the last {format_count(seen.all_masked_calls, 'call')}: null and masked"
     return Fault(
         "TD-L004",
         f"everything {'with a label ' if inverted else ''}is masked{where}",

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes.loss.arithmetic import share_text, wilson
 from tdbg.probes.loss.loss_report import Report, diagnostic, state, wrong
 from tdbg.probes.loss.null_faults import Seen, faults_of
-from tdbg.probes.loss.null_targets import Targets, read
+from tdbg.probes.loss.null_targets import Targets, read_targets
 
 FLAG = "LOSS.NULL_MASKING"
 T = TypeVar("T")
@@ -56,17 +56,17 @@ class NullMasking(Report):
     tasks: list[NullTask] = field(default_factory=list)
     position: float | None = None  # in the schedule, 0 to 1
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         where = f"{self.name + ', ' if self.name else ''}{'training' if self.training else 'validation'}"
         return [
             ("INPUT", "\n".join([f"{where}, targets before masking", *map(_input_line, self.tasks)])),
             ("INTERNAL", "\n".join([f"{where}, nulls and masks", *map(_internal_line, self.tasks)])),
-            (self.part, f"{where}: {self._summary()}"),
+            (self.part, f"{where}: {self._format_summary()}"),
         ]
 
-    def _summary(self) -> str:
-        nulls, masked = self._sum("nulls"), self._sum("masked")
-        text = f"{counted(self._sum('samples'), 'target')} in {counted(len(self.tasks), 'task')}, {nulls} null, {masked} masked"
+    def _format_summary(self) -> str:
+        nulls, masked = self._sum_tasks("nulls"), self._sum_tasks("masked")
+        text = f"{format_count(self._sum_tasks('samples'), 'target')} in {format_count(len(self.tasks), 'task')}, {nulls} null, {masked} masked"
         if self.position is not None:
             text += f", schedule at {share_text(self.position)}"
         found = ", ".join(dict.fromkeys(fault.code for fault in self.findings))
@@ -74,12 +74,12 @@ class NullMasking(Report):
 
     def values(self) -> dict[str, object]:
         found: dict[str, Any] = {"training": self.training} | {
-            name: self._sum(name) for name in ("samples", "nulls", "masked")
+            name: self._sum_tasks(name) for name in ("samples", "nulls", "masked")
         }
         found |= {"name": self.name} if self.name else {}
         return found | ({"position": self.position} if self.position is not None else {})
 
-    def _sum(self, name: str) -> int:
+    def _sum_tasks(self, name: str) -> int:
         return sum(getattr(task, name) for task in self.tasks)
 
 
@@ -122,20 +122,20 @@ def null_masking(
     named = targets if isinstance(targets, Mapping) else {"": targets}
     report = NullMasking(name=name, training=training)
     for task, tensor in named.items():
-        found = read(
+        found = read_targets(
             tensor,
-            _of(masked, task, "masked"),
-            _of(nulls, task, "nulls"),
-            int(_of(null_index, task, "null_index")),
-            _of(classes, task, "classes"),
+            _select_task_value(masked, task, "masked"),
+            _select_task_value(nulls, task, "nulls"),
+            int(_select_task_value(null_index, task, "null_index")),
+            _select_task_value(classes, task, "classes"),
         )
-        asked = _of(probability, task, "probability")
+        asked = _select_task_value(probability, task, "probability")
         if asked is not None and not 0 <= asked <= 1:
             raise wrong(f"probability {asked} of task {task!r} is none", "give the chance of masking a null, 0 to 1")
         kept = state(Seen, "null_masking", name, task, "train" if training else "eval")
-        kept.add(found, asked)
-        report.tasks.append(_row(task, found, asked, kept))
-        share = _of(expected_share, task, "expected_share")
+        kept.add_batch(found, asked)
+        report.tasks.append(_build_task_row(task, found, asked, kept))
+        share = _select_task_value(expected_share, task, "expected_share")
         report.findings += faults_of(task, found, kept, asked, share, training=training)
     if schedule is not None:
         step, first, last = schedule
@@ -143,7 +143,7 @@ def null_masking(
     return report
 
 
-def _of(value: object, task: str, what: str) -> Any:
+def _select_task_value(value: object, task: str, what: str) -> Any:
     """What belongs to one task: its own value of a mapping, or the one for all."""
     if not isinstance(value, Mapping):
         return value
@@ -152,7 +152,7 @@ def _of(value: object, task: str, what: str) -> Any:
     return value.get(task) if task else next(iter(value.values()), None)
 
 
-def _row(task: str, found: Targets, asked: float | None, kept: Seen) -> NullTask:
+def _build_task_row(task: str, found: Targets, asked: float | None, kept: Seen) -> NullTask:
     nulls, masked_nulls = int(found.nulls_N.sum()), int((found.masked_N & found.nulls_N).sum())
     return NullTask(
         task=task,
@@ -183,7 +183,7 @@ def _row(task: str, found: Targets, asked: float | None, kept: Seen) -> NullTask
 def _input_line(row: NullTask) -> str:
     contents = ", ".join(f"{index}: {count}" for index, count in row.contents.items())
     more = (
-        f" and {counted(row.classes_seen - len(row.contents), 'more class')}"
+        f" and {format_count(row.classes_seen - len(row.contents), 'more class')}"
         if row.classes_seen > len(row.contents)
         else ""
     )
@@ -197,14 +197,14 @@ def _internal_line(row: NullTask) -> str:
         text += f", the program found {row.found}"
     text += f"; masked {row.masked}, of the nulls {row.masked_nulls}"
     if row.nulls:
-        text += f" = {share_text(row.realised or 0)} [{_span(row.interval)}]"
+        text += f" = {share_text(row.realised or 0)} [{_format_interval(row.interval)}]"
     text += f", asked {share_text(row.probability)}" if row.probability is not None else ""
     if row.masked > row.masked_nulls:
         text += f"; {row.masked - row.masked_nulls} masked that are no nulls"
-    text += f"; in {counted(row.calls, 'call')} {row.all_nulls} of {row.all_samples} null, {row.all_masked_nulls} of them masked"
-    return text + (f" [{_span(row.all_interval)}]" if row.all_nulls else "")
+    text += f"; in {format_count(row.calls, 'call')} {row.all_nulls} of {row.all_samples} null, {row.all_masked_nulls} of them masked"
+    return text + (f" [{_format_interval(row.all_interval)}]" if row.all_nulls else "")
 
 
-def _span(interval: tuple[float, float]) -> str:
+def _format_interval(interval: tuple[float, float]) -> str:
     low, high = interval
     return f"{100 * low:.1f} to {100 * high:.1f} %"

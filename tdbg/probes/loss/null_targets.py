@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes.loss.arithmetic import SUM_TOLERANCE, on_host, sum_tolerance
 from tdbg.probes.loss.loss_report import wrong
 
@@ -36,7 +36,9 @@ class Targets:
         return len(self.labels_N)
 
 
-def read(targets: Tensor, masked: Tensor, found: Tensor | None, null_index: int, classes: int | None) -> Targets:
+def read_targets(
+    targets: Tensor, masked: Tensor, found: Tensor | None, null_index: int, classes: int | None
+) -> Targets:
     """Look at one task; TdbgError for shapes that do not fit together."""
     raw = on_host(targets)
     own = targets if isinstance(targets, Tensor) else raw
@@ -52,7 +54,7 @@ def read(targets: Tensor, masked: Tensor, found: Tensor | None, null_index: int,
         nulls_N = raw.reshape(-1) == null_index
     how = f"{'largest of the row' if style == 'soft' else 'class'} == {null_index}"
     if rows and bool(empty_N.any()):
-        how += f", {counted(int(empty_N.sum()), 'row')} without a class"
+        how += f", {format_count(int(empty_N.sum()), 'row')} without a class"
     per_element = ""
     fitted: list[Tensor | None] = []
     for name, given in (("masked", masked), ("nulls", found)):
@@ -74,7 +76,7 @@ def read(targets: Tensor, masked: Tensor, found: Tensor | None, null_index: int,
         per_element=per_element,
         null_index=null_index,
         classes=int(raw.shape[1]) if rows else classes,
-        counts=_counted(labels_N),
+        counts=_count_classes(labels_N),
     )
 
 
@@ -115,6 +117,6 @@ def _per_sample(
     raise wrong(f"{name} has shape {list(flags.shape)}, the targets have {list(raw.shape)}", hint)
 
 
-def _counted(labels_N: Tensor) -> Counter[int]:
+def _count_classes(labels_N: Tensor) -> Counter[int]:
     found, counts = labels_N.unique(return_counts=True)
     return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))

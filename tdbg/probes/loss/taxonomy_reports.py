@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.probes.loss.arithmetic import name_of, number
 from tdbg.probes.loss.loss_report import Report
 
@@ -27,18 +27,18 @@ class Hierarchy(Report):
     orphans: list[str] = field(default_factory=list)  # their parent does not exist
     cycles: list[list[str]] = field(default_factory=list)
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         leaves = ", ".join(f"{count} at depth {depth}" for depth, count in self.leaf_depths.items())
         lines = [
-            f"{counted(self.nodes, 'node')}, {counted(len(self.roots), 'root')}, {counted(self.leaves, 'leaf')} ({leaves or 'none'}), depth {self.depth}"
+            f"{format_count(self.nodes, 'node')}, {format_count(len(self.roots), 'root')}, {format_count(self.leaves, 'leaf')} ({leaves or 'none'}), depth {self.depth}"
         ]
         for tree in self.metaclades[:MAX_LINES]:
             lines.append(
                 f"  metaclade {tree['root']}: {tree['nodes']} nodes, {tree['leaves']} leaves, depth {tree['depth']}"
             )
         if len(self.metaclades) > MAX_LINES:
-            lines.append(f"  and {counted(len(self.metaclades) - MAX_LINES, 'more metaclade')}")
-        lines += [f"  orphans: {joined(self.orphans)}"] if self.orphans else []
+            lines.append(f"  and {format_count(len(self.metaclades) - MAX_LINES, 'more metaclade')}")
+        lines += [f"  orphans: {join_limited(self.orphans)}"] if self.orphans else []
         lines += [f"  cycle: {' > '.join([*cycle, cycle[0]])}" for cycle in self.cycles[:MAX_LINES]]
         return [(self.part, "\n".join(lines))]
 
@@ -70,15 +70,15 @@ class Distances(Report):
     middles: int = 0  # classes b looked at in d(a, c) <= d(a, b) + d(b, c)
     is_ultrametric: bool = True
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         levels = ", ".join(map(number, self.levels))
         whole = (
             "every triangle"
             if self.middles == self.classes
-            else f"triangles over {counted(self.middles, 'middle class')}"
+            else f"triangles over {format_count(self.middles, 'middle class')}"
         )
         lines = [
-            f"{counted(self.classes, 'class')}, distances {number(self.least)} to {number(self.largest)}, mean {number(self.mean)}",
+            f"{format_count(self.classes, 'class')}, distances {number(self.least)} to {number(self.largest)}, mean {number(self.mean)}",
             f"  values: {levels}{' ...' if len(self.levels) >= 16 else ''}",
             f"  pairs that are not symmetric: {self.asymmetric_pairs}; diagonal: {self.off_diagonal} not zero; "
             f"unlike classes at zero: {self.zero_pairs}; negative: {self.negative}; not finite: {self.not_finite}",
@@ -109,9 +109,9 @@ class SmoothingMatrix(Report):
     rows: list[dict[str, Any]] = field(default_factory=list)  # class, kept, its neighbours by mass; at most 16
     names: list[str] | None = None
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         lines = [
-            f"{counted(self.classes, 'class')}; rows sum to 1 within {number(self.row_error)} ({self.bad_rows} do not); "
+            f"{format_count(self.classes, 'class')}; rows sum to 1 within {number(self.row_error)} ({self.bad_rows} do not); "
             f"the true class keeps {number(self.kept_least)} at least, {number(self.kept_mean)} on average"
         ]
         for row in self.by_distance:
@@ -119,9 +119,11 @@ class SmoothingMatrix(Report):
                 f"  at distance {number(row['distance'])}: {number(row['mass'])} a class, {row['pairs']} pairs"
             )
         for row in self.rows:
-            lines.append(f"  {name_of(self.names, row['class'])} keeps {number(row['kept'])}; {_to(row, self.names)}")
+            lines.append(
+                f"  {name_of(self.names, row['class'])} keeps {number(row['kept'])}; {_format_moved_mass(row, self.names)}"
+            )
         if self.classes > len(self.rows):
-            lines.append(f"  and {counted(self.classes - len(self.rows), 'more row')}")
+            lines.append(f"  and {format_count(self.classes - len(self.rows), 'more row')}")
         return [(self.part, "\n".join(lines))]
 
     def values(self) -> dict[str, object]:
@@ -143,15 +145,15 @@ class Forward(Report):
     rows: list[dict[str, Any]] = field(default_factory=list)  # true, kept, to, loss, plain_loss of the first samples
     names: list[str] | None = None
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         lines = [
-            f"{counted(self.samples, 'sample')}, {self.left_out} left out; loss {number(self.loss)}, without smoothing "
+            f"{format_count(self.samples, 'sample')}, {self.left_out} left out; loss {number(self.loss)}, without smoothing "
             f"{number(self.plain_loss)}; the true class keeps {number(self.kept)} on average"
         ]
         for place, row in enumerate(self.rows):
             lines.append(
                 f"  sample {place}: {name_of(self.names, row['true'])} keeps {number(row['kept'])}; "
-                f"{_to(row, self.names)}; loss {number(row['loss'])}, without {number(row['plain_loss'])}"
+                f"{_format_moved_mass(row, self.names)}; loss {number(row['loss'])}, without {number(row['plain_loss'])}"
             )
         return [(self.part, "\n".join(lines))]
 
@@ -159,6 +161,6 @@ class Forward(Report):
         return {"samples": self.samples, "loss": self.loss, "plain_loss": self.plain_loss, "kept": self.kept}
 
 
-def _to(row: dict[str, Any], names: list[str] | None) -> str:
+def _format_moved_mass(row: dict[str, Any], names: list[str] | None) -> str:
     given = [f"{name_of(names, int(index))} {number(mass)}" for index, mass in row["to"].items()]
     return f"to {', '.join(given)}" if given else "nothing moved"

@@ -10,7 +10,7 @@ from tdbg.probes.loss.arithmetic import on_host, sum_tolerance
 from tdbg.probes.loss.loss_report import diagnostic, wrong
 from tdbg.probes.loss.matrices import check_distances, check_rows, given_away, mass_faults, rows_faults, square
 from tdbg.probes.loss.taxonomy_reports import Distances, Forward, Hierarchy, SmoothingMatrix
-from tdbg.probes.loss.trees import look
+from tdbg.probes.loss.trees import build_hierarchy
 
 FLAG = "LOSS.TAXONOMY_SMOOTHING"
 
@@ -30,7 +30,7 @@ def taxonomy_hierarchy(
     Findings: TD-L010 for orphans (a parent that is no node) and cycles.
     Cost: 2 us a node. Source: Bertinetto et al. 2020, "Making Better Mistakes" (arXiv:1912.09393).
     """
-    return look(parents, names)
+    return build_hierarchy(parents, names)
 
 
 @diagnostic(FLAG, once=True)

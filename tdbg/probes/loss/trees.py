@@ -6,52 +6,54 @@ from typing import Any
 
 from torch import Tensor
 
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.probes.loss.loss_report import Fault, wrong
 from tdbg.probes.loss.taxonomy_reports import Hierarchy
 
 Parents = dict[Hashable, Hashable | None]
 
 
-def look(parents: Tensor | Sequence[int] | Mapping[object, Hashable | None], names: Sequence[str] | None) -> Hierarchy:
+def build_hierarchy(
+    parents: Tensor | Sequence[int] | Mapping[object, Hashable | None], names: Sequence[str] | None
+) -> Hierarchy:
     """Follow every node up to its root."""
     above = _as_mapping(parents)
 
-    def name(node: Hashable) -> str:
+    def label_node(node: Hashable) -> str:
         known = names is not None and isinstance(node, int) and 0 <= node < len(names)
-        return str(names[node]) if known else _word(node)  # type: ignore[index, call-overload]
+        return str(names[node]) if known else _format_node(node)  # type: ignore[index, call-overload]
 
     orphans = [node for node, parent in above.items() if parent is not None and parent not in above]
-    cycles = _cycles(above)
-    depth = _depths(above)
+    cycles = _find_cycles(above)
+    depth = _compute_depths(above)
     roots = [node for node, parent in above.items() if parent is None]
     has_children = {parent for parent in above.values() if parent is not None}
     leaves = [node for node in above if node not in has_children]
-    trees = _trees(above, roots, depth, has_children)
+    trees = _measure_trees(above, roots, depth, has_children)
     report = Hierarchy(
         nodes=len(above),
-        roots=[name(root) for root in roots],
-        metaclades=[{"root": name(root), **tree} for root, tree in trees.items()],
+        roots=[label_node(root) for root in roots],
+        metaclades=[{"root": label_node(root), **tree} for root, tree in trees.items()],
         leaves=len(leaves),
         depth=max(depth.values(), default=0),
         leaf_depths=dict(sorted(Counter(depth[node] for node in leaves if node in depth).items())),
-        orphans=[f"{name(node)} (parent {name(above[node])})" for node in orphans],
-        cycles=[[name(node) for node in cycle] for cycle in cycles],
+        orphans=[f"{label_node(node)} (parent {label_node(above[node])})" for node in orphans],
+        cycles=[[label_node(node) for node in cycle] for cycle in cycles],
     )
-    report.findings = _faults(report)
+    report.findings = _find_faults(report)
     return report
 
 
-def _faults(report: Hierarchy) -> list[Fault]:
+def _find_faults(report: Hierarchy) -> list[Fault]:
     found = []
     if report.orphans:
         found.append(
             Fault(
                 "TD-L010",
-                f"{len(report.orphans)} of {counted(report.nodes, 'node')} of the hierarchy have a parent that is no node",
+                f"{len(report.orphans)} of {format_count(report.nodes, 'node')} of the hierarchy have a parent that is no node",
                 "error",
                 what="orphans",
-                evidence=[joined(report.orphans)],
+                evidence=[join_limited(report.orphans)],
                 cause="a rank of the hierarchy was filtered, or its indices were made anew, without those below",
                 try_next="build parents from the same class map as the labels; -1 or None is a root",
             )
@@ -83,11 +85,11 @@ def _as_mapping(parents: Any) -> Parents:
     return {node: None if parent == -1 else parent for node, parent in enumerate(values)}
 
 
-def _word(node: Hashable) -> str:
+def _format_node(node: Hashable) -> str:
     return " ".join(map(str, node)) if isinstance(node, tuple) else str(node)
 
 
-def _cycles(above: Parents) -> list[list[Hashable]]:
+def _find_cycles(above: Parents) -> list[list[Hashable]]:
     """Every cycle once, from its first node on."""
     done: set[Hashable] = set()
     found = []
@@ -103,7 +105,7 @@ def _cycles(above: Parents) -> list[list[Hashable]]:
     return found
 
 
-def _depths(above: Parents) -> dict[Hashable, int]:
+def _compute_depths(above: Parents) -> dict[Hashable, int]:
     """Steps from each node up to its root; those below an orphan or in a cycle have none."""
     depth: dict[Hashable, int] = {}
     lost: set[Hashable] = set()
@@ -124,7 +126,7 @@ def _depths(above: Parents) -> dict[Hashable, int]:
     return depth
 
 
-def _trees(
+def _measure_trees(
     above: Parents, roots: list[Hashable], depth: dict[Hashable, int], has_children: set[Hashable]
 ) -> dict[Hashable, dict[str, int]]:
     """Size, leaves and depth of the tree below each root."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes.loss.arithmetic import number, on_host
 from tdbg.probes.loss.gradnorm_metrics import not_finite
 from tdbg.probes.loss.loss_report import Report, diagnostic
@@ -30,10 +30,10 @@ class GradNormValues(Report):
     name: str
     rows: list[dict[str, Any]] = field(default_factory=list)  # name, and shape, dtype, norm, mean, min, max or values
 
-    def records(self) -> list[tuple[str, str]]:
+    def format_records(self) -> list[tuple[str, str]]:
         lines = [
-            f"{self.name}: {counted(len(self.rows), 'value')}",
-            *(f"  {row['name']}: {_text(row)}" for row in self.rows),
+            f"{self.name}: {format_count(len(self.rows), 'value')}",
+            *(f"  {row['name']}: {_format_row(row)}" for row in self.rows),
         ]
         return [(self.part, "\n".join(lines))]
 
@@ -54,17 +54,19 @@ def gradnorm_values(values: Mapping[str, Value], *, name: str = "gradnorm", alwa
     report = GradNormValues(name=name)
     for what, value in values.items():
         if isinstance(value, list | tuple) and any(isinstance(item, Tensor) or item is None for item in value):
-            report.rows += [_row(f"{what}[{place}]", item) for place, item in enumerate(value[:MAX_PARTS])]
+            report.rows += [_build_row(f"{what}[{place}]", item) for place, item in enumerate(value[:MAX_PARTS])]
         else:
-            report.rows.append(_row(what, value))
+            report.rows.append(_build_row(what, value))
     wild = [
-        f"{row['name']}: {row['bad']} of {counted(row['numel'], 'element')}" for row in report.rows if row.get("bad")
+        f"{row['name']}: {row['bad']} of {format_count(row['numel'], 'element')}"
+        for row in report.rows
+        if row.get("bad")
     ]
     report.findings = [not_finite(name, wild)] if wild else []
     return report
 
 
-def _row(name: str, value: object) -> dict[str, object]:
+def _build_row(name: str, value: object) -> dict[str, object]:
     """One value as plain data."""
     if value is None:
         return {"name": name, "missing": True}
@@ -89,7 +91,7 @@ def _row(name: str, value: object) -> dict[str, object]:
     }
 
 
-def _text(row: dict[str, Any]) -> str:
+def _format_row(row: dict[str, Any]) -> str:
     if row.get("missing"):
         return "missing"
     if "values" in row:

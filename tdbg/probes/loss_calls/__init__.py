@@ -12,7 +12,7 @@ from tdbg.core.events import Step
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import belongs_to_program
 from tdbg.core.observations.loss import MaskedTargets, SmoothedRows, WeightedClasses
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.loss.arithmetic import number, share_text
 from tdbg.probes.loss.loss_report import Fault, called_flags
@@ -27,7 +27,7 @@ from tdbg.probes.loss_calls.call_faults import (
 )
 from tdbg.probes.loss_calls.target_figures import Measurement, TargetFigures, measure_targets
 from tdbg.runtime import tensors
-from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 from tdbg.runtime.torch_compat import (
     count_dispatch_modes,
     count_function_modes,
@@ -100,9 +100,9 @@ class LossCalls(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._wrapped: list[tuple[Any, Any]] = []  # originals, and the wrappers in front of them
-        self._reset()
+        self._reset_state()
 
-    def _reset(self) -> None:
+    def _reset_state(self) -> None:
         self._step = self.monitor.step
         self._resting = False  # the budget refused a sample: the next steps are not asked for one
         self._held_calls = 0
@@ -115,7 +115,7 @@ class LossCalls(Probe):
         self._described: set[tuple[str, object]] = set()
 
     def attach(self) -> None:
-        self.at("loss-computed", self._wrap_loss)
+        self.for_each_function("loss-computed", self._wrap_loss)
 
     def _wrap_loss(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
@@ -146,18 +146,18 @@ class LossCalls(Probe):
                     except BaseException as error:  # as in `Guard.call`, which costs more than the call
                         if belongs_to_program(error):
                             raise
-                        guard.fail(error)
+                        guard.handle_failure(error)
                         return result
                     if not is_held:
-                        unseen(guard.call, self._run_timed, self._computed, layout, args, kwargs)
+                        call_outside_compiler(guard.call, self._run_timed, self._handle_loss_call, layout, args, kwargs)
                 return result
             except BaseException as error:
                 drop_own_frames(error, native=True)
                 raise
 
-        return hide(loss)
+        return hide_from_compiler(loss)
 
-    @hide
+    @hide_from_compiler
     def _is_held(self, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, object]) -> bool:
         """In a step between samples: hold the targets in case the loss is bad, and do no more. Cost: 1 us.
 
@@ -182,10 +182,10 @@ class LossCalls(Probe):
             self._calls.append((layout, args[1:], kwargs, step + 1))
         return True
 
-    def _computed(self, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+    def _handle_loss_call(self, layout: Layout, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         """A loss function has returned."""
         held, self._held_calls = self._held_calls, 0
-        self.monitor.budget.book(self.name, held * HELD_S)
+        self.monitor.budget.charge_fast(self.name, held * HELD_S)
         if in_transform() or is_tracing() or in_backward() or _is_capturing():
             return
         call = LossCall.from_arguments(layout, args, kwargs)
@@ -204,7 +204,7 @@ class LossCalls(Probe):
         self._resting = not (is_sampled or settings.steps or settings.every)
         if is_sampled:
             with self.work():
-                self._measure(call)
+                self._measure_call(call)
 
     def _turn_over(self) -> None:
         """A step has ended: its calls are complete."""
@@ -212,7 +212,7 @@ class LossCalls(Probe):
         self._calls_before, self._calls = self._calls, []
         self._emit_complete()
 
-    def _measure(self, call: LossCall) -> None:
+    def _measure_call(self, call: LossCall) -> None:
         target = call.target()
         if target is None:
             return
@@ -226,9 +226,9 @@ class LossCalls(Probe):
             step_calls.read.append((call, measured.name_figures([] if values is None else values.tolist())))
             return
         step_calls.waiting += 1
-        self.monitor.read_late(values, partial(self._arrived, step_calls, call, measured))
+        self.monitor.read_late(values, partial(self._record_figures, step_calls, call, measured))
 
-    def _arrived(
+    def _record_figures(
         self,
         step_calls: _StepCalls,
         call: LossCall,
@@ -243,7 +243,7 @@ class LossCalls(Probe):
     def _null_index(self) -> int | None:
         if MASKING not in self.flags:
             return None
-        index = self.monitor.settings.threshold(NULL_INDEX)
+        index = self.monitor.settings.get_threshold(NULL_INDEX)
         if index != int(index):
             self.unavailable(f"null_index {index:g} is no class index, so no target is taken for null")
             return None
@@ -259,7 +259,7 @@ class LossCalls(Probe):
         self._emit_complete()
 
     def forked(self) -> None:
-        self._reset()
+        self._reset_state()
 
     def loss_bad(self, step: int) -> None:
         """The loss of a step is not finite: say so if one of its means is over nothing."""
@@ -277,7 +277,7 @@ class LossCalls(Probe):
             new = self._drop_reported([fault])
             if new:
                 flag = MASKING if MASKING in self.flags else self.flags[0]
-                seen = self._masked([(call, figures)])
+                seen = self._build_masked_targets([(call, figures)])
                 seen.line = f"the loss of this step is not finite; {seen.line}"
                 seen.faults, seen.training = [_as_dict(one) for one in new], True
                 self.emit(seen, flag=flag, step=step)
@@ -323,10 +323,10 @@ class LossCalls(Probe):
                 faults += _as_list(_as_warning(find_empty_mean(call, figures)))
             faults += _as_list(self._find_lasting(call, figures))
         if faults or any(call.can_mask for call, _ in found.read) or self._is_first(MASKING, None):
-            self._emit_record(MASKING, self._masked(found.read), found, faults)
+            self._emit_record(MASKING, self._build_masked_targets(found.read), found, faults)
 
-    def _masked(self, read: list[tuple[LossCall, TargetFigures]]) -> MaskedTargets:
-        targets = sum(_units(call, figures) for call, figures in read)
+    def _build_masked_targets(self, read: list[tuple[LossCall, TargetFigures]]) -> MaskedTargets:
+        targets = sum(_count_targets(call, figures) for call, figures in read)
         ignored, zero = (sum(getattr(figures, name) for _, figures in read) for name in ("ignored", "zero_weight"))
         nulls = self._null_index is not None
         return MaskedTargets(
@@ -356,10 +356,10 @@ class LossCalls(Probe):
             return None
         return Fault(
             "TD-L004",
-            f"{call.name} ignores every target of the last {counted(calls, 'batch')} looked at",
+            f"{call.name} ignores every target of the last {format_count(calls, 'batch')} looked at",
             "warning",
             what=call.name,
-            evidence=[f"all {counted(targets, 'target', 'is')} ignore_index {call.ignore_index}; their sum is 0"],
+            evidence=[f"all {format_count(targets, 'target', 'is')} ignore_index {call.ignore_index}; their sum is 0"],
             cause="the task has no labels in this data, or another value stands for 'no label'",
             try_next="count the labels in a batch as it leaves the data loader, and again where the loss gets it",
         )
@@ -390,7 +390,7 @@ class LossCalls(Probe):
             seen.ratio = max(used) / min(used) if used else None
             lines.append(_weighted_line(call, known))
         if weighted or faults or self._is_first(WEIGHTING, None):
-            seen.line = "; ".join(dict.fromkeys(lines)) or f"{_names(found.read)}: no class weights"
+            seen.line = "; ".join(dict.fromkeys(lines)) or f"{_format_names(found.read)}: no class weights"
             self._emit_record(WEIGHTING, seen, found, faults)
 
     def _report_smoothing(self, found: _StepCalls) -> None:
@@ -414,7 +414,7 @@ class LossCalls(Probe):
                     lines[_smoothing_line(call)] = None
         is_first = self._is_first(SMOOTHING, None)
         if lines or faults or is_first:
-            seen.line = "; ".join(lines) or f"{_names(found.read)}: no label_smoothing, no soft targets"
+            seen.line = "; ".join(lines) or f"{_format_names(found.read)}: no label_smoothing, no soft targets"
             self._emit_record(SMOOTHING, seen, found, faults)
 
     def _is_first(self, flag: str, what: object) -> bool:
@@ -448,7 +448,7 @@ def _as_dict(fault: Fault) -> Any:
     return fault.as_dict()
 
 
-def _units(call: LossCall, figures: TargetFigures) -> int:
+def _count_targets(call: LossCall, figures: TargetFigures) -> int:
     """Targets of a call: of soft ones the rows."""
     return figures.rows if call.kind == "rows" else call.count
 
@@ -460,15 +460,15 @@ def _by_name(read: list[tuple[LossCall, TargetFigures]]) -> dict[str, list[tuple
     return found
 
 
-def _names(read: list[tuple[LossCall, TargetFigures]]) -> str:
-    return joined(list(_by_name(read)), SHOWN)
+def _format_names(read: list[tuple[LossCall, TargetFigures]]) -> str:
+    return join_limited(list(_by_name(read)), SHOWN)
 
 
 def _masked_line(name: str, read: list[tuple[LossCall, TargetFigures]]) -> str:
-    targets = sum(_units(call, figures) for call, figures in read)
+    targets = sum(_count_targets(call, figures) for call, figures in read)
     ignored, zero = sum(figures.ignored for _, figures in read), sum(figures.zero_weight for _, figures in read)
-    text = f"{name}: {counted(targets, 'target')}"
-    text += f" in {counted(len(read), 'call')}" if len(read) > 1 else ""
+    text = f"{name}: {format_count(targets, 'target')}"
+    text += f" in {format_count(len(read), 'call')}" if len(read) > 1 else ""
     if not ignored and not zero:
         return f"{text}, none masked"
     call = read[0][0]
@@ -482,21 +482,21 @@ def _weighted_line(call: LossCall, known: _ClassCounts) -> str:
     word = "labels" if call.kind == "labels" else "classes"
     places = sorted(range(len(known.weights)), key=lambda place: -known.counts[place])[:SHOWN]
     shown = [f"{place}: weight {number(known.weights[place])}, {known.counts[place]:g} seen" for place in places]
-    text = f"{call.name}: weights of {len(known.weights)} {word}, {counted(int(known.samples), 'sample')} so far; "
-    return text + joined(shown, SHOWN, len(known.weights))
+    text = f"{call.name}: weights of {len(known.weights)} {word}, {format_count(int(known.samples), 'sample')} so far; "
+    return text + join_limited(shown, SHOWN, len(known.weights))
 
 
 def _rows_line(call: LossCall, figures: TargetFigures) -> str:
-    text = f"{call.name}: {counted(figures.rows, 'soft target')}, sums {number(figures.least_sum)} to "
+    text = f"{call.name}: {format_count(figures.rows, 'soft target')}, sums {number(figures.least_sum)} to "
     text += number(figures.largest_sum)
-    text += f", {counted(figures.ignored, 'row')} without any mass" if figures.ignored else ""
+    text += f", {format_count(figures.ignored, 'row')} without any mass" if figures.ignored else ""
     return text + (f", label_smoothing {call.smoothing:g} besides" if call.smoothing else "")
 
 
 def _smoothing_line(call: LossCall) -> str:
     keeps = 1 - call.smoothing + call.smoothing / max(call.classes, 1)
     return (
-        f"{call.name}: label_smoothing {call.smoothing:g} over {counted(call.classes, 'class')}, "
+        f"{call.name}: label_smoothing {call.smoothing:g} over {format_count(call.classes, 'class')}, "
         f"the true class keeps {share_text(keeps)}"
     )
 

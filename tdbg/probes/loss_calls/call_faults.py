@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes.loss.arithmetic import number, share_text
 from tdbg.probes.loss.class_weighting import weigh_classes
 from tdbg.probes.loss.loss_report import Fault
@@ -41,7 +41,7 @@ def find_empty_mean(call: LossCall, figures: TargetFigures) -> Fault | None:
             f"every target of the batch is ignored by {call.name}: {NAN}",
             "error",
             what=call.name,
-            evidence=[f"{call.count} of {counted(call.count, 'target', 'is')} ignore_index {call.ignore_index}"],
+            evidence=[f"{call.count} of {format_count(call.count, 'target', 'is')} ignore_index {call.ignore_index}"],
             cause="a batch in which no sample has a label",
             try_next="leave the loss of such a batch out, or use reduction='sum' and divide by max(count, 1)",
         )
@@ -54,7 +54,7 @@ def find_empty_mean(call: LossCall, figures: TargetFigures) -> Fault | None:
         f"the class weights of the batch sum to 0 in {call.name}: its weighted mean divides by them",
         "error",
         what=call.name,
-        evidence=[f"{counted(left, 'target')} of classes that weigh 0{ignored}"],
+        evidence=[f"{format_count(left, 'target')} of classes that weigh 0{ignored}"],
         cause="a batch that holds nothing but classes of weight 0",
         try_next="leave the loss of such a batch out, or use reduction='sum' and divide by the weights, at least 1e-8",
     )
@@ -70,7 +70,7 @@ def find_counted_nulls(call: LossCall, figures: TargetFigures, null_index: int) 
         "warning",
         what=call.name,
         evidence=[
-            f"{figures.counted_nulls} of {counted(call.count, 'target', 'is')} {null_index}, neither ignored "
+            f"{figures.counted_nulls} of {format_count(call.count, 'target', 'is')} {null_index}, neither ignored "
             f"(ignore_index {call.ignore_index}) nor weighted 0"
         ],
         cause="ignore_index or the class weights name another class than the one that stands for 'no label'",
@@ -84,7 +84,7 @@ def find_bad_rows(call: LossCall, figures: TargetFigures) -> Fault | None:
         return None
     return Fault(
         "TD-L007",
-        f"{figures.bad_rows} of {counted(figures.rows, 'row')} of the targets of {call.name} do not sum to 1, or hold negative mass",
+        f"{figures.bad_rows} of {format_count(figures.rows, 'row')} of the targets of {call.name} do not sum to 1, or hold negative mass",
         "warning",
         what=call.name,
         evidence=[f"sums of rows from {number(figures.least_sum)} to {number(figures.largest_sum)}"],
@@ -102,7 +102,7 @@ def find_whole_smoothing(call: LossCall) -> Fault | None:
         f"label_smoothing {call.smoothing:g} of {call.name} leaves nothing of the true class",
         "error",
         what=call.name,
-        evidence=[f"each of the {counted(call.classes, 'class')} gets 1/{call.classes} of every target"],
+        evidence=[f"each of the {format_count(call.classes, 'class')} gets 1/{call.classes} of every target"],
         cause="the mass to keep was given, where the mass to spread is meant",
         try_next="0.1 is usual: the true class then keeps 0.9",
     )
@@ -163,8 +163,8 @@ def _find_upside_down(call: LossCall, weights: list[float], counts: list[float],
             "warning",
             what=call.name,
             evidence=[
-                f"label {first}: {share_text(counts[first] / samples)} of {counted(int(samples), 'sample', 'is')} positive, pos_weight "
-                f"{number(weights[first])}; so are {len(wrong)} of {counted(len(weights), 'label')}"
+                f"label {first}: {share_text(counts[first] / samples)} of {format_count(int(samples), 'sample', 'is')} positive, pos_weight "
+                f"{number(weights[first])}; so are {len(wrong)} of {format_count(len(weights), 'label')}"
             ],
             cause="the odds of the positives are used where their inverse is meant",
             try_next="pos_weight = negatives / positives",

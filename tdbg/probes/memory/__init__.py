@@ -24,8 +24,8 @@ from tdbg.probes.memory import host_memory, live_tensors
 from tdbg.probes.memory.growth import Growth, Series
 from tdbg.probes.memory.live_tensors import Census, Kind, is_out_of_memory
 from tdbg.runtime.module_sampler import ModuleSampler, SampleRequest
-from tdbg.runtime.root_modules import clean_path, unwrapped
-from tdbg.runtime.tensors import nbytes
+from tdbg.runtime.root_modules import clean_path, unwrap_module
+from tdbg.runtime.tensors import count_bytes
 from tdbg.runtime.torch_compat import memory_snapshot
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class Memory(Probe):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._forget()
+        self._reset_state()
 
-    def _forget(self) -> None:
+    def _reset_state(self) -> None:
         self._series = {"host": Series(), "device": Series()}
         self._marks: dict[str, float] = {}  # part of the step -> memory after it
         self._held = Held()
@@ -114,19 +114,19 @@ class Memory(Probe):
     # attaching
 
     def attach(self) -> None:
-        self.patch(sys, "excepthook", before=self._uncaught)
-        self.patch_at("backward", after=self._after_backward, raised=self._raised)
+        self.patch(sys, "excepthook", before=self._handle_uncaught_error)
+        self.patch_at("backward", after=self._after_backward, raised=self._handle_raised_error)
 
     def changed(self) -> None:
         if self._looks < ACTIVATION_LOOKS:
             self.monitor.modules.request(self, SampleRequest(every=True))
 
     def detach(self) -> None:
-        self.monitor.modules.forget(self)
+        self.monitor.modules.withdraw_request(self)
         super().detach()
 
     def forked(self) -> None:
-        self._forget()
+        self._reset_state()
         self.changed()  # the looks at modules were the parent's
 
     def history_cleared(self) -> None:
@@ -142,22 +142,22 @@ class Memory(Probe):
 
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if call.graded:
-            self._mark("forward")
+            self._mark_phase("forward")
         elif self.monitor.step == 0:
-            self._evaluated(self.monitor.eval_calls + 1)
+            self._sample_evaluation(self.monitor.eval_calls + 1)
 
-    def _evaluated(self, number: int) -> None:
+    def _sample_evaluation(self, number: int) -> None:
         """A run that only evaluates has no steps: its calls are counted instead, and the 1st, 2nd, 4th ... told."""
-        self._sample(number)
+        self._sample_memory(number)
         if number & (number - 1) == 0 and self.should_sample(TELL):
             with self.work(TELL):
-                now = EvaluationMemory(host_peak_mb=host_memory.peak_mb(), **_readings())
+                now = EvaluationMemory(host_peak_mb=host_memory.peak_mb(), **_read_memory())
                 self.emit(now, step=number)
 
     def backward_ended(self) -> None:
-        self._mark("backward")
+        self._mark_phase("backward")
 
-    def _mark(self, phase: str) -> None:
+    def _mark_phase(self, phase: str) -> None:
         if "begin" in self._marks:
             with self.work(TELL):
                 self._marks[phase] = self._now_mb()
@@ -171,9 +171,9 @@ class Memory(Probe):
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
     ) -> None:
         """One sample a step for the creep, at the same place in each, whether the step is watched or not."""
-        self._sample(self.monitor.step + 1)
+        self._sample_memory(self.monitor.step + 1)
 
-    def _sample(self, step: int) -> None:
+    def _sample_memory(self, step: int) -> None:
         now = time.monotonic()
         if step == self._sampled_step or now - self._sampled_at < SAMPLE_EVERY_S:
             return
@@ -182,8 +182,8 @@ class Memory(Probe):
         if torch.cuda.is_initialized():
             samples["device"] = torch.cuda.memory_allocated() / MB
         for kind, mb in samples.items():
-            if mb is not None and self._series[kind].add(step, mb):
-                self._judge(kind, step)
+            if mb is not None and self._series[kind].add_sample(step, mb):
+                self._judge_growth(kind, step)
 
     def after_step(self, optimizer: "Optimizer") -> None:
         if not self.monitor.is_main(optimizer):
@@ -191,16 +191,16 @@ class Memory(Probe):
         step = self.monitor.step
         if "begin" in self._marks:
             with self.work(TELL):
-                self._tell(step, _readings())
+                self._emit_reading(step, _read_memory())
         self._marks.clear()
         if step >= self._parts_due and self._looks >= ACTIVATION_LOOKS:
             self._looks = 0
             self.monitor.modules.request(self, SampleRequest(every=True))
 
-    def _tell(self, step: int, now: dict[str, Any]) -> None:
+    def _emit_reading(self, step: int, now: dict[str, Any]) -> None:
         peak_mb = max(host_memory.peak_mb(), now.get("host_mb", 0.0))  # the system counts it lazily
         self._marks["update"] = now["device_mb"] if torch.cuda.is_initialized() else now.get("host_mb", 0.0)
-        reading = MemoryReading(host_peak_mb=peak_mb, **now, **self._rises())
+        reading = MemoryReading(host_peak_mb=peak_mb, **now, **self._compute_rises())
         marks = {phase: self._marks[phase] for phase in PHASES if phase in self._marks}
         reading.highest = max(marks, key=lambda phase: marks[phase])
         self._look_for_room(step)
@@ -208,7 +208,7 @@ class Memory(Probe):
             reading.used_pct = round(self._room.used_pct, 1)
         self.emit(reading, step=step)
 
-    def _rises(self) -> dict[str, Any]:
+    def _compute_rises(self) -> dict[str, Any]:
         """What each part of the step added."""
         rises = {}
         before = self._marks["begin"]
@@ -223,7 +223,7 @@ class Memory(Probe):
         now = time.monotonic()
         if now - self._room_at < ROOM_EVERY_S:
             return
-        self._room_at, self._room = now, host_memory.room()
+        self._room_at, self._room = now, host_memory.find_memory_limit()
         found = self._room
         if found is None or found.used_pct < self.threshold("full_pct") or "full" in self._said:
             return
@@ -248,7 +248,7 @@ class Memory(Probe):
         leaves = [row for row in look.seen if row.leaf]
         self._activations = Counter({row.path: row.numel * row.calls * row.dtype.itemsize for row in leaves})
         if self._looks >= ACTIVATION_LOOKS:
-            self.monitor.modules.forget(self)
+            self.monitor.modules.withdraw_request(self)
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         step = self.monitor.step + 1
@@ -264,8 +264,8 @@ class Memory(Probe):
         counted: set[int] = set()  # a tied weight or buffer belongs to the first module that holds it
         roots = self.monitor.trained_roots()
         for root in roots:
-            prefix = f"{type(unwrapped(root)).__name__}." if len(roots) > 1 else ""
-            for path, module in unwrapped(root).named_modules():
+            prefix = f"{type(unwrap_module(root)).__name__}." if len(roots) > 1 else ""
+            for path, module in unwrap_module(root).named_modules():
                 own = self._count_module(module, held, counted)
                 if own:
                     held.by_module[prefix + clean_path(path) or "root"] += own
@@ -277,10 +277,10 @@ class Memory(Probe):
             if parameter is None or torch.nn.parameter.is_lazy(parameter) or id(parameter) in counted:
                 continue
             counted.add(id(parameter))
-            held.parameters += nbytes(parameter)
-            held.gradients += nbytes(parameter.grad) if parameter.grad is not None else 0
+            held.parameters += count_bytes(parameter)
+            held.gradients += count_bytes(parameter.grad) if parameter.grad is not None else 0
             held.optimizer += sum(
-                nbytes(value)
+                count_bytes(value)
                 for optimizer in self.monitor.optimizers
                 for value in optimizer.state.get(parameter, {}).values()
                 if isinstance(value, Tensor)
@@ -289,11 +289,11 @@ class Memory(Probe):
             if buffer is None or torch.nn.parameter.is_lazy(buffer) or id(buffer) in counted:
                 continue
             counted.add(id(buffer))
-            held.buffers += nbytes(buffer)
+            held.buffers += count_bytes(buffer)
         return held.total - before
 
     def _tell_held(self, step: int) -> None:
-        holding = self._holding()
+        holding = self._collect_holdings()
         peak, where = host_memory.peak_mb(), "host"
         if torch.cuda.is_initialized():
             peak, where = torch.cuda.max_memory_allocated() / MB, "device"
@@ -310,7 +310,7 @@ class Memory(Probe):
         )
         self.emit(held, step=step)
 
-    def _holding(self) -> dict[str, Any]:
+    def _collect_holdings(self) -> dict[str, Any]:
         held = self._held
         found = {
             "parameters_mb": held.parameters,
@@ -323,44 +323,44 @@ class Memory(Probe):
 
     # creep
 
-    def _judge(self, kind: str, step: int) -> None:
+    def _judge_growth(self, kind: str, step: int) -> None:
         """Two counts of the live tensors, at half of a creep and at a whole one, tell what piles up."""
         if kind in self._said or self._censuses >= MAX_CENSUSES:
             return
         if self._series[kind].rise_mb < 0.5 * min(MIN_CREEP_MB, self.threshold("creep_mb")):
             return
         if kind not in self._first:
-            early = self._series[kind].growth(SUSPECT_STEPS)
-            if early is not None and self._worth(early, 0.5):
-                self._first[kind] = step, self._census()
+            early = self._series[kind].find_growth(SUSPECT_STEPS)
+            if early is not None and self._is_worth_reporting(early, 0.5):
+                self._first[kind] = step, self._count_live_tensors()
             return
-        growth = self._series[kind].growth(CREEP_STEPS)
-        if growth is None or not self._worth(growth, 1.0) or growth.mb < self._next_mb.get(kind, 0.0):
+        growth = self._series[kind].find_growth(CREEP_STEPS)
+        if growth is None or not self._is_worth_reporting(growth, 1.0) or growth.mb < self._next_mb.get(kind, 0.0):
             return
         since, before = self._first[kind]
         if step > since:
             self._next_mb[kind] = 2.0 * growth.mb
             self._tell_creep(kind, step, growth, before, step - since)
 
-    def _worth(self, growth: Growth, part: float) -> bool:
+    def _is_worth_reporting(self, growth: Growth, part: float) -> bool:
         relative = max(self.threshold("creep_pct") / 100.0 * growth.from_mb, MIN_CREEP_MB)
         return growth.mb >= part * min(relative, self.threshold("creep_mb"))
 
-    def _census(self) -> Census:
+    def _count_live_tensors(self) -> Census:
         """Count the live tensors: part of a report of trouble, not of the daily cost."""
         begun = time.perf_counter()
         self._censuses += 1
-        found = live_tensors.take()
+        found = live_tensors.count_live_tensors()
         self._booked_as_report(begun)
         return found
 
     def _booked_as_report(self, begun: float) -> None:
         seconds = time.perf_counter() - begun
         self.monitor.budget.report_s += seconds
-        self.monitor.budget.excuse(seconds)
+        self.monitor.budget.exclude(seconds)
 
     def _tell_creep(self, kind: str, step: int, growth: Growth, before: Census, steps: int) -> None:
-        now = self._census()
+        now = self._count_live_tensors()
         more = now.more_than(before)
         graphs = sum(count for what, count in more.items() if what.keeps)
         piled_up = graphs >= max(MIN_GRAPHS, steps // 4)
@@ -380,26 +380,28 @@ class Memory(Probe):
             graph_steps=steps,
             piled_up=piled_up,
             growing=[f"{more[what]} more: {what}" for what in growing[:MAX_NAMES]],
-            holder=self._holder(growing) if sure else "",
-            top=now.largest(MAX_NAMES),
+            holder=self._find_holder(growing) if sure else "",
+            top=now.format_largest(MAX_NAMES),
             sure=sure,
         )
         self.emit(creep, step=step)
 
-    def _holder(self, growing: list[Kind]) -> str:
+    def _find_holder(self, growing: list[Kind]) -> str:
         begun = time.perf_counter()
-        found = live_tensors.holder(growing)
+        found = live_tensors.find_holder(growing)
         self._booked_as_report(begun)
         return found
 
     # out of memory
 
-    def _uncaught(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _handle_uncaught_error(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         error = args[1] if len(args) > 1 else None
         if isinstance(error, BaseException):
             self._out_of_memory(error)
 
-    def _raised(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
+    def _handle_raised_error(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception
+    ) -> None:
         self._out_of_memory(error)
 
     def _out_of_memory(self, error: BaseException) -> None:
@@ -410,25 +412,25 @@ class Memory(Probe):
         self.monitor.become_rank_now()
         step, on_host = self.monitor.step + 1, "DefaultCPUAllocator" in str(error) or isinstance(error, MemoryError)
         failed = AllocationFailed(
-            **_readings(),
+            **_read_memory(),
             host_peak_mb=host_memory.peak_mb(),
-            **self._holding(),
+            **self._collect_holdings(),
             error=f"{type(error).__name__}: {error}"[:300],
             tried_mb=_tried_mb(str(error)),
             kind="host" if on_host or not torch.cuda.is_initialized() else "device",
-            top=self._largest(),
-            snapshot=self._snapshot(step),
+            top=self._list_largest_tensors(),
+            snapshot=self._write_snapshot(step),
         )
         self.emit(failed, step=step)
 
-    def _largest(self) -> list[str]:
+    def _list_largest_tensors(self) -> list[str]:
         """The largest live tensors; none where not even counting them finds room."""
         try:
-            return self._census().largest(MAX_NAMES)
+            return self._count_live_tensors().format_largest(MAX_NAMES)
         except MemoryError:
             return []
 
-    def _snapshot(self, step: int) -> str:
+    def _write_snapshot(self, step: int) -> str:
         """The CUDA allocator's segments and trace, as torch gives them, in JSON."""
         if not torch.cuda.is_initialized():
             return ""
@@ -438,7 +440,7 @@ class Memory(Probe):
         return self.monitor.keep(f"memory_step{step:08d}.json", {"segments": segments, "device_traces": traces})
 
 
-def _readings() -> dict[str, Any]:
+def _read_memory() -> dict[str, Any]:
     """Memory now; of a device only if the program uses one."""
     found: dict[str, Any] = {}
     host = host_memory.resident_mb()

@@ -51,7 +51,7 @@ class Series:
         self._stride = 1
         self._count = 0
 
-    def add(self, step: int, mb: float) -> bool:
+    def add_sample(self, step: int, mb: float) -> bool:
         """One more sample; those of the first steps are left out. True when it is time to look at the growth."""
         if step <= WARM_STEPS:
             return False
@@ -75,13 +75,15 @@ class Series:
             return 0.0
         return self._recent[-1][1] - min(self._recent[0][1], self._spread[0][1])
 
-    def growth(self, steps: int) -> Growth | None:
+    def find_growth(self, steps: int) -> Growth | None:
         """The larger of the steady growths over at least ``steps`` steps that the two views show."""
-        found = [_growth(list(view), steps) for view in (self._recent, [*self._spread, *list(self._recent)[-1:]])]
+        found = [
+            _find_steady_growth(list(view), steps) for view in (self._recent, [*self._spread, *list(self._recent)[-1:]])
+        ]
         return max((one for one in found if one is not None), key=lambda one: one.mb, default=None)
 
 
-def _growth(samples: list[tuple[int, float]], steps: int) -> Growth | None:
+def _find_steady_growth(samples: list[tuple[int, float]], steps: int) -> Growth | None:
     """Growth that goes on in each fifth of the samples; None if it stands, falls, slows down or is one jump."""
     if len(samples) < MIN_SAMPLES or samples[-1][0] - samples[0][0] < steps:
         return None

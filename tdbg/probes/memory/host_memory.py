@@ -44,9 +44,9 @@ class Room:
 
 def resident_mb() -> float | None:
     """Resident memory of this process. /proc is read where there is one: psutil reads the same, at twice the price."""
-    if _proc():
-        return round(int(_read(STATM, 100).split()[1]) * PAGE_MB, 1)
-    psutil = _psutil()
+    if _has_proc():
+        return round(int(_read_head(STATM, 100).split()[1]) * PAGE_MB, 1)
+    psutil = _import_psutil()
     if psutil is None:
         return host_memory_mb()  # the peak, from `resource`
     return round(float(psutil.Process().memory_info().rss) / MB, 1)
@@ -60,19 +60,19 @@ def peak_mb() -> float:
     return round(peak / (1e6 if sys.platform == "darwin" else 1e6 / 1024), 1)
 
 
-def room() -> Room | None:
+def find_memory_limit() -> Room | None:
     """The tighter limit; None where the system does not say. Cost: some 50 us on Linux."""
-    found = [limit for limit in (_machine(), _container()) if limit is not None]
+    found = [limit for limit in (_read_machine_memory(), _read_container_memory()) if limit is not None]
     return max(found, key=lambda limit: limit.used_pct, default=None)
 
 
 @cache
-def _proc() -> bool:
+def _has_proc() -> bool:
     return STATM.exists()
 
 
 @cache
-def _psutil() -> Any:
+def _import_psutil() -> Any:
     """psutil, if the program's environment has it."""
     try:
         import psutil
@@ -81,11 +81,11 @@ def _psutil() -> Any:
     return psutil
 
 
-def _machine() -> Room | None:
+def _read_machine_memory() -> Room | None:
     if MEMINFO.exists():
-        figures = _table(MEMINFO)
+        figures = _parse_number_table(MEMINFO)
         total, available = figures.get(b"MemTotal:", 0) * 1024, figures.get(b"MemAvailable:", 0) * 1024
-    elif (psutil := _psutil()) is not None:
+    elif (psutil := _import_psutil()) is not None:
         memory = psutil.virtual_memory()
         total, available = memory.total, memory.available
     else:
@@ -93,11 +93,11 @@ def _machine() -> Room | None:
     return Room((total - available) / MB, total / MB, "machine") if 0 < available <= total else None
 
 
-def _container() -> Room | None:
+def _read_container_memory() -> Room | None:
     for limit_file, used_file, stat_file, droppable in CGROUPS:
         try:
             limit = int(limit_file.read_bytes())
-            used = int(used_file.read_bytes()) - _table(stat_file).get(droppable, 0)
+            used = int(used_file.read_bytes()) - _parse_number_table(stat_file).get(droppable, 0)
         except (OSError, ValueError):  # no such control group, or "max"
             continue
         if 0 < limit < 1 << 60 and used > 0:
@@ -105,13 +105,13 @@ def _container() -> Room | None:
     return None
 
 
-def _table(path: Path) -> dict[bytes, int]:
+def _parse_number_table(path: Path) -> dict[bytes, int]:
     """Lines of a name and a number."""
-    rows = (line.split() for line in _read(path, 1 << 16).splitlines())
+    rows = (line.split() for line in _read_head(path, 1 << 16).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) >= 2 and row[1].isdigit()}
 
 
-def _read(path: Path, size: int) -> bytes:
+def _read_head(path: Path, size: int) -> bytes:
     """The beginning of a small file, with three system calls: `open` makes twice as many."""
     fd = os.open(path, os.O_RDONLY)
     try:

@@ -47,7 +47,7 @@ class Census:
     counts: Counter[Kind]
     nbytes: Counter[Kind]
 
-    def largest(self, limit: int) -> list[str]:
+    def format_largest(self, limit: int) -> list[str]:
         """The kinds that hold most bytes, a line each."""
         return [
             f"{size / MB:.1f} MB in {self.counts[kind]:,} x {kind}" for kind, size in self.nbytes.most_common(limit)
@@ -61,14 +61,14 @@ class Census:
 REFUSING = guarded("a tensor class of somebody else's may refuse anything")
 
 
-def take() -> Census:
+def count_live_tensors() -> Census:
     """Count the live tensors. Memory that several share is counted once, for the kind met first."""
     census = Census(Counter(), Counter())
     seen: set[int] = set()
-    for tensor in _alive():
+    for tensor in _collect_live_tensors():
         with REFUSING:
-            kind = _kind(tensor)
-            storage = tensors.local(tensor).untyped_storage()
+            kind = _build_kind(tensor)
+            storage = tensors.to_local_part(tensor).untyped_storage()
             if storage.device.type == "meta":  # what the compiler keeps of its tracing has sizes and no memory
                 continue
             address, size = storage.data_ptr(), storage.nbytes()
@@ -79,45 +79,45 @@ def take() -> Census:
     return census
 
 
-def holder(kinds: list[Kind]) -> str:
+def find_holder(kinds: list[Kind]) -> str:
     """What holds tensors of these kinds, as far as Python knows: ``a list of 60 (history in __main__)``.
 
     Intermediate results are held by the graph alone, so most kinds have no container; the largest one is told, of
     those with a graph first.
     """
-    some = _some(kinds[:MAX_ASKED])
+    some = _sample_tensors(kinds[:MAX_ASKED])
     asked = [tensor for held in some.values() for tensor in held]
     keeps = {id(tensor): bool(kind.keeps) for kind, held in some.items() for tensor in held}
-    found = [box for box in _boxes(asked) if not any(box is own for own in (asked, *some.values()))]
+    found = [box for box in _find_containers(asked) if not any(box is own for own in (asked, *some.values()))]
     if not found:
         return ""
-    box = max(found, key=lambda box: (_keeps(box, keeps), len(box)))
-    return f"a {type(box).__name__} of {len(box):,}{_name(box, (some, found))}"
+    box = max(found, key=lambda box: (_has_graph_tensor(box, keeps), len(box)))
+    return f"a {type(box).__name__} of {len(box):,}{_find_container_name(box, (some, found))}"
 
 
-def _some(kinds: list[Kind]) -> dict[Kind, list[Tensor]]:
+def _sample_tensors(kinds: list[Kind]) -> dict[Kind, list[Tensor]]:
     """Three tensors of each kind, none of them the newest: that one is not kept yet by whoever keeps the others."""
     found: dict[Kind, list[Tensor]] = {}
     asked = set(kinds)
-    for tensor in _alive():
+    for tensor in _collect_live_tensors():
         kind = _kind_of(tensor)
         if kind in asked:
             found.setdefault(kind, []).append(tensor)
     return {kind: [held[place * len(held) // 4] for place in (1, 2, 3)] for kind, held in found.items()}
 
 
-def _boxes(asked: list[Tensor]) -> list[Any]:
+def _find_containers(asked: list[Tensor]) -> list[Any]:
     """The containers of more than two items that refer to one of the tensors: one walk over all objects."""
     held = [item for item in gc.get_referrers(*asked) if type(item) in (list, dict, set, deque)]
     return [item for item in held if len(item) > 2 and not _is_namespace(item)]
 
 
-def _keeps(box: Any, keeps: dict[int, bool]) -> bool:
+def _has_graph_tensor(box: Any, keeps: dict[int, bool]) -> bool:
     """True if one of the tensors in a container keeps its graph."""
     return any(keeps.get(id(item), False) for item in (box.values() if isinstance(box, dict) else box))
 
 
-def _alive() -> list[Tensor]:
+def _collect_live_tensors() -> list[Tensor]:
     # type(), not isinstance(): the latter asks every object in memory for its __class__, and some warn
     found = []
     for item in islice(gc.get_objects(), MAX_OBJECTS):
@@ -128,7 +128,7 @@ def _alive() -> list[Tensor]:
     return found
 
 
-def _kind(tensor: Tensor) -> Kind:
+def _build_kind(tensor: Tensor) -> Kind:
     node = tensor.grad_fn if tensor.requires_grad else None
     return Kind(
         tuple(tensor.shape),
@@ -141,11 +141,11 @@ def _kind(tensor: Tensor) -> Kind:
 
 def _kind_of(tensor: Tensor) -> Kind | None:
     with REFUSING:
-        return _kind(tensor)
+        return _build_kind(tensor)
     return None
 
 
-def _name(box: object, ours: tuple[object, ...]) -> str:
+def _find_container_name(box: object, ours: tuple[object, ...]) -> str:
     """Where a container is kept: the name of a module's variable, of an object's attribute, or of a closure's."""
     modules: dict[int, str] = {}
     for name, module in list(sys.modules.items()):

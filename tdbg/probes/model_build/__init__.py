@@ -33,9 +33,9 @@ from tdbg.probes.model_build.idle_averages import LEAST_STEPS, find_idle, find_n
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame, short_path
 from tdbg.runtime.identity_keys import IdentityKeys
-from tdbg.runtime.root_modules import clean_path, unwrapped
-from tdbg.runtime.sampling import samples
-from tdbg.runtime.tensors import checkable, local, walk
+from tdbg.runtime.root_modules import clean_path, unwrap_module
+from tdbg.runtime.sampling import stack_samples
+from tdbg.runtime.tensors import is_checkable, iter_tensors, to_local_part
 from tdbg.runtime.torch_hooks import hook_all
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Initial:
     zero: list[str]  # matrices, not vectors
 
     @classmethod
-    def of(cls, weights: list[Weight], values: list[float], bound: float) -> "Initial":
+    def from_values(cls, weights: list[Weight], values: list[float], bound: float) -> "Initial":
         """From the norms of all weights, followed by FIGURES of each. bound: so many times He's is too large."""
         count, width = len(weights), len(FIGURES)
         norms = values[:count]
@@ -105,7 +105,7 @@ class Initial:
             zero=[w.name for w, norm in zip(weights, norms, strict=True) if norm == 0.0 and len(w.shape) > 1],
         )
 
-    def text(self, weights: list[Weight]) -> str:
+    def format_summary(self, weights: list[Weight]) -> str:
         """The line for the log."""
         text = f"{len(self.bad)} not finite, {len(self.large)} too large, {len(self.small)} small"
         text += f", {len(self.zero)} all zero"
@@ -148,11 +148,11 @@ class ModelBuild(Probe):
         super().__init__(monitor)
         self._handles: list[Any] = []
         self._built: IdentityKeys[nn.Module, Built] = IdentityKeys()
-        self._forget()
+        self._reset_state()
 
-    def _forget(self) -> None:
+    def _reset_state(self) -> None:
         self._trouble: BaseException | None = None
-        self._building = Guard(self.name, self._postpone)
+        self._building = Guard(self.name, self._record_guard_failure)
         self._told: IdentityKeys[nn.Module, str] = IdentityKeys()
         self._examined: IdentityKeys[nn.Module, None] = IdentityKeys()
         self._roots = 0
@@ -167,7 +167,7 @@ class ModelBuild(Probe):
             hook_all("parameter-registered", self._on_parameter),
             hook_all("child-registered", self._on_child),
         ]
-        self.patch(sys, "excepthook", before=self._uncaught)
+        self.patch(sys, "excepthook", before=self._handle_uncaught_error)
 
     def detach(self) -> None:
         for handle in self._handles:
@@ -176,51 +176,51 @@ class ModelBuild(Probe):
         super().detach()
 
     def forked(self) -> None:
-        self._forget()
+        self._reset_state()
 
     # building
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: Tensor) -> None:
-        self._building.call(self._registered, module, None)
+        self._building.call(self._handle_registration, module, None)
 
     def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        self._building.call(self._registered, parent, child)
+        self._building.call(self._handle_registration, parent, child)
 
-    def _postpone(self, part: str, error: BaseException) -> None:
+    def _record_guard_failure(self, part: str, error: BaseException) -> None:
         """The guard's report: torch is in the middle of calling its hooks, and none may be taken away before a call."""
         self._trouble = error
-        self.monitor.failed(part, error)
+        self.monitor.handle_failure(part, error)
 
-    def _registered(self, module: nn.Module, child: nn.Module | None) -> None:
+    def _handle_registration(self, module: nn.Module, child: nn.Module | None) -> None:
         """Remember when and where."""
         if not self.on or self._trouble is not None or torch.compiler.is_compiling():
             return
         if type(module).__hash__ is None or type(child).__hash__ is None:
             return  # nothing can be kept of it
         begun = time.perf_counter()
-        self._remember(module, child, begun)
-        self.monitor.budget.spend(self.name, time.perf_counter() - begun)
+        self._record_origin(module, child, begun)
+        self.monitor.budget.charge(self.name, time.perf_counter() - begun)
 
-    def _remember(self, module: nn.Module, child: nn.Module | None, now: float) -> None:
+    def _record_origin(self, module: nn.Module, child: nn.Module | None, now: float) -> None:
         frame = program_frame(sys._getframe(4))  # behind the guard, and torch's own call of the hook
         known = self._built.get(module)
         if known is not None:
             known.last_s = now
         elif len(self._built) < MAX_BUILT:
-            self._built[module] = Built(now, now, _place(_asker(frame)))
+            self._built[module] = Built(now, now, _locate_frame(_find_building_frame(frame)))
         if child is not None and (below := self._built.get(child)) is not None:
-            below.place = _place(frame)
+            below.place = _locate_frame(frame)
         elif child is not None and len(self._built) < MAX_BUILT:
-            self._built[child] = Built(now, now, _place(frame))  # an activation, which registers nothing itself
+            self._built[child] = Built(now, now, _locate_frame(frame))  # an activation, which registers nothing itself
 
     # the tree and the initial values
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
         if self._trouble is not None:
             raise self._trouble
-        self._meet(module, train=call.graded)
+        self._report_first_call(module, train=call.graded)
 
-    def _meet(self, root: nn.Module, *, train: bool) -> None:
+    def _report_first_call(self, root: nn.Module, *, train: bool) -> None:
         """The first call of a root: tell of it; and of its values, at the first call that is to train it."""
         new = root not in self._told
         fresh = train and self.monitor.updates == 0 and root not in self._examined
@@ -230,15 +230,15 @@ class ModelBuild(Probe):
             if new:
                 self._roots += 1
                 self._told[root] = f"_{self._roots}" if self._roots > 1 else ""
-                self._tell_tree(unwrapped(root), self._told[root])
+                self._tell_tree(unwrap_module(root), self._told[root])
             if fresh:
                 self._examined[root] = None
-                self._look_at_weights(unwrapped(root), self._told[root])
+                self._look_at_weights(unwrap_module(root), self._told[root])
 
     def _tell_tree(self, root: nn.Module, suffix: str) -> None:
-        found = module_tree.size(root)
+        found = module_tree.measure_size(root)
         known = {id(module): self._built[module] for module in root.modules() if module in self._built}
-        lines = {module: _text(built.place) for module, built in known.items() if module != id(root)}
+        lines = {module: _format_place(built.place) for module, built in known.items() if module != id(root)}
         children = [(clean_path(name), child) for name, child in root.named_children()][:MAX_NAMES]
         tree = ModuleTree(
             suffix=suffix,
@@ -249,12 +249,12 @@ class ModelBuild(Probe):
             trainable=found.trainable,
             buffers=sum(buffer.numel() for buffer in root.buffers()),
             children=[name for name, _ in children],
-            child_parameters=[module_tree.size(child).parameters for _, child in children],
-            built_at=_text(known[id(root)].place) if id(root) in known else "",
+            child_parameters=[module_tree.measure_size(child).parameters for _, child in children],
+            built_at=_format_place(known[id(root)].place) if id(root) in known else "",
             build_ms=_build_ms(list(known.values())),
-            shared=_shared(root)[:MAX_NAMES],
+            shared=_find_shared_parameters(root)[:MAX_NAMES],
             lazy=[name for name, p in root.named_parameters() if is_lazy(p)][:MAX_NAMES],
-            drawn=tuple(module_tree.render(root, lines)),
+            drawn=tuple(module_tree.render_tree(root, lines)),
         )
         self.emit(tree)
 
@@ -263,19 +263,24 @@ class ModelBuild(Probe):
         held: list[Tensor] = []
         for path, module in root.named_modules():
             for name, parameter in module._parameters.items():
-                if parameter is None or is_lazy(parameter) or not checkable(parameter) or len(weights) >= MAX_WEIGHTS:
+                if (
+                    parameter is None
+                    or is_lazy(parameter)
+                    or not is_checkable(parameter)
+                    or len(weights) >= MAX_WEIGHTS
+                ):
                     continue
-                if not local(parameter).numel():  # this rank's shard is empty
+                if not to_local_part(parameter).numel():  # this rank's shard is empty
                     continue
                 full = clean_path(f"{path}.{name}" if path else name)
-                weights.append(_weight(full, name, module, parameter))
+                weights.append(_build_weight(full, name, module, parameter))
                 held.append(parameter)
         if not held:
             return
-        data = [local(parameter.detach()) for parameter in held]
+        data = [to_local_part(parameter.detach()) for parameter in held]
         device = tensors.common_device(data)
-        rows = torch.cat([samples([one]).to(device, non_blocking=True) for one in data])
-        norms = tensors.norms(
+        rows = torch.cat([stack_samples([one]).to(device, non_blocking=True) for one in data])
+        norms = tensors.compute_norms(
             [one if one.numel() <= FULL_NORM_NUMEL else row for one, row in zip(data, rows, strict=True)]
         )
         shares = (rows == 0).float().mean(1)
@@ -301,7 +306,7 @@ class ModelBuild(Probe):
         self, weights: list[Weight], refs: list["weakref.ref[Tensor]"], values: list[float], suffix: str, step: int
     ) -> None:
         """Tell of the initial values, as they were read."""
-        first = Initial.of(weights, values, self.threshold("init_ratio"))
+        first = Initial.from_values(weights, values, self.threshold("init_ratio"))
         self._zero.update(
             (w.name, ref) for w, ref in zip(weights, refs, strict=True) if w.trainable and w.name in first.zero
         )
@@ -315,7 +320,7 @@ class ModelBuild(Probe):
             ratios=[number(round(first.ratio[name], 1)) for name in first.large[:MAX_NAMES]],
             too_small=first.small[:MAX_NAMES],
             zero=first.zero[:MAX_NAMES],
-            described=first.text(weights),
+            described=first.format_summary(weights),
         )
         self.emit(seen, step=step)
 
@@ -336,7 +341,7 @@ class ModelBuild(Probe):
         if self._settled:
             return
         for root in [] if self._roots else self.monitor.trained_roots():
-            self._meet(root, train=True)  # a model that is never called as such
+            self._report_first_call(root, train=True)  # a model that is never called as such
         if self._suspects is None:
             held = [p for group in optimizer.param_groups for p in group["params"]]
             wanted = [p for p in held if p.requires_grad and p.numel()]  # FSDP gives an empty shard no gradient
@@ -352,7 +357,7 @@ class ModelBuild(Probe):
             self._look_at_zero()
 
     def _tell_unused(self) -> None:
-        gradients = self.monitor.probe("gradient-norms")
+        gradients = self.monitor.find_probe("gradient-norms")
         if not self._suspects or gradients is None:
             return
         if len(self._suspects) == self._watched:
@@ -381,7 +386,7 @@ class ModelBuild(Probe):
         names, momenta = [name for name, _ in found], [layer.momentum for _, layer in found]
         step = self.monitor.step
 
-        def tell(values: list[float], record: Step | None) -> None:
+        def emit_idle_norms(values: list[float], record: Step | None) -> None:
             idle = find_idle(values)
             if not idle:
                 return
@@ -394,9 +399,9 @@ class ModelBuild(Probe):
             self.emit(seen, step=step)
 
         if tensors.on_host(values):
-            tell(values.tolist(), None)
+            emit_idle_norms(values.tolist(), None)
         else:
-            self.monitor.read_late(values, tell)
+            self.monitor.read_late(values, emit_idle_norms)
         return True
 
     def _look_at_zero(self) -> None:
@@ -405,7 +410,7 @@ class ModelBuild(Probe):
         self._zero = {}
         if not found:
             return
-        values = tensors.norms([t for _, p in found for t in (p, p.grad) if t is not None])
+        values = tensors.compute_norms([t for _, p in found for t in (p, p.grad) if t is not None])
         names, step = [name for name, _ in found], self.monitor.step + 1
         if tensors.on_host(values):
             self._tell_stuck(names, values.tolist(), step)
@@ -419,23 +424,23 @@ class ModelBuild(Probe):
 
     # a forward pass that fails
 
-    def _uncaught(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _handle_uncaught_error(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         error = args[1] if len(args) > 1 else None
         if not isinstance(error, RuntimeError | ValueError | IndexError) or is_out_of_memory(error):
             return
-        frames = _frames(error.__traceback__)
+        frames = _list_frames(error.__traceback__)
         inside = [(frame, module) for frame in frames if (module := _module_of(frame)) is not None]
         if not inside or not SHAPE_WORDS.search(str(error)):
             return
-        root, (frame, module) = unwrapped(inside[0][1]), inside[-1]
+        root, (frame, module) = unwrap_module(inside[0][1]), inside[-1]
         own = [frame for frame in frames if program_frame(frame) is frame]
         weights = {name: list(p.shape) for name, p in module._parameters.items() if p is not None and not is_lazy(p)}
         mismatch = ShapeMismatch(
             module=next((clean_path(name) for name, one in root.named_modules() if one is module), ""),
             module_class=type(module).__name__,
-            inputs=_shapes({name: frame.f_locals.get(name) for name in _arguments(frame)}),
+            inputs=_collect_shapes({name: frame.f_locals.get(name) for name in _iter_argument_names(frame)}),
             weights=dict(list(weights.items())[:MAX_NAMES]),
-            line=_text(_place(own[-1])) if own else "",
+            line=_format_place(_locate_frame(own[-1])) if own else "",
             first=self.monitor.step == 0,
             error=f"{type(error).__name__}: {error}"[:300],
         )
@@ -467,7 +472,7 @@ class _Read:
             self.probe.tell_ties(self.pairs, equal, self.suffix, self.step, is_meant=self.is_meant)
 
 
-def _weight(full: str, name: str, module: nn.Module, parameter: Tensor) -> Weight:
+def _build_weight(full: str, name: str, module: nn.Module, parameter: Tensor) -> Weight:
     he_std = None
     if type(module) in PLAIN and name == "weight" and parameter.shape[0] > 0:
         he_std = (2.0 / (parameter.numel() / parameter.shape[0])) ** 0.5
@@ -481,7 +486,7 @@ def _build_ms(built: list[Built]) -> float:
     return round(1e3 * (max(one.last_s for one in built) - min(one.first_s for one in built)), 2)
 
 
-def _shared(root: nn.Module) -> list[str]:
+def _find_shared_parameters(root: nn.Module) -> list[str]:
     """Parameters that stand under two names."""
     first: dict[int, str] = {}
     pairs = []
@@ -492,22 +497,22 @@ def _shared(root: nn.Module) -> list[str]:
     return pairs
 
 
-def _asker(frame: FrameType | None) -> FrameType | None:
+def _find_building_frame(frame: FrameType | None) -> FrameType | None:
     """The frame that wanted the model: outwards past the constructors."""
     while frame is not None and frame.f_code.co_name in BUILDING and frame.f_back is not None:
         frame = program_frame(frame.f_back)
     return frame
 
 
-def _place(frame: FrameType | None) -> tuple[str, int]:
+def _locate_frame(frame: FrameType | None) -> tuple[str, int]:
     return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
 
 
-def _text(place: tuple[str, int]) -> str:
+def _format_place(place: tuple[str, int]) -> str:
     return f"{short_path(place[0])}:{place[1]}" if place[0] else ""
 
 
-def _frames(tb: TracebackType | None) -> list[FrameType]:
+def _list_frames(tb: TracebackType | None) -> list[FrameType]:
     found = []
     while tb is not None:
         found.append(tb.tb_frame)
@@ -523,10 +528,10 @@ def _module_of(frame: FrameType) -> nn.Module | None:
     return found if isinstance(found, nn.Module) else None
 
 
-def _arguments(frame: FrameType) -> Iterator[str]:
+def _iter_argument_names(frame: FrameType) -> Iterator[str]:
     code = frame.f_code
     yield from code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
 
-def _shapes(values: dict[str, object]) -> dict[str, list[int]]:
-    return {name: list(tensor.shape) for name, tensor in list(walk(values))[:MAX_NAMES]}
+def _collect_shapes(values: dict[str, object]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in list(iter_tensors(values))[:MAX_NAMES]}

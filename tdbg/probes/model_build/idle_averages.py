@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from tdbg.runtime.root_modules import clean_path, unwrapped
+from tdbg.runtime.root_modules import clean_path, unwrap_module
 
 LEAST_STEPS = 20  # done, and batches that a layer has seen
 MAX_NORMS = 512
@@ -18,7 +18,7 @@ def find_norms(roots: Iterable[nn.Module]) -> list[tuple[str, BatchNorm]]:
     return [
         (clean_path(name), layer)
         for root in roots
-        for name, layer in unwrapped(root).named_modules()
+        for name, layer in unwrap_module(root).named_modules()
         if isinstance(layer, BatchNorm) and layer.training and layer.track_running_stats
         if layer.running_mean is not None and layer.num_batches_tracked is not None
     ][:MAX_NORMS]

@@ -21,7 +21,7 @@ from tdbg.core.observations.preflight import (
     SampleChanged,
     Trial,
 )
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.preflight.batch_inputs import Samples, find_samples
 from tdbg.probes.preflight.batch_overfitted import LossRecorder, try_batch_overfitted
@@ -36,8 +36,8 @@ from tdbg.probes.preflight.token_changed import find_targets, try_last_token_cha
 from tdbg.runtime.random_states import same_random_states
 from tdbg.runtime.rerun import Call
 from tdbg.runtime.rerun_alone import CollectiveMet
-from tdbg.runtime.root_modules import unwrapped
-from tdbg.runtime.tensors import is_sharded, walk
+from tdbg.runtime.root_modules import unwrap_module
+from tdbg.runtime.tensors import is_sharded, iter_tensors
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -72,23 +72,23 @@ class Preflight(Probe):
         self.patch_at("module-compiled", before=self._compile_begins)
         self._has_backward = False
         self.patch_at("optimizer-made", after=self._optimizer_made)
-        self.at("loss-computed", self._watch_loss)
+        self.for_each_function("loss-computed", self._watch_loss)
         self._is_pipeline = False
         self.patch_at("stage-made", before=self._stage_made)
-        self.patch_at("custom-function", before=self._functions.record)
+        self.patch_at("custom-function", before=self._functions.record_call)
 
     def _optimizer_made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
-        self._outermost.watch()
+        self._outermost.hook_modules()
 
     def _compile_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._outermost.end()
+        self._outermost.remove_hooks()
 
     def _stage_made(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._is_pipeline = True
 
     def _watch_loss(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
-        self.patch(owner, name, before=lambda args, kwargs: self._losses.record(name, original, args, kwargs))
+        self.patch(owner, name, before=lambda args, kwargs: self._losses.record_call(name, original, args, kwargs))
 
     def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before the graph is freed."""
@@ -135,28 +135,28 @@ class Preflight(Probe):
         if not self.monitor.rank:
             with self.monitor.own_pass():
                 self._try_all()
-        self.monitor.budget.ask(time.perf_counter() - begun)
+        self.monitor.budget.charge_to_user(time.perf_counter() - begun)
 
     def _try_all(self) -> None:
-        self._outermost.end()
+        self._outermost.remove_hooks()
         call = next((one for one in self._list_calls() if not _is_computed(one)), None)
         root = call.module() if call is not None else None
         if call is None or root is None:
             self._tell_all("no call of a model was seen")
             return
-        model = unwrapped(root)
+        model = unwrap_module(root)
         shared = "a pipeline stage" if self._is_pipeline else _find_shared(model)
         if shared:
-            self._tell(Refused(reason=f"the forward pass needs other ranks ({shared})"), model)
+            self._emit_trial(Refused(reason=f"the forward pass needs other ranks ({shared})"), model)
             return
-        if call.changed():
+        if call.has_changed_arguments():
             self._tell_all("the batch was changed in place after the forward pass")
             return
         trials = ForwardTrials(call, model)
         samples = find_samples(trials.inputs, model)
         with same_random_states(), no_zero_weights(model):
-            twice = self._attempt(EvaluatedTwice, lambda: try_evaluated_twice(trials, self.guard))
-            self._tell(twice, model)
+            twice = self._run_trial(EvaluatedTwice, lambda: try_evaluated_twice(trials, self.guard))
+            self._emit_trial(twice, model)
             if isinstance(twice, Refused):
                 return
             for kind, attempt in (
@@ -167,16 +167,16 @@ class Preflight(Probe):
                 (CustomGradients, lambda: try_custom_gradients(self._functions)),
             ):
                 reason = _find_obstacle(kind, twice, samples)
-                self._tell(kind(reason=reason) if reason else self._attempt(kind, attempt), model)
+                self._emit_trial(kind(reason=reason) if reason else self._run_trial(kind, attempt), model)
         with same_random_states():  # on the weights of the call: by its values an output is known in the loss
-            self._tell(self._attempt(BatchOverfitted, lambda: self._overfit(trials)), model)
+            self._emit_trial(self._run_trial(BatchOverfitted, lambda: self._try_overfitting(trials)), model)
 
-    def _overfit(self, trials: ForwardTrials) -> Trial:
+    def _try_overfitting(self, trials: ForwardTrials) -> Trial:
         if self._functions.intended:
-            raise Unfit(f"gradients are changed on purpose ({joined(self._functions.intended, 4)})")
+            raise Unfit(f"gradients are changed on purpose ({join_limited(self._functions.intended, 4)})")
         return try_batch_overfitted(trials, list(self._losses.of_backwards))
 
-    def _attempt(self, kind: type[Trial], attempt: Callable[[], Trial]) -> Trial:
+    def _run_trial(self, kind: type[Trial], attempt: Callable[[], Trial]) -> Trial:
         """The trial's outcome; a forward pass that may not be repeated is a reason."""
         raised: list[BaseException] = []
         with guarded("the program's own forward may refuse to run again", raised.append, program_code=True):
@@ -186,7 +186,7 @@ class Preflight(Probe):
             return Refused(reason=f"the forward pass needs other ranks ({error})")
         return kind(reason=str(error) if isinstance(error, Unfit) else describe_error(error)[:160])
 
-    def _tell(self, seen: Trial, model: nn.Module) -> None:
+    def _emit_trial(self, seen: Trial, model: nn.Module) -> None:
         seen.root = type(model).__name__
         self.emit(seen, step=0)
 
@@ -196,20 +196,20 @@ class Preflight(Probe):
 
     def _is_loaded(self, samples: Samples) -> bool:
         """True if the batch of a DataLoader shows that dimension 0 holds samples."""
-        loader = self.monitor.probe("loader-wait")
+        loader = self.monitor.find_probe("loader-wait")
         iterator = loader.iterator if loader is not None else None
         if loader is None or iterator is None:
             return False
         size = getattr(iterator._index_sampler, "batch_size", None)
         with guarded("a dataset may have no length", program_code=True):
             size = min(size or 0, len(iterator._dataset))
-        sizes = [tensor.size(0) for _, tensor in walk(loader.batch) if tensor.dim()]
+        sizes = [tensor.size(0) for _, tensor in iter_tensors(loader.batch) if tensor.dim()]
         return size == samples.size and samples.size in sizes
 
 
 def _is_computed(call: Call) -> bool:
     """True for a call whose inputs another model has computed."""
-    return any(tensor.grad_fn is not None for _, tensor in walk((call.args, call.kwargs)))
+    return any(tensor.grad_fn is not None for _, tensor in iter_tensors((call.args, call.kwargs)))
 
 
 def _find_shared(model: nn.Module) -> str:

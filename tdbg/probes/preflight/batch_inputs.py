@@ -52,19 +52,19 @@ def list_inputs(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str
     named = [(names[at] if at < len(names) else f"input {at}", value) for at, value in enumerate(args)]
     found: list[Input] = []
     for name, value in [*named, *kwargs.items()]:
-        _collect(name, value, found, is_listed=False)
+        _collect_inputs(name, value, found, is_listed=False)
     return [one for one in found if one.tensor.numel()]
 
 
-def _collect(name: str, value: object, into: list[Input], *, is_listed: bool) -> None:
+def _collect_inputs(name: str, value: object, into: list[Input], *, is_listed: bool) -> None:
     if isinstance(value, Tensor):
         into.append(Input(name, value, is_listed))
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            _collect(f"{name}.{key}", item, into, is_listed=is_listed)
+            _collect_inputs(f"{name}.{key}", item, into, is_listed=is_listed)
     elif isinstance(value, list | tuple):
         for at, item in enumerate(value):
-            _collect(f"{name}.{at}", item, into, is_listed=is_listed or isinstance(value, list))
+            _collect_inputs(f"{name}.{at}", item, into, is_listed=is_listed or isinstance(value, list))
 
 
 def replace_tensors(value: Any, others: Mapping[int, Tensor]) -> Any:

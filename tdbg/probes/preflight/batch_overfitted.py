@@ -60,7 +60,9 @@ class LossRecorder:
         self._calls: list[RecordedLoss] = []
         self.of_backwards: deque[list[RecordedLoss]] = deque(maxlen=MAX_BACKWARDS)
 
-    def record(self, name: str, function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record_call(
+        self, name: str, function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Keep references to the arguments of a call that gradients go through."""
         given = args[0] if args else None
         if isinstance(given, Tensor) and given.requires_grad and name in LAYOUTS and len(self._calls) < MAX_CALLS:
@@ -86,7 +88,7 @@ def try_batch_overfitted(trials: ForwardTrials, calls: Sequence[list[RecordedLos
     with _same_weights(parameters) as put_back:
         for rate in RATES:
             put_back()
-            seen = _train(compute, parameters, rate, until)
+            seen = _train_on_batch(compute, parameters, rate, until)
             seen.loss = name
             falls = falls or seen.falls
             best = seen if seen.cut or seen.last < best.last else best
@@ -98,7 +100,9 @@ def try_batch_overfitted(trials: ForwardTrials, calls: Sequence[list[RecordedLos
     return best
 
 
-def _train(compute: Callable[[], Tensor], parameters: list[nn.Parameter], rate: float, until: float) -> BatchOverfitted:
+def _train_on_batch(
+    compute: Callable[[], Tensor], parameters: list[nn.Parameter], rate: float, until: float
+) -> BatchOverfitted:
     """Adam on the one batch until the loss has fallen."""
     means = [torch.zeros_like(one.data) for one in parameters]
     squares = [torch.zeros_like(one.data) for one in parameters]
@@ -210,9 +214,9 @@ def _match_output(outputs: Outputs, given: Tensor) -> tuple[str, Transform]:
                 if found.numel() == given.numel() and torch.allclose(
                     found.reshape(given.shape).float(), given.float(), rtol=1e-3, atol=1e-5, equal_nan=True
                 ):
-                    return name, _shaped(transform, given)
+                    return name, _match_shape(transform, given)
     raise Unfit("the loss depends on more than the model's output")
 
 
-def _shaped(transform: Transform, like: Tensor) -> Transform:
+def _match_shape(transform: Transform, like: Tensor) -> Transform:
     return lambda output: transform(output).reshape(like.shape).to(like.dtype)

@@ -10,7 +10,7 @@ from tdbg.core.guard import describe_error, guarded
 from tdbg.core.observations.preflight import CustomGradients
 from tdbg.probes.preflight.forward_trials import Unfit
 from tdbg.runtime.random_states import same_random_states
-from tdbg.runtime.tensors import nbytes
+from tdbg.runtime.tensors import count_bytes
 
 MAX_FUNCTIONS = 16
 MAX_BYTES = 64_000_000  # of the inputs of one call, which are copied
@@ -45,7 +45,7 @@ class FunctionCalls:
         self.skipped: dict[str, str] = {}
         self.intended: list[str] = []  # those that the trial left alone
 
-    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the arguments of ``Function.apply``, the class first, before it runs."""
         function, *given = args
         if function in self.calls or len(self.calls) >= MAX_FUNCTIONS or kwargs or not torch.is_grad_enabled():
@@ -59,7 +59,7 @@ class FunctionCalls:
         )
         if not tracked:
             return
-        if sum(nbytes(value) for value in given if isinstance(value, Tensor)) > MAX_BYTES:
+        if sum(count_bytes(value) for value in given if isinstance(value, Tensor)) > MAX_BYTES:
             self.skipped[function.__name__] = "inputs are too large"
             return
         copies = tuple(value.detach().clone() if isinstance(value, Tensor) else value for value in given)
@@ -116,7 +116,7 @@ def _check_function(call: FunctionCall, seen: CustomGradients) -> None:
         return
 
 
-def _apply(call: FunctionCall, values: list[Any]) -> list[Tensor]:
+def _apply_function(call: FunctionCall, values: list[Any]) -> list[Tensor]:
     """The outputs in floating point; what the function draws is the same each time."""
     with same_random_states():
         torch.manual_seed(SEED)
@@ -133,7 +133,7 @@ def _apply(call: FunctionCall, values: list[Any]) -> list[Tensor]:
 def _returns_input(call: FunctionCall, values: list[Any]) -> bool:
     """True for a function that only changes gradients: reversal, scaling, clipping."""
     with torch.no_grad():
-        outputs = _apply(call, values)
+        outputs = _apply_function(call, values)
     tracked = [values[place] for place in call.tracked]
     return any(one.shape == value.shape and torch.equal(one, value) for one in outputs for value in tracked)
 
@@ -142,32 +142,34 @@ def _compare_derivatives(call: FunctionCall, values: list[Any], place: int) -> _
     """The derivative in one direction, by backward and by differences."""
     generator = torch.Generator().manual_seed(SEED + place)
 
-    def draw(like: Tensor) -> Tensor:
+    def draw_normal(like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
 
-    direction = draw(values[place])
+    direction = draw_normal(values[place])
     with torch.enable_grad():
         needed = {other: values[other].clone().requires_grad_() for other in call.tracked}
         outputs = [
-            one for one in _apply(call, [needed.get(at, value) for at, value in enumerate(values)]) if one.requires_grad
+            one
+            for one in _apply_function(call, [needed.get(at, value) for at, value in enumerate(values)])
+            if one.requires_grad
         ]
         if not outputs:
             raise Unfit("no output needs a gradient")
-        weights = [draw(one) for one in outputs]
+        weights = [draw_normal(one) for one in outputs]
         total = sum((one * weight).sum() for one, weight in zip(outputs, weights, strict=True))
         gradient = torch.autograd.grad(total, needed[place], allow_unused=True)[0]  # type: ignore[arg-type]
     backward = 0.0 if gradient is None else float((gradient * direction).sum())
     count = len(outputs)
 
-    def weigh(moved: float) -> float:
+    def compute_weighted_sum(moved: float) -> float:
         shifted = [value + moved * direction if at == place else value for at, value in enumerate(values)]
         with torch.no_grad():
-            found = _apply(call, shifted)
+            found = _apply_function(call, shifted)
         if len(found) != count:
             raise Unfit("it returns outputs without a gradient as well")
         return float(sum((one * weight).sum() for one, weight in zip(found, weights, strict=True)))
 
-    coarse, fine = ((weigh(step) - weigh(-step)) / (2 * step) for step in STEPS)
+    coarse, fine = ((compute_weighted_sum(step) - compute_weighted_sum(-step)) / (2 * step) for step in STEPS)
     if abs(coarse - fine) > SMOOTH_SHARE * max(abs(coarse), abs(fine), abs(backward)):
         raise Unfit("its forward is not smooth here")
     return _Difference(backward, fine)

@@ -8,16 +8,16 @@ from tdbg.probes.validation.random_draws import RandomDraws
 
 def try_evaluated_twice(trials: ForwardTrials, guard: Guard) -> EvaluatedTwice:
     """Whether the outputs are equal, and which dropout function drew where they are not."""
-    first = trials.run()
-    if not are_equal(first, trials.run()):
+    first = trials.run_forward()
+    if not are_equal(first, trials.run_forward()):
         return EvaluatedTwice(repeats=False)
-    if are_equal(first, trials.run(other_numbers=True)):
+    if are_equal(first, trials.run_forward(other_numbers=True)):
         return EvaluatedTwice()
     draws = RandomDraws(guard)
     draws.drew = 1  # it looks for the function from the first call that drew on
     draws.begin_call()
     try:
-        trials.run()
+        trials.run_forward()
     finally:
         draws.end_watch()
     return EvaluatedTwice(drew=True, drawn_by=draws.function or None, drawn_at=draws.line or None)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tdbg.probes.preflight.batch_inputs import Input, list_inputs, replace_tensors
 from tdbg.runtime.own_hooks import HookHandle, add_post_hook, can_hook
 from tdbg.runtime.rerun import Call, as_before
-from tdbg.runtime.tensors import has_no_data, is_sharded, walk
+from tdbg.runtime.tensors import has_no_data, is_sharded, iter_tensors
 from tdbg.runtime.torch_compat import unseen_by_subclasses
 
 OTHER_SEED = 20261
@@ -43,13 +43,13 @@ class ForwardTrials:
         self.inputs: list[Input] = list_inputs(model, call.args, call.kwargs)
         self.order: list[tuple[str, str]] = []  # path and class of the modules of the last summarised run
 
-    def run(
+    def run_forward(
         self, others: Mapping[int, Tensor] | None = None, *, trains: bool = False, other_numbers: bool = False
     ) -> Outputs:
         """The tensors that the model returns. others: inputs in the place of those with these identities."""
         found = {
             name: tensor.detach()
-            for name, tensor in self._forward(others or {}, trains=trains, other_numbers=other_numbers).items()
+            for name, tensor in self._call_model(others or {}, trains=trains, other_numbers=other_numbers).items()
         }
         if not found:
             raise Unfit("the model returns no tensor")
@@ -58,33 +58,33 @@ class ForwardTrials:
     def run_graded(self) -> Outputs:
         """The same in train mode, with the graph."""
         with torch.enable_grad():
-            return self._forward({}, trains=True, other_numbers=False)
+            return self._call_model({}, trains=True, other_numbers=False)
 
-    def _forward(self, others: Mapping[int, Tensor], *, trains: bool, other_numbers: bool) -> Outputs:
+    def _call_model(self, others: Mapping[int, Tensor], *, trains: bool, other_numbers: bool) -> Outputs:
         args, kwargs = self.call.args, self.call.kwargs
         if others:
             args, kwargs = replace_tensors(args, others), replace_tensors(kwargs, others)
         with (
             as_before(self.call, self.model),
             torch.set_grad_enabled(self.call.graded),
-            _mode(self.model, trains=trains),
+            _switch_mode(self.model, trains=trains),
             _same_attributes(self.model),
         ):
             if other_numbers:
                 _draw_others()
             output = self.model(*args, **kwargs)
-        return {name: tensor for name, tensor in walk(output) if not has_no_data(tensor)}
+        return {name: tensor for name, tensor in iter_tensors(output) if not has_no_data(tensor)}
 
-    def summarise(self, others: Mapping[int, Tensor], summary: Summary) -> list["Tensor | None"]:
+    def summarise_outputs(self, others: Mapping[int, Tensor], summary: Summary) -> list["Tensor | None"]:
         """What ``summary`` makes of the output of each module, in the order in which they return."""
         kept: list[Tensor | None] = []
         self.order = []
         names = {id(module): (path, type(module).__name__) for path, module in self.model.named_modules()}
 
         @unseen_by_subclasses
-        def leave(module: nn.Module, args: object, output: object) -> None:
+        def record_output(module: nn.Module, args: object, output: object) -> None:
             if len(kept) < MAX_MODULES:
-                tensor = next((one for _, one in walk(output)), None)
+                tensor = next((one for _, one in iter_tensors(output)), None)
                 kept.append(None if tensor is None else summary(tensor.detach()))
                 self.order.append(names[id(module)])
 
@@ -92,8 +92,8 @@ class ForwardTrials:
         try:
             for module in self.model.modules():
                 if module is not self.model and can_hook(module) and not isinstance(module, torch.jit.ScriptModule):
-                    handles.append(add_post_hook(module, leave))
-            self.run(others)
+                    handles.append(add_post_hook(module, record_output))
+            self.run_forward(others)
         finally:
             for handle in handles:
                 handle.remove()
@@ -101,8 +101,8 @@ class ForwardTrials:
 
     def find_layer(self, others: Mapping[int, Tensor], summary: Summary) -> tuple[str, str] | None:
         """The first layer whose summary changes with the inputs: its path and class."""
-        before, order = self.summarise({}, summary), self.order
-        after = self.summarise(others, summary)
+        before, order = self.summarise_outputs({}, summary), self.order
+        after = self.summarise_outputs(others, summary)
         if order != self.order:
             return None
         for place, one, other in zip(order, before, after, strict=True):
@@ -130,7 +130,7 @@ def no_zero_weights(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _mode(model: nn.Module, *, trains: bool) -> Iterator[None]:
+def _switch_mode(model: nn.Module, *, trains: bool) -> Iterator[None]:
     """All modules in train mode as they were, or in eval mode."""
     before = [(module, module.training) for module in model.modules()]
     try:
@@ -174,12 +174,13 @@ def _draw_others() -> None:
 def are_equal(some: Outputs, others: Outputs) -> bool:
     """True if all outputs are the same, bit for bit (NaN equals NaN)."""
     return some.keys() == others.keys() and all(
-        tensor.shape == others[name].shape and bool(torch.equal(_bits(tensor), _bits(others[name])))
+        tensor.shape == others[name].shape
+        and bool(torch.equal(_replace_nonfinite(tensor), _replace_nonfinite(others[name])))
         for name, tensor in some.items()
     )
 
 
-def _bits(tensor: Tensor) -> Tensor:
+def _replace_nonfinite(tensor: Tensor) -> Tensor:
     return torch.nan_to_num(tensor) if tensor.is_floating_point() else tensor
 
 
@@ -193,7 +194,7 @@ def pair_outputs(some: Outputs, others: Outputs) -> Iterator[tuple[Tensor, Tenso
             yield tensor.float(), other.float()
 
 
-def largest(change: Tensor) -> float:
+def find_largest_element(change: Tensor) -> float:
     """The largest element; 0 of none, and what is not finite counts as no change."""
     return float(torch.nan_to_num(change, 0.0, 0.0, 0.0).max()) if change.numel() else 0.0
 

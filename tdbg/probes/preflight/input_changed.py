@@ -13,18 +13,18 @@ MAX_INPUTS = 16
 
 def try_inputs_changed(trials: ForwardTrials) -> InputsChanged:
     """Which inputs have no effect on anything that the model returns, in train mode with the same random numbers."""
-    base = trials.run(trains=True)
-    if not are_equal(base, trials.run(trains=True)):
+    base = trials.run_forward(trains=True)
+    if not are_equal(base, trials.run_forward(trains=True)):
         raise Unfit("the output differs each time, with the same random numbers too")
     seen = InputsChanged()
     for one in trials.inputs[:MAX_INPUTS]:
-        changed = _change(one)
+        changed = _build_changed_input(one)
         if changed is None:
             continue
         seen.inputs.append(one.name)
         is_ignored = False
         with guarded("the program's forward may refuse such an input: then it reads it", program_code=True):
-            is_ignored = are_equal(base, trials.run({id(one.tensor): changed}, trains=True))
+            is_ignored = are_equal(base, trials.run_forward({id(one.tensor): changed}, trains=True))
         if is_ignored:
             seen.ignored.append(one.name)
     if not seen.inputs:
@@ -32,7 +32,7 @@ def try_inputs_changed(trials: ForwardTrials) -> InputsChanged:
     return seen
 
 
-def _change(one: Input) -> Tensor | None:
+def _build_changed_input(one: Input) -> Tensor | None:
     """Its rows in another order; of one whose rows are equal other numbers, if it holds any."""
     tensor = one.tensor.detach()
     if one.name.rpartition(".")[2].lower() in TARGETS or not tensor.dim() or tensor.layout is not torch.strided:

@@ -26,7 +26,7 @@ class OutermostCalls:
         self._hooked: set[int] = set()
         self._handles: list[HookHandle] = []
 
-    def watch(self) -> None:
+    def hook_modules(self) -> None:
         """Hook every module in memory."""
         if self._is_over:
             return
@@ -34,10 +34,10 @@ class OutermostCalls:
             for module in top.modules():
                 if id(module) not in self._hooked and can_hook(module) and len(self._hooked) < MAX_HOOKED:
                     self._hooked.add(id(module))
-                    self._handles.append(add_pre_hook(module, self._enter, first=True, with_kwargs=True))
-                    self._handles.append(add_post_hook(module, self._leave))
+                    self._handles.append(add_pre_hook(module, self._enter_call, first=True, with_kwargs=True))
+                    self._handles.append(add_post_hook(module, self._leave_call))
 
-    def end(self) -> None:
+    def remove_hooks(self) -> None:
         """Take the hooks away for good."""
         self._is_over = True
         for handle in self._handles:
@@ -49,13 +49,13 @@ class OutermostCalls:
         self._depth = 0
 
     @unseen_by_subclasses
-    def _enter(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _enter_call(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if not self._depth:
-            call = Call.of(module, args, kwargs)
+            call = Call.capture_call(module, args, kwargs)
             if call is not None and call.graded:
                 self.calls.append(call)
         self._depth += 1
 
     @unseen_by_subclasses
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+    def _leave_call(self, module: nn.Module, args: object, output: object) -> None:
         self._depth = max(self._depth - 1, 0)

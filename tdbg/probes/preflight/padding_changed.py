@@ -12,8 +12,8 @@ from tdbg.probes.preflight.forward_trials import (
     Outputs,
     Unfit,
     are_equal,
+    find_largest_element,
     is_change,
-    largest,
     pair_outputs,
 )
 
@@ -32,11 +32,11 @@ def try_padding_changed(trials: ForwardTrials, samples: Samples) -> PaddingChang
     padding = _find_padding(samples)
     data, real = padding.data.tensor, padding.real
     per_sample = getattr(getattr(trials.model, "config", None), "pad_token_id", None) is None
-    base = trials.run()
-    changed = trials.run({id(data): _with_other_padding(data, real)})
-    rows, moved = _compare(base, changed, real, per_sample=per_sample)
-    without = trials.run({id(padding.mask.tensor): padding.whole})
-    mask_works = not are_equal(*(_select(one, real, per_sample=per_sample) for one in (base, without)))
+    base = trials.run_forward()
+    changed = trials.run_forward({id(data): _with_other_padding(data, real)})
+    rows, moved = _measure_padding_change(base, changed, real, per_sample=per_sample)
+    without = trials.run_forward({id(padding.mask.tensor): padding.whole})
+    mask_works = not are_equal(*(_select_real_outputs(one, real, per_sample=per_sample) for one in (base, without)))
     return PaddingChanged(
         input=padding.data.name,
         mask=padding.mask.name,
@@ -112,7 +112,7 @@ def _with_other_padding(data: Tensor, real: Tensor) -> Tensor:
     return changed
 
 
-def _select(outputs: Outputs, real: Tensor, *, per_sample: bool) -> Outputs:
+def _select_real_outputs(outputs: Outputs, real: Tensor, *, per_sample: bool) -> Outputs:
     """Outputs at real positions, and those of whole samples."""
     found = {}
     for name, tensor in outputs.items():
@@ -123,11 +123,16 @@ def _select(outputs: Outputs, real: Tensor, *, per_sample: bool) -> Outputs:
     return found
 
 
-def _compare(base: Outputs, changed: Outputs, real: Tensor, *, per_sample: bool) -> tuple[float, float]:
+def _measure_padding_change(base: Outputs, changed: Outputs, real: Tensor, *, per_sample: bool) -> tuple[float, float]:
     """The largest output, and the largest change."""
     scale = moved = 0.0
-    for before, after in pair_outputs(*(_select(one, real, per_sample=per_sample) for one in (base, changed))):
-        scale, moved = max(scale, largest(before.abs())), max(moved, largest((after - before).abs()))
+    for before, after in pair_outputs(
+        *(_select_real_outputs(one, real, per_sample=per_sample) for one in (base, changed))
+    ):
+        scale, moved = (
+            max(scale, find_largest_element(before.abs())),
+            max(moved, find_largest_element((after - before).abs())),
+        )
     if not scale:
         raise Unfit("no output has a row for each position or sample")
     return scale, moved

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tdbg.core.observations.preflight import LastTokenChanged
 from tdbg.probes.preflight.batch_inputs import Input, Samples
-from tdbg.probes.preflight.forward_trials import ForwardTrials, Unfit, is_change, largest, pair_outputs
+from tdbg.probes.preflight.forward_trials import ForwardTrials, Unfit, find_largest_element, is_change, pair_outputs
 from tdbg.runtime.torch_compat import saved_target
 
 MAX_NODES = 512
@@ -39,14 +39,14 @@ def try_last_token_changed(trials: ForwardTrials, samples: Samples, targets: lis
     others = {id(tokens.tensor): _with_other_last(tokens.tensor)}
     own = other = scale = 0.0
     leaking = torch.zeros(last, dtype=torch.bool)
-    for before, after in pair_outputs(trials.run(), trials.run(others)):
+    for before, after in pair_outputs(trials.run_forward(), trials.run_forward(others)):
         rows = _by_position(after - before, tokens.tensor.shape)
         if rows is None:
             continue
         moved = torch.nan_to_num(rows.abs(), 0.0, 0.0, 0.0)
         moved = moved.transpose(0, 1).reshape(last + 1, -1).amax(1).cpu()
-        own, scale = max(own, float(moved[last])), max(scale, largest(before.abs()))
-        other = max(other, largest(moved[:last]))
+        own, scale = max(own, float(moved[last])), max(scale, find_largest_element(before.abs()))
+        other = max(other, find_largest_element(moved[:last]))
         leaking |= torch.tensor([is_change(float(one), max(own, other), scale) for one in moved[:last]])
     if not scale:
         raise Unfit("no output has a row for each position")

@@ -16,12 +16,12 @@ from tdbg.core.observations.profiler import (
     WindowYielded,
 )
 from tdbg.core.profiling import Span, Windows
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.probes import PROBES
 from tdbg.probes.profiler.foreign_profiler import ForeignProfiler
 from tdbg.probes.profiler.kineto import Press, Session, forget_in_child, is_own, somebody_records
 from tdbg.probes.profiler.span_marks import SpanMarks
-from tdbg.probes.profiler.tally import Tally, rounded
+from tdbg.probes.profiler.tally import Tally, round_median
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.torch_compat import kineto_profile
 
@@ -70,10 +70,10 @@ class Profiler(EveryUpdate):
         self.selection = Selection(ranks=monitor.settings.ranks)
         self.press = Press()
         self.guest = ForeignProfiler(self)
-        self._begin()
+        self._reset_state()
 
-    def _begin(self) -> None:
-        self.windows = Windows.of(self.monitor.settings)
+    def _reset_state(self) -> None:
+        self.windows = Windows.from_settings(self.monitor.settings)
         self.session: Session | None = None
         self._why = ""  # the open window's
         self._since = self.monitor.step or self.monitor.eval_calls  # the schedule counts the steps after this one
@@ -93,71 +93,71 @@ class Profiler(EveryUpdate):
         SpanMarks(self, lambda: self.session is not None and self.session.recording).attach()
         monitor = self.monitor
         if monitor.step:
-            monitor.ignore(self, WHILE_TRAINING)
+            monitor.mute_points(self, WHILE_TRAINING)
         if monitor.profiles:  # woken up by what was asked just now: the step that begins may be its first
             self._phase = self._phase or ("eval" if monitor.eval_calls else "")
-            self._advance((monitor.step or monitor.eval_calls) + 1)
+            self._advance_windows((monitor.step or monitor.eval_calls) + 1)
 
     def detach(self) -> None:
         try:
             if not is_own():  # else it failed while torch was told to begin, and cannot be told to end: `_end_if_off`
-                self._finish("the profiler was switched off")
+                self._close_window("the profiler was switched off")
         finally:
             super().detach()
 
     def _end_if_off(self) -> None:
         """After torch was told to begin: if this probe was switched off meanwhile, the window is over."""
         if not self.on:
-            self._finish("the profiler was switched off")
+            self._close_window("the profiler was switched off")
 
     def forked(self) -> None:
         session = self.session
         if session is not None:
             forget_in_child(stacks=session.profiler.with_stack)
         self.press = Press()
-        self._begin()
+        self._reset_state()
 
     # steps
 
     def after_update(self, optimizer: "Optimizer") -> None:
         self._updates = self.monitor.updates
-        self._trained()
+        self._handle_training_step()
 
     def after_step(self, optimizer: "Optimizer") -> None:
         if self.monitor.updates == self._updates:  # skipped by a GradScaler: no update is told of
-            self._trained()
+            self._handle_training_step()
 
-    def _trained(self) -> None:
+    def _handle_training_step(self) -> None:
         step = self.monitor.step
         if step <= self._seen:
             return
         if self._phase != "train":
-            self._finish(TRAINING, whole=False)
+            self._close_window(TRAINING, whole=False)
             self._phase, self._at, self._since = "train", 0.0, 0
-            self.monitor.ignore(self, WHILE_TRAINING)
+            self.monitor.mute_points(self, WHILE_TRAINING)
         self._seen = step
-        self._advance(step + 1)
+        self._advance_windows(step + 1)
 
     def must_watch(self) -> bool:
         """Called at calls of a root: in a program that evaluates alone, and while a training step is recorded."""
         if torch.is_grad_enabled():
             if self._phase == "eval":
-                self._finish(TRAINING, whole=False)
+                self._close_window(TRAINING, whole=False)
             if not self.monitor.step and self.session is None and self._at_step(1) is not None:
                 self._phase = "train"
-                self._advance(1)
+                self._advance_windows(1)
             return False
         if self._phase == "train":
             self._eval_calls += 1
             if self._eval_calls > MAX_EVAL_CALLS:
-                self._finish("an evaluation began", whole=False)
+                self._close_window("an evaluation began", whole=False)
             return False
-        return self.session is not None or self._next(self.monitor.eval_calls + 1) is not None
+        return self.session is not None or self._find_next_window(self.monitor.eval_calls + 1) is not None
 
     def call_ended(self, module: "nn.Module", call: "Call", output: Any) -> None:
         if not call.graded and not self.monitor.updates:
             self._phase = "eval"
-            self._advance(self.monitor.eval_calls + 2)  # this call is counted after this
+            self._advance_windows(self.monitor.eval_calls + 2)  # this call is counted after this
 
     # windows
 
@@ -166,22 +166,24 @@ class Profiler(EveryUpdate):
         if self.is_over or not self._is_chosen():
             return None
         warmup = self.windows.warmup
-        asked = next((span for span, _ in self._asked() if span.first - warmup <= step <= span.last), None)
-        return asked or self._scheduled(step)
+        asked = next(
+            (span for span, _ in self._list_requested_windows() if span.first - warmup <= step <= span.last), None
+        )
+        return asked or self._find_scheduled_window(step)
 
     def _is_chosen(self) -> bool:
         """True on a rank that is profiled: of --ranks, else all, or of many the first."""
         monitor = self.monitor
         if monitor.settings.ranks:
-            return self.selection.rank(monitor.rank)
+            return self.selection.is_rank_selected(monitor.rank)
         return not monitor.rank or monitor.world_size <= MAX_RANKS
 
-    def _scheduled(self, step: int) -> Span | None:
+    def _find_scheduled_window(self, step: int) -> Span | None:
         if not self._has_schedule():
             return None
         if self.windows.ranges:
-            return self.windows.at(step)
-        span = self.windows.at(step - self._since)
+            return self.windows.find_window(step)
+        span = self.windows.find_window(step - self._since)
         return None if span is None else Span(span.first + self._since, span.last + self._since)
 
     def _has_schedule(self) -> bool:
@@ -189,22 +191,22 @@ class Profiler(EveryUpdate):
         over = not self.windows.ranges and 0 < repeat <= self._whole
         return bool(self.flags) and not self.monitor.settings.profile_on and not over
 
-    def _asked(self) -> list[tuple[Span, str]]:
+    def _list_requested_windows(self) -> list[tuple[Span, str]]:
         warmup = self.windows.warmup
         return [(Span(begin + warmup, begin + warmup + steps - 1), why) for begin, steps, why in self.monitor.profiles]
 
-    def _next(self, step: int) -> Span | None:
+    def _find_next_window(self, step: int) -> Span | None:
         """A window that is still to come, or is open, at this step; None if all are over."""
         if self.is_over or not self._is_chosen():
             return None
-        asked = next((span for span, _ in self._asked() if span.last >= step), None)
+        asked = next((span for span, _ in self._list_requested_windows() if span.last >= step), None)
         if asked is not None or not self._has_schedule():
             return asked
         since = 0 if self.windows.ranges else self._since
-        span = self.windows.next(step - since)
+        span = self.windows.find_next_window(step - since)
         return None if span is None else Span(span.first + since, span.last + since)
 
-    def _advance(self, coming: int) -> None:
+    def _advance_windows(self, coming: int) -> None:
         """The step before ``coming`` has ended: close, open and mark windows as it falls out."""
         one_step = coming == self._coming + 1  # of calls in evaluation some may have been passed over
         if self._at and one_step and self.session is None and not self.guest.is_at_work():
@@ -213,68 +215,70 @@ class Profiler(EveryUpdate):
         wanted = self._at_step(coming)
         if self.session is not None and wanted != self.session.span:
             early = coming <= self.session.span.last
-            self._finish("another window was asked for" if early else "")
+            self._close_window("another window was asked for" if early else "")
         begun = time.perf_counter()
         if wanted is not None and self.session is None:
-            self._open(wanted)
+            self._open_window(wanted)
         if self.session is not None:
             self.session.end_step(whole=True)
             if self.session.recording:  # between two steps: a sign of how far it came, should the process be killed
-                self.monitor.when_rank(lambda: self.monitor.emit(self.monitor.cost()))
-            self.session.step(coming)
+                self.monitor.when_rank(lambda: self.monitor.emit(self.monitor.build_cost()))
+            self.session.begin_step(coming)
             self._end_if_off()
-            self._paused(time.perf_counter() - begun)
+            self._exclude_pause(time.perf_counter() - begun)
         self._at = time.perf_counter()
 
-    def _open(self, span: Span) -> None:
+    def _open_window(self, span: Span) -> None:
         if self.guest.is_at_work() or somebody_records():
             self.guest.yield_to()
             return
-        self._why = next((why for asked, why in self._asked() if asked == span), SCHEDULE)
+        self._why = next((why for asked, why in self._list_requested_windows() if asked == span), SCHEDULE)
         self.session = Session(span, self.monitor.settings.profile_kind)
         self._end_if_off()
         self.emit(WindowOpened(first_step=span.first, last_step=span.last), step=span.first - 1)
         if self._phase == "train":
-            self.monitor.ignore(self, ("call_ended",))  # evaluation inside of a step is noticed
+            self.monitor.mute_points(self, ("call_ended",))  # evaluation inside of a step is noticed
 
-    def _finish(self, ended: str = "", *, whole: bool = True) -> None:
+    def _close_window(self, ended: str = "", *, whole: bool = True) -> None:
         """The window is over. ended: why before its time. whole: a step ends here, too."""
         session, self.session = self.session, None
         if session is None:
             return
         begun = time.perf_counter()
-        self.monitor.hush(False)
+        self.monitor.suspend_probes(False)
         if self._phase == "train":
-            self.monitor.ignore(self, WHILE_TRAINING)
+            self.monitor.mute_points(self, WHILE_TRAINING)
         if not session.is_here():  # torch would hand out nothing here, and crash on writing that
             self.is_over = True  # it records for ever
-            session.leave()
-            self._lost(session, "another thread trains now" if session.is_elsewhere() else "somebody else stopped it")
+            session.release_resources()
+            self._report_lost_trace(
+                session, "another thread trains now" if session.is_elsewhere() else "somebody else stopped it"
+            )
             return
         try:
-            self._write(session, ended, whole=whole and not ended)
+            self._write_trace(session, ended, whole=whole and not ended)
         except OSError as error:
-            self._lost(session, error.strerror or str(error))
+            self._report_lost_trace(session, error.strerror or str(error))
         except RuntimeError as error:  # somebody else ended it
-            self._lost(session, str(error).partition("\n")[0])
+            self._report_lost_trace(session, str(error).partition("\n")[0])
         finally:
             del session
-            self._paused(time.perf_counter() - begun)
+            self._exclude_pause(time.perf_counter() - begun)
 
-    def _paused(self, seconds: float) -> None:
+    def _exclude_pause(self, seconds: float) -> None:
         """The program stood still for what was asked for: neither tdbg's own cost nor the step's time."""
         self.tally.pause_ms += seconds * 1e3
-        self.monitor.budget.excuse(seconds)
+        self.monitor.budget.exclude(seconds)
         recorder = self.monitor.recorder
         if recorder.began_at:
             recorder.began_at += seconds
 
-    def _write(self, session: Session, ended: str, *, whole: bool) -> None:
+    def _write_trace(self, session: Session, ended: str, *, whole: bool) -> None:
         monitor, span = self.monitor, session.span
         begun = time.perf_counter()
         about = {
             "first_step": span.first,
-            "wanted": span.steps,
+            "wanted": span.step_count,
             "phase": self._phase,
             "kind": session.kind,
             "rank": monitor.rank,
@@ -291,7 +295,7 @@ class Profiler(EveryUpdate):
         folder = monitor.folder()
         if folder is None:
             raise OSError("there is no folder for traces")
-        path, size = session.export(folder / "traces", f"rank{monitor.rank:04d}", self.press)
+        path, size = session.export_trace(folder / "traces", f"rank{monitor.rank:04d}", self.press)
         self._whole += self._why == SCHEDULE and self._phase == "train" and ended != GUEST
         event = Trace(
             t=time.time(),
@@ -300,15 +304,15 @@ class Profiler(EveryUpdate):
             phase=self._phase,
             first_step=span.first,
             steps=len(session.steps_ms),
-            wanted=span.steps,
+            wanted=span.step_count,
             kind=session.kind,
             why=self._why,
             ended=ended,
             steps_ms=session.steps_ms,
-            outside_ms=rounded(self.tally.outside),
+            outside_ms=round_median(self.tally.outside),
             pause_ms=round((time.perf_counter() - begun) * 1e3, 3),
         )
-        self.told(event)
+        self.report_trace(event)
 
     def _is_wanted(self, session: Session, ended: str) -> bool:
         """False for a window that has nothing to show: not a whole step, and what there is is short."""
@@ -317,9 +321,9 @@ class Profiler(EveryUpdate):
         usual_ms = self.tally.outside.median or self.tally.inside.median
         return ended not in (GUEST, TRAINING) and session.running_ms() >= usual_ms
 
-    def told(self, event: Trace) -> None:
+    def report_trace(self, event: Trace) -> None:
         """A trace is there: the event, and its line."""
-        self.tally.take(event)
+        self.tally.add_trace(event)
         if self.tally.bytes > self.monitor.settings.disk_budget_bytes:
             self.is_over = True
             self.tally.cut = BUDGET_USED
@@ -337,7 +341,7 @@ class Profiler(EveryUpdate):
         )
         self.emit(written, step=span.last)
 
-    def _lost(self, session: Session, why: str) -> None:
+    def _report_lost_trace(self, session: Session, why: str) -> None:
         text = f"the trace of {session.span} is lost: {why}"
         self.tally.cut = text
         self.emit(TraceLost(missing=text))
@@ -346,12 +350,12 @@ class Profiler(EveryUpdate):
 
     def make_way(self) -> None:
         """A profiler of the program is about to record: torch would empty ours without a word."""
-        self._finish(GUEST, whole=False)
+        self._close_window(GUEST, whole=False)
 
     def took_over(self, event: Trace) -> None:
         """The program's own trace counts as a window."""
         self.tally.cut = "" if self.tally.cut == GUEST else self.tally.cut
-        self.told(event)
+        self.report_trace(event)
         self._whole += 1
         self._begin_anew()
 
@@ -370,16 +374,16 @@ class Profiler(EveryUpdate):
     # the end
 
     def switched_off(self) -> None:
-        self._finish("tdbg was switched off", whole=False)
+        self._close_window("tdbg was switched off", whole=False)
 
     def run_ends(self) -> None:
-        self._finish(END, whole=False)
-        self.press.wait()
+        self._close_window(END, whole=False)
+        self.press.wait_for_threads()
         if self.flags or self.tally.windows or self.tally.cut or self.monitor.profiles:
-            missing = self._missing()
-            self.emit(self.tally.summary(missing=missing, idle="" if missing else self._idle()))
+            missing = self._explain_missing()
+            self.emit(self.tally.build_summary(missing=missing, idle="" if missing else self._explain_idle()))
 
-    def _idle(self) -> str:
+    def _explain_idle(self) -> str:
         """Why nothing was profiled, where that is what was asked for."""
         if self.tally.windows or self.tally.cut:
             return ""
@@ -388,16 +392,16 @@ class Profiler(EveryUpdate):
         waits = self.monitor.settings.profile_on and not self.monitor.profiles
         return "no finding that --window-on waits for came in time" if waits else ""
 
-    def _missing(self) -> str:
+    def _explain_missing(self) -> str:
         """What was asked for and did not come."""
         monitor, tally = self.monitor, self.tally
-        if tally.cut or self._idle():
+        if tally.cut or self._explain_idle():
             return tally.cut
         if self.guest.was_at_work and not tally.windows:
             return "a profiler of the program was at work, and it wrote no trace"
         done = monitor.step or monitor.eval_calls
-        span = self._next(done + 1)
+        span = self._find_next_window(done + 1)
         if span is None or (tally.windows and not self.windows.repeat and not self.windows.ranges):
             return ""
         unit = "call" if monitor.eval_calls and not monitor.step else "step"
-        return f"{counted(done, unit)} seen, and the next window needed {span.last}"
+        return f"{format_count(done, unit)} seen, and the next window needed {span.last}"

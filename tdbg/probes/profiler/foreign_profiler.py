@@ -50,10 +50,10 @@ class ForeignProfiler:
 
     def attach(self) -> None:
         """Stand in front of where any profiler of torch begins, ends and writes."""
-        self.probe.patch_at("profile-prepared", before=self._begins)
-        self.probe.patch_at("profile-begins", before=self._records)
-        self.probe.patch_at("profile-ends", after=self._ended, raised=self._ended)
-        self.probe.patch_at("profile-written", after=self._exported)
+        self.probe.patch_at("profile-prepared", before=self._handle_start)
+        self.probe.patch_at("profile-begins", before=self._handle_recording)
+        self.probe.patch_at("profile-ends", after=self._handle_stop, raised=self._handle_stop)
+        self.probe.patch_at("profile-written", after=self._copy_exported_trace)
 
     def is_at_work(self) -> bool:
         """True from the moment the program's profiler is prepared until it has ended."""
@@ -80,24 +80,26 @@ class ForeignProfiler:
             self._active.discard(id(visitor))
             self.probe.guest_left()
 
-    def _begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _handle_start(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if not is_own():
             self.on_start(args[0])
 
-    def _records(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    def _handle_recording(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         if id(args[0]) in self._active:
             self._since = self.probe.monitor.step
 
-    def _ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
+    def _handle_stop(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         if not is_own():
             self.on_stop(args[0])
 
-    def _exported(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+    def _copy_exported_trace(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
+    ) -> None:
         """The program wrote its trace: keep a copy, since it may write the next one over it."""
         if is_own() or self._wrote or self.probe.is_over:
             return
         path = Path(args[1] if len(args) > 1 else kwargs["path"])
-        folder = self._folder()
+        folder = self._make_traces_folder()
         size = path.stat().st_size
         if folder is None or size > MAX_BYTES or folder in path.resolve().parents:
             return
@@ -109,9 +111,9 @@ class ForeignProfiler:
         shutil.copyfile(path, part)
         part.replace(copy)
         if not copy.name.endswith(".gz"):
-            self.probe.press.take(copy)
+            self.probe.press.compress_in_thread(copy)
         seconds = time.perf_counter() - begun
-        self.probe.monitor.budget.excuse(seconds)
+        self.probe.monitor.budget.exclude(seconds)
         self.probe.took_over(
             Trace(
                 t=time.time(),
@@ -125,7 +127,7 @@ class ForeignProfiler:
             )
         )
 
-    def _folder(self) -> Path | None:
+    def _make_traces_folder(self) -> Path | None:
         self.probe.monitor.become_rank_now()
         folder = self.probe.monitor.folder()
         if folder is None:

@@ -19,8 +19,8 @@ from torch.profiler import ProfilerActivity, supported_activities
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.guard import Guard
-from tdbg.core.profiling import KINDS, Span, quieten, trace_name
-from tdbg.probes.profiler.memory_history import MemoryHistory, name_beside, save
+from tdbg.core.profiling import KINDS, Span, pause_own_threads, trace_name
+from tdbg.probes.profiler.memory_history import MemoryHistory, name_beside, write_memory_history
 from tdbg.runtime.torch_compat import is_profiled, kineto_profile, record_functions
 
 COMPRESSION = 6  # a seventh larger than 9, in a fifth of the time: 25 ms for the 4 MB that a step with everything makes
@@ -42,19 +42,19 @@ class Session:
         if kineto_profile is None:
             raise TdbgError("this torch has no profiler that tdbg can drive", "try it with another version of torch")
         options: dict[str, Any] = dict.fromkeys(KINDS[kind], True)
-        self.profiler = kineto_profile(activities=_activities(), **options)
+        self.profiler = kineto_profile(activities=_list_activities(), **options)
         self.recording = False
         self.steps_ms: list[float] = []
         self.running_step = 0
         self._mark: Any = None
         self._began_at = 0.0
         self._history: MemoryHistory | None = None
-        _remember()
-        with own():
+        _restore_record_functions()
+        with mark_own_calls():
             self.profiler.prepare_trace()
-        quieten(True)
+        pause_own_threads(True)
 
-    def step(self, number: int) -> None:
+    def begin_step(self, number: int) -> None:
         """Step ``number`` begins; the one before it has ended."""
         self.end_step(whole=True)
         if number < self.span.first:
@@ -62,7 +62,7 @@ class Session:
         if not self.recording:
             if "profile_memory" in KINDS[self.kind]:
                 self._history = MemoryHistory()
-            with own():
+            with mark_own_calls():
                 self.profiler.start_trace()
             self.recording = True
         self.running_step = number
@@ -101,22 +101,22 @@ class Session:
         """
         try:
             self.end_step(whole=whole)
-            with own():
+            with mark_own_calls():
                 if not self.recording:  # the warm-up alone: torch wants it started and stopped to forget it
                     self.profiler.start_trace()
                 partial = {"partial_step": self.running_step} if self.running_step else {}
                 self.profiler.add_metadata_json("tdbg", json.dumps({**about, **partial}))
                 self.profiler.stop_trace()
         finally:  # tdbg's own threads wait while it is there
-            self.leave()
+            self.release_resources()
 
-    def leave(self) -> None:
+    def release_resources(self) -> None:
         """Nothing of it but torch's own profiler is left."""
-        quieten(False)
+        pause_own_threads(False)
         if self._history is not None:
-            self._history.end()
+            self._history.stop_recording()
 
-    def export(self, folder: Path, worker: str, press: "Press") -> tuple[Path, int]:
+    def export_trace(self, folder: Path, worker: str, press: "Press") -> tuple[Path, int]:
         """Write the trace; ``press`` compresses it, and writes what is beside it.
 
         Returns its path and its bytes before that; raises OSError if it cannot be written.
@@ -125,21 +125,21 @@ class Session:
         path = folder / trace_name(worker, time.time_ns())
         part = path.with_name(f".{path.name}.part")
         run_files.open_new(part).close()  # torch writes into the file that is there
-        with own():
+        with mark_own_calls():
             self.profiler.export_chrome_trace(str(part))
         self.profiler.profiler = None  # freeing what was recorded takes a third of the pause: it belongs to it
         if not part.stat().st_size:
             raise OSError(f"torch wrote nothing to {path.name}")
         size = part.stat().st_size
-        run_files.replace(part, path)
-        press.take(path)
+        run_files.rename_file(part, path)
+        press.compress_in_thread(path)
         if self._history is not None and self._history.snapshot:
-            press.begin(save, self._history.snapshot, name_beside(path))
+            press.start_thread(write_memory_history, self._history.snapshot, name_beside(path))
         return path, size
 
 
 @contextlib.contextmanager
-def own() -> Iterator[None]:
+def mark_own_calls() -> Iterator[None]:
     """Around calls to torch's profiler that are ours, so that they are not taken for the program's."""
     own_calls.depth = getattr(own_calls, "depth", 0) + 1
     try:
@@ -165,21 +165,21 @@ class Press:
         self._threads: list[threading.Thread] = []
         self._guard = Guard("trace files")
 
-    def take(self, path: Path) -> None:
+    def compress_in_thread(self, path: Path) -> None:
         """Begin to make ``path`` a .gz."""
-        self.begin(_compress, path)
+        self.start_thread(_compress_file, path)
 
-    def begin(self, work: Callable[..., None], *what: Any) -> None:
+    def start_thread(self, work: Callable[..., None], *what: Any) -> None:
         """Begin some other work in such a thread."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=self._work, args=(work, *what), name="tdbg-traces", daemon=True)
+        thread = threading.Thread(target=self._run_guarded, args=(work, *what), name="tdbg-traces", daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _work(self, work: Callable[..., None], *what: Any) -> None:
+    def _run_guarded(self, work: Callable[..., None], *what: Any) -> None:
         self._guard.call(work, *what)
 
-    def wait(self) -> None:
+    def wait_for_threads(self) -> None:
         """Until all of it is done, or has taken a minute."""
         until = time.monotonic() + PATIENCE_S
         for thread in self._threads:
@@ -187,7 +187,7 @@ class Press:
         self._threads = []
 
 
-def _compress(path: Path) -> None:
+def _compress_file(path: Path) -> None:
     part = path.with_name(f".{path.name}.gz.part")
     try:
         with (
@@ -196,14 +196,14 @@ def _compress(path: Path) -> None:
             gzip.GzipFile(path.name, "wb", COMPRESSION, file) as packed,
         ):
             shutil.copyfileobj(plain, packed, BLOCK_BYTES)
-        run_files.replace(part, path.with_name(f"{path.name}.gz"))
-        run_files.remove(path)
+        run_files.rename_file(part, path.with_name(f"{path.name}.gz"))
+        run_files.remove_file(path)
     except OSError:  # no room: what is there, uncompressed, can be read as well
         with contextlib.suppress(OSError):
             os.unlink(part)
 
 
-def _activities() -> set[ProfilerActivity]:
+def _list_activities() -> set[ProfilerActivity]:
     """All that torch can record here; of an accelerator that nobody uses nothing, as looking would wake it up."""
     found = set(supported_activities())
     if not torch.cuda.is_initialized():
@@ -218,13 +218,13 @@ def forget_in_child(*, stacks: bool) -> None:
     """In a process forked while a window was open: nobody will ever take what torch goes on recording there."""
     global _forgotten
     _forgotten = True
-    quieten(False)
+    pause_own_threads(False)
     record_functions(False)
     if stacks:
         sys.setprofile(None)
 
 
-def _remember() -> None:
+def _restore_record_functions() -> None:
     """Should such a process have a window of its own after all."""
     global _forgotten
     if _forgotten:

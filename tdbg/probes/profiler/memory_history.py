@@ -21,7 +21,7 @@ PIECE = 100  # entries of a list that are made into text at once
 
 
 class MemoryHistory:
-    """The allocator's history from its making to `end`; nothing where CUDA is not in use.
+    """The allocator's history from its making to `stop_recording`; nothing where CUDA is not in use.
 
     A history that the program records itself is left as it is; what of it is there at the end is taken.
     Cost: torch's, some microseconds an allocation; Python's stack alone is kept.
@@ -35,7 +35,7 @@ class MemoryHistory:
             with contextlib.suppress(RuntimeError):  # an allocator without a history: an empty one is taken
                 record_memory_history(MAX_ENTRIES)
 
-    def end(self) -> None:
+    def stop_recording(self) -> None:
         """Take the history, and record no longer."""
         if not self._on:
             return
@@ -52,31 +52,31 @@ def name_beside(trace: Path) -> Path:
     return trace.with_name(trace.name.partition(".pt.trace.json")[0] + ".memory.json.gz")
 
 
-def save(snapshot: dict[str, object], path: Path) -> None:
+def write_memory_history(snapshot: dict[str, object], path: Path) -> None:
     """Write a history; a disk that has no room is left without one."""
     part = path.with_name(f".{path.name}.part")
     try:
         with run_files.open_new(part) as raw, gzip.open(raw, "wt", COMPRESSION, encoding="utf-8") as file:
-            for piece in _pieces(snapshot):
+            for piece in _iter_json_pieces(snapshot):
                 file.write(piece)
-        run_files.replace(part, path)
+        run_files.rename_file(part, path)
     except OSError:
         part.unlink(missing_ok=True)
 
 
-def _pieces(value: object) -> Iterator[str]:
+def _iter_json_pieces(value: object) -> Iterator[str]:
     """Its JSON, in pieces that hold the interpreter for a moment each: `json.dump` is slow, one `dumps` long."""
     if isinstance(value, dict):
         yield "{"
         for at, (key, held) in enumerate(value.items()):
             yield f"{', ' if at else ''}{json.dumps(str(key))}: "
-            yield from _pieces(held) if isinstance(held, list) else (json.dumps(held, default=str),)
+            yield from _iter_json_pieces(held) if isinstance(held, list) else (json.dumps(held, default=str),)
         yield "}"
     elif isinstance(value, list) and (len(value) > PIECE or any(isinstance(one, list) for one in value)):
         yield "["
         for number, one in enumerate(value):
             yield ", " if number else ""
-            yield from _pieces(one) if isinstance(one, list) else (json.dumps(one, default=str),)
+            yield from _iter_json_pieces(one) if isinstance(one, list) else (json.dumps(one, default=str),)
         yield "]"
     else:
         yield json.dumps(value, default=str)

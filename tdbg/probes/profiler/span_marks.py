@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.profiler import record_function
 
-from tdbg.runtime.compiler import hide
+from tdbg.runtime.compiler import hide_from_compiler
 from tdbg.runtime.patches import Patches
 
 if TYPE_CHECKING:
@@ -41,24 +41,27 @@ class SpanMarks:
 
     def attach(self) -> None:
         """Stand in front of these functions; the probe's own `detach` takes them away."""
-        self._probe.at("save", lambda owner, name: self._mark(owner, name, f"{SAVE}torch.{name}"))
-        self._probe.at("loader-iterated", lambda owner, name: self._mark(owner, name, LOADER))
-        self._probe.at(
-            "sharded-save", lambda owner, name: self._mark(owner, name, f"{SAVE}torch.distributed.checkpoint.{name}")
+        self._probe.for_each_function(
+            "save", lambda owner, name: self._mark_function(owner, name, f"{SAVE}torch.{name}")
+        )
+        self._probe.for_each_function("loader-iterated", lambda owner, name: self._mark_function(owner, name, LOADER))
+        self._probe.for_each_function(
+            "sharded-save",
+            lambda owner, name: self._mark_function(owner, name, f"{SAVE}torch.distributed.checkpoint.{name}"),
         )
         for module, names, shown in SAVES:
-            self._probe.when_imported(module, functools.partial(self._meet, names, shown))
+            self._probe.when_imported(module, functools.partial(self._mark_module, names, shown))
 
-    def _meet(self, names: tuple[str, ...], shown: str, module: ModuleType) -> None:
+    def _mark_module(self, names: tuple[str, ...], shown: str, module: ModuleType) -> None:
         for name in names:
             if callable(getattr(module, name, None)):
-                self._mark(module, name, f"{SAVE}{shown}.{name}")
+                self._mark_function(module, name, f"{SAVE}{shown}.{name}")
 
-    def _mark(self, owner: Any, name: str, text: str) -> None:
+    def _mark_function(self, owner: Any, name: str, text: str) -> None:
         guard, spans = self._probe.guard, self._open
 
-        def make(original: Any) -> Callable[..., object]:
-            def marked(*args: object, **kwargs: object) -> object:
+        def build_wrapper(original: Any) -> Callable[..., object]:
+            def call_in_span(*args: object, **kwargs: object) -> object:
                 # A function that two modules hold is marked in both, and a call of it is one span.
                 if torch.compiler.is_compiling() or text in spans.names or not guard.call(self._is_recording):
                     return original(*args, **kwargs)
@@ -70,6 +73,6 @@ class SpanMarks:
                 finally:
                     spans.names = before
 
-            return hide(marked)
+            return hide_from_compiler(call_in_span)
 
-        self._patches.wrap(owner, name, make)
+        self._patches.wrap(owner, name, build_wrapper)

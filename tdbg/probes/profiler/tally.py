@@ -19,7 +19,7 @@ class Tally:
     inside: Window = field(default_factory=Window)  # milliseconds of a step, without the pauses
     outside: Window = field(default_factory=Window)
 
-    def take(self, event: Trace) -> None:
+    def add_trace(self, event: Trace) -> None:
         """A trace is there."""
         self.windows += 1
         self.steps += event.steps
@@ -27,20 +27,20 @@ class Tally:
         for ms in event.steps_ms:
             self.inside.push(ms)
 
-    def summary(self, *, missing: str, idle: str) -> ProfilingDone:
+    def build_summary(self, *, missing: str, idle: str) -> ProfilingDone:
         """All of it as it is told at the end. idle: why nothing was profiled, where that is no fault."""
         return ProfilingDone(
             missing=missing,
             windows=self.windows,
             steps=self.steps,
             bytes=self.bytes,
-            inside_ms=rounded(self.inside),
-            outside_ms=rounded(self.outside),
+            inside_ms=round_median(self.inside),
+            outside_ms=round_median(self.outside),
             pause_ms=round(self.pause_ms, 3),
             idle=idle or None,
         )
 
 
-def rounded(window: Window) -> float | None:
+def round_median(window: Window) -> float | None:
     """The median of a window that has one."""
     return round(window.median, 4) if len(window) else None

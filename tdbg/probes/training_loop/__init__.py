@@ -22,9 +22,9 @@ from tdbg.core.observations.training_loop import (
 from tdbg.probes import PROBES
 from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.training_loop.recompute import Recomputed
-from tdbg.probes.training_loop.windows import Track, compressed
+from tdbg.probes.training_loop.windows import Track, compress_calls
 from tdbg.probes.updates import EveryUpdate
-from tdbg.runtime.compiler import hide
+from tdbg.runtime.compiler import hide_from_compiler
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -63,9 +63,9 @@ class TrainingLoop(EveryUpdate):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._forget()
+        self._reset_state()
 
-    def _forget(self) -> None:
+    def _reset_state(self) -> None:
         self._tracks: dict[int, Track] = {}  # by id of the optimizer
         self._owners: dict[int, tuple[weakref.ref[Tensor], Track]] = {}  # by id of the parameter
         self._outer: weakref.ref[Optimizer] | None = None
@@ -88,30 +88,34 @@ class TrainingLoop(EveryUpdate):
 
     def attach(self) -> None:
         super().attach()
-        self.patch_at("backward", before=self._backward_begins, after=self._backward_ends, raised=self._raised)
+        self.patch_at(
+            "backward", before=self._backward_begins, after=self._backward_ends, raised=self._handle_raised_error
+        )
         self.patch_at("optimizer-cleared", after=self._optimizer_zeroed)
         self.patch_at("module-cleared", after=self._module_zeroed)
         self.patch_at("scaler-step", after=self._scaler_stepped)
-        self.at("checkpointed", lambda owner, name: self.patches.wrap(owner, name, self._around_checkpoint))
+        self.for_each_function(
+            "checkpointed", lambda owner, name: self.patches.wrap(owner, name, self._around_checkpoint)
+        )
 
     def _around_checkpoint(self, original: Callable[..., object]) -> Callable[..., object]:
         def checkpoint(*args: Any, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not self.on or not args or self.monitor.rerunning:
                 return original(*args, **kwargs)
-            function = self.guard.call(self._recomputed.counted, args[0])
+            function = self.guard.call(self._recomputed.count_runs, args[0])
             return original(args[0] if function is None else function, *args[1:], **kwargs)
 
-        return hide(checkpoint)
+        return hide_from_compiler(checkpoint)
 
     def forked(self) -> None:
-        self._forget()
+        self._reset_state()
 
     def history_cleared(self) -> None:
-        self._forget()
+        self._reset_state()
 
     # what the loop calls
 
-    def _note(self, call: str) -> None:
+    def _record_call(self, call: str) -> None:
         if len(self._calls) < MAX_CALLS:
             self._calls.append(call)
 
@@ -124,7 +128,7 @@ class TrainingLoop(EveryUpdate):
             self._begun = [*self._begun[-MAX_FEEDS:], self._feed]
         self._batches += 1
         self._fresh = True
-        self._note("batch")
+        self._record_call("batch")
 
     def _leave_evaluation(self) -> None:
         """What fed calls without gradients, and is not training's data, is no loader whose passes are epochs."""
@@ -135,36 +139,36 @@ class TrainingLoop(EveryUpdate):
 
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if call.graded:
-            self._note("forward")
+            self._record_call("forward")
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
-        self._note("clip")
+        self._record_call("clip")
         for parameter in parameters[:1]:
             known, track = self._owners.get(id(parameter), (None, None))
             if known is not None and track is not None and known() is parameter:
-                track.clipped()
+                track.record_clipped()
 
     def _optimizer_zeroed(
         self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
     ) -> None:
-        self._note("zero_grad")
-        track = self._track(args[0])
+        self._record_call("zero_grad")
+        track = self._find_track(args[0])
         if track is not None:
-            track.zeroed()
+            track.record_zeroed()
 
     def _module_zeroed(
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
     ) -> None:
-        self._note("zero_grad")
+        self._record_call("zero_grad")
         for track in self._tracks.values():
             if track.is_empty():
-                track.zeroed()
+                track.record_zeroed()
 
     def _scaler_stepped(
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
     ) -> None:
         optimizer: Any = args[1] if len(args) > 1 else kwargs.get("optimizer")
-        track = self._track(optimizer)
+        track = self._find_track(optimizer)
         if track is None or not track.backwards:
             return  # it has updated
         track.begin_window()  # skipped on purpose: what was there is dealt with
@@ -186,19 +190,19 @@ class TrainingLoop(EveryUpdate):
             self._end_epoch()
         for track in self._tracks.values():
             if track.look_before_backward() and track.streaks["unreset"] >= track.lasting - 1:
-                self._confirm(track)
+                self._confirm_leftover(track)
         self._watch_for_repeats(args, kwargs)
 
-    def _confirm(self, track: Track) -> None:
+    def _confirm_leftover(self, track: Track) -> None:
         """The gradients left over look untouched: are they more than zeros, written behind autograd's back?"""
         on_host = track.leftover_is_zero()
         if on_host is not None:
             track.reset = on_host
         elif not track.confirmed:
             track.reset = True  # nothing is said before it is known
-            rest = track.leftover(LATE_ELEMENTS) if self.monitor.plan.watch else None
+            rest = track.sum_leftover(LATE_ELEMENTS) if self.monitor.plan.watch else None
             if rest is not None:
-                self.monitor.read_late(rest, lambda values, record: track.confirm(values[0] != 0.0))
+                self.monitor.read_late(rest, lambda values, record: track.confirm_leftover(values[0] != 0.0))
 
     def _watch_for_repeats(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """The same loss sent backward again: its gradient counts twice."""
@@ -216,15 +220,17 @@ class TrainingLoop(EveryUpdate):
         self._depth = max(self._depth - 1, 0)
         if self._depth:
             return
-        self._note("backward")
+        self._record_call("backward")
         self._window += 1
         self._epoch.backwards += 1
         for track in self._tracks.values():
-            self._follow(track)
+            self._follow_gradients(track)
             track.backward_ended(fresh=self._fresh)
         self._fresh = False
 
-    def _raised(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
+    def _handle_raised_error(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception
+    ) -> None:
         self._depth = max(self._depth - 1, 0)
 
     # updates
@@ -236,7 +242,7 @@ class TrainingLoop(EveryUpdate):
         self._outer = weakref.ref(optimizer)
         if not self._depth:  # inside backward it may run in a thread of autograd's
             self._thread = get_ident()
-        track = self._track(optimizer)
+        track = self._find_track(optimizer)
         if track is None:
             track = self._new_track(optimizer)
         if track is not None:
@@ -246,12 +252,12 @@ class TrainingLoop(EveryUpdate):
         if self._outer is None or self._outer() is not optimizer:
             return
         self._outer = None
-        track = self._track(optimizer)
+        track = self._find_track(optimizer)
         if track is None:
             return
-        self._follow(track)
+        self._follow_gradients(track)
         step = self.monitor.step
-        for kind in track.judge(step):
+        for kind in track.judge_window(step):
             if track.streaks[kind] >= track.lasting:
                 self._tell_fault(track, kind, step)
         if self._window:
@@ -259,18 +265,18 @@ class TrainingLoop(EveryUpdate):
         if self.monitor.is_main(optimizer):
             self._end_window(track, step)
         else:
-            self._note("other step")
+            self._record_call("other step")
         self._window = 0
         track.begin_window()
         for other in self._tracks.values():
             other.unused = 0
 
-    def _follow(self, track: Track) -> None:
+    def _follow_gradients(self, track: Track) -> None:
         """Choose the gradients to follow, as soon as there are some."""
         for parameter in track.choose_sample():
             self._owners[id(parameter)] = weakref.ref(parameter), track
 
-    def _track(self, optimizer: Optimizer) -> Track | None:
+    def _find_track(self, optimizer: Optimizer) -> Track | None:
         track = self._tracks.get(id(optimizer))
         return track if track is not None and track.optimizer() is optimizer else None
 
@@ -312,7 +318,7 @@ class TrainingLoop(EveryUpdate):
 
     def _tell_step(self, track: Track, step: int) -> None:
         calls = StepCalls(
-            order=compressed([*self._calls, "step"]),
+            order=compress_calls([*self._calls, "step"]),
             backwards=self._calls.count("backward"),
             batches=self._batches,
             zero_grads=self._calls.count("zero_grad"),
@@ -320,7 +326,7 @@ class TrainingLoop(EveryUpdate):
             inside=track.inside,
         )
         self.emit(calls, step=step)
-        self._recomputed.tell(step)
+        self._recomputed.report_recomputation(step)
 
     def _tell_fault(self, track: Track, kind: str, step: int) -> None:
         if kind in track.said:

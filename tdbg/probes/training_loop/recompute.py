@@ -8,7 +8,7 @@ import torch
 
 from tdbg.core.observations.training_loop import Recomputation
 from tdbg.probes import Probe
-from tdbg.runtime.compiler import hide
+from tdbg.runtime.compiler import hide_from_compiler
 
 
 class Recomputed:
@@ -25,11 +25,11 @@ class Recomputed:
         self.seconds = self.saved_mb = 0.0
         self._depth = 0
 
-    def counted(self, function: Callable[..., object]) -> "Counted":
+    def count_runs(self, function: Callable[..., object]) -> "Counted":
         """The function, with its runs counted: the first is the forward pass, each further one a recomputation."""
         return Counted(self, function)
 
-    def measure(self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    def run_timed(self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Run it again, timed."""
         self.again += 1
         on_device = torch.cuda.is_initialized() and self.probe.should_sample()
@@ -44,7 +44,7 @@ class Recomputed:
                 self.seconds += time.perf_counter() - begun
                 self.saved_mb += (torch.cuda.memory_allocated() - before) / 1e6 if on_device else 0.0
 
-    def tell(self, step: int) -> None:
+    def report_recomputation(self, step: int) -> None:
         """A line of what this step recomputed, if it did."""
         if not self.runs:
             return
@@ -73,11 +73,11 @@ class Counted:
         if not self.ran:
             self.ran = True
             return self.function(*args, **kwargs)
-        return owner.measure(self.function, args, kwargs)
+        return owner.run_timed(self.function, args, kwargs)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.function, name)
 
 
-hide(Counted.__call__)
-hide(Recomputed.measure)
+hide_from_compiler(Counted.__call__)
+hide_from_compiler(Recomputed.run_timed)

@@ -68,32 +68,32 @@ class Track:
         self._sample = [weakref.ref(parameter) for parameter in dict.fromkeys((found[0], found[-1]))]
         return everything
 
-    def _grads(self) -> list[Tensor | None]:
+    def _collect_grads(self) -> list[Tensor | None]:
         kept = [ref() for ref in self._sample]
         return [parameter.grad for parameter in kept if parameter is not None]
 
-    def _marks(self) -> tuple[Mark, ...]:
-        return tuple(None if grad is None else (id(grad), grad._version) for grad in self._grads())
+    def _collect_marks(self) -> tuple[Mark, ...]:
+        return tuple(None if grad is None else (id(grad), grad._version) for grad in self._collect_grads())
 
     def is_empty(self) -> bool:
         """True if none of the followed parameters has a gradient."""
-        grads = self._grads()
+        grads = self._collect_grads()
         return bool(grads) and all(grad is None for grad in grads)
 
     def leftover_is_zero(self) -> bool | None:
         """True if the followed gradients begin with zeros; None where reading them would wait for a device."""
-        found = [tensors.local_elements(grad.detach()) for grad in self._grads() if grad is not None]
+        found = [tensors.local_elements(grad.detach()) for grad in self._collect_grads() if grad is not None]
         if not all(map(tensors.on_host, found)):
             return None
         return not any(bool(grad.flatten()[:ELEMENTS].any()) for grad in found)
 
-    def leftover(self, elements: int) -> Tensor | None:
+    def sum_leftover(self, elements: int) -> Tensor | None:
         """The sum of the magnitudes of some elements, on their device: zero if they are."""
-        found = [tensors.local_elements(grad.detach()) for grad in self._grads() if grad is not None]
+        found = [tensors.local_elements(grad.detach()) for grad in self._collect_grads() if grad is not None]
         sums = [grad.flatten()[:elements].abs().sum().float() for grad in found]
         return torch.stack(sums).sum().reshape(1) if sums else None
 
-    def confirm(self, there: bool) -> None:
+    def confirm_leftover(self, there: bool) -> None:
         """What was left over has been read: numbers, or zeros (then nothing is said of it ever)."""
         self.confirmed = True
         if not there:
@@ -108,13 +108,13 @@ class Track:
         self.lost = self.filled = self.added = self.clip_before = self.clip_after = self.inside = False
         self.looking = self.windows < ALL_WINDOWS or self.windows % ALL_WINDOWS < self.lasting + 2
         self.reset = not (self.looking and self._sample)  # nothing followed, nothing said
-        self._left = self._marks() if self.looking else ()
+        self._left = self._collect_marks() if self.looking else ()
 
     def look_before_backward(self) -> bool:
         """True if gradients of before the last update are still there, and nobody has touched them."""
         if self.reset:
             return False
-        now = self._marks()
+        now = self._collect_marks()
         if now != self._left or not any(now):
             self.reset = True
         return not self.reset
@@ -127,17 +127,17 @@ class Track:
         self.unused += 1
         self.tail = 0
         if self.looking:
-            before, self._left = self._left, self._marks()
+            before, self._left = self._left, self._collect_marks()
             self.added = self.added or before != self._left
             self.filled = any(self._left)
 
-    def zeroed(self) -> None:
+    def record_zeroed(self) -> None:
         """The gradients were cleared."""
         self.thrown += self.unused
         self.tail = self.unused or self.tail
         self.pending = self.unused = 0
 
-    def clipped(self) -> None:
+    def record_clipped(self) -> None:
         """The gradients were clipped."""
         if self.backwards:
             self.clip_before = True
@@ -151,7 +151,7 @@ class Track:
         cleared = self.backwards > 0 and self.pending == 0 and self.filled
         self.lost = cleared and (self.is_empty() or self.leftover_is_zero() is not False)
 
-    def judge(self, step: int) -> list[str]:
+    def judge_window(self, step: int) -> list[str]:
         """The kinds of faults that this window showed; their streaks are counted."""
         self.inside = self.backwards > self._begun
         kept = self.backwards > 0 and not self.in_backward and self.windows > 0
@@ -166,7 +166,7 @@ class Track:
         }
         for kind, is_shown in shown.items():
             if is_shown or kind in self.streaks:
-                self._count(kind, is_shown, step)
+                self._count_streak(kind, is_shown, step)
         return [kind for kind, is_shown in shown.items() if is_shown]
 
     def end_epoch(self, usual: int, step: int) -> tuple[int, int]:
@@ -177,10 +177,10 @@ class Track:
         dropped = self.tail if 0 < self.tail < usual else 0
         self.thrown -= dropped
         self.tail = 0
-        self._count("tail", dropped > 0, step)
+        self._count_streak("tail", dropped > 0, step)
         return dropped, self.unused if 0 < self.unused < usual else 0
 
-    def _count(self, kind: str, is_shown: bool, step: int) -> None:
+    def _count_streak(self, kind: str, is_shown: bool, step: int) -> None:
         if not is_shown:
             self.streaks[kind] = 0
             return
@@ -189,19 +189,19 @@ class Track:
             self.since[kind] = step
 
 
-def compressed(calls: Sequence[str]) -> str:
+def compress_calls(calls: Sequence[str]) -> str:
     """``(batch, forward, backward) x 4, clip, step``: calls in order, repetitions once."""
     parts: list[str] = []
     at = 0
     while at < len(calls):
-        period, times = _repetition(calls, at)
+        period, times = _find_repetition(calls, at)
         group = ", ".join(calls[at : at + period])
         parts.append(group if times == 1 else f"({group}) x {times}" if period > 1 else f"{group} x {times}")
         at += period * times
     return ", ".join(parts)
 
 
-def _repetition(calls: Sequence[str], at: int) -> tuple[int, int]:
+def _find_repetition(calls: Sequence[str], at: int) -> tuple[int, int]:
     """(length, times) of the group that begins here and covers most by repeating itself."""
     best = 1, 1
     for period in range(1, MAX_PERIOD + 1):

@@ -24,9 +24,9 @@ from tdbg.probes.updates import EveryUpdate
 from tdbg.probes.validation.eval_mode_updates import LeftInEvalMode
 from tdbg.probes.validation.random_draws import RandomDraws
 from tdbg.runtime.own_hooks import add_gradient_hook
-from tdbg.runtime.root_modules import unwrapped
+from tdbg.runtime.root_modules import unwrap_module
 from tdbg.runtime.step_record import host_memory_mb
-from tdbg.runtime.tensors import on_host, walk
+from tdbg.runtime.tensors import iter_tensors, on_host
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -96,9 +96,9 @@ class Validation(EveryUpdate):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._forget()
+        self._reset_state()
 
-    def _forget(self) -> None:
+    def _reset_state(self) -> None:
         self._pass: Pass | None = None
         self._ended: list[Pass] = []  # they wait for the update: their outputs may still go backward
         self._number = 0
@@ -119,11 +119,11 @@ class Validation(EveryUpdate):
         super().detach()
 
     def forked(self) -> None:
-        self._forget()
+        self._reset_state()
 
     def history_cleared(self) -> None:
         number, said, since = self._number, self._said, self._since_epoch
-        self._forget()
+        self._reset_state()
         self._number, self._said, self._since_epoch = number, said, since  # facts of the run, not its history
 
     # what belongs to a pass
@@ -134,7 +134,7 @@ class Validation(EveryUpdate):
         self._own_batches += self._trained_feed is not None and not self._feeds_evaluation()
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
-        self._left.call(module, graded=call.graded, step=self.monitor.step)
+        self._left.record_call(module, graded=call.graded, step=self.monitor.step)
         if call.graded and module.training and not self._feeds_evaluation():
             self._end_pass()  # training goes on
             return
@@ -156,7 +156,7 @@ class Validation(EveryUpdate):
     def _begin_pass(self, module: nn.Module) -> Pass:
         before = self.monitor.eval_calls if self._ended else self._evaluated  # the first calls may be unaffordable
         found = Pass(self.monitor.step, time.perf_counter(), before)
-        found.root = type(unwrapped(module)).__name__
+        found.root = type(unwrap_module(module)).__name__
         if found.step - self._last_step >= APART_STEPS:
             with self.work():
                 found.host_mb, found.device_mb = host_memory_mb(), _device_mb()
@@ -170,20 +170,20 @@ class Validation(EveryUpdate):
 
     def _look_at_average(self, module: AveragedModel) -> None:
         """Is an average evaluated that nothing has updated?"""
-        step, averaged = self.monitor.step, type(unwrapped(module.module)).__name__
+        step, averaged = self.monitor.step, type(unwrap_module(module.module)).__name__
         if step < AVERAGED_STEPS or "average" in self._said:
             return
 
-        def tell(values: list[float], record: object) -> None:
+        def emit_idle_average(values: list[float], record: object) -> None:
             if values[0] == 0 and "average" not in self._said:
                 self._said.add("average")
                 self.emit(IdleAverage(averaged=averaged), step=step)
 
         count = module.n_averaged.detach().float().reshape(1)
         if on_host(count):
-            tell(count.tolist(), None)
+            emit_idle_average(count.tolist(), None)
         else:
-            self.monitor.read_late(count, tell)
+            self.monitor.read_late(count, emit_idle_average)
 
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         now = self._pass
@@ -203,7 +203,7 @@ class Validation(EveryUpdate):
         return not self.monitor.updates and not self.monitor.optimizers
 
     def _watch_output(self, now: Pass, output: object) -> None:
-        carrying = (tensor for _, tensor in walk(output) if tensor.requires_grad and tensor.grad_fn is not None)
+        carrying = (tensor for _, tensor in iter_tensors(output) if tensor.requires_grad and tensor.grad_fn is not None)
         outputs = list(itertools.islice(carrying, MAX_OUTPUTS))
         now.built += bool(outputs)
         for tensor in outputs:
@@ -214,7 +214,7 @@ class Validation(EveryUpdate):
 
     def before_update(self, optimizer: Optimizer) -> None:
         self._end_pass()
-        left = self._left.update(optimizer, self.monitor.step + 1)
+        left = self._left.record_update(optimizer, self.monitor.step + 1)
         if left is not None and "eval_mode" not in self._said:
             self._said.add("eval_mode")
             self.emit(left, step=self.monitor.step + 1)
@@ -286,16 +286,16 @@ class Validation(EveryUpdate):
             batches=ended.batches,
             pass_s=round(ended.last_at - ended.begun_at, 4) if ended.last_at else None,
             host_mb=host_mb,
-            host_grown_mb=_difference(host_mb, ended.host_mb),
+            host_grown_mb=_subtract_rounded(host_mb, ended.host_mb),
             device_mb=device_mb,
-            device_grown_mb=_difference(device_mb, ended.device_mb),
-            faults=self._faults(ended),
+            device_grown_mb=_subtract_rounded(device_mb, ended.device_mb),
+            faults=self._find_faults(ended),
             so_far=so_far,
         )
         if ended.seen:
             told.root = ended.root
-            told.mode = _word(ended.train_mode, ended.seen, "train", "eval")
-            told.gradients = _word(ended.graded, ended.seen, "on", "off")
+            told.mode = _describe_share(ended.train_mode, ended.seen, "train", "eval")
+            told.gradients = _describe_share(ended.graded, ended.seen, "on", "off")
             told.inference_mode = ended.inference == ended.seen
             told.graphs = ended.built - ended.used
             told.dropouts, told.norms = ended.dropouts, ended.norms
@@ -303,7 +303,7 @@ class Validation(EveryUpdate):
                 _add_draws(told, ended)
         self.emit(told, step=ended.step)
 
-    def _faults(self, ended: Pass) -> list[str]:
+    def _find_faults(self, ended: Pass) -> list[str]:
         """What is wrong with a pass; nothing where another purpose than evaluation is possible."""
         bound = self.threshold("calls")
         alone = self._is_alone()
@@ -350,7 +350,7 @@ def _add_call(now: Pass, module: nn.Module, call: "Call") -> None:
     now.train_mode += module.training
     now.inference += torch.is_inference_mode_enabled()
     now.samples += call.samples or 0
-    tensor = next((tensor for _, tensor in walk((call.args, call.kwargs))), None)
+    tensor = next((tensor for _, tensor in iter_tensors((call.args, call.kwargs))), None)
     now.repeats += tensor is not None and now.input is not None and now.input() is tensor
     now.input = weakref.ref(tensor) if tensor is not None else None
 
@@ -378,9 +378,9 @@ def _device_mb() -> float | None:
     return round(torch.cuda.memory_allocated() / MB, 1) if torch.cuda.is_initialized() else None
 
 
-def _difference(after: float | None, before: float | None) -> float | None:
+def _subtract_rounded(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None else round(after - before, 1)
 
 
-def _word(count: int, of: int, all_of_them: str, none: str) -> str:
+def _describe_share(count: int, of: int, all_of_them: str, none: str) -> str:
     return all_of_them if count == of else none if count == 0 else "mixed"

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from tdbg.core.observations.validation import EvalModeUpdates
 from tdbg.runtime.identity_keys import IdentityKeys
-from tdbg.runtime.root_modules import unwrapped
+from tdbg.runtime.root_modules import unwrap_module
 
 LASTING_UPDATES = 3  # in a row
 
@@ -24,16 +24,16 @@ class LeftInEvalMode:
         self._evaluated: IdentityKeys[nn.Module, _Stretch] = IdentityKeys()
         self._called: weakref.ref[nn.Module] | None = None  # in train mode with gradients, since the last update
 
-    def call(self, module: nn.Module, *, graded: bool, step: int) -> None:
+    def record_call(self, module: nn.Module, *, graded: bool, step: int) -> None:
         """A root is called after so many steps; calls with gradients are not all seen."""
-        root = unwrapped(module)
+        root = unwrap_module(module)
         if graded and root.training:
             self._called = weakref.ref(root)
             self._evaluated.pop(root, None)
         elif not graded and not root.training and root in self._trained:
             self._evaluated.setdefault(root, _Stretch(step))
 
-    def update(self, optimizer: Optimizer, step: int) -> EvalModeUpdates | None:
+    def record_update(self, optimizer: Optimizer, step: int) -> EvalModeUpdates | None:
         """An optimizer is about to make this step; the observation, once enough of them are in a row."""
         root = self._called() if self._called is not None else None
         self._called = None
@@ -43,11 +43,11 @@ class LeftInEvalMode:
             stretch = self._evaluated[root]
             if root.training:
                 del self._evaluated[root]
-            elif step != stretch.last and _holds(optimizer, root):
+            elif step != stretch.last and _has_graded_parameters(optimizer, root):
                 stretch.first, stretch.last = stretch.first or step, step
                 stretch.updates += 1
                 if stretch.updates == LASTING_UPDATES:
-                    return _describe(root, stretch)
+                    return _build_observation(root, stretch)
         return None
 
 
@@ -61,7 +61,7 @@ class _Stretch:
     updates: int = 0
 
 
-def _describe(root: nn.Module, stretch: _Stretch) -> EvalModeUpdates | None:
+def _build_observation(root: nn.Module, stretch: _Stretch) -> EvalModeUpdates | None:
     dropouts, norms = _silenced_layers(root)
     if not dropouts + norms:
         return None
@@ -75,7 +75,7 @@ def _describe(root: nn.Module, stretch: _Stretch) -> EvalModeUpdates | None:
     )
 
 
-def _holds(optimizer: Optimizer, root: nn.Module) -> bool:
+def _has_graded_parameters(optimizer: Optimizer, root: nn.Module) -> bool:
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return any(id(p) in held and p.grad is not None for p in root.parameters())
 

@@ -13,7 +13,7 @@ from tdbg.runtime.patches import Patches
 from tdbg.runtime.random_states import device_states
 from tdbg.runtime.rerun import Call
 from tdbg.runtime.root_search import is_anything_compiled
-from tdbg.runtime.torch_hooks import targets
+from tdbg.runtime.torch_hooks import iter_targets
 
 MAX_LOOKS = 8  # calls of one pass that are compared
 ATTENTION = "scaled_dot_product_attention"
@@ -40,8 +40,8 @@ class RandomDraws:
         self.end_watch()  # of a call that raised
         if self.drew and not self.function and self.looked < MAX_LOOKS and not is_anything_compiled():
             self._thread = get_ident()
-            for owner, name in targets("dropout"):
-                self._patches.wrap(owner, name, self._around)
+            for owner, name in iter_targets("dropout"):
+                self._patches.wrap(owner, name, self._wrap_dropout)
 
     def end_call(self, call: Call) -> None:
         """It has returned."""
@@ -56,7 +56,7 @@ class RandomDraws:
         if len(self._patches):
             self._patches.restore()
 
-    def _around(self, original: Callable[..., object]) -> Callable[..., object]:
+    def _wrap_dropout(self, original: Callable[..., object]) -> Callable[..., object]:
         name = getattr(original, "__name__", "").rstrip("_")
 
         def dropout(*args: Any, **kwargs: Any) -> object:

@@ -10,7 +10,7 @@ from tdbg.core.events import Event, Finding
 from tdbg.core.observations import Evidence
 from tdbg.core.redaction import redact_text
 from tdbg.core.rundir import ProcessDir, RunDir
-from tdbg.core.tables import finite, short
+from tdbg.core.tables import format_short, to_json_value
 from tdbg.core.webpage import write_graphs
 from tdbg.rules.report_page.rank_lanes import KINDS, RunLanes
 from tdbg.rules.report_page.run_curves import RunCurves
@@ -44,15 +44,15 @@ class FindingData(TypedDict):
 
 def write_page(file: IO[bytes], run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = ()) -> None:
     """Write the page of a run. notes: what people kept with it. Raises TdbgError without plotly, OSError."""
-    title = f"{short(run.path.resolve().name, 100)} - tdbg report"
-    write_graphs(file, PACKAGE, title, finite(describe_run(run, verdict, notes)), shared=("charts",))
+    title = f"{format_short(run.path.resolve().name, 100)} - tdbg report"
+    write_graphs(file, PACKAGE, title, to_json_value(describe_run(run, verdict, notes)), shared=("charts",))
 
 
 def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
     """All that the page shows, as plain data; the events are read once more, and streamed."""
     info = read_info(run)
-    processes = run.processes()
-    stories = verdict.stories()
+    processes = run.list_processes()
+    stories = verdict.get_stories()
     findings = [finding for story in stories for finding in (story.first, *story.followers)]
     followers = {id(finding) for story in stories for finding in story.followers}
     curves, lanes = RunCurves(verdict, processes), RunLanes(verdict, processes, findings)
@@ -60,22 +60,22 @@ def describe_run(run: RunDir, verdict: Verdict, notes: Sequence[Mapping[str, obj
         for event in _read_events(process):
             curves.add_event(process, event)
             lanes.add_event(process, event)
-    first_t = lanes.first_t()
+    first_t = lanes.find_first_t()
     start = info.get("start")
     start_t = float(start) if isinstance(start, int | float) and first_t and 0 < first_t - start < 1e8 else first_t or 0
     return {
-        "headline": _clean(verdict.headline().removeprefix("verdict: "), TITLE_LETTERS),
+        "headline": _clean_text(verdict.format_headline().removeprefix("verdict: "), TITLE_LETTERS),
         "severity": verdict.worst_severity or ("info" if verdict.level == "off" else "none"),
-        "facts": [_clean(fact) for fact in _facts(verdict, info)],
-        "lines": [] if verdict.findings else [_clean(line) for line in verdict.lines()[1:]],
+        "facts": [_clean_text(fact) for fact in _iter_facts(verdict, info)],
+        "lines": [] if verdict.findings else [_clean_text(line) for line in verdict.format_summary()[1:]],
         "findings": [describe_finding(finding, follows=id(finding) in followers) for finding in findings],
         "lanes": {
             "kinds": KINDS,
-            "rows": lanes.lanes(start_t),
-            "note": lanes.note(),
+            "rows": lanes.build_lanes(start_t),
+            "note": lanes.describe_left_out(),
         },
-        "charts": curves.charts(),
-        "heats": curves.heats(),
+        "charts": curves.build_charts(),
+        "heats": curves.build_heat_charts(),
         "tables": list_tables(verdict, info, notes),
     }
 
@@ -86,23 +86,23 @@ def describe_finding(finding: Finding, *, follows: bool = False) -> FindingData:
     if TRACEBACK in evidence:
         at = evidence.index(TRACEBACK)
         evidence, traceback = evidence[:at], evidence[at + 1 :]
-    grades = {kind.word: kind.value for kind in Evidence}
+    grades = {kind.grade_word: kind.value for kind in Evidence}
     return {
-        "code": _clean(finding.code, 40),
+        "code": _clean_text(finding.code, 40),
         "severity": finding.severity,
-        "title": _clean(finding.title, TITLE_LETTERS),
+        "title": _clean_text(finding.title, TITLE_LETTERS),
         "step": finding.first_step,
         "follows": follows,
-        "where": [_clean(part, 200) for part in _where(finding)],
-        "evidence": [_clean(line) for line in evidence[:MAX_EVIDENCE]],
-        "traceback": [_clean(line) for line in traceback[:MAX_TRACEBACK]],
+        "where": [_clean_text(part, 200) for part in _iter_places(finding)],
+        "evidence": [_clean_text(line) for line in evidence[:MAX_EVIDENCE]],
+        "traceback": [_clean_text(line) for line in traceback[:MAX_TRACEBACK]],
         "grade": grades.get(finding.grade, ""),
-        "cause": _clean(finding.cause),
-        "try_next": _clean(finding.try_next),
+        "cause": _clean_text(finding.cause),
+        "try_next": _clean_text(finding.try_next),
     }
 
 
-def _where(finding: Finding) -> Iterable[str]:
+def _iter_places(finding: Finding) -> Iterable[str]:
     if finding.first_step is not None:
         yield f"step {finding.first_step}"
     if finding.rank is not None:
@@ -113,7 +113,7 @@ def _where(finding: Finding) -> Iterable[str]:
         yield f"module {finding.module}"
 
 
-def _facts(verdict: Verdict, info: Mapping[str, object]) -> Iterable[str]:
+def _iter_facts(verdict: Verdict, info: Mapping[str, object]) -> Iterable[str]:
     start, end = info.get("start"), info.get("end")
     if isinstance(start, int | float):
         yield f"started {format_time(start)}"
@@ -137,13 +137,13 @@ def _describe_length(seconds: float) -> str:
     return f"{minutes} min {left} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
-def _clean(text: str, limit: int = LINE_LETTERS) -> str:
+def _clean_text(text: str, limit: int = LINE_LETTERS) -> str:
     """A text of the run: no secret, no control code, no end too far away."""
-    return short(redact_text(text[: 4 * limit]), limit)
+    return format_short(redact_text(text[: 4 * limit]), limit)
 
 
 def _read_events(process: ProcessDir) -> Iterable[Event]:
     try:
-        yield from process.events()
+        yield from process.iter_events()
     except OSError:  # the file vanished or may not be read: the other ranks still speak
         return

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tdbg.core.lazy_pattern import lazy_pattern
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import short
+from tdbg.core.tables import format_short
 from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.verdict import Verdict
 
@@ -18,7 +18,7 @@ def name_process(process: ProcessDir) -> str:
     if not process.is_rank:
         beside = PID_FOLDER.fullmatch(process.path.name)
         name = f"{process.display_name} pid {beside[1]}" if beside and process.rank is not None else process.label
-        return short(name, NAME_LETTERS)
+        return format_short(name, NAME_LETTERS)
     return f"{process.display_name}" + (f" attempt {process.attempt}" if process.attempt else "")
 
 
@@ -33,9 +33,9 @@ def sort_by_interest(verdict: Verdict, processes: Sequence[ProcessDir]) -> list[
     found_on = list(dict.fromkeys(finding.rank for finding in verdict.findings if finding.rank is not None))
     candidates = [process for process in processes if process.rank is not None or process.label in rows]
 
-    def order(process: ProcessDir) -> tuple[int, bool, bool, tuple[int, int, int, str]]:
+    def sort_key(process: ProcessDir) -> tuple[int, bool, bool, tuple[int, int, int, str]]:
         place = found_on.index(process.rank) if process.rank in found_on else len(found_on)
         row = rows.get(process.label)
-        return place, row is None or row["ended"] in GOOD_ENDS, process.rank != 0, process.key
+        return place, row is None or row["ended"] in GOOD_ENDS, process.rank != 0, process.sort_key
 
-    return sorted(candidates, key=order)
+    return sorted(candidates, key=sort_key)

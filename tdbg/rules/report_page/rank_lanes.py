@@ -5,7 +5,7 @@ from typing import TypedDict
 
 from tdbg.core.events import End, Event, Finding, Start, Step, Traceback
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, short
+from tdbg.core.tables import format_count, format_short
 from tdbg.core.time_lanes import LATEST_T, TimeLane
 from tdbg.rules.report_page.processes import GOOD_ENDS, name_process, rows_by_folder, sort_by_interest
 from tdbg.rules.verdict import Verdict
@@ -86,7 +86,7 @@ class ProcessLane:
         if before is not None:
             goes_on = before.phase == "eval" and event.t - before.t < UNEXPLAINED_S + 20 * length_s
             start = before.t if goes_on else max(start, before.t)
-        self.lane.add(EVALUATED, start, event.t, event.step)
+        self.lane.add_activity(EVALUATED, start, event.t, event.step)
 
     def _add_training(self, event: Step, before: Step | None) -> None:
         phases_ms = sum(
@@ -107,10 +107,10 @@ class ProcessLane:
         after_wait = start + waited * length_s
         after_data = after_wait + data * length_s
         if after_wait > start:
-            self.lane.add(WAITED, start, after_wait)
+            self.lane.add_activity(WAITED, start, after_wait)
         if after_data > after_wait:
-            self.lane.add(DATA, after_wait, after_data)
-        self.lane.add(TRAINED, after_data, event.t, event.step)
+            self.lane.add_activity(DATA, after_wait, after_data)
+        self.lane.add_activity(TRAINED, after_data, event.t, event.step)
 
 
 class RunLanes:
@@ -141,11 +141,11 @@ class RunLanes:
         if found is not None:
             found.add_event(event)
 
-    def lanes(self, start_t: float) -> list[Lane]:
+    def build_lanes(self, start_t: float) -> list[Lane]:
         """A row for each rank, with its attempts behind each other, and one for each process beside the ranks."""
         rows: dict[str, Lane] = {}
         for found in self._lanes.values():
-            bars = found.lane.bars()
+            bars = found.lane.build_bars()
             if not bars:
                 continue
             process = found.process
@@ -154,8 +154,8 @@ class RunLanes:
             lane["bars"] += [
                 (
                     bar["kind"],
-                    _seconds(bar["start"], start_t),
-                    _seconds(bar["end"], start_t),
+                    _to_run_seconds(bar["start"], start_t),
+                    _to_run_seconds(bar["end"], start_t),
                     bar["low"],
                     bar["high"],
                     bar["first_step"],
@@ -163,32 +163,32 @@ class RunLanes:
                 )
                 for bar in bars
             ]
-            lane["ends"].append(self._ending(found, start_t))
-            lane["marks"] += self._marks(found, start_t)
+            lane["ends"].append(self._build_ending(found, start_t))
+            lane["marks"] += self._build_marks(found, start_t)
         return list(rows.values())
 
-    def first_t(self) -> float | None:
+    def find_first_t(self) -> float | None:
         """When the first bar begins; None without any."""
-        starts = [bars[0]["start"] for found in self._lanes.values() if (bars := found.lane.bars())]
+        starts = [bars[0]["start"] for found in self._lanes.values() if (bars := found.lane.build_bars())]
         return min(starts, default=None)
 
-    def note(self) -> str:
+    def describe_left_out(self) -> str:
         """What is left out."""
-        return f"{counted(self._left_out, 'process')} without a finding left out." if self._left_out else ""
+        return f"{format_count(self._left_out, 'process')} without a finding left out." if self._left_out else ""
 
-    def _ending(self, found: ProcessLane, start_t: float) -> Ending:
+    def _build_ending(self, found: ProcessLane, start_t: float) -> Ending:
         row = self._rows.get(found.process.label)
         if row is not None:
             text = row["ended"]
         else:
             text = found.crash or {"": "cut off", "exit": "ended"}.get(found.reason, found.reason)
         return {
-            "t": _seconds(found.last_t, start_t),
-            "text": short(text, LETTERS),
+            "t": _to_run_seconds(found.last_t, start_t),
+            "text": format_short(text, LETTERS),
             "bad": text not in GOOD_ENDS,
         }
 
-    def _marks(self, found: ProcessLane, start_t: float) -> list[Mark]:
+    def _build_marks(self, found: ProcessLane, start_t: float) -> list[Mark]:
         """The findings of the process; one whose step has no record stands at its end."""
         marks: dict[int | None, Mark] = {}
         for number, finding in enumerate(self._findings):
@@ -196,7 +196,7 @@ class RunLanes:
                 continue
             step = finding.first_step
             t = found.times_by_step.get(step, found.last_t) if step is not None else found.last_t
-            mark: Mark = {"t": _seconds(t, start_t), "step": step, "findings": []}
+            mark: Mark = {"t": _to_run_seconds(t, start_t), "step": step, "findings": []}
             marks.setdefault(step, mark)["findings"].append(number)
         return list(marks.values())
 
@@ -208,5 +208,5 @@ class RunLanes:
         return next(reached, None) or next(last, None)
 
 
-def _seconds(t: float, start_t: float) -> float:
+def _to_run_seconds(t: float, start_t: float) -> float:
     return round(t - start_t, 4)

@@ -10,9 +10,9 @@ from tdbg.core.curve_points import BandData, CurveData, CurvePoints, ValueBand, 
 from tdbg.core.events import Event, Params, Step
 from tdbg.core.heat_grid import HeatData, HeatGrid
 from tdbg.core.rundir import ProcessDir
-from tdbg.core.tables import counted, joined, short
+from tdbg.core.tables import format_count, format_short, join_limited
 from tdbg.rules.report_page.processes import name_process, sort_by_interest
-from tdbg.rules.text import ranges
+from tdbg.rules.text import format_ranks
 from tdbg.rules.verdict import Verdict
 
 MAX_LINES = 8  # processes with lines of their own
@@ -87,18 +87,18 @@ class ProcessCurves:
     def add_step(self, event: Step) -> None:
         """Take what a step record holds."""
         if event.phase == "eval":
-            self._curve("eval", "").add(event.call or event.step, event.forward_ms)
+            self._get_curve("eval", "").add_point(event.call or event.step, event.forward_ms)
             return
         for chart, name, field in FIELDS:
             value = getattr(event, field)
             if value is not None:
-                self._curve(chart, name).add(event.step, value)
+                self._get_curve(chart, name).add_point(event.step, value)
         for group, rate in enumerate(event.lr[:MAX_GROUPS]):
-            self._curve("lr", f"group {group}" if len(event.lr) > 1 else "").add(event.step, rate)
+            self._get_curve("lr", f"group {group}" if len(event.lr) > 1 else "").add_point(event.step, rate)
         if event.other_losses:
-            self._curve("loss", "other optimizer").add(event.step, event.other_losses[-1])
+            self._get_curve("loss", "other optimizer").add_point(event.step, event.other_losses[-1])
 
-    def _curve(self, chart: str, name: str) -> CurvePoints:
+    def _get_curve(self, chart: str, name: str) -> CurvePoints:
         key = (chart, name)
         if key not in self.curves:
             self.curves[key] = CurvePoints(() if chart == "eval" else self._marked, self._buckets)
@@ -123,16 +123,18 @@ class GradientNorms:
         """Take the names, or a record that has the norms."""
         if isinstance(event, Params):
             if len(self.grids) < MAX_GRIDS and event.names:
-                self.grids.append(HeatGrid([short(name, NAME_LETTERS) for name in event.names]))
+                self.grids.append(HeatGrid([format_short(name, NAME_LETTERS) for name in event.names]))
         elif event.grad_norms and self.grids:
-            self.grids[-1].add(event.step, event.grad_norms)
+            self.grids[-1].add_record(event.step, event.grad_norms)
 
     def as_data(self) -> Iterable[HeatChart]:
         """Each grid that has a value."""
         for grid in self.grids:
             data = grid.as_data()
             if data["x"]:
-                left_out = f" {counted(grid.left_out, 'parameter')} left out, evenly." if grid.left_out else ""
+                left_out = (
+                    f" {format_count(grid.omitted_rows, 'parameter')} left out, evenly." if grid.omitted_rows else ""
+                )
                 note = f"{self.name}. A cell is the largest norm of its steps.{left_out}"
                 yield {**data, "title": "Gradient norm by parameter", "note": note}
 
@@ -168,19 +170,19 @@ class RunCurves:
             self._lines[process.label].add_step(event)
         if event.phase != "eval":
             for chart, band in self._bands.items():
-                band.add(event.step, getattr(event, chart))
+                band.add_point(event.step, getattr(event, chart))
 
-    def charts(self) -> list[Chart]:
+    def build_charts(self) -> list[Chart]:
         """The charts that have something to show."""
-        found = [self._chart(*about) for about in CHARTS]
+        found = [self._build_chart(*about) for about in CHARTS]
         return [chart for chart in found if chart["curves"] or chart["choices"]]
 
-    def heats(self) -> list[HeatChart]:
+    def build_heat_charts(self) -> list[HeatChart]:
         """The gradient norms of the parameters of the process that comes first."""
         return [heat for norms in self._norms.values() for heat in norms.as_data()]
 
-    def _chart(self, chart: str, title: str, unit: str, x: str) -> Chart:
-        lines = [(process, self._curves_of(process, chart)) for process in self._lines.values()]
+    def _build_chart(self, chart: str, title: str, unit: str, x: str) -> Chart:
+        lines = [(process, self._list_curves(process, chart)) for process in self._lines.values()]
         lines = [(process, curves) for process, curves in lines if curves]
         made: Chart = {
             "id": chart,
@@ -208,11 +210,13 @@ class RunCurves:
         if self._bands and chart in self._bands:
             band = self._bands[chart].as_data(f"{BAND}, least to most")
             made["bands"] = [band] if band["x"] else []
-            made["note"] = f"Lines of {counted(len(lines), 'process')} of {len(self._stepped):,}; the band holds all."
+            made["note"] = (
+                f"Lines of {format_count(len(lines), 'process')} of {len(self._stepped):,}; the band holds all."
+            )
         return made
 
     @staticmethod
-    def _curves_of(process: ProcessCurves, chart: str) -> list[tuple[str, CurvePoints]]:
+    def _list_curves(process: ProcessCurves, chart: str) -> list[tuple[str, CurvePoints]]:
         return [(name, curve) for (of, name), curve in process.curves.items() if of == chart and not curve.is_empty()]
 
 
@@ -222,17 +226,17 @@ def _merge_processes(named: Sequence[tuple[str, str, CurveData]], title: str, *,
     for what in dict.fromkeys(name for _, name, _ in named):
         for names, curve in merge_equal([(who, curve) for who, name, curve in named if name == what]):
             who = "" if is_alone else _join_names(names)
-            merged.append({**curve, "name": short(", ".join(filter(None, (who, what))) or title, NAME_LETTERS)})
+            merged.append({**curve, "name": format_short(", ".join(filter(None, (who, what))) or title, NAME_LETTERS)})
     return merged
 
 
 def _join_names(names: Sequence[str]) -> str:
     """``ranks 0-3, 7``; several other processes by their names."""
     numbers = [name.removeprefix("rank ") for name in names]
-    return ranges(map(int, numbers)) if all(map(str.isdecimal, numbers)) else joined(names, MAX_NAMES)
+    return format_ranks(map(int, numbers)) if all(map(str.isdecimal, numbers)) else join_limited(names, MAX_NAMES)
 
 
 def _describe_points(curves: Iterable[CurvePoints]) -> str:
     """What is to be said where curves are thinned."""
     most = max((curve.count for curve in curves), default=0)
-    return f"{counted(most, 'value')} a curve, thinned: extremes are kept." if most > BUCKETS_OF_MANY * 2 else ""
+    return f"{format_count(most, 'value')} a curve, thinned: extremes are kept." if most > BUCKETS_OF_MANY * 2 else ""

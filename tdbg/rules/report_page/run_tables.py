@@ -6,8 +6,8 @@ from typing import TypedDict
 
 from tdbg.core.redaction import redact_argv, redact_env, redact_text, redact_value
 from tdbg.core.rundir import allowed_env
-from tdbg.core.tables import cell, counted, joined, short
-from tdbg.rules.flag_lines import flag_lines
+from tdbg.core.tables import format_cell, format_count, format_short, join_limited
+from tdbg.rules.flag_lines import format_flags
 from tdbg.rules.rank_lines import RankRow
 from tdbg.rules.verdict import Verdict
 
@@ -39,26 +39,35 @@ def make_table(
 def _as_cell(value: object) -> object:
     if value is None or type(value) in (int, float):
         return value
-    return short(redact_text(value if isinstance(value, str) else cell(value)), LETTERS)
+    return format_short(redact_text(value if isinstance(value, str) else format_cell(value)), LETTERS)
 
 
 def list_tables(verdict: Verdict, info: Mapping[str, object], notes: Sequence[Mapping[str, object]]) -> list[Table]:
     """Every table that has a row, in the order of the page."""
     found = [
-        make_table("ranks", "How each rank ended", RANK_COLUMNS, _ranks(verdict)),
-        make_table("triggers", "Conditions that came true", ("step", "rank", "condition", "done"), _triggers(verdict)),
-        make_table("flags", "Flags", ("flag", "value", "observations"), _flags(verdict)),
+        make_table("ranks", "How each rank ended", RANK_COLUMNS, _list_rank_rows(verdict)),
         make_table(
-            "injections", "Flags in the program's configuration", ("result",), _lines(flag_lines(verdict.injections))
+            "triggers", "Conditions that came true", ("step", "rank", "condition", "done"), _list_trigger_rows(verdict)
         ),
-        make_table("not_watched", "Not watched", ("findings", "why"), _not_watched(verdict)),
-        make_table("cost", "Cost of tdbg", ("what", "value"), _cost(verdict)),
-        make_table("cost_ranks", "Cost of tdbg by process", ("rank", "own ms", "wall ms", "%"), _cost_ranks(verdict)),
-        make_table("environment", "Environment", ("what", "value"), _environment(info)),
-        make_table("settings", "Settings other than the defaults", ("setting", "value", "from"), _settings(info)),
-        make_table("notes", "Notes", ("note",), _lines((*verdict.notes, *verdict.trouble))),
-        make_table("people", "Notes by people", ("note",), _lines(str(one.get("text", "")) for one in notes)),
-        make_table("files", "Files", ("file",), _lines(verdict.files)),
+        make_table("flags", "Flags", ("flag", "value", "observations"), _list_flag_rows(verdict)),
+        make_table(
+            "injections",
+            "Flags in the program's configuration",
+            ("result",),
+            _list_line_rows(format_flags(verdict.injections)),
+        ),
+        make_table("not_watched", "Not watched", ("findings", "why"), _list_unwatched_rows(verdict)),
+        make_table("cost", "Cost of tdbg", ("what", "value"), _list_cost_rows(verdict)),
+        make_table(
+            "cost_ranks", "Cost of tdbg by process", ("rank", "own ms", "wall ms", "%"), _list_cost_ranks(verdict)
+        ),
+        make_table("environment", "Environment", ("what", "value"), _list_environment_rows(info)),
+        make_table(
+            "settings", "Settings other than the defaults", ("setting", "value", "from"), _list_setting_rows(info)
+        ),
+        make_table("notes", "Notes", ("note",), _list_line_rows((*verdict.notes, *verdict.trouble))),
+        make_table("people", "Notes by people", ("note",), _list_line_rows(str(one.get("text", "")) for one in notes)),
+        make_table("files", "Files", ("file",), _list_line_rows(verdict.files)),
     ]
     return [table for table in found if table["rows"]]
 
@@ -66,16 +75,16 @@ def list_tables(verdict: Verdict, info: Mapping[str, object], notes: Sequence[Ma
 RANK_COLUMNS = ("rank", "host", "pid", "steps", "of", "evaluation calls", "skipped", "last loss", "ended", "code")
 
 
-def _ranks(verdict: Verdict) -> list[list[object]]:
-    beside = [_rank_cells(row["folder"], row) for row in verdict.others]
+def _list_rank_rows(verdict: Verdict) -> list[list[object]]:
+    beside = [_list_rank_cells(row["folder"], row) for row in verdict.others]
     return [
-        *(_rank_cells(row["folder"] if row["rank"] is None else row["rank"], row) for row in verdict.ranks),
+        *(_list_rank_cells(row["folder"] if row["rank"] is None else row["rank"], row) for row in verdict.ranks),
         *beside,
     ]
 
 
-def _rank_cells(name: object, row: RankRow) -> list[object]:
-    restarts = f", after {counted(row['attempts'] - 1, 'restart')}" if row["attempts"] > 1 else ""
+def _list_rank_cells(name: object, row: RankRow) -> list[object]:
+    restarts = f", after {format_count(row['attempts'] - 1, 'restart')}" if row["attempts"] > 1 else ""
     return [
         name,
         row["host"],
@@ -90,31 +99,33 @@ def _rank_cells(name: object, row: RankRow) -> list[object]:
     ]
 
 
-def _lines(lines: Iterable[str]) -> list[list[str]]:
+def _list_line_rows(lines: Iterable[str]) -> list[list[str]]:
     return [[line] for line in lines]
 
 
-def _triggers(verdict: Verdict) -> list[list[object]]:
+def _list_trigger_rows(verdict: Verdict) -> list[list[object]]:
     return [[row["step"], row["rank"], row["condition"], row["action"] or "noted"] for row in verdict.triggers]
 
 
-def _flags(verdict: Verdict) -> list[list[object]]:
+def _list_flag_rows(verdict: Verdict) -> list[list[object]]:
     names = dict.fromkeys((*verdict.flags, *verdict.observations_by_flag))
     return [
         [
             name,
-            redact_value(name, cell(verdict.flags[name])) if name in verdict.flags else f"by level {verdict.level}",
+            redact_value(name, format_cell(verdict.flags[name]))
+            if name in verdict.flags
+            else f"by level {verdict.level}",
             verdict.observations_by_flag[name]["text"] if name in verdict.observations_by_flag else "-",
         ]
         for name in names
     ]
 
 
-def _not_watched(verdict: Verdict) -> list[list[object]]:
-    return [[joined(row["codes"], 12), row["reason"]] for row in verdict.not_watched]
+def _list_unwatched_rows(verdict: Verdict) -> list[list[object]]:
+    return [[join_limited(row["codes"], 12), row["reason"]] for row in verdict.not_watched]
 
 
-def _cost(verdict: Verdict) -> list[list[object]]:
+def _list_cost_rows(verdict: Verdict) -> list[list[object]]:
     cost = verdict.cost
     if cost.get("pct") is None:
         return []
@@ -140,12 +151,12 @@ def _cost(verdict: Verdict) -> list[list[object]]:
     return rows
 
 
-def _cost_ranks(verdict: Verdict) -> list[list[object]]:
+def _list_cost_ranks(verdict: Verdict) -> list[list[object]]:
     rows = verdict.cost.get("ranks", [])
     return [[row["rank"], row["own_ms"], row["wall_ms"], row["pct"]] for row in rows] if len(rows) > 1 else []
 
 
-def _environment(info: Mapping[str, object]) -> list[list[object]]:
+def _list_environment_rows(info: Mapping[str, object]) -> list[list[object]]:
     command = info.get("command")
     rows: list[list[object]] = []
     if isinstance(command, list):
@@ -156,7 +167,7 @@ def _environment(info: Mapping[str, object]) -> list[list[object]]:
         table = info.get(name)
         if isinstance(table, dict):
             rows += [[f"{name}: {key}", value] for key, value in table.items() if _is_plain(value)]
-    rows += [[name, " ".join(values)] for name, values in _devices(info).items()]
+    rows += [[name, " ".join(values)] for name, values in _collect_devices(info).items()]
     environ = info.get("env")
     if isinstance(environ, dict):
         texts = {str(name): str(value) for name, value in environ.items()}
@@ -166,7 +177,7 @@ def _environment(info: Mapping[str, object]) -> list[list[object]]:
     return rows
 
 
-def _devices(info: Mapping[str, object]) -> dict[str, list[str]]:
+def _collect_devices(info: Mapping[str, object]) -> dict[str, list[str]]:
     """Python, torch and device of the ranks, each once."""
     found: dict[str, dict[str, None]] = {}
     ranks = info.get("ranks")
@@ -182,18 +193,18 @@ def _devices(info: Mapping[str, object]) -> dict[str, list[str]]:
     return {name: list(values)[:8] for name, values in found.items()}
 
 
-def _settings(info: Mapping[str, object]) -> list[list[object]]:
+def _list_setting_rows(info: Mapping[str, object]) -> list[list[object]]:
     settings, origin = info.get("settings"), info.get("origin")
     if not isinstance(settings, dict) or not isinstance(origin, dict):
         return []
     return [
-        [name, redact_value(str(name), cell(_flat(value))), origin.get(name)]
+        [name, redact_value(str(name), format_cell(_flatten_value(value))), origin.get(name)]
         for name, value in settings.items()
         if origin.get(name, DEFAULT) != DEFAULT
     ]
 
 
-def _flat(value: object) -> object:
+def _flatten_value(value: object) -> object:
     return [f"{key}={item}" for key, item in value.items()] if isinstance(value, dict) else value
 
 

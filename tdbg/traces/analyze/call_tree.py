@@ -34,25 +34,25 @@ class Calls:
         self.lost = Node("", THREAD, DEEP)
         self.size = 0
 
-    def below(self, parent: Node, name: str, kind: str) -> Node:
+    def get_or_add_child(self, parent: Node, name: str, kind: str) -> Node:
         """The node of this name below another one; a new one if there is room."""
         found = parent.below.get(name)
-        return found if found is not None else self._new(parent, name, kind)
+        return found if found is not None else self._add_child(parent, name, kind)
 
-    def _new(self, parent: Node, name: str, kind: str) -> Node:
+    def _add_child(self, parent: Node, name: str, kind: str) -> Node:
         if self.size >= MOST or parent.depth >= DEEP:
             return self.lost
         self.size += 1
         node = parent.below[name] = Node(name[:LETTERS], kind, parent.depth + 1)
         return node
 
-    def flame(self, kind: str) -> Flame:
+    def build_flame(self, kind: str) -> Flame:
         """What is kept of it: the nodes with most time, each with those above it."""
         kept, numbers = Flame(kind, cut=self.lost.calls), {"": 0}
         kept.names.append("")
         waiting: list[tuple[int, int, int, Node]] = []  # minus its time, its place among all, its parent's number
         places = itertools.count()
-        _wait(waiting, self.root, -1, places)
+        _push_children(waiting, self.root, -1, places)
         while waiting and len(kept.parents) < KEPT:
             _, _, parent, node = heapq.heappop(waiting)
             if node.name not in numbers:
@@ -63,11 +63,11 @@ class Calls:
             kept.kinds += node.kind
             kept.calls.append(node.calls)
             kept.totals.append(node.total)
-            _wait(waiting, node, len(kept.parents) - 1, places)
+            _push_children(waiting, node, len(kept.parents) - 1, places)
         kept.cut += sum(node.calls for *_, node in waiting)
         return kept
 
 
-def _wait(waiting: list[tuple[int, int, int, Node]], node: Node, number: int, places: Iterator[int]) -> None:
+def _push_children(waiting: list[tuple[int, int, int, Node]], node: Node, number: int, places: Iterator[int]) -> None:
     for below in node.below.values():
         heapq.heappush(waiting, (-below.total, next(places), number, below))

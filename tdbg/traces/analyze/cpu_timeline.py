@@ -10,9 +10,9 @@ import numpy as np
 
 from tdbg.traces.analyze.call_tree import FRAME, MODULE, OPERATOR, SPAN, THREAD, Calls, Node
 from tdbg.traces.analyze.flops import CONVOLUTION, per_call
-from tdbg.traces.analyze.span_nesting import Sums, chain, parents
+from tdbg.traces.analyze.span_nesting import Sums, find_parents, list_call_chain
 from tdbg.traces.analyze.summary_figures import MAIN
-from tdbg.traces.analyze.time_spans import Spans, union
+from tdbg.traces.analyze.time_spans import Spans, union_spans
 from tdbg.traces.parse import event_names
 from tdbg.traces.summary import Operator, Work
 
@@ -108,17 +108,17 @@ class Threads:
         self.nested, self.stacked = Calls(), Calls()
         self._each: list[int] = []  # floating-point operations of a call, by number
 
-    def thread(self, event: "Event") -> Thread:
+    def get_thread(self, event: "Event") -> Thread:
         """The thread of an event."""
-        return self._thread((event.pid, event.tid))
+        return self._get_thread_by_key((event.pid, event.tid))
 
-    def _thread(self, key: tuple[int | str, int | str]) -> Thread:
+    def _get_thread_by_key(self, key: tuple[int | str, int | str]) -> Thread:
         found = self.of.get(key)
         if found is None:
             if len(self.of) >= MOST_THREADS:
                 key = ("", MORE)
             name = f"thread {key[1]}"
-            called, noted = (tree.below(tree.root, name, THREAD) for tree in (self.stacked, self.nested))
+            called, noted = (tree.get_or_add_child(tree.root, name, THREAD) for tree in (self.stacked, self.nested))
             found = self.of.setdefault(key, Thread(key, called, noted))
         return found
 
@@ -140,7 +140,7 @@ class Threads:
                 one.name,
                 b""
                 if one.args is None
-                else _strided(one.args)
+                else _build_shape_key(one.args)
                 if one.name == CONVOLUTION
                 else bytes(one.args.dims)[:CUT],
             )
@@ -149,27 +149,27 @@ class Threads:
         known: list[Any] = list(map(self._known.get, keys))
         if None in known:
             known = [
-                self._new(*key, one.args) if number is None else number
+                self._add_operator(*key, one.args) if number is None else number
                 for key, number, one in zip(keys, known, events, strict=True)
             ]
         numbers = np.array(known, np.int64)
         if starts[0] < self.until:
-            self._calls.add(numbers, 1)
-            self._total.add(numbers, durs)
-            self._own.add(numbers, durs)
+            self._calls.add_values(numbers, 1)
+            self._total.add_values(numbers, durs)
+            self._own.add_values(numbers, durs)
         places = [(one.pid, one.tid) for one in events]
         threads = dict.fromkeys(places)
         if len(threads) == 1:
-            self._nest(self.thread(events[0]), numbers, starts, durs)
+            self._nest_operators(self.get_thread(events[0]), numbers, starts, durs)
             return
         of: dict[Thread, list[int]] = {}
-        rows = {key: of.setdefault(self._thread(key), []) for key in threads}
+        rows = {key: of.setdefault(self._get_thread_by_key(key), []) for key in threads}
         for at, place in enumerate(places):
             rows[place].append(at)
         for thread, which in of.items():
-            self._nest(thread, numbers[which], starts[which], durs[which])
+            self._nest_operators(thread, numbers[which], starts[which], durs[which])
 
-    def _nest(self, thread: Thread, numbers: "Numbers", starts: "Numbers", durs: "Numbers") -> None:
+    def _nest_operators(self, thread: Thread, numbers: "Numbers", starts: "Numbers", durs: "Numbers") -> None:
         """Those of one thread: who called whom, and what nobody called."""
         late = int(np.count_nonzero(starts[1:] < starts[:-1])) + (int(starts[0]) < thread.seen)
         self.disorder += late
@@ -192,26 +192,26 @@ class Threads:
         starts = np.concatenate((opened[:, 0], starts))
         ends = np.concatenate((opened[:, 1], starts[len(before) :] + durs))
         numbers = np.concatenate((opened[:, 2], numbers))
-        callers = parents(starts, ends)
+        callers = find_parents(starts, ends)
         called = callers >= 0
         called[: len(before)] = False
         above = callers[called]
         if counts:
-            self._own.add(numbers[above], starts[called] - np.minimum(ends[called], ends[above]))
+            self._own.add_values(numbers[above], starts[called] - np.minimum(ends[called], ends[above]))
         outermost = callers < 0
         outermost[: len(before)] = False
         for kept, found in ((thread.starts, starts), (thread.ends, ends), (thread.which, numbers)):
             kept.frombytes(found[outermost].tobytes())
-        last = chain(callers, len(starts) - 1)[-MOST_OPEN:]
+        last = list_call_chain(callers, len(starts) - 1)[-MOST_OPEN:]
         thread.open = [(int(starts[at]), int(ends[at]), int(numbers[at])) for at in last]
         if self.trees and not counts:
             thread.nodes = [thread.noted] * len(thread.open)
         elif self.trees:
             nodes = list(compress(thread.nodes, still))
-            self._hang(thread, nodes, numbers, starts, ends, callers)
+            self._attach_nodes(thread, nodes, numbers, starts, ends, callers)
             thread.nodes = [nodes[at] for at in last]
 
-    def _hang(
+    def _attach_nodes(
         self,
         thread: Thread,
         nodes: list[Node],
@@ -226,29 +226,29 @@ class Threads:
         columns = (one[known:].tolist() for one in (numbers, starts, ends, callers))
         for number, start, end, caller in zip(*columns, strict=True):
             if caller < 0:
-                self._enter(thread, start, reach)
-                above, reach = _innermost(thread.spans, start) or thread.noted, end
+                self._open_spans(thread, start, reach)
+                above, reach = _find_innermost(thread.spans, start) or thread.noted, end
             else:
                 above = nodes[caller]
             name = operators[number].name
-            node = above.below.get(name) or tree.below(above, name, OPERATOR)
+            node = above.below.get(name) or tree.get_or_add_child(above, name, OPERATOR)
             node.calls += 1
             node.total += end - start
             nodes.append(node)
 
-    def _enter(self, thread: Thread, until: int, reach: int = 0) -> None:
+    def _open_spans(self, thread: Thread, until: int, reach: int = 0) -> None:
         """Give spans that begin by a time their nodes; not those within an operator, whose time is its already."""
         coming = thread.coming
         while coming and coming[0][0] <= until:
             start, end, name = coming.popleft()
             if start < reach:
                 continue
-            node = self.nested.below(_innermost(thread.spans, start) or thread.noted, name, SPAN)
+            node = self.nested.get_or_add_child(_find_innermost(thread.spans, start) or thread.noted, name, SPAN)
             node.calls += 1
             node.total += end - start
             thread.spans.append((end, node))
 
-    def _new(self, name: str, dims: bytes, args: "Args | None") -> int:
+    def _add_operator(self, name: str, dims: bytes, args: "Args | None") -> int:
         if len(self.operators) >= MOST:
             name, dims = name if len(self.operators) < 2 * MOST or (name, b"") in self._known else MORE, b""
         if (name, dims) not in self._known:
@@ -263,32 +263,34 @@ class Threads:
             self._parts.append(
                 event_names.BACKWARD if backward else event_names.COMMUNICATION if collective else event_names.FORWARD
             )
-            self._noted.append(_noted(name))
+            self._noted.append(_classify_operator(name))
         return self._known[name, dims]
 
-    def spent(self, thread: Thread, part: str) -> Spans:
+    def get_part_spans(self, thread: Thread, part: str) -> Spans:
         """When a thread was in outermost operators of one part: forward, backward or communication."""
         if not thread.which:
-            return union(thread.collective) if part == event_names.COMMUNICATION else union([])
+            return union_spans(thread.collective) if part == event_names.COMMUNICATION else union_spans([])
         which = np.frombuffer(thread.which, np.int64)
         of = self._of_part.get(part)
         if of is None or len(of) < len(self._parts):
             of = self._of_part[part] = np.array([one == part for one in self._parts])
         mask = of[which]
         starts, ends = (np.frombuffer(one, np.int64) for one in (thread.starts, thread.ends))
-        found = union(np.column_stack((starts, ends))[mask].reshape(-1))
-        return found | union(thread.collective) if part == event_names.COMMUNICATION else found
+        found = union_spans(np.column_stack((starts, ends))[mask].reshape(-1))
+        return found | union_spans(thread.collective) if part == event_names.COMMUNICATION else found
 
-    def updates(self) -> list[Work]:
+    def collect_updates(self) -> list[Work]:
         """Arithmetic inside of ``Optimizer.step``, by name: on one tensor in place, or on many together."""
         calls, total, count = Sums(), Sums(), len(self.operators)
         for thread in self.of.values():
             every = np.array(thread.updates, np.int64).reshape(-1, 3)
-            every = every[union(thread.stepping).holds(every[:, 1])]
-            calls.add(every[:, 0], 1)
-            total.add(every[:, 0], every[:, 2] - every[:, 1])
+            every = every[union_spans(thread.stepping).contains_times(every[:, 1])]
+            calls.add_values(every[:, 0], 1)
+            total.add_values(every[:, 0], every[:, 2] - every[:, 1])
         found: dict[str, Work] = {}
-        for one, called, time in zip(self.operators, calls.first(count), total.first(count), strict=True):
+        for one, called, time in zip(
+            self.operators, calls.get_first_sums(count), total.get_first_sums(count), strict=True
+        ):
             if called:
                 kind = "loop" if one.name in event_names.ELEMENTWISE else "together"
                 work = found.setdefault(one.name, Work(one.name, kind))
@@ -296,15 +298,15 @@ class Threads:
                 work.total += time
         return list(found.values())
 
-    def outermost(self, thread: Thread, time: int) -> str:
+    def find_outermost(self, thread: Thread, time: int) -> str:
         """The outermost operator that was open at a time; empty for none."""
         at = bisect_right(thread.starts, time) - 1
         return self.operators[thread.which[at]].name if at >= 0 and thread.ends[at] >= time else ""
 
-    def annotation(self, event: "Event", start: int, dur: int) -> None:
+    def add_annotation(self, event: "Event", start: int, dur: int) -> None:
         """A span that the program, torch or a library named."""
         name = event.name
-        thread = self.thread(event)
+        thread = self.get_thread(event)
         step = event_names.STEP.fullmatch(name)
         if step:
             if len(self.steps) < MOST_STEPS:
@@ -314,37 +316,37 @@ class Threads:
                 self.until = start + dur
             return
         if name.startswith(event_names.LOADER):
-            _extend(thread.loader, start, start + dur)
+            _append_span(thread.loader, start, start + dur)
         elif name.startswith(event_names.OPTIMIZERS):
-            _extend(thread.optimizer, start, start + dur)
+            _append_span(thread.optimizer, start, start + dur)
             if name.startswith(event_names.OPTIMIZERS[0]):
-                _extend(thread.stepping, start, start + dur)
+                _append_span(thread.stepping, start, start + dur)
         elif name.startswith(event_names.COLLECTIVES):
-            _extend(thread.collective, start, start + dur)
+            _append_span(thread.collective, start, start + dur)
         elif name.startswith(event_names.SAVES):
             if start < self.until and (not thread.saves or start > thread.saves[-1]):  # no save inside another
-                _count(self.saves, name.removeprefix(event_names.SAVES), min(dur, self.until - start))
-            _extend(thread.saves, start, start + dur)
+                _count_call(self.saves, name.removeprefix(event_names.SAVES), min(dur, self.until - start))
+            _append_span(thread.saves, start, start + dur)
         if start >= self.until:
             return
         dur = min(dur, self.until - start)  # the window is closed within the last Optimizer.step
-        _count(self.regions, name, dur)
+        _count_call(self.regions, name, dur)
         if not self.trees:
             return
         thread.coming.append((start, start + dur, name))
         if len(thread.coming) > MOST_OPEN:
-            self._enter(thread, start)
+            self._open_spans(thread, start)
 
-    def frame(self, event: "Event", start: int, dur: int) -> None:
+    def add_frame(self, event: "Event", start: int, dur: int) -> None:
         """A call of Python, where stacks were recorded. torch writes them behind all operators of a trace."""
         self.framed = True
         if start >= self.until:
             return
         name, dur = event.name, min(dur, self.until - start)
         if name.startswith(event_names.MODULE):
-            _count(self.modules, name.removeprefix(event_names.MODULE), dur)
-        thread = self.thread(event)
-        self._place(thread, start)
+            _count_call(self.modules, name.removeprefix(event_names.MODULE), dur)
+        thread = self.get_thread(event)
+        self._assign_callers(thread, start)
         frames = thread.frames
         while frames and frames[-1][0] <= start:
             frames.pop()
@@ -354,19 +356,19 @@ class Threads:
         frames.append((start + dur, own))
         if not foreign or name.startswith(event_names.MODULE):
             kind = MODULE if foreign else FRAME
-            node = self.stacked.below(_innermost(thread.path, start) or thread.called, name, kind)
+            node = self.stacked.get_or_add_child(_find_innermost(thread.path, start) or thread.called, name, kind)
             node.calls += 1
             node.total += dur
             thread.path.append((start + dur, node))
         if ("save" in name or "fsync" in name) and event_names.SAVE.search(name):
             if not thread.saves or start > thread.saves[-1]:  # no call inside another
-                _count(self.saves, f"{event_names.short_frame(name)}{f' from {own}' if own else ''}", dur)
-            _extend(thread.saves, start, start + dur)
+                _count_call(self.saves, f"{event_names.short_frame(name)}{f' from {own}' if own else ''}", dur)
+            _append_span(thread.saves, start, start + dur)
         elif own and "dataloader" in name and event_names.NEXT_BATCH.search(name) and start >= thread.loaded:
-            _count(self.loads, own, dur)
+            _count_call(self.loads, own, dur)
             thread.loaded = start + dur
 
-    def _place(self, thread: Thread, until: int) -> None:
+    def _assign_callers(self, thread: Thread, until: int) -> None:
         """Tell the outermost operators that began before a time where they were called from."""
         frames, starts = thread.frames, thread.starts
         while thread.cursor < len(starts) and starts[thread.cursor] < until:
@@ -374,18 +376,18 @@ class Threads:
                 frames.pop()
             at = thread.cursor
             entry = self.operators[thread.which[at]]
-            above = _innermost(thread.path, starts[at]) or thread.called
-            node = self.stacked.below(above, entry.name, OPERATOR)
+            above = _find_innermost(thread.path, starts[at]) or thread.called
+            node = self.stacked.get_or_add_child(above, entry.name, OPERATOR)
             node.calls += 1
             node.total += thread.ends[at] - starts[at]
             if frames and frames[-1][1] and (frames[-1][1] in entry.frames or len(entry.frames) < MOST_FRAMES):
                 entry.frames[frames[-1][1]] = entry.frames.get(frames[-1][1], 0) + 1
             thread.cursor += 1
 
-    def end(self) -> None:
+    def finalize_totals(self) -> None:
         """After the last event."""
         count = len(self.operators)
-        sums = (self._calls.first(count), self._total.first(count), self._own.first(count))
+        sums = (self._calls.get_first_sums(count), self._total.get_first_sums(count), self._own.get_first_sums(count))
         for operator, calls, total, own in zip(self.operators, *sums, strict=True):
             operator.calls, operator.total, operator.own = calls, total, own
         for operator, each in zip(self.operators, self._each, strict=True):
@@ -393,14 +395,14 @@ class Threads:
         for _, _, _, main in self.steps[:1]:
             main.called.name = main.noted.name = MAIN
         for thread in self.of.values():
-            self._enter(thread, FOREVER, max(thread.ends[-1:], default=0))
+            self._open_spans(thread, FOREVER, max(thread.ends[-1:], default=0))
             if self.framed:
-                self._place(thread, self.until)
+                self._assign_callers(thread, self.until)
             for node in (thread.called, thread.noted):
                 node.total = sum(below.total for below in node.below.values())
 
 
-def _noted(name: str) -> int:
+def _classify_operator(name: str) -> int:
     """What an operator is noted for, if it is."""
     if name in WAITING:
         return ASKS
@@ -409,19 +411,19 @@ def _noted(name: str) -> int:
     return UPDATES if name in event_names.ELEMENTWISE or name.startswith(event_names.TOGETHER) else 0
 
 
-def _strided(args: "Args") -> bytes:
+def _build_shape_key(args: "Args") -> bytes:
     """Shapes of a convolution and its strides: both tell how much it has to do."""
     return bytes(args.dims)[:CUT] + bytes(args.concrete)[:CUT]
 
 
-def _innermost(opened: list[tuple[int, Node]], time: int) -> Node | None:
+def _find_innermost(opened: list[tuple[int, Node]], time: int) -> Node | None:
     """What is open at a time; what has ended by then is forgotten."""
     while opened and opened[-1][0] <= time:
         opened.pop()
     return opened[-1][1] if opened else None
 
 
-def _count(of: dict[str, Work], name: str, dur: int) -> None:
+def _count_call(of: dict[str, Work], name: str, dur: int) -> None:
     found = of.get(name)
     if found is None:
         name = name if len(of) < MOST_NAMES else MORE
@@ -430,7 +432,7 @@ def _count(of: dict[str, Work], name: str, dur: int) -> None:
     found.total += dur
 
 
-def _extend(times: "array[int]", start: int, end: int) -> None:
+def _append_span(times: "array[int]", start: int, end: int) -> None:
     """Add a span; where it begins inside the last one, that one grows."""
     if times and times[-2] <= start <= times[-1]:
         if end > times[-1]:

@@ -42,13 +42,13 @@ class Devices:
         self._waiting: dict[int, tuple[int, int]] = {}  # launch seen, kernel not: start and end of the call
         self._early: dict[int, tuple[int, int, array[int]]] = {}  # the other way round: place in `launched`, start
 
-    def kernel(self, event: "Event", start: int, dur: int) -> None:
+    def add_kernel(self, event: "Event", start: int, dur: int) -> None:
         """A kernel on a stream."""
         work = self.kernels.get(event.name)
         if work is not None:
             kind = work.kind
         else:
-            kind = event_names.family(event.name)
+            kind = event_names.classify_kernel(event.name)
             name = event.name if len(self.kernels) < MOST else MORE
             work = self.kernels.setdefault(name, Work(name, kind if name != MORE else event_names.OTHER))
         if event.args is not None and len(self.ids) < MOST_DEVICES:
@@ -56,18 +56,18 @@ class Devices:
         work.calls += 1
         work.total += dur
         work.short += dur < SHORT
-        self._ran(event, start, start + dur)
+        self._add_device_span(event, start, start + dur)
         if kind == event_names.COMMUNICATION:
             self.collective.extend((start, start + dur))
-            self._match(event, start, -1, self.called)
+            self._match_launch(event, start, -1, self.called)
             return
         self.computed.extend((start, start + dur))
         if kind != event_names.OTHER:
             self.products.setdefault(kind, array("q")).extend((start, start + dur))
         self.launched.append(UNKNOWN)
-        self._match(event, start, len(self.launched) - 1, self.called)
+        self._match_launch(event, start, len(self.launched) - 1, self.called)
 
-    def _ran(self, event: "Event", start: int, end: int) -> None:
+    def _add_device_span(self, event: "Event", start: int, end: int) -> None:
         """Something runs on a device; told before it is kept elsewhere."""
         device = event.args.device if event.args is not None else None
         if device is None or (device == self._first and not self.apart):
@@ -82,44 +82,44 @@ class Devices:
         if device in self.apart or len(self.apart) < MOST_DEVICES:
             self.apart.setdefault(device, array("q")).extend((start, end))
 
-    def _match(self, event: "Event", start: int, at: int, into: "array[int]") -> None:
+    def _match_launch(self, event: "Event", start: int, at: int, into: "array[int]") -> None:
         """Find the call that launched it, if it has passed by; else it is remembered. at: its place in `launched`."""
         correlation = event.args.correlation if event.args is not None else None
         if not isinstance(correlation, int):
             return
         call = self._waiting.pop(correlation, None)
         if call is not None:
-            self._pair(at, start, into, call)
+            self._pair_launch(at, start, into, call)
         elif len(self._early) < PENDING:
             self._early[correlation] = (at, start, into)
 
-    def _pair(self, at: int, start: int, into: "array[int]", call: tuple[int, int]) -> None:
+    def _pair_launch(self, at: int, start: int, into: "array[int]", call: tuple[int, int]) -> None:
         if at >= 0:
             self.launched[at] = call[0]
         into.extend((start, call[1]))
 
-    def copy(self, event: "Event", start: int, dur: int) -> None:
+    def add_copy(self, event: "Event", start: int, dur: int) -> None:
         """A copy to, from or on a device."""
         end = start + dur
-        self._ran(event, start, end)
-        towards = event_names.direction(event.name)
+        self._add_device_span(event, start, end)
+        towards = event_names.parse_copy_direction(event.name)
         name = event.name if event.name in self.copies or len(self.copies) < MOST else MORE
         work = self.copies.setdefault(name, Work(name, towards))
         work.calls += 1
         work.total += end - start
         work.nbytes += event_names.whole_number(event.args.bytes) or 0 if event.args is not None else 0
         self.copied.setdefault(towards, array("q")).extend((start, end))
-        self._match(event, start, -1, self.moved)
+        self._match_launch(event, start, -1, self.moved)
         if "Pageable" in event.name and towards == "HtoD":
             self.pageable.extend((start, end))
 
-    def fill(self, event: "Event", start: int, dur: int) -> None:
+    def add_memset(self, event: "Event", start: int, dur: int) -> None:
         """A memset."""
-        self._ran(event, start, start + dur)
+        self._add_device_span(event, start, start + dur)
         self.filled.extend((start, start + dur))
-        self._match(event, start, -1, self.moved)
+        self._match_launch(event, start, -1, self.moved)
 
-    def call(self, event: "Event", start: int, dur: int) -> None:
+    def add_runtime_call(self, event: "Event", start: int, dur: int) -> None:
         """A call of the device's runtime on a thread of the program."""
         name = event.name
         end = start + dur
@@ -135,11 +135,11 @@ class Devices:
                 return
             early = self._early.pop(correlation, None)
             if early is not None:
-                self._pair(*early, (start, end))
+                self._pair_launch(*early, (start, end))
             elif len(self._waiting) < PENDING:
                 self._waiting[correlation] = (start, end)
 
-    def closing(self, after: int) -> tuple[Wait | None, int]:
+    def find_closing_wait(self, after: int) -> tuple[Wait | None, int]:
         """The profiler's own wait at its end: which, and where it stands in `waits`; None where there is none.
 
         torch.profiler synchronises the device when it stops. That call is the last of its kind, and nothing is

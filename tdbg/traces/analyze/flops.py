@@ -31,14 +31,14 @@ def per_call(name: str, dims: bytes, concrete: bytes) -> int:
     return found if isinstance(found, int) and 0 < found < LARGEST else 0
 
 
-def _product(one: list[int], other: list[int]) -> int:
+def _count_matmul(one: list[int], other: list[int]) -> int:
     """Of matrices, or of batches of them."""
     return 2 * prod(one) * other[-1] if one[-1] == other[-2] and len(one) == len(other) < 4 else 0
 
 
-def _convolution(shapes: list[list[int]], concrete: list[Any]) -> int:
+def _count_convolution(shapes: list[list[int]], concrete: list[Any]) -> int:
     (batch, _, *sides), (wide, channels, *kernel) = shapes[0], shapes[1]
-    stride, padding, dilation = (_numbers(concrete[at], len(kernel)) for at in (3, 4, 5))
+    stride, padding, dilation = (_parse_numbers(concrete[at], len(kernel)) for at in (3, 4, 5))
     if concrete[6] == "True":  # transposed: each value of the input meets the whole kernel
         return 2 * batch * prod(sides) * wide * channels * prod(kernel)
     out = [
@@ -48,7 +48,7 @@ def _convolution(shapes: list[list[int]], concrete: list[Any]) -> int:
     return 2 * batch * wide * prod(out) * channels * prod(kernel)
 
 
-def _numbers(text: str, count: int) -> list[int]:
+def _parse_numbers(text: str, count: int) -> list[int]:
     found = [int(word) for word in text.strip("[]").split(",")]
     return found * count if len(found) == 1 else found
 
@@ -60,7 +60,7 @@ def _convolution_backward(shapes: list[list[int]], concrete: list[Any]) -> int:
     return wanted * 2 * batch * prod(sides if concrete[7] == "True" else out) * wide * channels * prod(kernel)
 
 
-def _attention(shapes: list[list[int]], _: list[Any]) -> int:
+def _count_attention(shapes: list[list[int]], _: list[Any]) -> int:
     """Query times key, and that times value: batch, heads, length, size."""
     query, key, value = shapes[:3]
     return 2 * prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
@@ -68,16 +68,16 @@ def _attention(shapes: list[list[int]], _: list[Any]) -> int:
 
 def _attention_backward(shapes: list[list[int]], _: list[Any]) -> int:
     """Five products of the size of those two, one of them made anew."""
-    return _attention(shapes[1:4], _) * 5 // 2
+    return _count_attention(shapes[1:4], _) * 5 // 2
 
 
 COUNTS = {
-    "aten::mm": lambda shapes, _: _product(shapes[0], shapes[1]),
-    "aten::bmm": lambda shapes, _: _product(shapes[0], shapes[1]),
-    "aten::addmm": lambda shapes, _: _product(shapes[1], shapes[2]),
-    "aten::_addmm_activation": lambda shapes, _: _product(shapes[1], shapes[2]),
-    "aten::baddbmm": lambda shapes, _: _product(shapes[1], shapes[2]),
-    CONVOLUTION: _convolution,
+    "aten::mm": lambda shapes, _: _count_matmul(shapes[0], shapes[1]),
+    "aten::bmm": lambda shapes, _: _count_matmul(shapes[0], shapes[1]),
+    "aten::addmm": lambda shapes, _: _count_matmul(shapes[1], shapes[2]),
+    "aten::_addmm_activation": lambda shapes, _: _count_matmul(shapes[1], shapes[2]),
+    "aten::baddbmm": lambda shapes, _: _count_matmul(shapes[1], shapes[2]),
+    CONVOLUTION: _count_convolution,
     "aten::convolution_backward": _convolution_backward,
     **dict.fromkeys(
         (
@@ -86,7 +86,7 @@ COUNTS = {
             "aten::_scaled_dot_product_efficient_attention",
             "aten::_scaled_dot_product_cudnn_attention",
         ),
-        _attention,
+        _count_attention,
     ),
     **dict.fromkeys(
         (

@@ -35,23 +35,25 @@ class MemoryTimeline:
         if not self._any:
             self._any = True
             self.found.first = allocated - amount
-            self._draw(time, self.found.first)  # or the first step seems to have had all along what it allocates first
+            self._add_line_point(
+                time, self.found.first
+            )  # or the first step seems to have had all along what it allocates first
         if amount < 0 and self._rising:
             self._write_down()
-        self._follow(amount, args.address if isinstance(args.address, int) else 0, opened)
+        self._track_allocation(amount, args.address if isinstance(args.address, int) else 0, opened)
         if allocated > self.found.peak:
             self.found.peak, self.found.peak_at, self._rising = allocated, time, True
         self.found.last = allocated
         self.found.reserved = max(self.found.reserved, event_names.whole_number(args.reserved) or 0)
-        self._draw(time, allocated)
+        self._add_line_point(time, allocated)
 
-    def end(self) -> Memory:
+    def finish_timeline(self) -> Memory:
         """All of it, after the last event."""
         if self._rising:
             self._write_down()
         return self.found
 
-    def _follow(self, amount: int, address: int, opened: str) -> None:
+    def _track_allocation(self, amount: int, address: int, opened: str) -> None:
         if amount < 0:
             size, name = self._alive.pop(address, (0, ""))
             if size:
@@ -66,7 +68,7 @@ class MemoryTimeline:
         most = sorted(((size, name) for name, size in self._held.items() if size > 0), reverse=True)
         self.found.holders = {name: size for size, name in most[:TOP]}
 
-    def _draw(self, time: int, allocated: int) -> None:
+    def _add_line_point(self, time: int, allocated: int) -> None:
         line = self.found.line
         begin = time - time % self._width
         if line and line[-1][0] >= begin:

@@ -55,7 +55,7 @@ def own_time(step: Step) -> int:
 
 def split_own_time(read: Summary) -> dict[str, float]:
     """Each part of that: the median, parted as all steps together are. Medians of the parts would not add up to it."""
-    steps = summary_figures.steady(read)
+    steps = summary_figures.select_steady_steps(read)
     sums = {name: sum(step.bar.get(name, 0) for step in steps) for name in OWN}
     scale = median_or_zero([own_time(step) for step in steps]) / max(sum(sums.values()), 1)
     return {name: time * scale for name, time in sums.items()}
@@ -63,7 +63,7 @@ def split_own_time(read: Summary) -> dict[str, float]:
 
 def compare_loaded(every: Sequence[tuple[TraceFile, Summary]]) -> dict[str, Summary]:
     """The traces of several ranks by their labels; none where they are not one trace each, of one attempt."""
-    known = {trace_options.label(one, read): read for one, read in every}
+    known = {trace_options.format_label(one, read): read for one, read in every}
     numbers = {one.rank if one.rank is not None else read.rank for one, read in every}
     attempts = {one.attempt for one, _ in every}
     is_one_each = len(numbers) == len(every) == len(known) and None not in numbers and len(attempts) == 1
@@ -74,7 +74,7 @@ def compare_ranks(every: Mapping[str, Summary]) -> Ranks | None:
     """The ranks by their labels, held against each other; None for fewer than two."""
     if len(every) < 2:
         return None
-    steady = {label: summary_figures.steady(read) for label, read in every.items()}
+    steady = {label: summary_figures.select_steady_steps(read) for label, read in every.items()}
     owned = {label: median_or_zero([own_time(step) for step in steps]) for label, steps in steady.items()}
     each = []
     for label, steps in steady.items():
@@ -83,8 +83,8 @@ def compare_ranks(every: Mapping[str, Summary]) -> Ranks | None:
         length = summary_figures.typical_length(every[label])
         each.append(Rank(label, length, owned[label], exposed, owned[label] / others - 1 if others else 0.0))
     slowest = max(owned, key=lambda label: owned[label])
-    longest, longer = _growth(slowest, {label: split_own_time(read) for label, read in every.items()})
-    skews = _skews(list(steady.values()))
+    longest, longer = _find_largest_growth(slowest, {label: split_own_time(read) for label, read in every.items()})
+    skews = _compute_skews(list(steady.values()))
     more = owned[slowest] - median(value for label, value in owned.items() if label != slowest)
     covers = longer / more if more > 0 else 0.0
     return Ranks(tuple(each), slowest, longest, longer, covers, median_or_zero(skews), len(skews))
@@ -94,12 +94,13 @@ def slowest_first(every: Sequence[tuple[TraceFile, Summary]]) -> list[tuple[Trac
     """Ranks by the work of their own, since those with less wait for the others; what is no rank by the length of a step."""
     if compare_loaded(every):
         return sorted(
-            every, key=lambda pair: -median_or_zero([own_time(step) for step in summary_figures.steady(pair[1])])
+            every,
+            key=lambda pair: -median_or_zero([own_time(step) for step in summary_figures.select_steady_steps(pair[1])]),
         )
     return sorted(every, key=lambda pair: -summary_figures.typical_length(pair[1]))
 
 
-def _growth(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, float]:
+def _find_largest_growth(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, float]:
     grown = {
         name: parts[slowest][name] - median(one[name] for label, one in parts.items() if label != slowest)
         for name in OWN
@@ -108,7 +109,7 @@ def _growth(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str
     return name, grown[name]
 
 
-def _skews(every: Sequence[Sequence[Step]]) -> list[int]:
+def _compute_skews(every: Sequence[Sequence[Step]]) -> list[int]:
     """Of each step that all ranks have, the difference between the most and the least work of their own."""
     by_number = [{step.number: own_time(step) for step in steps} for steps in every]
     common = set(by_number[0]).intersection(*by_number[1:])

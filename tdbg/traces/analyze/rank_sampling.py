@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import open_regular
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.parse.trace_files import TraceFile, run_folder
 
 MOST = 8  # ranks that are all read without --ranks
@@ -65,7 +65,7 @@ def select_ranks(found: Sequence[TraceFile]) -> RankSample:
     which = f"rank {known[0]}, a usual one, and those that look slowest {how}"
     if not any(paces.values()):
         which = "nothing tells which are slow"
-    said = f"of {counted(len(known), 'rank')} {', '.join(map(str, kept))} are read: {which}; --ranks names others"
+    said = f"of {format_count(len(known), 'rank')} {', '.join(map(str, kept))} are read: {which}; --ranks names others"
     return RankSample([one for one in found if one.rank in kept], [rank for rank in known if rank not in kept], said)
 
 
@@ -86,7 +86,7 @@ def describe_unprofiled(found: Sequence[TraceFile]) -> str:
     from tdbg.core.rundir import RunDir
 
     traced = {one.rank for one in found}
-    folders = {process.rank: process.path for process in RunDir(run).processes() if process.is_rank}
+    folders = {process.rank: process.path for process in RunDir(run).list_processes() if process.is_rank}
     others = {
         rank for rank, path in folders.items() if rank not in traced and not any(path.glob("traces/*.trace.json*"))
     }

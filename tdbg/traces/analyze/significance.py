@@ -42,7 +42,7 @@ def estimate_shift(a: Sequence[float], b: Sequence[float]) -> Shift:
     The guess is the median of all differences; the interval is of those. One outlier moves neither. Samples of three
     give an interval of 90 %: each side errs once in 20. Cost: len(a) * len(b), at most MOST * MOST.
     """
-    a, b = _thin(a), _thin(b)
+    a, b = _subsample_values(a), _subsample_values(b)
     if not a or not b:
         return Shift(0.0, -math.inf, math.inf, 0.0)
     differences = sorted(y - x for x in a for y in b)
@@ -62,7 +62,7 @@ def median_deviation(values: Sequence[float]) -> float:
     return median(abs(value - middle) for value in values) if values else 0.0
 
 
-def _thin(values: Sequence[float]) -> list[float]:
+def _subsample_values(values: Sequence[float]) -> list[float]:
     if len(values) <= MOST:
         return list(values)
     ordered = sorted(values)

@@ -10,7 +10,7 @@ Numbers = npt.NDArray[np.int64]
 LEVELS = 64  # of calls within calls that are found all at once; deeper ones one by one
 
 
-def parents(starts: Numbers, ends: Numbers) -> Numbers:
+def find_parents(starts: Numbers, ends: Numbers) -> Numbers:
     """For each span the place of the one that called it; -1 for none.
 
     starts: in order. The caller is the last one before it that has not ended when it starts, as a stack would tell.
@@ -44,7 +44,7 @@ def _by_stack(starts: Numbers, ends: Numbers, left: Numbers, found: Numbers) -> 
         stack.append((end, place))
 
 
-def chain(found: Numbers, place: int) -> list[int]:
+def list_call_chain(found: Numbers, place: int) -> list[int]:
     """The places of a span and of all that called it, the outermost first."""
     places = []
     while place >= 0:
@@ -59,15 +59,15 @@ class Sums:
     def __init__(self) -> None:
         self._held = np.zeros(1024, np.int64)
 
-    def add(self, at: Any, values: Any) -> None:
+    def add_values(self, at: Any, values: Any) -> None:
         """values: one for each index, or one for all."""
         most = int(np.max(at, initial=-1))
         if most >= len(self._held):
             self._held = np.concatenate((self._held, np.zeros(max(len(self._held), most + 1), np.int64)))
         np.add.at(self._held, at, values)
 
-    def first(self, count: int) -> list[int]:
+    def get_first_sums(self, count: int) -> list[int]:
         """Those of the first indices."""
-        self.add([count], 0)
+        self.add_values([count], 0)
         found: list[int] = self._held[:count].tolist()
         return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.analyze.cpu_timeline import Threads
 from tdbg.traces.analyze.device_timeline import Devices
 from tdbg.traces.analyze.memory_timeline import MemoryTimeline
@@ -42,15 +42,15 @@ class Builder:
         self.strange = 0
         self.homeless = 0  # events of memory
         self._of: dict[str, Callable[[Event, int, int], None]] = {
-            event_names.ANNOTATION: self.threads.annotation,
-            event_names.FRAMES: self.threads.frame,
-            event_names.COPIES: self.devices.copy,
-            event_names.FILLS: self.devices.fill,
-            **dict.fromkeys(event_names.KERNELS, self.devices.kernel),
-            **dict.fromkeys(event_names.RUNTIMES, self.devices.call),
+            event_names.ANNOTATION: self.threads.add_annotation,
+            event_names.FRAMES: self.threads.add_frame,
+            event_names.COPIES: self.devices.add_copy,
+            event_names.FILLS: self.devices.add_memset,
+            **dict.fromkeys(event_names.KERNELS, self.devices.add_kernel),
+            **dict.fromkeys(event_names.RUNTIMES, self.devices.add_runtime_call),
         }
 
-    def feed(self, batch: "Sequence[Event]") -> None:
+    def add_events(self, batch: "Sequence[Event]") -> None:
         """See some events, in the order of the file; of a batch spans first, then operators, then all others."""
         if self.base < 0:
             first = (event.ts for event in batch if event.ph == "X" and 0 <= event.ts < event_names.FAR)
@@ -107,10 +107,10 @@ class Builder:
             elif event.name == event_names.MEMORY and 0 <= ts < event_names.FAR:
                 if base < 0:
                     base = self.base = int(ts)
-                self._memory(event, round((ts - base) * 1000))
+                self._add_memory_event(event, round((ts - base) * 1000))
         self.first, self.last = first, last
 
-    def _memory(self, event: Event, time: int) -> None:
+    def _add_memory_event(self, event: Event, time: int) -> None:
         args = event.args
         if args is None:
             return
@@ -123,10 +123,10 @@ class Builder:
                 self.homeless += 1
                 return
             heap = self.heaps[device] = MemoryTimeline(device)
-        heap.add_event(event, time, self.threads.outermost(self.threads.thread(event), time))
+        heap.add_event(event, time, self.threads.find_outermost(self.threads.get_thread(event), time))
 
 
-def summarize(
+def summarize_trace(
     path: str | os.PathLike[str], size: int = 1 << 20, part: int | None = None, *, trees: bool = True
 ) -> Summary:
     """The summary of a trace. Raises TdbgError for a file that cannot be read or is no trace.
@@ -137,81 +137,81 @@ def summarize(
     collecting = gc.isenabled()
     gc.disable()  # nothing here is circular, and a million events would set it off again and again
     try:
-        return _summarize(path, size, part, trees)
+        return _summarize_trace(path, size, part, trees)
     finally:
         if collecting:
             gc.enable()
 
 
-def _summarize(path: str | os.PathLike[str], size: int, part: int | None, trees: bool) -> Summary:
+def _summarize_trace(path: str | os.PathLike[str], size: int, part: int | None, trees: bool) -> Summary:
     trace, built = Trace(path, size), Builder(trees)
     for batch in _of_part(trace, part):
         built.threads.last_step = _last_step(merged_traces.head_of(trace.head, part))
-        built.feed(batch)
+        built.add_events(batch)
     if built.threads.disorder > DISORDER * built.threads.seen:
         built, times = Builder(trees), 1
 
-        def again() -> "Iterator[list[Event]]":
+        def reopen_trace() -> "Iterator[list[Event]]":
             nonlocal trace, times
             trace, times = Trace(path, size), times + 1
             return _of_part(trace, part)
 
-        for batch in in_order(again):
+        for batch in in_order(reopen_trace):
             built.threads.last_step = _last_step(merged_traces.head_of(trace.head, part))
-            built.feed(batch)
+            built.add_events(batch)
         if times > QUICK:
             trace.problems.append(
-                f"its events are not in the order of time: they had to be sorted, and it was read {counted(times, 'time')} for that"
+                f"its events are not in the order of time: they had to be sorted, and it was read {format_count(times, 'time')} for that"
             )
-    return _summary(trace, built, merged_traces.head_of(trace.head, part))
+    return _build_summary(trace, built, merged_traces.head_of(trace.head, part))
 
 
 def _of_part(trace: Trace, number: int | None) -> "Iterator[list[Event]]":
     """The events, or those of one of several traces in a file."""
     kept = 0
     for batch in trace:
-        part = batch if number is None else [event for event in batch if merged_traces.holds(number, event.pid)]
+        part = batch if number is None else [event for event in batch if merged_traces.is_in_part(number, event.pid)]
         kept += len(part)
         yield part
     trace.events = kept
 
 
-def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
-    from tdbg.traces.analyze.step_breakdown import part
+def _build_summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
+    from tdbg.traces.analyze.step_breakdown import break_down_steps
 
     threads, devices = built.threads, built.devices
     if merged_traces.without_end(head):
         devices.last_launch = NEVER  # what looks like the profiler's wait at its end is the program's own
-    threads.end()
+    threads.finalize_totals()
     found = Summary(path=trace.path, events=trace.events, problems=trace.problems)
     found.start, found.end = min(built.first, built.last), built.last
     found.base_us = max(built.base, 0)
     if built.strange:
         verbs = "has a time" if built.strange == 1 else "have times"
         kept = "was" if built.strange == 1 else "were"
-        found.problems.append(f"{counted(built.strange, 'event')} {verbs} that cannot be, and {kept} left out")
+        found.problems.append(f"{format_count(built.strange, 'event')} {verbs} that cannot be, and {kept} left out")
     if built.homeless:
         found.problems.append(
-            f"memory of {MOST_HEAPS} devices is told of: {counted(built.homeless, 'event')} of others left out"
+            f"memory of {MOST_HEAPS} devices is told of: {format_count(built.homeless, 'event')} of others left out"
         )
     if threads.marked > len(threads.steps):
         found.problems.append(
-            f"{counted(threads.marked, 'step', 'is')} marked: only {len(threads.steps):,} of them are told of"
+            f"{format_count(threads.marked, 'step', 'is')} marked: only {len(threads.steps):,} of them are told of"
         )
     found.operators = sorted((one for one in threads.operators if one.calls), key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     for name in ("regions", "modules", "saves", "loads"):
         setattr(found, name, sorted(getattr(threads, name).values(), key=lambda one: -one.total))
-    found.updates = sorted(threads.updates(), key=lambda one: -one.total)
-    found.memory = [heap.end() for heap in built.heaps.values()]
-    threads.steps = _whole_steps(threads.steps, _table(head, "tdbg"))
-    part(found, threads, devices)
+    found.updates = sorted(threads.collect_updates(), key=lambda one: -one.total)
+    found.memory = [heap.finish_timeline() for heap in built.heaps.values()]
+    threads.steps = _whole_steps(threads.steps, _get_dict(head, "tdbg"))
+    break_down_steps(found, threads, devices)
     trees = {
         "operators": threads.nested if threads.trees else None,
         "python": threads.stacked if threads.framed else None,
     }
-    found.flames = [tree.flame(kind) for kind, tree in trees.items() if tree is not None]
+    found.flames = [tree.build_flame(kind) for kind, tree in trees.items() if tree is not None]
     _add_head(found, head, is_torn=trace.is_torn)
     seen = {
         "shapes": threads.shaped,
@@ -227,7 +227,7 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
 
 def _last_step(head: dict[str, Any]) -> int | None:
     """The step that the window of a trace of tdbg's own, or a slice of one, ends with; None where nobody knows."""
-    ours, cut_out = _table(head, "tdbg"), merged_traces.about(head).get("steps")
+    ours, cut_out = _get_dict(head, "tdbg"), merged_traces.get_slice_info(head).get("steps")
     first, wanted, partial = (ours.get(name) for name in ("first_step", "wanted", "partial_step"))
     if isinstance(cut_out, list) and cut_out:
         return event_names.whole_number(cut_out[-1])
@@ -252,7 +252,7 @@ def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
 
 def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     """What the trace tells of itself; what has another type than torch writes is left out."""
-    info, ours = _table(head, "distributedInfo"), _table(head, "tdbg")
+    info, ours = _get_dict(head, "distributedInfo"), _get_dict(head, "tdbg")
     for told in (ours, info):
         rank, world_size = event_names.whole_number(told.get("rank")), event_names.whole_number(told.get("world_size"))
         found.rank = found.rank if rank is None else rank
@@ -263,9 +263,9 @@ def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     wanted = ours.get("wanted")
     held = sum(step.number is not None for step in found.steps)
     if isinstance(wanted, int) and held < wanted and not is_torn:
-        found.problems.append(f"its window holds {held} of {counted(wanted, 'step')}: the program ended before")
+        found.problems.append(f"its window holds {held} of {format_count(wanted, 'step')}: the program ended before")
     elif isinstance(wanted, int) and held < wanted:
-        found.problems.append(f"the file holds {held} of the {counted(wanted, 'step')} of its window")
+        found.problems.append(f"the file holds {held} of the {format_count(wanted, 'step')} of its window")
     properties = head.get("deviceProperties")
     devices = [one for one in properties if isinstance(one, dict)] if isinstance(properties, list) else []
     found.devices = [str(one.get("name", "")) for one in devices]
@@ -278,6 +278,6 @@ def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     found.recorded = [name for key, name in HEAD_KEYS.items() if head.get(key)]
 
 
-def _table(head: dict[str, Any], key: str) -> dict[str, Any]:
+def _get_dict(head: dict[str, Any], key: str) -> dict[str, Any]:
     found = head.get(key)
     return found if isinstance(found, dict) else {}

@@ -16,7 +16,7 @@ LARGE = 64 << 20  # bytes; no index is as large
 SMALL = 1 << 20  # bytes of a trace that is read again as fast as an index would be
 
 
-def summary(
+def load_summary(
     path: str | os.PathLike[str], *, trees: bool = False, build: "Callable[[Path, bool], Summary] | None" = None
 ) -> Summary:
     """The summary of a trace: the one kept beside it if that is of this very file, else made now and kept.
@@ -32,28 +32,28 @@ def summary(
     except OSError as error:
         raise TdbgError(f"{trace}: {error.strerror or error}", "name a trace that can be read") from None
     key = [VERSION, state.st_size, state.st_mtime_ns]
-    kept = _read(beside(trace), key)
+    kept = _read_cached(get_index_path(trace), key)
     if kept is not None and (kept.nested or not trees):
         kept.path = os.fspath(path)
         return kept
-    found = (build or _build)(trace, trees)
+    found = (build or _build_summary)(trace, trees)
     if state.st_size >= SMALL:
-        _write(beside(trace), key, found, state.st_mode & 0o666)
+        _write_cache(get_index_path(trace), key, found, state.st_mode & 0o666)
     return found
 
 
-def beside(trace: Path) -> Path:
+def get_index_path(trace: Path) -> Path:
     """Where the index of a trace is."""
     return trace.with_name(f".{trace.name}.tdbg-index")
 
 
-def _build(trace: Path, trees: bool) -> Summary:
-    from tdbg.traces.analyze.summary_builder import summarize
+def _build_summary(trace: Path, trees: bool) -> Summary:
+    from tdbg.traces.analyze.summary_builder import summarize_trace
 
-    return summarize(trace, trees=trees)
+    return summarize_trace(trace, trees=trees)
 
 
-def _read(path: Path, key: "list[Any]") -> Summary | None:
+def _read_cached(path: Path, key: "list[Any]") -> Summary | None:
     """What is kept, if it is of this key; anything else is as if there were none."""
     import msgspec
 
@@ -66,12 +66,12 @@ def _read(path: Path, key: "list[Any]") -> Summary | None:
         return None
 
 
-def _write(path: Path, key: "list[Any]", found: Summary, mode: int) -> None:
+def _write_cache(path: Path, key: "list[Any]", found: Summary, mode: int) -> None:
     """mode: who may read the trace may read its index."""
     import msgspec
 
     try:
         data = msgspec.msgpack.encode((key, found))
-        run_files.write_whole(path, data, permissions=mode)
+        run_files.write_atomically(path, data, permissions=mode)
     except (OSError, OverflowError, UnicodeError):
         pass  # a folder of somebody else, a full disk, or what no index can hold: the next look takes as long as this

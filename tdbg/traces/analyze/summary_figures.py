@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.parse import event_names
 from tdbg.traces.summary import Device, Operator, Step, Summary, Work
 
@@ -13,7 +13,7 @@ MAIN = "the program's thread"
 BORDER = 3.0  # a step this many times the median is told apart: the end of an epoch, a checkpoint
 
 
-def ms(ns: float) -> str:
+def format_ms(ns: float) -> str:
     """Nanoseconds as milliseconds that a person reads."""
     value = ns / 1e6
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
@@ -29,19 +29,19 @@ def typical_length(found: Summary) -> float:
     return median(step.length for step in found.steps) if found.steps else 0.0
 
 
-def steady(found: Summary) -> list[Step]:
+def select_steady_steps(found: Summary) -> list[Step]:
     """The steps without those that are `BORDER` times as long as the median or longer."""
     limit = BORDER * typical_length(found)
     return [step for step in found.steps if step.length < limit] or found.steps
 
 
-def border(found: Summary) -> list[Step]:
+def select_border_steps(found: Summary) -> list[Step]:
     """Those others."""
-    kept = {id(step) for step in steady(found)}
+    kept = {id(step) for step in select_steady_steps(found)}
     return [step for step in found.steps if id(step) not in kept]
 
 
-def parts(steps: Sequence[Step]) -> dict[str, float]:
+def compute_part_shares(steps: Sequence[Step]) -> dict[str, float]:
     """The share that each part of the bar has in the time of these steps; they add up to 1."""
     whole = sum(step.length for step in steps)
     sums: defaultdict[str, int] = defaultdict(int)
@@ -51,7 +51,7 @@ def parts(steps: Sequence[Step]) -> dict[str, float]:
     return {name: sums[name] / whole for name in event_names.BAR if name in sums} if whole else {}
 
 
-def share(steps: Sequence[Step], *names: str) -> float | None:
+def compute_time_share(steps: Sequence[Step], *names: str) -> float | None:
     """The share of the time of these steps that was spent on a thing (the largest of them); None if nobody knows."""
     whole = sum(step.length for step in steps)
     known = [name for name in names if any(name in step.spent for step in steps)]
@@ -105,10 +105,10 @@ def busiest_line(read: Summary) -> list[str]:
     if not sums:
         return []
     name = max(sums, key=lambda one: sums[one])
-    return [f"most of the program's own time is in {name}, {ms(sums[name] / max(len(read.steps), 1))} ms a step"]
+    return [f"most of the program's own time is in {name}, {format_ms(sums[name] / max(len(read.steps), 1))} ms a step"]
 
 
-def launching(device: Device) -> list[str]:
+def format_launch_delays(device: Device) -> list[str]:
     """How long kernels wait after their launch, and the accelerator for the next one; nothing where nobody knows."""
     if not device.launched:
         return []
@@ -133,7 +133,7 @@ def of_a_step(one: Work | Operator, steps: int) -> str:
     return f"{calls} and {one.total / steps / 1e6:.3g} ms a step"
 
 
-def families(kernels: Iterable[Work]) -> dict[str, int]:
+def sum_kernel_families(kernels: Iterable[Work]) -> dict[str, int]:
     """Nanoseconds of kernels by what they do."""
     found: defaultdict[str, int] = defaultdict(int)
     for one in kernels:
@@ -141,12 +141,12 @@ def families(kernels: Iterable[Work]) -> dict[str, int]:
     return dict(found)
 
 
-def verdict(found: Summary) -> str:
+def format_verdict(found: Summary) -> str:
     """One line: where most of a step goes."""
-    shares = parts(steady(found))
+    shares = compute_part_shares(select_steady_steps(found))
     if not shares or not (found.operators or found.kernels or found.copies):
         return (
-            f"none of its {counted(found.events, 'event')} is of a kind that is read"
+            f"none of its {format_count(found.events, 'event')} is of a kind that is read"
             if found.events
             else "it holds no events"
         )
@@ -162,7 +162,7 @@ def verdict(found: Summary) -> str:
     return f"most of a step is {meaning.get(name, name)}: {shares[name]:.0%}"
 
 
-def work(found: Summary) -> float:
+def compute_step_flops(found: Summary) -> float:
     """Floating-point operations of a step, a mean, as far as shapes tell; 0 where they do not."""
     return sum(one.flops for one in found.operators) / max(len(found.steps), 1)
 

@@ -27,7 +27,7 @@ class Spans:
         """Nanoseconds in all."""
         return int((self.ends - self.starts).sum())
 
-    def before(self, times: Any) -> Times:
+    def measure_before(self, times: Any) -> Times:
         """For each time, how many nanoseconds of the set lie before it."""
         times = np.asarray(times, np.int64)
         if self._sums is None:
@@ -41,12 +41,12 @@ class Spans:
         found: Times = sums[at] - np.where(at > 0, beyond, 0)
         return found
 
-    def within(self, start: int, end: int) -> int:
+    def measure_within(self, start: int, end: int) -> int:
         """Nanoseconds of the set from ``start`` to ``end``."""
-        first, last = self.before([start, end])
+        first, last = self.measure_before([start, end])
         return int(last - first)
 
-    def holds(self, times: Any) -> npt.NDArray[np.bool_]:
+    def contains_times(self, times: Any) -> npt.NDArray[np.bool_]:
         """For each time, whether it is in the set."""
         found: npt.NDArray[np.bool_] = np.searchsorted(self.starts, times, "right") > np.searchsorted(
             self.ends, times, "right"
@@ -54,31 +54,31 @@ class Spans:
         return found
 
     def __or__(self, other: "Spans") -> "Spans":
-        return _merged(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
+        return _merge_spans(np.concatenate((self.starts, other.starts)), np.concatenate((self.ends, other.ends)))
 
     def __and__(self, other: "Spans") -> "Spans":
-        return _where(self, other, True)
+        return _clip_spans(self, other, True)
 
     def __sub__(self, other: "Spans") -> "Spans":
-        return _where(self, other, False)
+        return _clip_spans(self, other, False)
 
 
-def union(pairs: Any) -> Spans:
+def union_spans(pairs: Any) -> Spans:
     """The union of spans given as start, end, start, end, ...; those that end before they begin are empty."""
     flat = np.asarray(pairs, np.int64)
-    return _merged(flat[0::2], flat[1::2])
+    return _merge_spans(flat[0::2], flat[1::2])
 
 
-def united(sets: Iterable[Spans]) -> Spans:
+def union_sets(sets: Iterable[Spans]) -> Spans:
     """The union of all these sets."""
     every = list(sets)
     none = np.zeros(0, np.int64)
-    return _merged(
+    return _merge_spans(
         np.concatenate([none, *(one.starts for one in every)]), np.concatenate([none, *(one.ends for one in every)])
     )
 
 
-def _merged(starts: Times, ends: Times) -> Spans:
+def _merge_spans(starts: Times, ends: Times) -> Spans:
     keep = ends > starts
     starts, ends = starts[keep], ends[keep]
     order = np.argsort(starts, kind="stable")
@@ -91,12 +91,12 @@ def _merged(starts: Times, ends: Times) -> Spans:
     return Spans(starts[new], reach[last])
 
 
-def _where(one: Spans, other: Spans, inside: bool) -> Spans:
+def _clip_spans(one: Spans, other: Spans, inside: bool) -> Spans:
     """The part of ``one`` that is inside ``other``, or outside of it."""
     edges = np.sort(np.concatenate((one.starts, one.ends, other.starts, other.ends)), kind="stable")
     new = np.ones(len(edges), bool)
     new[1:] = edges[1:] != edges[:-1]  # np.unique would hash them: ten times as slow
     edges = edges[new]
     begins = edges[:-1]
-    mask = one.holds(begins) & (other.holds(begins) == inside)
-    return _merged(begins[mask], edges[1:][mask])
+    mask = one.contains_times(begins) & (other.contains_times(begins) == inside)
+    return _merge_spans(begins[mask], edges[1:][mask])

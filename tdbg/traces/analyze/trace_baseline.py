@@ -68,7 +68,7 @@ def make_baseline(name: str, every: Sequence[tuple[TraceFile, Summary]]) -> Base
     left: set[tuple[object, ...]] = set()
     nth: Counter[int] = Counter()  # traces whose rank stands in the trace alone
     for one, read in every:
-        steady = {id(step) for step in summary_figures.steady(read)}
+        steady = {id(step) for step in summary_figures.select_steady_steps(read)}
         place: tuple[object, ...] = (one.attempt, one.window)
         if one.rank is None:
             place = (one.path,) if read.rank is None else (one.attempt, nth[read.rank])
@@ -84,7 +84,7 @@ def make_baseline(name: str, every: Sequence[tuple[TraceFile, Summary]]) -> Base
     found.medians = [float(median(found.lengths))] if found.steps else []
     found.left_out = len(left)
     summaries = [read for _, read in every]
-    found.ranks = sorted({rank for one, read in every if (rank := _rank(one, read)) is not None})
+    found.ranks = sorted({rank for one, read in every if (rank := _get_rank(one, read)) is not None})
     found.devices = sorted({name for read in summaries for name in (read.devices or _device_names(read))})
     found.recorded = sorted({name for read in summaries for name in read.recorded})
     count = sum(max(len(read.steps), 1) for read in summaries)
@@ -127,7 +127,7 @@ def _merge_ranks(strides: Sequence[StepStats]) -> StepStats:
     return StepStats(max(stride.length for stride in strides), bar)
 
 
-def _rank(one: TraceFile, read: Summary) -> int | None:
+def _get_rank(one: TraceFile, read: Summary) -> int | None:
     return one.rank if one.rank is not None else read.rank
 
 
@@ -150,13 +150,13 @@ def _sum_ops(works: Any, count: int) -> list[OpStats]:
 def save_baseline(kept: Baseline, path: Path) -> None:
     """Write a baseline. Raises TdbgError where it cannot be written, and where the file is something else."""
     from tdbg.core.rundir import write_json
-    from tdbg.core.tables import finite
+    from tdbg.core.tables import to_json_value
     from tdbg.version import __version__
 
     if path.exists() and not _is_baseline_file(path):
         raise TdbgError(f"{path} is there already, and no baseline", "name another file with --save")
     try:
-        write_json(path, {"kind": KIND, "version": VERSION, "tdbg": __version__, "data": finite(asdict(kept))})
+        write_json(path, {"kind": KIND, "version": VERSION, "tdbg": __version__, "data": to_json_value(asdict(kept))})
     except OSError as error:
         raise TdbgError(f"cannot write {path}: {error.strerror or error}", "name another file with --save") from None
 

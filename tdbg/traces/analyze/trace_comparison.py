@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.analyze.significance import Shift, estimate_ratio, estimate_shift
 from tdbg.traces.analyze.summary_figures import median_or_zero
 from tdbg.traces.analyze.trace_baseline import Baseline, OpStats
@@ -121,7 +121,7 @@ def _list_caveats(a: Baseline, b: Baseline) -> list[str]:
         found.append(f"A ran on {', '.join(a.devices)}, B on {', '.join(b.devices)}")
     ours, theirs = (max(len(one.ranks), 1) for one in (a, b))
     if ours != theirs:
-        found.append(f"A has the traces of {counted(ours, 'rank')}, B of {counted(theirs, 'rank')}")
+        found.append(f"A has the traces of {format_count(ours, 'rank')}, B of {format_count(theirs, 'rank')}")
     costly = ("shapes", "stacks", "memory", "flops", "modules")
     for name, one, other in (("A", a, b), ("B", b, a)):
         more = [what for what in costly if what in one.recorded and what not in other.recorded]

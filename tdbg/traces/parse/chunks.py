@@ -35,7 +35,7 @@ class Blocks:
         """Blocks of ``size`` bytes, the last one shorter; none for an empty file."""
         parts: list[bytes] = []
         held = 0
-        for part in self._parts():
+        for part in self._iter_chunks():
             parts.append(part)
             held += len(part)
             if held >= self.size:
@@ -44,25 +44,25 @@ class Blocks:
         if held:
             yield b"".join(parts)
 
-    def _parts(self) -> Iterator[bytes]:
+    def _iter_chunks(self) -> Iterator[bytes]:
         try:
             with open_regular(self.path) as file:
                 self.is_packed = file.read(len(GZIP)) == GZIP
                 file.seek(0)
-                yield from self._unpacked(file) if self.is_packed else self._plain(file)
+                yield from self._iter_unpacked(file) if self.is_packed else self._iter_plain(file)
         except OSError as error:
             raise TdbgError(f"{self.path}: {error.strerror or error}", "name a trace that can be read") from None
 
-    def _plain(self, file: Any) -> Iterator[bytes]:
+    def _iter_plain(self, file: Any) -> Iterator[bytes]:
         while data := file.read(min(READ, self.size)):
             self.read += len(data)
             yield data
 
-    def _unpacked(self, file: Any) -> Iterator[bytes]:
+    def _iter_unpacked(self, file: Any) -> Iterator[bytes]:
         """All members of a gzip file; what is behind a torn or damaged place is lost."""
-        given, library = 0, _zlib()
+        given, library = 0, _import_zlib()
         try:
-            for out in self._members(file, library):
+            for out in self._iter_gzip_members(file, library):
                 given += len(out)
                 yield out
             return
@@ -71,14 +71,14 @@ class Blocks:
         # The call that failed had unpacked up to a block: once more, in small steps there.
         self._left, self.read = given, 0
         try:
-            for out in self._members(file, zlib):
+            for out in self._iter_gzip_members(file, zlib):
                 if not self._left:
                     yield out
                 self._left -= min(self._left, len(out))
         except zlib.error as error:
             self.torn = f"the packed data is damaged ({error})"
 
-    def _members(self, file: Any, library: Any) -> Iterator[bytes]:
+    def _iter_gzip_members(self, file: Any, library: Any) -> Iterator[bytes]:
         """The same, with the library's error at a damaged place."""
         unpack = library.decompressobj(wbits=ANY_HEADER)
         fresh = True  # nothing of this member has been unpacked yet
@@ -106,7 +106,7 @@ class Blocks:
                     data = unpack.unconsumed_tail
 
 
-def _zlib() -> Any:
+def _import_zlib() -> Any:
     """The quickest zlib that is here."""
     try:
         from isal import isal_zlib

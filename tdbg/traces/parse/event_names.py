@@ -106,7 +106,7 @@ ENDINGS = {
 KNOWN = frozenset((OPERATOR, ANNOTATION, FRAMES, *KERNELS, COPIES, FILLS, *RUNTIMES)) | LEFT_OUT
 
 
-def category(written: str) -> str:
+def normalize_category(written: str) -> str:
     """A category as today's torch writes it: ``Operator`` is ``cpu_op``, ``Memcpy`` and ``xpu_memcpy`` ``gpu_memcpy``."""
     name = written.strip().lower().replace(" ", "_")
     if name in ("operator", "cpuop"):
@@ -128,13 +128,13 @@ def short_frame(frame: str) -> str:
     return "fsync" if "fsync" in frame else frame
 
 
-def direction(name: str) -> str:
+def parse_copy_direction(name: str) -> str:
     """``HtoD``, ``DtoH`` ... of the name of a copy; empty if it tells none."""
     match = re.search(r"\b([HDP]to[HDP])\b", name)
     return match[1] if match else ""
 
 
-def family(name: str) -> str:
+def classify_kernel(name: str) -> str:
     """What a kernel does, by its name: ``communication``, ``tensor``, ``matrix`` or ``other``."""
     if COLLECTIVE_KERNEL.search(name):
         return COMMUNICATION

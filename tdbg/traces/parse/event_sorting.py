@@ -32,14 +32,14 @@ def in_order(read: Callable[[], Iterator[list[Event]]]) -> Iterator[list[Event]]
         held: list[Event] = []
         shared: dict[Any, Any] = {}
         for batch in read():
-            held += [_kept(event, shared) for event in batch if low <= event.ts < high and _is_told(event)]
+            held += [_detach_event(event, shared) for event in batch if low <= event.ts < high and _is_told(event)]
             if len(held) >= 2 * SORTED:
-                yield from _sorted(held)
+                yield from _iter_sorted_batches(held)
                 held, shared = [], {}
-        yield from _sorted(held)
+        yield from _iter_sorted_batches(held)
 
 
-def _sorted(events: list[Event]) -> Iterator[list[Event]]:
+def _iter_sorted_batches(events: list[Event]) -> Iterator[list[Event]]:
     events.sort(key=lambda event: (event.ts, -event.dur))
     for at in range(0, len(events), AT_ONCE):
         yield events[at : at + AT_ONCE]
@@ -49,7 +49,7 @@ def _is_told(event: Event) -> bool:
     return event.ph == "X" or event.name == event_names.MEMORY
 
 
-def _kept(event: Event, shared: dict[Any, Any]) -> Event:
+def _detach_event(event: Event, shared: dict[Any, Any]) -> Event:
     """The event without the block of the file that its raw values are parts of, and with what others have too shared."""
     event.name = shared.setdefault(event.name, event.name)
     event.tid, event.pid = shared.setdefault(event.tid, event.tid), shared.setdefault(event.pid, event.pid)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tdbg.core.errors import TdbgError
-from tdbg.core.tables import counted, safe
+from tdbg.core.tables import format_count, safe
 from tdbg.traces.parse import event_names
 from tdbg.traces.parse.chunks import Blocks
 
@@ -102,7 +102,7 @@ class Trace:
     def __iter__(self) -> Iterator[list[Event]]:
         """The events in the order of the file, in batches."""
         blocks = iter(self.blocks)
-        data = self._opened(blocks)
+        data = self._read_opening(blocks)
         seen = Counter(BETWEEN.findall(data[:SAMPLE])).most_common(1)  # a name or an argument may hold others
         more = None if seen else next(blocks, None)
         if more is not None:
@@ -112,19 +112,19 @@ class Trace:
         for batch in batches:
             self.events += len(batch)
             if not {event.cat for event in batch} <= event_names.KNOWN:
-                self._translate(batch)
+                self._normalize_categories(batch)
             yield batch
             if self.damaged > HOPELESS + self.events:
                 self.problems.append("most of its events are damaged: the rest was not read")
                 self._ended = True
                 break
-        self._conclude()
+        self._report_problems()
 
-    def _translate(self, batch: list[Event]) -> None:
+    def _normalize_categories(self, batch: list[Event]) -> None:
         """Give events of older profilers and other devices today's categories; count those that have none."""
         for event in batch:
             if event.cat not in event_names.KNOWN:
-                event.cat = event_names.category(event.cat)
+                event.cat = event_names.normalize_category(event.cat)
                 if event.cat not in event_names.KNOWN and event.ph == "X":
                     self.unread[event.cat if len(self.unread) < MOST_CATEGORIES else ""] += 1
 
@@ -133,13 +133,13 @@ class Trace:
         """After the last event: there was more in the file that was written."""
         return bool(self.blocks.torn) or not self._ended
 
-    def _conclude(self) -> None:
+    def _report_problems(self) -> None:
         if self._bare and not self.events and (self.damaged or not self._ended):
             raise TdbgError(f"{self.path} is no trace: a list of other things", NO_TRACE)
         if self.unread:
             named = ", ".join(safe(name or "others") for name, _ in self.unread.most_common(SHOWN_CATEGORIES))
             more = " and others" if len(self.unread) > SHOWN_CATEGORIES else ""
-            events = counted(self.unread.total(), "event")
+            events = format_count(self.unread.total(), "event")
             self.problems.append(f"{events} of other kinds left out: {named}{more}")
         if self.blocks.torn:
             self.problems.append(f"{self.blocks.torn}: what is behind that place is missing")
@@ -147,11 +147,11 @@ class Trace:
             self.problems.append("the file ends in the middle: the last events are missing")
         if self.damaged:
             verbs = "is damaged and was" if self.damaged == 1 else "are damaged and were"
-            self.problems.append(f"{counted(self.damaged, 'event')} {verbs} left out")
+            self.problems.append(f"{format_count(self.damaged, 'event')} {verbs} left out")
 
     # the frame around the events
 
-    def _opened(self, blocks: Iterator[bytes]) -> bytes:
+    def _read_opening(self, blocks: Iterator[bytes]) -> bytes:
         """Read to the first event: what stands before it becomes the head; returns the bytes behind it."""
         data = next(blocks, b"")
         if not data.strip():
@@ -185,7 +185,7 @@ class Trace:
             return
         self.head |= found
 
-    def _close(self, tail: bytes, blocks: Iterator[bytes]) -> None:
+    def _read_closing(self, tail: bytes, blocks: Iterator[bytes]) -> None:
         """The list of events is over: what follows it belongs to the head."""
         self._ended = True
         for more in blocks:
@@ -202,10 +202,10 @@ class Trace:
     def _by_chunks(self, data: bytes, blocks: Iterator[bytes], between: bytes) -> Iterator[list[Event]]:
         """between: the bytes from the end of an event to the beginning of the next, both braces with them."""
         for more in blocks:
-            batch, data = self._cut(data, between)
+            batch, data = self._decode_whole_events(data, between)
             if self._ended:
                 yield batch
-                self._close(data + more, blocks)
+                self._read_closing(data + more, blocks)
                 return
             if batch:
                 yield batch
@@ -213,13 +213,13 @@ class Trace:
             if len(data) > HELD:
                 self._too_large()
                 return
-        yield from self._last(data, blocks, between)
+        yield from self._iter_last_events(data, blocks, between)
 
     def _too_large(self) -> None:
         self.problems.append(f"an event is larger than {HELD >> 20} MB: the rest was not read")
         self._ended = True
 
-    def _cut(self, data: bytes, between: bytes) -> tuple[list[Event], bytes]:
+    def _decode_whole_events(self, data: bytes, between: bytes) -> tuple[list[Event], bytes]:
         """Decode up to the last whole event; returns the events, and the bytes that are left."""
         end = len(data)
         for _ in range(TRIES):
@@ -229,14 +229,14 @@ class Trace:
             try:
                 return self._decode(b"[" + data[: end + 1] + b"]"), data[end + len(between) - 1 :]
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                closed = self._closed(data, error)
+                closed = self._decode_list_end(data, error)
                 if closed is not None:
                     return closed
         end = data.rfind(between)
         found = self._one_by_one(data[: end + 1], between)
         return found, data[end + len(between) - 1 :]
 
-    def _closed(self, data: bytes, error: Exception) -> tuple[list[Event], bytes] | None:
+    def _decode_list_end(self, data: bytes, error: Exception) -> tuple[list[Event], bytes] | None:
         """The events of a block in which their list ends, and what is behind it."""
         match = TRAILING.search(str(error))
         if match is None:
@@ -249,7 +249,7 @@ class Trace:
         self._ended = True
         return found, data[end:]
 
-    def _last(self, data: bytes, blocks: Iterator[bytes], between: bytes) -> Iterator[list[Event]]:
+    def _iter_last_events(self, data: bytes, blocks: Iterator[bytes], between: bytes) -> Iterator[list[Event]]:
         """What is left when the file ends."""
         try:
             found = self._decode(b"[" + data)
@@ -257,12 +257,12 @@ class Trace:
             yield found
             return
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            closed = self._closed(data, error)
+            closed = self._decode_list_end(data, error)
         if closed is not None:
             yield closed[0]
-            self._close(closed[1], blocks)
+            self._read_closing(closed[1], blocks)
             return
-        found, rest = self._cut(data, between)
+        found, rest = self._decode_whole_events(data, between)
         yield found
         if not self._ended:
             yield self._one_by_one(rest, between, last=True)
@@ -276,7 +276,7 @@ class Trace:
         pieces = data.split(between)
         at = lost = 0
         while at < len(pieces) and lost <= HOPELESS:
-            events, width = self._whole(pieces, at, between)
+            events, width = self._join_pieces(pieces, at, between)
             if events is None:
                 lost += 1
             else:
@@ -293,27 +293,27 @@ class Trace:
         self.damaged += lost
         return found
 
-    def _whole(self, pieces: list[bytes], at: int, between: bytes) -> tuple[list[Event] | None, int]:
+    def _join_pieces(self, pieces: list[bytes], at: int, between: bytes) -> tuple[list[Event] | None, int]:
         """The event that begins with a piece, and how many pieces it takes: a text in it may hold what parts events."""
         for width in range(1, min(JOINED, len(pieces) - at) + 1):
             text = between.join(pieces[at : at + width])
-            event = self._mended((b"{" if at else b"") + text + (b"}" if at + width < len(pieces) else b""))
+            event = self._decode_repaired((b"{" if at else b"") + text + (b"}" if at + width < len(pieces) else b""))
             if event is not None:
                 return [event], width
-        return self._listed((b"{" if at else b"") + pieces[at] + (b"}" if at + 1 < len(pieces) else b"")), 1
+        return self._decode_several((b"{" if at else b"") + pieces[at] + (b"}" if at + 1 < len(pieces) else b"")), 1
 
-    def _listed(self, text: bytes) -> list[Event] | None:
+    def _decode_several(self, text: bytes) -> list[Event] | None:
         """The events among several things, those that are none counted; None where there is no event."""
         try:
             every = self._decode_any(b"[" + text + b"]")
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
-        found = [event for one in every if (event := self._mended(bytes(one))) is not None]
+        found = [event for one in every if (event := self._decode_repaired(bytes(one))) is not None]
         self.damaged += len(every) - len(found) if found else 0
         return found or None
 
-    def _mended(self, text: bytes) -> Event | None:
-        for repair in (bytes, _repaired):
+    def _decode_repaired(self, text: bytes) -> Event | None:
+        for repair in (bytes, _repair_json):
             try:
                 return self._decode_one(repair(text))
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -330,8 +330,8 @@ class Trace:
             end = text.rfind(b"]", 0, end)
             if end < 0:
                 break
-            event = self._mended(text[:end])
-            found = [event] if event is not None else self._listed(text[:end])
+            event = self._decode_repaired(text[:end])
+            found = [event] if event is not None else self._decode_several(text[:end])
             if found or _is_closed(b"[" + before + text[: end + 1]):
                 self._ended = True
                 return found or []
@@ -348,7 +348,7 @@ class Trace:
         try:
             for item in ijson.items(source, "item", use_float=True):
                 source.since = 0
-                event = self._convert(item)
+                event = self._convert_item(item)
                 if event is None:
                     self.damaged += 1
                     continue
@@ -365,9 +365,9 @@ class Trace:
                 self.problems.append("a place in the file is damaged: what is behind it is missing")
         yield batch
 
-    def _convert(self, item: Any) -> Event | None:
+    def _convert_item(self, item: Any) -> Event | None:
         """What ijson made of an event; None if it is none."""
-        return _converted(item)
+        return _convert_to_event(item)
 
 
 def _is_closed(text: bytes) -> bool:
@@ -381,13 +381,13 @@ def _is_closed(text: bytes) -> bool:
     return not open_ones
 
 
-def _repaired(text: bytes) -> bytes:
+def _repair_json(text: bytes) -> bytes:
     """What some writers leave in an event although JSON has no such thing: made into what it means."""
     text = CONTROL.sub(b" ", NOT_FINITE.sub(b"null", text))
     return BACKSLASH.sub(lambda match: match[0] if match[1] else rb"\\", text)
 
 
-def _converted(item: Any) -> Event | None:
+def _convert_to_event(item: Any) -> Event | None:
     if isinstance(item, dict) and isinstance(item.get("args"), dict):
         args = item["args"]
         for key in ("Input Dims", "Concrete Inputs"):
@@ -415,7 +415,7 @@ class _Joined:
     def read(self, size: int = -1) -> bytes:
         """At least one byte, but at the end; no more than size."""
         if not self._data:
-            self._data = self._next()
+            self._data = self._read_next_block()
         size = len(self._data) if size < 0 else size
         part, self._data = self._data[:size], self._data[size:]
         self.since += len(part)
@@ -423,7 +423,7 @@ class _Joined:
             raise _TooLarge
         return part
 
-    def _next(self) -> bytes:
+    def _read_next_block(self) -> bytes:
         data = next(self._blocks, b"")
         self._open += sum(data.count(sign) for sign in (b"[", b"{")) - sum(data.count(sign) for sign in (b"]", b"}"))
         if self._open > DEPTH:

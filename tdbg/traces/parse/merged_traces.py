@@ -16,12 +16,12 @@ def first_pid(part: int) -> int:
     return (part + 1) * ROOM
 
 
-def holds(part: int, pid: int | str) -> bool:
+def is_in_part(part: int, pid: int | str) -> bool:
     """Whether a process id belongs to a part."""
     return isinstance(pid, int) and first_pid(part) <= pid < first_pid(part + 1)
 
 
-def about(head: dict[str, Any]) -> dict[str, Any]:
+def get_slice_info(head: dict[str, Any]) -> dict[str, Any]:
     """What a head tells of the slice; nothing where the trace is a whole one."""
     ours = head.get("tdbg")
     found = ours.get("slice") if isinstance(ours, dict) else None
@@ -32,11 +32,11 @@ def head_of(head: dict[str, Any], part: int | None) -> dict[str, Any]:
     """The head of one part; for a file that is one trace its own."""
     if part is None:
         return head
-    heads = about(head).get("heads")
+    heads = get_slice_info(head).get("heads")
     found = heads[part] if isinstance(heads, list) and part < len(heads) else None
     return found if isinstance(found, dict) else {}
 
 
 def without_end(head: dict[str, Any]) -> bool:
     """True for a slice from which the end of the trace, and the profiler's own wait there, was cut off."""
-    return about(head).get("end") is False
+    return get_slice_info(head).get("end") is False

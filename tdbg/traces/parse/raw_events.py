@@ -23,7 +23,7 @@ class RawEventTrace(Trace):
         texts = msgspec.json.Decoder(list[msgspec.Raw]).decode
         one = msgspec.json.Decoder(RawEvent).decode
 
-        def decode(data: bytes) -> list[Event]:
+        def decode_events(data: bytes) -> list[Event]:
             found = events(data)
             for event, text in zip(found, texts(data), strict=True):
                 event.text = text
@@ -34,10 +34,10 @@ class RawEventTrace(Trace):
             event.text = msgspec.Raw(data)
             return event
 
-        self._decode = decode
+        self._decode = decode_events
         self._decode_one = decode_one
 
-    def _convert(self, item: Any) -> Event | None:
+    def _convert_item(self, item: Any) -> Event | None:
         try:
             return self._decode_one(msgspec.json.encode(item))
         except (msgspec.ValidationError, TypeError, ValueError):

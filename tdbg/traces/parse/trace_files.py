@@ -10,9 +10,9 @@ from pathlib import Path
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
 from tdbg.core.files import why_unreadable
-from tdbg.core.output import say
+from tdbg.core.output import print_messages
 from tdbg.core.rundir import RUNS
-from tdbg.core.tables import counted, joined
+from tdbg.core.tables import format_count, join_limited
 from tdbg.traces.parse.merged_traces import PARTS
 
 ENDINGS = (".json", ".json.gz")
@@ -61,11 +61,14 @@ def find_traces(where: str, wanted: Callable[[int], bool] | None = None) -> list
     if base.is_file():
         return _traces_in_file(base, wanted)
     there, left_out = _list_files(base)
-    files = sorted(_newest_run_only(there), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name))
+    files = sorted(
+        _newest_run_only(there),
+        key=lambda path: (_parse_rank(path) or 0, _parse_attempt(path), _get_time_key(path), path.name),
+    )
     found: list[TraceFile] = []
     counts: dict[tuple[int | None, int, Path], int] = {}
     for path in files:
-        rank, attempt = _rank(path), _attempt(path)
+        rank, attempt = _parse_rank(path), _parse_attempt(path)
         if rank is None and _slice_ranks(path):
             found += [one for one in _slice_parts(path) if wanted is None or wanted(one.rank or 0)]
             continue
@@ -74,12 +77,12 @@ def find_traces(where: str, wanted: Callable[[int], bool] | None = None) -> list
         if wanted is None or rank is None or wanted(rank):
             found.append(TraceFile(path, rank, attempt, 0 if rank is None else window))
     if files and not found:
-        known = sorted({rank for path in files for rank in (_slice_ranks(path) or [_rank(path) or 0])})
+        known = sorted({rank for path in files for rank in (_slice_ranks(path) or [_parse_rank(path) or 0])})
         raise TdbgError(f"{base}: there is no trace of these ranks", f"there are traces of {_list_ranks(known)}")
     if not found:
         raise _no_trace_error(base, left_out)
     if left_out:
-        say(_describe_left_out(left_out))
+        print_messages(_describe_left_out(left_out))
     return found
 
 
@@ -98,7 +101,7 @@ def _describe_left_out(left_out: Sequence[str]) -> str:
 
 def _list_ranks(ranks: Sequence[int]) -> str:
     """``rank 0``, or ``the ranks 0, 1 and 98 more``."""
-    return f"{'rank' if len(ranks) == 1 else 'the ranks'} {joined(ranks, TOLD)}"
+    return f"{'rank' if len(ranks) == 1 else 'the ranks'} {join_limited(ranks, TOLD)}"
 
 
 def _traces_in_file(path: Path, wanted: Callable[[int], bool] | None) -> list[TraceFile]:
@@ -108,7 +111,7 @@ def _traces_in_file(path: Path, wanted: Callable[[int], bool] | None) -> list[Tr
     if parts and not found:
         known = ", ".join(str(one.rank) for one in parts)
         raise TdbgError(f"{path}: there is no trace of these ranks", f"the slice holds the ranks {known}")
-    return found or [TraceFile(path, _rank(path))]
+    return found or [TraceFile(path, _parse_rank(path))]
 
 
 def _slice_parts(path: Path) -> list[TraceFile]:
@@ -154,7 +157,7 @@ def _newest_run_only(files: list[Path]) -> list[Path]:
     if len(runs) < 2:
         return files
     newest = max(runs, key=lambda run: ((run / STATE_FILE).stat().st_mtime, run.name))
-    say(f"there are traces of {counted(len(runs), 'run')}: these are of the newest, {newest}")
+    print_messages(f"there are traces of {format_count(len(runs), 'run')}: these are of the newest, {newest}")
     return [path for path in files if of[path.parent] == newest]
 
 
@@ -180,11 +183,11 @@ def _newest_run() -> Path:
     """The newest run here that has traces; one without is passed over, and it is said."""
     from tdbg.core.rundir import RunDir
 
-    runs = RunDir.all_here()
+    runs = RunDir.list_runs()
     for run in reversed(runs):
         if _list_files(run.path)[0]:
             if run is not runs[-1]:
-                say(f"the newest run has no trace: this is of {run.path}")
+                print_messages(f"the newest run has no trace: this is of {run.path}")
             return run.path
     if runs:
         raise TdbgError(f"no run under {Path(RUNS).resolve()} has a trace", NONE_YET)
@@ -210,7 +213,7 @@ def _list_files(base: Path) -> tuple[list[Path], list[str]]:
             path = Path(folder, name)
             if not name.endswith(ENDINGS) or name.startswith("."):
                 continue
-            if run_files.is_regular(path):
+            if run_files.is_regular_file(path):
                 (named if TRACE.search(name) else others).append(path)
             elif TRACE.search(name):
                 left_out.append(f"{path} is left out: {why_unreadable(path)}")
@@ -241,7 +244,7 @@ def _is_trace(path: Path) -> bool:
     return b'"traceEvents"' in begin or (begin[:1] == b"[" and b'"ph"' in begin)
 
 
-def _rank(path: Path) -> int | None:
+def _parse_rank(path: Path) -> int | None:
     """The rank that a path tells: of the file's name, or else of the nearest folder."""
     for part in reversed(path.parts[-4:]):
         match = RANK.search(part)
@@ -250,11 +253,11 @@ def _rank(path: Path) -> int | None:
     return None
 
 
-def _attempt(path: Path) -> int:
+def _parse_attempt(path: Path) -> int:
     match = next((found for part in path.parts if (found := ATTEMPT.match(part))), None)
     return int(match[1]) if match else 0
 
 
-def _time(path: Path) -> int:
+def _get_time_key(path: Path) -> int:
     match = TIME.search(path.name)
     return int(match[1]) if match else path.stat().st_mtime_ns

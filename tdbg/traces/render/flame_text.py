@@ -3,10 +3,10 @@
 import sys
 from typing import Any
 
-from tdbg.core.output import is_laid_out, print_lines, say
-from tdbg.core.tables import counted, safe, short
+from tdbg.core.output import is_laid_out, print_lines, print_messages
+from tdbg.core.tables import format_count, format_short, safe
 from tdbg.core.terminal import count_columns
-from tdbg.traces.analyze.summary_figures import ms
+from tdbg.traces.analyze.summary_figures import format_ms
 from tdbg.traces.render.flame_rows import Row, available_views, count_cut_calls, largest_rows, sort_rows
 from tdbg.traces.summary import Summary
 
@@ -25,29 +25,29 @@ def print_flame(label: str, read: Summary, root: Row, *, by: str, depth: int, to
     rows = [row for row in sort_rows(root) if not depth or row.depth <= depth]
     kept = largest_rows(root, top or ROWS)
     shown = [row for row in rows if id(row) in kept]
-    print_lines([safe(f"{label}: calls by {way}, ms of a step (a mean of {counted(steps, 'step')})")])
-    begins = _begins(root)
+    print_lines([safe(f"{label}: calls by {way}, ms of a step (a mean of {format_count(steps, 'step')})")])
+    begins = _compute_begins(root)
     wide = min(WIDE, max(count_columns(sys.stdout) // 5, LEAST_WIDE)) if is_laid_out(sys.stdout) else WIDE
     print(f"{'total':>9} {'own':>9} {'calls':>9}  {'':<{wide}}")
     for row in shown:
-        print_lines([safe(_line(row, begins[id(row)], root.total, steps, wide))])
+        print_lines([safe(_format_row(row, begins[id(row)], root.total, steps, wide))])
     left = len(sort_rows(root)) - len(shown)
     if left:
-        say(f"{counted(left, 'row')} with less time left out: --top and --depth choose")
+        print_messages(f"{format_count(left, 'row')} with less time left out: --top and --depth choose")
     lost = count_cut_calls(read, by)
     if lost:
-        say(f"{counted(lost, 'call')} found no room in the tree: their time is their caller's own")
+        print_messages(f"{format_count(lost, 'call')} found no room in the tree: their time is their caller's own")
 
 
-def _line(row: Row, begin: int, whole: int, steps: int, wide: int) -> str:
+def _format_row(row: Row, begin: int, whole: int, steps: int, wide: int) -> str:
     start, end = (round(at / max(whole, 1) * wide) for at in (begin, begin + row.total))
     bar = " " * min(start, wide - 1) + ("█" * (end - start) or "▏")
     calls = f"{row.calls / steps:,.4g}" if row.calls else "-"
-    text = f"{ms(row.total / steps):>9} {ms(row.own / steps):>9} {calls:>9}  {bar:<{wide}}"
-    return f"{text} {'  ' * min(row.depth - 1, 30)}{short(row.shown, 100)}"
+    text = f"{format_ms(row.total / steps):>9} {format_ms(row.own / steps):>9} {calls:>9}  {bar:<{wide}}"
+    return f"{text} {'  ' * min(row.depth - 1, 30)}{format_short(row.shown, 100)}"
 
 
-def _begins(root: Row) -> dict[int, int]:
+def _compute_begins(root: Row) -> dict[int, int]:
     """Where each row begins, by its ``id``: behind its longer sisters."""
     found: dict[int, Any] = {id(root): 0}
     for row in [root, *sort_rows(root)]:

@@ -40,10 +40,10 @@ def write_slice(parts: Sequence[Part], path: Path) -> int:
     if len(parts) == 1:
         one, keeping = parts[0]
         head = {"schemaVersion": 1, **_own_head(one, keeping)}
-        return _write_file(path, mode, head, (bytes(event.text) for event in keeping.events()))
+        return _write_file(path, mode, head, (bytes(event.text) for event in keeping.iter_events()))
     base = _base_time(parts[0][1].head)
     slots = [_Slot(number, len(parts), one, keeping, base) for number, (one, keeping) in enumerate(parts)]
-    return _write_file(path, mode, _joined_head(parts), (event for slot in slots for event in slot.events()))
+    return _write_file(path, mode, _joined_head(parts), (event for slot in slots for event in slot.iter_events()))
 
 
 # heads
@@ -66,12 +66,12 @@ def _own_head(one: TraceFile, keeping: StepSlice) -> dict[str, Any]:
 def _joined_head(parts: Sequence[Part]) -> dict[str, Any]:
     """A head for all: that of the first, and all of them for whoever tells the parts apart again."""
     own = [_own_head(one, keeping) for one, keeping in parts]
-    ranks = [_rank(one, keeping, number) for number, (one, keeping) in enumerate(parts)]
+    ranks = [_get_rank(one, keeping, number) for number, (one, keeping) in enumerate(parts)]
     shared = {key: value for key, value in own[0].items() if key not in ("tdbg", "distributedInfo", "trace_id")}
     return {merged_traces.RANKS: ranks, "schemaVersion": 1, **shared, "tdbg": {"slice": {"heads": own}}}
 
 
-def _rank(one: TraceFile, keeping: StepSlice, number: int) -> int:
+def _get_rank(one: TraceFile, keeping: StepSlice, number: int) -> int:
     known = one.rank if one.rank is not None else keeping.read.rank
     return number if known is None else known
 
@@ -85,22 +85,28 @@ class _Slot:
     def __init__(self, number: int, count: int, one: TraceFile, keeping: StepSlice, base: int) -> None:
         self.number, self.count = number, count
         self.keeping = keeping
-        self.rank = _rank(one, keeping, number)
+        self.rank = _get_rank(one, keeping, number)
         self.name = f"rank {self.rank}" + (f", window {one.window}" if one.window else "")
         self.shift_us = (_base_time(keeping.head) - base) / 1000
         self._pids: dict[Any, int] = {}
         self._named: set[int] = set()
 
-    def events(self) -> Iterator[bytes]:
+    def iter_events(self) -> Iterator[bytes]:
         """Its events as they are written."""
-        for event in self.keeping.events():
-            yield msgspec.json.encode(self._changed(msgspec.json.decode(event.text)))
+        for event in self.keeping.iter_events():
+            yield msgspec.json.encode(self._rewrite_event(msgspec.json.decode(event.text)))
         for old, pid in self._pids.items():
             if pid not in self._named:
-                named = {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": self._title(old)}}
+                named = {
+                    "ph": "M",
+                    "name": "process_name",
+                    "pid": pid,
+                    "tid": 0,
+                    "args": {"name": self._format_title(old)},
+                }
                 yield msgspec.json.encode(named)
 
-    def _changed(self, event: dict[str, Any]) -> dict[str, Any]:
+    def _rewrite_event(self, event: dict[str, Any]) -> dict[str, Any]:
         old = event.get("pid", 0)
         event["pid"] = pid = self._pids.setdefault(old, merged_traces.first_pid(self.number) + len(self._pids))
         if self.shift_us and "ts" in event:
@@ -112,12 +118,12 @@ class _Slot:
         if event.get("ph") == "M" and isinstance(args, dict):
             if event.get("name") == "process_name":
                 self._named.add(pid)
-                args["name"] = self._title(args.get("name", old))
+                args["name"] = self._format_title(args.get("name", old))
             elif event.get("name") == "process_sort_index":
                 args["sort_index"] = pid
         return event
 
-    def _title(self, name: object) -> str:
+    def _format_title(self, name: object) -> str:
         """What a viewer calls a process of this part."""
         text = str(name)
         return text if text.startswith(self.name) else f"{self.name}: {text}".removesuffix(": ")
@@ -134,7 +140,7 @@ def _base_time(head: dict[str, Any]) -> int:
 
 def _write_file(path: Path, mode: int, head: dict[str, Any], events: Iterator[bytes]) -> int:
     count = 0
-    with _appearing(path, mode) as out:
+    with _open_atomic(path, mode) as out:
         out.write(msgspec.json.encode(head)[:-1] + b',"traceEvents":[\n')
         for event in events:
             out.write(b",\n" + event if count else event)
@@ -144,7 +150,7 @@ def _write_file(path: Path, mode: int, head: dict[str, Any], events: Iterator[by
 
 
 @contextmanager
-def _appearing(path: Path, mode: int) -> Iterator[IO[bytes]]:
+def _open_atomic(path: Path, mode: int) -> Iterator[IO[bytes]]:
     """A file that appears under its name when it is whole. TdbgError where it cannot be written."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

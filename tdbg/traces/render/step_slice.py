@@ -35,7 +35,7 @@ class SliceSpans:
                 self.starts.append(start)
                 self.ends.append(end)
 
-    def touch(self, start: int, end: int) -> bool:
+    def has_overlap(self, start: int, end: int) -> bool:
         """True if the time from start to end, or the instant that it is, has to do with one of them."""
         at = bisect_right(self.starts, start) - 1
         if at >= 0 and start < self.ends[at]:
@@ -61,42 +61,44 @@ class StepSlice:
         self._around = SliceSpans([])  # launches outside of the steps
         self._begun: set[Place] = set()  # spans that are kept and begin outside
         self._wait: tuple[int, str] | None = None  # the profiler's own, at the end
-        self._survey()
+        self._survey_events()
 
-    def events(self) -> Iterator[RawEvent]:
+    def iter_events(self) -> Iterator[RawEvent]:
         """The events in the order of the file, metadata with them. Reads the trace once more."""
         arrows = _Arrows()
-        for event in self._all():
+        for event in self._iter_all_events():
             if event.ph in FLOWS:
                 if self._keeps_end_of(event):
-                    yield from arrows.add(event)
-            elif event.ph == "M" or self._keeps(event):
+                    yield from arrows.add_flow_event(event)
+            elif event.ph == "M" or self._should_keep(event):
                 yield event
 
-    def _all(self) -> Iterator[RawEvent]:
+    def _iter_all_events(self) -> Iterator[RawEvent]:
         trace = RawEventTrace(self.read.path)
         for batch in trace:
             for event in batch:
-                if isinstance(event, RawEvent) and (self.part is None or merged_traces.holds(self.part, event.pid)):
+                if isinstance(event, RawEvent) and (
+                    self.part is None or merged_traces.is_in_part(self.part, event.pid)
+                ):
                     yield event
         self.head = merged_traces.head_of(trace.head, self.part)
 
-    def _span(self, event: Event) -> tuple[int, int]:
+    def _get_span(self, event: Event) -> tuple[int, int]:
         start = round((event.ts - self.read.base_us) * 1000)  # as in `summary_builder`, to the nanosecond
         return start, start + round(event.dur * 1000)
 
-    def _survey(self) -> None:
+    def _survey_events(self) -> None:
         """What must be known before the first event can be kept."""
         kernels: set[Number] = set()
         launches: set[Number] = set()
         last_launch = 0
         waits: list[tuple[int, str]] = []
-        for event in self._all():
+        for event in self._iter_all_events():
             if event.ph != "X" or not _is_sound(event):
                 continue
-            start, end = self._span(event)
-            inside = self._times.touch(start, end)
-            if inside and not self._times.touch(start, start):
+            start, end = self._get_span(event)
+            inside = self._times.has_overlap(start, end)
+            if inside and not self._times.has_overlap(start, start):
                 self._begun.add((event.pid, event.tid, event.ts))
             if event.cat in CALLS:
                 if event_names.LAUNCH.search(event.name):
@@ -113,34 +115,34 @@ class StepSlice:
 
     def _find_launches(self, wanted: set[Number]) -> None:
         spans = []
-        for event in self._all():
+        for event in self._iter_all_events():
             if event.cat in CALLS and event.args is not None and event.args.correlation in wanted:
-                spans.append(self._span(event))
+                spans.append(self._get_span(event))
                 self._begun.add((event.pid, event.tid, event.ts))
         self._around = SliceSpans(spans)
 
-    def _keeps(self, event: Event) -> bool:
+    def _should_keep(self, event: Event) -> bool:
         if not self.steps:
             return True
         if not _is_sound(event):
             return False
-        start, end = self._span(event)
+        start, end = self._get_span(event)
         if event.cat == event_names.ANNOTATION:
             step = event_names.STEP.fullmatch(event.name)
             if step:
-                return int(step[1]) in self.numbers and self._times.touch(start, end)
-        if self._times.touch(start, end):
+                return int(step[1]) in self.numbers and self._times.has_overlap(start, end)
+        if self._times.has_overlap(start, end):
             return True
         if self._wait == (start, event.name):
             return self.has_end
-        return event.ph == "X" and event.cat in HOSTS and self._around.touch(start, end)
+        return event.ph == "X" and event.cat in HOSTS and self._around.has_overlap(start, end)
 
     def _keeps_end_of(self, event: Event) -> bool:
         """Whether the span that an arrow begins or ends at is kept."""
         if not self.steps or (event.pid, event.tid, event.ts) in self._begun:
             return True
-        start, _ = self._span(event)
-        return self._times.touch(start, start)
+        start, _ = self._get_span(event)
+        return self._times.has_overlap(start, start)
 
 
 class _Arrows:
@@ -150,7 +152,7 @@ class _Arrows:
         self._held: dict[tuple[str, bytes], list[RawEvent]] = {}
         self._whole: set[tuple[str, bytes]] = set()
 
-    def add(self, event: RawEvent) -> list[RawEvent]:
+    def add_flow_event(self, event: RawEvent) -> list[RawEvent]:
         """What can be written now."""
         key = (event.cat, bytes(event.id))
         if key in self._whole:

@@ -5,15 +5,15 @@ from statistics import median
 from typing import Any
 
 from tdbg.core.output import print_lines
-from tdbg.core.tables import counted, print_table, safe, short, size
+from tdbg.core.tables import format_count, format_short, format_size, print_table, safe
 from tdbg.traces.analyze import summary_figures
-from tdbg.traces.analyze.summary_figures import counted_flops, ms
+from tdbg.traces.analyze.summary_figures import counted_flops, format_ms
 from tdbg.traces.parse import event_names
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.render import memory_text
 from tdbg.traces.render.flame_rows import available_views, build_module_tree, largest_rows, sort_rows
 from tdbg.traces.summary import Operator, Summary
-from tdbg.traces.trace_options import label
+from tdbg.traces.trace_options import format_label
 
 WIDE = 40  # signs of a bar
 STANDS_OUT = 0.10  # more work of a rank's own than the others', as TD-P115 warns
@@ -24,68 +24,76 @@ def print_summary(every: Sequence[tuple[TraceFile, Summary]], top: int, shapes: 
     if len(every) > 1:
         from tdbg.traces.analyze.rank_comparison import slowest_first
 
-        _ranks(every)
+        _print_ranks(every)
         every = slowest_first(every)[:1]
-        print_lines(["", f"the slowest of them, {safe(label(*every[0]))}:"])
+        print_lines(["", f"the slowest of them, {safe(format_label(*every[0]))}:"])
     for one, read in every:
-        _head(one, read)
-        _bar(read)
-        _flops(read)
-        _operators(read, top, shapes)
-        _device(read, top)
+        _print_head(one, read)
+        _print_bar(read)
+        _print_flops(read)
+        _print_operators(read, top, shapes)
+        _print_device(read, top)
         for memory in read.memory:
             memory_text.print_memory(memory, read, min(top, 5))
-        _modules(read, top)
-        _named("regions", [work for work in read.regions if _is_own(work.name)], top)
+        _print_modules(read, top)
+        _print_works("regions", [work for work in read.regions if _is_own(work.name)], top)
 
 
-def _head(one: TraceFile, read: Summary) -> None:
+def _print_head(one: TraceFile, read: Summary) -> None:
     devices = sorted(set(read.devices)) or (["accelerator"] if read.device else ["cpu"])
-    known = [f"rank {read.rank} of {read.world_size}" if read.world_size else label(one, read)]
-    known += [", ".join(map(short, devices)), counted(read.events, "event")]
+    known = [f"rank {read.rank} of {read.world_size}" if read.world_size else format_label(one, read)]
+    known += [", ".join(map(format_short, devices)), format_count(read.events, "event")]
     print_lines([safe("; ".join(known))])
     lengths = [step.length for step in read.steps]
     if read.steps and read.steps[0].number is None:
-        print_lines([f"no step is marked in it: all of it is {ms(read.steps[0].length)} ms"])
+        print_lines([f"no step is marked in it: all of it is {format_ms(read.steps[0].length)} ms"])
     elif lengths:
-        numbers = f"{counted(len(read.steps), 'step')} ({read.steps[0].number} to {read.steps[-1].number})"
+        numbers = f"{format_count(len(read.steps), 'step')} ({read.steps[0].number} to {read.steps[-1].number})"
         print_lines(
             [
-                f"{numbers}, median {ms(summary_figures.typical_length(read))} ms, {ms(min(lengths))} to {ms(max(lengths))} ms"
+                f"{numbers}, median {format_ms(summary_figures.typical_length(read))} ms, {format_ms(min(lengths))} to {format_ms(max(lengths))} ms"
             ]
         )
-    for step in summary_figures.border(read):
-        print_lines([f"step {step.number} took {ms(step.length)} ms and is left out of the bar"])
-    print_lines([summary_figures.verdict(read)])
+    for step in summary_figures.select_border_steps(read):
+        print_lines([f"step {step.number} took {format_ms(step.length)} ms and is left out of the bar"])
+    print_lines([summary_figures.format_verdict(read)])
 
 
-def _bar(read: Summary) -> None:
-    steps = summary_figures.steady(read)
-    shares = summary_figures.parts(steps)
+def _print_bar(read: Summary) -> None:
+    steps = summary_figures.select_steady_steps(read)
+    shares = summary_figures.compute_part_shares(steps)
     count = max(len(steps), 1)
     length = sum(step.length for step in steps) / count
     print()
     for name, share in shares.items():
         if share >= 0.0005 or (share and name in (event_names.FORWARD, event_names.BACKWARD)):
-            print(f"{name:<13} {'█' * round(share * WIDE):<{WIDE}} {share:6.1%} {ms(share * length):>7} ms")
+            print(f"{name:<13} {'█' * round(share * WIDE):<{WIDE}} {share:6.1%} {format_ms(share * length):>7} ms")
 
 
-def _ranks(every: Sequence[tuple[TraceFile, Summary]]) -> None:
+def _print_ranks(every: Sequence[tuple[TraceFile, Summary]]) -> None:
     from tdbg.traces.analyze.rank_comparison import own_time
 
     rows: list[tuple[Any, ...]] = []
     shown = [name for name in event_names.BAR if any(name in step.bar for _, read in every for step in read.steps)]
     for one, read in every:
-        steps = summary_figures.steady(read)
-        shares = summary_figures.parts(steps)
+        steps = summary_figures.select_steady_steps(read)
+        shares = summary_figures.compute_part_shares(steps)
         cells = (f"{shares.get(name, 0.0):.0%}" for name in shown)
         owned = median(own_time(step) for step in steps) if steps else 0
-        rows.append((label(one, read), len(read.steps), ms(summary_figures.typical_length(read)), ms(owned), *cells))
+        rows.append(
+            (
+                format_label(one, read),
+                len(read.steps),
+                format_ms(summary_figures.typical_length(read)),
+                format_ms(owned),
+                *cells,
+            )
+        )
     print_table(("trace", "steps", "median ms", "own ms", *shown), rows)
-    _apart(every)
+    _print_rank_differences(every)
 
 
-def _apart(every: Sequence[tuple[TraceFile, Summary]]) -> None:
+def _print_rank_differences(every: Sequence[tuple[TraceFile, Summary]]) -> None:
     """What makes the ranks differ; nothing for several windows of one."""
     from tdbg.traces.analyze.rank_comparison import COVERS, compare_loaded, compare_ranks
 
@@ -99,8 +107,8 @@ def _apart(every: Sequence[tuple[TraceFile, Summary]]) -> None:
         print_lines(
             [
                 safe(
-                    f"{worst.label} has {worst.extra:.0%} more to do itself than the others, {ms(worst.own)} ms a step;"
-                    f" {what} {found.longest}, by {ms(found.longer)} ms"
+                    f"{worst.label} has {worst.extra:.0%} more to do itself than the others, {format_ms(worst.own)} ms a step;"
+                    f" {what} {found.longest}, by {format_ms(found.longer)} ms"
                 )
             ]
         )
@@ -109,7 +117,7 @@ def _apart(every: Sequence[tuple[TraceFile, Summary]]) -> None:
     if found.common:
         print_lines(
             [
-                f"skew: in a step they differ by {ms(found.skew)} ms of work of their own ({counted(found.common, 'step')} that all have)"
+                f"skew: in a step they differ by {format_ms(found.skew)} ms of work of their own ({format_count(found.common, 'step')} that all have)"
             ]
         )
     exposed = sorted(found.each, key=lambda one: -one.exposed)
@@ -120,14 +128,14 @@ def _apart(every: Sequence[tuple[TraceFile, Summary]]) -> None:
     print_lines(
         [
             safe(
-                f"communication that nothing hides: {ms(least.exposed)} ms a step on {least.label}"
-                f" to {ms(most.exposed)} ms on {most.label}"
+                f"communication that nothing hides: {format_ms(least.exposed)} ms a step on {least.label}"
+                f" to {format_ms(most.exposed)} ms on {most.label}"
             )
         ]
     )
 
 
-def _operators(read: Summary, top: int, shapes: bool) -> None:
+def _print_operators(read: Summary, top: int, shapes: bool) -> None:
     found = sorted(read.operators, key=lambda one: -one.own) if shapes else summary_figures.by_name(read.operators)
     whole = sum(one.own for one in found)
     if not whole:
@@ -142,47 +150,57 @@ def _operators(read: Summary, top: int, shapes: bool) -> None:
 
 
 def _operator_row(one: Operator, whole: int, shapes: bool, framed: bool, rated: bool) -> list[Any]:
-    row: list[Any] = [ms(one.own), f"{one.own / whole:.1%}", ms(one.total), one.calls]
+    row: list[Any] = [format_ms(one.own), f"{one.own / whole:.1%}", format_ms(one.total), one.calls]
     row += [f"{one.flops / one.total:.3g}" if one.flops and one.total else None] if rated else []
-    row.append(short(one.name, 60))
-    row += [short(one.shapes, 50)] if shapes else []
-    return row + ([short(summary_figures.called_from(one) or "-", 50)] if framed else [])
+    row.append(format_short(one.name, 60))
+    row += [format_short(one.shapes, 50)] if shapes else []
+    return row + ([format_short(summary_figures.called_from(one) or "-", 50)] if framed else [])
 
 
-def _device(read: Summary, top: int) -> None:
+def _print_device(read: Summary, top: int) -> None:
     device = read.device
     if device is None:
         return
     span = max(device.end - device.start, 1)
     print_lines(
-        ["", f"accelerator: busy {device.busy / span:.1%} of {ms(span)} ms, {counted(device.launches, 'launch')}"]
+        [
+            "",
+            f"accelerator: busy {device.busy / span:.1%} of {format_ms(span)} ms, {format_count(device.launches, 'launch')}",
+        ]
     )
     if device.busy_of:
         print_lines([safe("; ".join(summary_figures.each_busy(device)))])
-    for line in summary_figures.launching(device):
+    for line in summary_figures.format_launch_delays(device):
         print_lines([line])
     if device.communication:
         hidden = device.overlap / device.communication
-        print_lines([f"communication: {ms(device.communication)} ms, {hidden:.1%} of it while something is computed"])
-    kind = summary_figures.families(read.kernels)
+        print_lines(
+            [f"communication: {format_ms(device.communication)} ms, {hidden:.1%} of it while something is computed"]
+        )
+    kind = summary_figures.sum_kernel_families(read.kernels)
     matrix = kind.get("tensor", 0) + kind.get("matrix", 0)
     if matrix:
         on = kind.get("tensor", 0)
-        print_lines([f"matrix kernels: {ms(matrix)} ms, {on / matrix:.0%} of it on tensor cores by their names"])
-    works = [(ms(one.total), one.calls, one.kind, short(one.name, 70)) for one in read.kernels[:top]]
+        print_lines([f"matrix kernels: {format_ms(matrix)} ms, {on / matrix:.0%} of it on tensor cores by their names"])
+    works = [(format_ms(one.total), one.calls, one.kind, format_short(one.name, 70)) for one in read.kernels[:top]]
     print_table(("total ms", "calls", "kind", "kernel"), works)
-    copies = [(ms(one.total), one.calls, size(one.nbytes), short(one.name, 70)) for one in read.copies[:top]]
+    copies = [
+        (format_ms(one.total), one.calls, format_size(one.nbytes), format_short(one.name, 70))
+        for one in read.copies[:top]
+    ]
     if copies:
         print_table(("total ms", "calls", "bytes", "copy"), copies)
     if read.waits:
-        print_table(("total ms", "calls", "wait"), ((ms(one.total), one.calls, one.name) for one in read.waits[:top]))
+        print_table(
+            ("total ms", "calls", "wait"), ((format_ms(one.total), one.calls, one.name) for one in read.waits[:top])
+        )
     if read.closing_wait:
-        print_lines([f"the profiler's own wait at its end, {ms(read.closing_wait)} ms, is counted nowhere"])
+        print_lines([f"the profiler's own wait at its end, {format_ms(read.closing_wait)} ms, is counted nowhere"])
 
 
-def _flops(read: Summary) -> None:
+def _print_flops(read: Summary) -> None:
     """What was computed, and how fast, where shapes tell."""
-    done = summary_figures.work(read)
+    done = summary_figures.compute_step_flops(read)
     if not done:
         return
     length = summary_figures.typical_length(read)
@@ -192,14 +210,19 @@ def _flops(read: Summary) -> None:
     )
 
 
-def _modules(read: Summary, top: int) -> None:
+def _print_modules(read: Summary, top: int) -> None:
     """Modules within modules: those with most time, in the order of the tree."""
     if "module" not in available_views(read):
         return
     root, steps = build_module_tree(read), max(len(read.steps), 1)
     kept = largest_rows(root, max(top, 1))
     rows = [
-        (ms(row.total / steps), ms(row.own / steps), row.calls, "  " * min(row.depth - 1, 30) + short(row.shown, 60))
+        (
+            format_ms(row.total / steps),
+            format_ms(row.own / steps),
+            row.calls,
+            "  " * min(row.depth - 1, 30) + format_short(row.shown, 60),
+        )
         for row in sort_rows(root)
         if id(row) in kept
     ]
@@ -211,8 +234,8 @@ def _is_own(name: str) -> bool:
     return not name.startswith((event_names.LOADER, *event_names.OPTIMIZERS, *event_names.COLLECTIVES))
 
 
-def _named(what: str, works: Sequence[Any], top: int) -> None:
+def _print_works(what: str, works: Sequence[Any], top: int) -> None:
     if works:
         print_lines(["", what])
-        rows = ((ms(one.total), one.calls, short(one.name, 70)) for one in works[:top])
+        rows = ((format_ms(one.total), one.calls, format_short(one.name, 70)) for one in works[:top])
         print_table(("total ms", "calls", what.removesuffix("s")), rows)

@@ -33,9 +33,9 @@ class Curve:
     stride: int = 1
     _seen: int = 0
 
-    def add(self, t: float, step: int, value: Any) -> None:
+    def add_point(self, t: float, step: int, value: Any) -> None:
         """A point, if it has a number."""
-        number = _number(value)
+        number = _parse_finite(value)
         if number is None:
             return
         if self._seen % self.stride == 0:
@@ -46,7 +46,7 @@ class Curve:
             self.stride *= 2
 
 
-def _number(value: Any) -> float | None:
+def _parse_finite(value: Any) -> float | None:
     """A finite number as a float; None for all else (TensorBoard draws no NaN)."""
     try:
         number = float(value)
@@ -60,46 +60,46 @@ def export_scalars(run: RunDir) -> list[Path]:
 
     A folder that has one already is left alone. Raises OSError where it cannot be written.
     """
-    with_traces = [process for process in run.processes() if process.is_rank and _is_due(process.path / "traces")]
+    with_traces = [process for process in run.list_processes() if process.is_rank and _is_due(process.path / "traces")]
     if not with_traces:
         return []
     try:
         import tensorboard.compat.proto.event_pb2  # noqa: F401
     except ImportError:
         return []
-    return [_write(process) for process in with_traces]
+    return [_write_events_file(process) for process in with_traces]
 
 
 def _is_due(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir()) and not any(folder.glob("events.out.tfevents.*"))
 
 
-def _write(process: ProcessDir) -> Path:
+def _write_events_file(process: ProcessDir) -> Path:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    curves, windows, last = _read(process)
+    curves, windows, last = _read_curves(process)
     path = process.path / "traces" / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.tdbg"
     part = path.with_name(f".{path.name}.part")
     with run_files.open_new(part) as file:
         writer = RecordWriter(file)
-        for record in _records(curves, _text(windows, last)):
+        for record in _iter_records(curves, _format_summary(windows, last)):
             writer.write(record)
-    run_files.replace(part, path)
+    run_files.rename_file(part, path)
     return path
 
 
-def _read(process: ProcessDir) -> tuple[dict[str, Curve], list[Trace], str]:
+def _read_curves(process: ProcessDir) -> tuple[dict[str, Curve], list[Trace], str]:
     """The curves by their tags, the windows, and what the profiler said at the end."""
     curves: defaultdict[str, Curve] = defaultdict(Curve)
     windows: list[Trace] = []
     last = ""
-    for event in process.events():
+    for event in process.iter_events():
         if isinstance(event, Step):
             _add_step(curves, event)
         elif isinstance(event, Trace):
             windows.append(event)
             for number, took_ms in enumerate(event.steps_ms):
-                curves[INSIDE].add(event.t, event.first_step + number, took_ms)
+                curves[INSIDE].add_point(event.t, event.first_step + number, took_ms)
         elif _is_last(event):
             last = getattr(event, "text", "")
     return curves, windows, last
@@ -109,14 +109,14 @@ def _add_step(curves: dict[str, Curve], event: Step) -> None:
     evaluated = event.phase != "train"
     step = event.call if evaluated and event.call is not None else event.step
     for name, tag in CURVES.items():
-        curves[f"eval/{tag}" if evaluated else tag].add(event.t, step, getattr(event, name))
+        curves[f"eval/{tag}" if evaluated else tag].add_point(event.t, step, getattr(event, name))
 
 
 def _is_last(event: Event) -> bool:
     return isinstance(event, Observation) and event.probe == "profiler" and event.part == "DONE"
 
 
-def _text(windows: list[Trace], last: str) -> str:
+def _format_summary(windows: list[Trace], last: str) -> str:
     """The summary, in Markdown."""
     lines = [last, "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for one in windows:
@@ -135,7 +135,7 @@ def _text(windows: list[Trace], last: str) -> str:
     return "\n".join(lines)
 
 
-def _records(curves: dict[str, Curve], text: str) -> Iterator[bytes]:
+def _iter_records(curves: dict[str, Curve], text: str) -> Iterator[bytes]:
     """The file, record by record: its version, the text, the points."""
     from tensorboard.compat.proto.event_pb2 import Event as Record
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata

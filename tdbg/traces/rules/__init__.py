@@ -11,10 +11,10 @@ from functools import partial
 from typing import ClassVar
 
 from tdbg.core.deprecation import renamed_method
-from tdbg.core.errors import TdbgError, suggest
+from tdbg.core.errors import TdbgError, suggest_name
 from tdbg.core.registry import Registry
 from tdbg.core.rule_base import RuleBase, Unarmed, Weight, evaluate_rules, following_codes, sort_causes_first
-from tdbg.core.tables import joined
+from tdbg.core.tables import join_limited
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.summary import Step, Summary
 from tdbg.traces.trace_options import parse_share
@@ -62,7 +62,7 @@ class View:
     @property
     def steps(self) -> list[Step]:
         """The steps without those that stand out."""
-        return summary_figures.steady(self.summary)
+        return summary_figures.select_steady_steps(self.summary)
 
     def step(self, number: int | None) -> "View | None":
         """The same with one step, on all ranks; None if one of them has it not."""
@@ -74,11 +74,11 @@ class View:
 
     def part(self, name: str) -> float:
         """The share that a part of the bar has in the time of these steps; 0 where there is none of it."""
-        return summary_figures.parts(self.steps).get(name, 0.0)
+        return summary_figures.compute_part_shares(self.steps).get(name, 0.0)
 
     def share(self, *names: str) -> float | None:
         """The share of these steps spent on a thing; None if the trace does not tell."""
-        return summary_figures.share(self.steps, *names)
+        return summary_figures.compute_time_share(self.steps, *names)
 
 
 def _of_step(read: Summary, number: int | None) -> Summary:
@@ -157,7 +157,7 @@ def parse_thresholds(words: list[str]) -> dict[str, float]:
     for word in words:
         name, _, value = word.partition("=")
         if name not in known:
-            hint = suggest(name, sorted(known), f"known: {', '.join(sorted(known))}")
+            hint = suggest_name(name, sorted(known), f"known: {', '.join(sorted(known))}")
             raise TdbgError(f"no threshold is called {name!r}", hint)
         found[name] = (
             _parse_amount(name, value) if name.endswith(AMOUNTS) else parse_share(f"--threshold {name}", value)
@@ -186,7 +186,7 @@ def evaluate_traces(
     """
     failed: list[Abstain] = []
 
-    def report(made: tuple[type[Rule], View], error: Exception) -> None:
+    def record_failure(made: tuple[type[Rule], View], error: Exception) -> None:
         failed.append(Abstain(made[0].code, f"the rule failed: {type(error).__name__}: {error}"[:200]))
 
     pairs = [
@@ -194,15 +194,15 @@ def evaluate_traces(
         for rule in RULES
         for label, summary in (every[:1] if rule.per_run else every)
     ]
-    said = evaluate_rules([(pair, partial(_evaluate, pair)) for pair in pairs], report)
+    said = evaluate_rules([(pair, partial(_evaluate_rule, pair)) for pair in pairs], record_failure)
     advice = [one for one in said if isinstance(one, Advice)]
     order = [rule.code for rule in RULES]
     silent = dict.fromkeys([*(one for one in said if isinstance(one, Abstain)), *failed])
-    advice = sort_causes_first(advice, lambda one: one.code, _weigh, following_codes(RULES))
+    advice = sort_causes_first(advice, lambda one: one.code, _build_sort_key, following_codes(RULES))
     return _merge_codes(advice), sorted(silent, key=lambda one: order.index(one.code))
 
 
-def _evaluate(made: tuple[type[Rule], View]) -> Iterable[Advice | Abstain]:
+def _evaluate_rule(made: tuple[type[Rule], View]) -> Iterable[Advice | Abstain]:
     """What one rule says of one trace: why it is not armed, or what it concludes."""
     rule, view = made[0](), made[1]
     unarmed = rule.check_armed(view)
@@ -210,7 +210,7 @@ def _evaluate(made: tuple[type[Rule], View]) -> Iterable[Advice | Abstain]:
     return () if said is None else (said,)
 
 
-def _weigh(one: Advice) -> Weight:
+def _build_sort_key(one: Advice) -> Weight:
     return -SEVERITIES.index(one.severity), -(one.gain or 0.0), one.code, one.trace
 
 
@@ -225,4 +225,4 @@ def _merge_codes(advice: list[Advice]) -> list[Advice]:
 def _name_others(first: Advice, also: list[str]) -> Advice:
     if not also:
         return first
-    return replace(first, evidence=(*first.evidence, f"also in {joined(also, NAMED)}"))
+    return replace(first, evidence=(*first.evidence, f"also in {join_limited(also, NAMED)}"))

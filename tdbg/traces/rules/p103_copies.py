@@ -1,7 +1,7 @@
 """TD-P103: copies to the accelerator that nothing hides."""
 
 from tdbg.core.rule_base import Needs
-from tdbg.core.tables import counted, size
+from tdbg.core.tables import format_count, format_size
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -33,7 +33,7 @@ class CopyBound(Rule):
             return None
         copies = [one for one in view.summary.copies if one.kind == "HtoD"]
         lines = [
-            f"{one.name}: {counted(one.calls, 'copy')}, {size(one.nbytes)}, {one.total / 1e6:.3g} ms"
+            f"{one.name}: {format_count(one.calls, 'copy')}, {format_size(one.nbytes)}, {one.total / 1e6:.3g} ms"
             for one in copies[:3]
         ]
         lines += summary_figures.asked_from(view.summary, ("aten::to", "aten::copy_"))

@@ -1,7 +1,7 @@
 """TD-P104: the accelerator has nothing to do."""
 
 from tdbg.core.rule_base import Needs
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -29,8 +29,8 @@ class Idle(Rule):
         severity = self.find_severity(view, share)
         if severity is None:
             return None
-        lines = [f"busy {view.share('busy') or 0.0:.0%} of a step, {counted(device.launches, 'launch')} in all"]
-        lines += summary_figures.launching(device)
+        lines = [f"busy {view.share('busy') or 0.0:.0%} of a step, {format_count(device.launches, 'launch')} in all"]
+        lines += summary_figures.format_launch_delays(device)
         lines += summary_figures.busiest_line(view.summary)
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:3]]
         hint = "larger batches, torch.compile or CUDA graphs; TD-P105, TD-P106 and TD-P107 name causes"

@@ -36,7 +36,7 @@ class LaunchBound(Rule):
             return None
         steps = max(len(view.summary.steps), 1)
         lines = [f"{device.launches / steps:,.0f} launches a step; idle for {idle:.0%} of it"]
-        lines += summary_figures.launching(device)
+        lines += summary_figures.format_launch_delays(device)
         lines += summary_figures.busiest_line(view.summary)
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:2]]
         title = f"the accelerator waits for launches: idle for {idle:.0%} of a step"

@@ -1,7 +1,7 @@
 """TD-P108: matrix products without tensor cores."""
 
 from tdbg.core.rule_base import Needs
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -36,14 +36,14 @@ class TensorCores(Rule):
         share = view.share("matrix") or 0.0
         if (
             read.capability[0] < 7
-            or summary_figures.families(read.kernels).get("tensor")
+            or summary_figures.sum_kernel_families(read.kernels).get("tensor")
             or share <= self.limit(view, "matrix_share")
         ):
             return None
         if tf32_is_off(read):
             return None
         most = [one for one in read.kernels if one.kind == "matrix"][:3]
-        lines = [f"{one.name[:80]}: {counted(one.calls, 'call')}, {one.total / 1e6:.3g} ms" for one in most]
+        lines = [f"{one.name[:80]}: {format_count(one.calls, 'call')}, {one.total / 1e6:.3g} ms" for one in most]
         lines += summary_figures.asked_from(read, event_names.PRODUCTS)
         title = f"no kernel on tensor cores by its name; matrix kernels take {share:.0%} of the time"
         hint = 'torch.autocast(dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high")'

@@ -1,6 +1,6 @@
 """TD-P109: the device's memory is nearly used up."""
 
-from tdbg.core.tables import size
+from tdbg.core.tables import format_size
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -26,7 +26,11 @@ class MemoryFull(Rule):
         severity = self.find_severity(view, most.reserved / whole)
         if severity is None:
             return None
-        lines = [f"{most.device}: {size(most.reserved)} reserved, {size(most.peak)} allocated, of {size(whole)}"]
-        lines += [f"{name[:60]} holds {size(amount)} at the peak" for name, amount in list(most.holders.items())[:2]]
+        lines = [
+            f"{most.device}: {format_size(most.reserved)} reserved, {format_size(most.peak)} allocated, of {format_size(whole)}"
+        ]
+        lines += [
+            f"{name[:60]} holds {format_size(amount)} at the peak" for name, amount in list(most.holders.items())[:2]
+        ]
         title = f"{most.reserved / whole:.0%} of the memory of {most.device} is reserved"
         return self.advise(view, severity, title, lines, "smaller batches with accumulation; activation checkpointing")

@@ -1,6 +1,6 @@
 """TD-P110: far more memory is reserved than allocated."""
 
-from tdbg.core.tables import size
+from tdbg.core.tables import format_size
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -27,7 +27,9 @@ class Fragmentation(Rule):
         large = worst.reserved / whole >= self.limit(view, "reserved_share")
         if times < self.limit(view, "reserved_times") or not large:
             return None
-        lines = [f"{worst.device}: {size(worst.reserved)} reserved, {size(worst.peak)} allocated at the peak"]
+        lines = [
+            f"{worst.device}: {format_size(worst.reserved)} reserved, {format_size(worst.peak)} allocated at the peak"
+        ]
         title = f"{times:.1f} times as much memory is reserved as is ever allocated"
         hint = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; fewer different sizes of inputs"
         return self.advise(view, "warning", title, lines, hint)

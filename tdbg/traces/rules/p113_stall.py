@@ -1,7 +1,7 @@
 """TD-P113: single steps that take far longer."""
 
 from tdbg.core.rule_base import Unarmed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -50,7 +50,8 @@ class Stall(Rule):
         lines += [f"what grew most is {part}, by {more / 1e6:.4g} ms"]
         if found:
             lines += [
-                f"{one.name}: {counted(one.calls, 'call')}, {one.total / 1e6:.4g} ms" for one in view.summary.saves[:3]
+                f"{one.name}: {format_count(one.calls, 'call')}, {one.total / 1e6:.4g} ms"
+                for one in view.summary.saves[:3]
             ]
         gain = extra / max(sum(step.length for step in steps), 1)
         title = f"step {longest.number} takes {longest.length / middle:.1f} times the median"
@@ -75,7 +76,7 @@ def _unexplained_text(longest: Step, middle: float) -> str:
 
 def _find_growth(view: View, longest: Step, middle: float) -> tuple[str, float]:
     """The part of the bar that is longer by most than in the other steps, and by how much."""
-    usual = summary_figures.parts(view.steps)
+    usual = summary_figures.compute_part_shares(view.steps)
     more = {name: time - usual.get(name, 0.0) * middle for name, time in longest.bar.items()}
     part = max(more, key=lambda name: more[name])
     return part, more[part]

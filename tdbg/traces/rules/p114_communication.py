@@ -1,7 +1,7 @@
 """TD-P114: communication that nothing hides."""
 
 from tdbg.core.rule_base import Unarmed
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -43,7 +43,7 @@ class Communication(Rule):
         most = [one for one in read.kernels if one.kind == event_names.COMMUNICATION] or [
             one for one in read.regions if one.name.startswith(event_names.COLLECTIVES)
         ]
-        lines = [f"{one.name[:80]}: {counted(one.calls, 'call')}, {one.total / 1e6:.3g} ms" for one in most[:3]]
+        lines = [f"{one.name[:80]}: {format_count(one.calls, 'call')}, {one.total / 1e6:.3g} ms" for one in most[:3]]
         names = (one.name for one in read.operators if one.name.startswith(event_names.COLLECTIVES))
         lines += summary_figures.asked_from(read, names)
         title = f"{share:.0%} of a step is communication that nothing hides"

@@ -46,7 +46,7 @@ def _is_apart(view: View, slowest: str) -> bool:
     own: list[int] = []
     rest: list[int] = []
     for label, read in view.ranks.items():
-        (own if label == slowest else rest).extend(own_time(step) for step in summary_figures.steady(read))
+        (own if label == slowest else rest).extend(own_time(step) for step in summary_figures.select_steady_steps(read))
     return _find_quartile(own, 0) > _find_quartile(rest, 2)
 
 

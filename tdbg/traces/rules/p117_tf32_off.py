@@ -1,7 +1,7 @@
 """TD-P117: products of float32 without TF32."""
 
 from tdbg.core.rule_base import Needs
-from tdbg.core.tables import counted
+from tdbg.core.tables import format_count
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -34,7 +34,7 @@ class Tf32Off(Rule):
         if not tf32_is_off(read) or share <= self.limit(view, "float32_share"):
             return None
         most = [one for one in read.kernels if one.kind == "matrix"][:3]
-        lines = [f"{one.name[:80]}: {counted(one.calls, 'call')}, {one.total / 1e6:.3g} ms" for one in most]
+        lines = [f"{one.name[:80]}: {format_count(one.calls, 'call')}, {one.total / 1e6:.3g} ms" for one in most]
         lines += summary_figures.asked_from(read, event_names.PRODUCTS)
         lines += [f"float32_matmul_precision is {read.matmul_precision}"]
         title = f"TF32 is off; matrix kernels without tensor cores take {share:.0%} of the time"

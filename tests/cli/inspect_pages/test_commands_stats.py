@@ -11,17 +11,17 @@ from tdbg.core.errors import TdbgError
 from tdbg.pages.format.page_writer import Item, PageWriter
 from tdbg.pages.selection import grouping
 from tdbg.pages.stats import group_stats
-from tests.pages.samples import Commands, item, run
+from tests.pages.samples import Commands, make_item, write_run
 
 
 @pytest.fixture
-def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
-    return Commands(run(tmp_path / "run"), capsys)
+def page_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(write_run(tmp_path / "run"), capsys)
 
 
-def test_over_all_datapoints(ask: Commands) -> None:
-    told = ask("stats")
-    rows = {row["path"]: row for row in told.table}
+def test_over_all_datapoints(page_commands: Commands) -> None:
+    told = page_commands("stats")
+    rows = {row["path"]: row for row in told.table_rows}
     assert told.code == 0 and list(rows) == ["conv:output", "attn:output", "labels", "bad", "x/y", "x/z"]
     conv = numpy.concatenate([numpy.arange(48.0)] * 5 + [100 * numpy.arange(48.0)])
     row = rows["conv:output"]
@@ -32,30 +32,30 @@ def test_over_all_datapoints(ask: Commands) -> None:
     assert (rows["bad"]["nan"], rows["bad"]["inf"]) == ("1", "1")
 
 
-def test_selections_and_layers(ask: Commands) -> None:
-    told = ask("stats", "--layer", "*:output", "--layer", "x", "--ranks", 0)
-    assert [(row["path"], row["tensors"]) for row in told.table] == [
+def test_selections_and_layers(page_commands: Commands) -> None:
+    told = page_commands("stats", "--layer", "*:output", "--layer", "x", "--ranks", 0)
+    assert [(row["path"], row["tensors"]) for row in told.table_rows] == [
         *(("conv:output", "3"), ("attn:output", "3")),
         *(("x/y", "1"), ("x/z", "1")),
     ]
-    nothing = ask("stats", "--layer", "nope")
+    nothing = page_commands("stats", "--layer", "nope")
     assert nothing.code == 1 and nothing == [] and "no layer fits" in nothing.said
 
 
-def test_json(ask: Commands) -> None:
-    data = {one["path"]: one for one in ask("stats", "--json").data}
+def test_json(page_commands: Commands) -> None:
+    data = {one["path"]: one for one in page_commands("stats", "--json").json_data}
     assert data["labels"]["count"] == 18 and data["labels"]["q99"] == 3 and data["bad"]["nan"] == 1
 
 
 @pytest.mark.parametrize("together", [1, 300, 1 << 20])
 @pytest.mark.parametrize("waiting", [100, 64 << 20])
 def test_however_small_tensors_are_put_together(
-    ask: Commands, monkeypatch: pytest.MonkeyPatch, together: int, waiting: int
+    page_commands: Commands, monkeypatch: pytest.MonkeyPatch, together: int, waiting: int
 ) -> None:
-    wanted = ask("stats", "--json").data
+    wanted = page_commands("stats", "--json").json_data
     monkeypatch.setattr(group_stats, "TOGETHER", together)
     monkeypatch.setattr(group_stats, "WAITING", waiting)
-    for one, other in zip(ask("stats", "--json").data, wanted, strict=True):
+    for one, other in zip(page_commands("stats", "--json").json_data, wanted, strict=True):
         assert one.keys() == other.keys()
         for name, value in one.items():
             exact = not isinstance(value, float) or isinstance(other[name], str)
@@ -75,9 +75,9 @@ def test_memory_does_not_grow_with_the_layers(
     with PageWriter(tmp_path / "p") as writer:
         writer.add("k", [Item(f"layer.{at}", "float32", (4000,), numbers.tobytes()) for at in range(40)])
     ask = Commands(tmp_path / "p", capsys)
-    fine = ask("stats", "--json").data
+    fine = ask("stats", "--json").json_data
     monkeypatch.setattr(group_stats, "HISTOGRAMS", 200_000)
-    coarse = ask("stats", "--json").data
+    coarse = ask("stats", "--json").json_data
     for one, other in zip(fine, coarse, strict=True):
         assert one["mean"] == other["mean"] and one["std"] == other["std"] and one["zero"] == other["zero"]
         assert one["median"] != other["median"] and one["q95"] == pytest.approx(other["q95"], rel=0.3)
@@ -91,7 +91,7 @@ def test_figures_that_were_kept_instead_of_tensors(tmp_path: Path, capsys: pytes
             about |= {"low": min(values), "high": max(values)}
             writer.add(key, [], scalars={f"fc/{name}": float(value) for name, value in about.items()} | {"loss": key})
     ask = Commands(tmp_path / "p", capsys)
-    (row,) = ask("stats").table
+    (row,) = ask("stats").table_rows
     every = numbers[0] + numbers[1]
     assert (row["path"], row["values"], row["min"], row["max"], row["zero"], row["median"]) == (
         "fc",
@@ -104,17 +104,17 @@ def test_figures_that_were_kept_instead_of_tensors(tmp_path: Path, capsys: pytes
     assert float(row["mean"]) == pytest.approx(numpy.mean(every)) and float(row["std"]) == pytest.approx(
         numpy.std(every, ddof=1), rel=1e-4
     )
-    assert [row["tensor"] for row in ask("find", "max > 5").table] == ["fc"]
+    assert [row["tensor"] for row in ask("find", "max > 5").table_rows] == ["fc"]
     shown = ask("show", 1)
-    assert shown[1] == "loss = 1" and "figures" in shown.table[0]["dtype"] and shown.table[0]["min"] == "-9"
+    assert shown[1] == "loss = 1" and "figures" in shown.table_rows[0]["dtype"] and shown.table_rows[0]["min"] == "-9"
     assert "figures alone were kept" in ask("show", "1/fc").said
-    assert ask("stats", "--group-by", "loss").table[0]["mean 1"] == "1"
+    assert ask("stats", "--group-by", "loss").table_rows[0]["mean 1"] == "1"
 
 
 # groups
 
 
-def sick(folder: Path, count: int = 40) -> Path:
+def write_sick_pages(folder: Path, count: int = 40) -> Path:
     """Half of the samples fail, and on these layer b is dead; layer a is the same on all."""
     random.seed(7)
     with PageWriter(folder) as writer:
@@ -122,32 +122,32 @@ def sick(folder: Path, count: int = 40) -> Path:
             bad = key % 2
             noise = [random.gauss(0, 1) for _ in range(64)]
             dead = [random.gauss(0, 1) * (random.random() < (0.2 if bad else 0.9)) for _ in range(64)]
-            writer.add(key, [item("a", noise), item("b", dead)], scalars={"loss": 5 * bad + random.random()})
+            writer.add(key, [make_item("a", noise), make_item("b", dead)], scalars={"loss": 5 * bad + random.random()})
     return folder
 
 
 def test_what_is_different_on_the_samples_that_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told = Commands(sick(tmp_path / "p"), capsys)("stats", "--group-by", "loss")
+    told = Commands(write_sick_pages(tmp_path / "p"), capsys)("stats", "--group-by", "loss")
     assert "tdbg: high: 20 datapoints, low: 20 datapoints" in told.said
-    first, second = told.table
+    first, second = told.table_rows
     assert (first["path"], first["in"]) == ("b", "zero_share") and second["path"] == "a"
     assert float(first["apart"]) > 5 > 1 > float(second["apart"])
     assert float(first["zero_share high"].strip("%")) > 70 > 20 > float(first["zero_share low"].strip("%"))
 
 
 def test_scores_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ask = Commands(sick(tmp_path / "p"), capsys)
+    ask = Commands(write_sick_pages(tmp_path / "p"), capsys)
     (tmp_path / "s.csv").write_text("key,score\n" + "".join(f"{key},{key % 2}\n" for key in range(30)))
     told = ask("stats", "--scores", tmp_path / "s.csv", "--json")
     assert "10 datapoints without" in told.said and "0: 15 datapoints, 1: 15 datapoints" in told.said
-    found = {one["path"]: one for one in told.data}
+    found = {one["path"]: one for one in told.json_data}
     assert found["b"]["in"] == "zero_share" and found["b"]["groups"]["1"]["zero_share"] > 0.7
     (tmp_path / "s.jsonl").write_text("".join(f'{{"key": {key}, "score": {key % 2}}}\n' for key in range(30)))
     assert ask("stats", "--scores", tmp_path / "s.jsonl", "--json") == told
 
 
-def test_three_groups_are_lines(ask: Commands) -> None:
-    rows = ask("stats", "--group-by", "step", "--layer", "labels").table
+def test_three_groups_are_lines(page_commands: Commands) -> None:
+    rows = page_commands("stats", "--group-by", "step", "--layer", "labels").table_rows
     assert [(row["group"], row["min"], row["tensors"]) for row in rows] == [
         ("0", "0", "2"),
         ("1", "1", "2"),
@@ -156,8 +156,8 @@ def test_three_groups_are_lines(ask: Commands) -> None:
     assert {row["apart"] for row in rows} == {"inf"}  # all the same within a group, and not between them
 
 
-def test_a_layer_that_one_group_does_not_have(ask: Commands) -> None:
-    rows = {row["path"]: row for row in ask("stats", "--group-by", "phase").table}
+def test_a_layer_that_one_group_does_not_have(page_commands: Commands) -> None:
+    rows = {row["path"]: row for row in page_commands("stats", "--group-by", "phase").table_rows}
     assert rows["x/y"]["mean train"] == "-" and rows["x/y"]["mean eval"] == "1.5" and rows["x/y"]["apart"] == "-"
 
 
@@ -166,9 +166,11 @@ def test_rows_of_a_batch_are_samples(tmp_path: Path, capsys: pytest.CaptureFixtu
         for start in range(0, 8, 4):
             rows = [float(start + row) for row in range(4) for _ in range(2)]
             about = {"keys": [start + row for row in range(4)], "split": ["x"]}
-            writer.add(f"b{start}", [item("x", rows, (4, 2)), item("w", [1.0])], **about)
+            writer.add(f"b{start}", [make_item("x", rows, (4, 2)), make_item("w", [1.0])], **about)
     (tmp_path / "s.csv").write_text("".join(f"{key},{'odd' if key % 2 else 'even'}\n" for key in range(8)))
-    rows = {row["path"]: row for row in Commands(tmp_path / "p", capsys)("stats", "--scores", tmp_path / "s.csv").table}
+    rows = {
+        row["path"]: row for row in Commands(tmp_path / "p", capsys)("stats", "--scores", tmp_path / "s.csv").table_rows
+    }
     assert list(rows) == ["x"] and (rows["x"]["mean odd"], rows["x"]["mean even"]) == ("4", "3")
 
 
@@ -180,8 +182,8 @@ def test_rows_of_a_batch_are_samples(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--scores", "nowhere.csv"), "nowhere.csv: No such file"),
     ],
 )
-def test_wrong_use(ask: Commands, words: tuple[str, ...], what: str) -> None:
-    told = ask("stats", *words)
+def test_wrong_use(page_commands: Commands, words: tuple[str, ...], what: str) -> None:
+    told = page_commands("stats", *words)
     assert told.code == 2 and told == [] and what in told.said
 
 
@@ -214,20 +216,20 @@ def test_how_scores_are_parted() -> None:
     assert sorted(set(few.values())) == ["1", "2", "3"]
 
 
-def test_tensors_that_cannot_be_read_are_told(ask: Commands) -> None:
-    (ask.folder / "rank0001" / "pages" / "r0001-000000.safetensors").unlink()
-    told = ask("stats")
-    assert told.code == 2 and {row["path"]: row["tensors"] for row in told.table}["conv:output"] == "3"
+def test_tensors_that_cannot_be_read_are_told(page_commands: Commands) -> None:
+    (page_commands.folder / "rank0001" / "pages" / "r0001-000000.safetensors").unlink()
+    told = page_commands("stats")
+    assert told.code == 2 and {row["path"]: row["tensors"] for row in told.table_rows}["conv:output"] == "3"
     assert told.said.count("datapoint 1") >= 3
 
 
 def test_numbers_beyond_a_float(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with PageWriter(tmp_path / "pages") as writer:
         for key in range(4):
-            writer.add(key, [item("x", [float(key)])], scalars={"hash": 10**400 if key % 2 else -(10**400)})
+            writer.add(key, [make_item("x", [float(key)])], scalars={"hash": 10**400 if key % 2 else -(10**400)})
     ask = Commands(tmp_path / "pages", capsys)
-    assert [row["key"] for row in ask("find", "scalar.hash > 0").table] == ["1", "3"]
-    groups_of = ask("stats", "--group-by", "hash", "--json").data[0]["groups"]
+    assert [row["key"] for row in ask("find", "scalar.hash > 0").table_rows] == ["1", "3"]
+    groups_of = ask("stats", "--group-by", "hash", "--json").json_data[0]["groups"]
     assert {group: row["mean"] for group, row in groups_of.items()} == {"-inf": 1.0, "inf": 2.0}
 
 
@@ -244,4 +246,4 @@ def test_score_files_may_be_odd(tmp_path: Path) -> None:
 def test_figures_that_are_none_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with PageWriter(tmp_path / "pages") as writer:
         writer.add(1, [], scalars={"a/count": math.nan, "b/count": True, "c/count": 3})
-    assert [row["path"] for row in Commands(tmp_path / "pages", capsys)("stats").table] == ["c"]
+    assert [row["path"] for row in Commands(tmp_path / "pages", capsys)("stats").table_rows] == ["c"]

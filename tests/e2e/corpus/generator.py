@@ -97,7 +97,7 @@ class Recipe:
     dropout: float
     pause_ms: float
 
-    def describe(self) -> str:
+    def describe_choices(self) -> str:
         """All choices in one line."""
         return " ".join(f"{name}={value}" for name, value in asdict(self).items())
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tdbg.core.events import Observation, Step
 from tdbg.core.rundir import RunDir
-from tests.e2e.conftest import environment
+from tests.e2e.conftest import build_environment
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIME_LIMIT_S = 240.0
@@ -83,7 +83,7 @@ def run_program(program: Program, level: str, folder: Path) -> Outcome:
     words = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(folder / "run"), *options, "--", *program.words]
     began = time.perf_counter()
     with open(folder / "stdout", "wb") as stdout, open(folder / "stderr", "wb") as stderr:
-        code = _call(words, folder, stdout.fileno(), stderr.fileno())
+        code = _run_command(words, folder, stdout.fileno(), stderr.fileno())
     outcome = Outcome(program.name, level, code, time.perf_counter() - began)
     if (folder / "run" / "report.json").exists():
         _read_run(outcome, folder / "run")
@@ -92,12 +92,12 @@ def run_program(program: Program, level: str, folder: Path) -> Outcome:
     return outcome
 
 
-def _call(words: Sequence[str], folder: Path, stdout: int, stderr: int) -> int:
+def _run_command(words: Sequence[str], folder: Path, stdout: int, stderr: int) -> int:
     """The exit code; 124 after the time limit."""
     process = subprocess.Popen(
         words,
         cwd=folder,
-        env=environment({}),
+        env=build_environment({}),
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
@@ -118,8 +118,8 @@ def _read_run(outcome: Outcome, path: Path) -> None:
     outcome.steps = max(watched.get("steps", 0), watched.get("eval_calls", 0))
     outcome.rules, outcome.armed = watched.get("rules", 0), watched.get("rules_armed", 0)
     times = []
-    for process in RunDir(path).processes():
-        for event in process.events():
+    for process in RunDir(path).list_processes():
+        for event in process.iter_events():
             outcome.looks += isinstance(event, Observation)
             if isinstance(event, Step) and event.step_ms:
                 times.append(event.step_ms)

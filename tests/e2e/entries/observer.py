@@ -31,11 +31,11 @@ HERE = str(Path(__file__).parent)
 SHELL = ("core/guard.py", "core/frames.py", "runtime/compiler.py")  # between an entry and its body: the guard itself,
 TIMERS = (  # and what stands between in more than one of them
     "probes/__init__.py:Probe._run_timed",
-    "runtime/training_hooks.py:TrainingHooks._step_hook.<locals>.hook",
+    "runtime/training_hooks.py:TrainingHooks._step_hook.<locals>.call_guarded",
     "runtime/training_hooks.py:TrainingHooks._around_backward.<locals>.look_and_go",  # calls the function itself, as does:
     "runtime/training_hooks.py:TrainingHooks._around_clip.<locals>.clip",
-    "inject/metrics/taps/__init__.py:Tap._listen",
-    "inject/metrics/taps/torchmetrics_.py:_tap_collections.<locals>.make.<locals>.quiet",  # calls the function itself
+    "inject/metrics/taps/__init__.py:Tap._call_listener",
+    "inject/metrics/taps/torchmetrics_.py:_tap_collections.<locals>.build_wrapper.<locals>.compute_muted",  # calls the function itself
 )
 KINDS = {kind.__name__: kind for kind in (RuntimeError, SystemExit, KeyboardInterrupt, GeneratorExit, RecursionError)}
 
@@ -55,7 +55,7 @@ def is_tdbg(file: str) -> bool:
     return file.startswith((TDBG, BOOT))
 
 
-def code_of(value: Any) -> Any:
+def find_code(value: Any) -> Any:
     """The code that runs when ``value`` is called; None for what is not written in Python."""
     for _ in range(20):
         if isinstance(value, functools.partial):
@@ -65,7 +65,7 @@ def code_of(value: Any) -> Any:
         elif isinstance(value, staticmethod | classmethod) or type(value).__name__ == "method":
             value = value.__func__
         elif isinstance(value, FunctionType):
-            if value.__code__.co_qualname != "without_own_frames.<locals>.call":
+            if value.__code__.co_qualname != "without_own_frames.<locals>.call_function":
                 return value.__code__
             value = inspect.getclosurevars(value).nonlocals["function"]  # what stands behind tdbg's own wrapper
         elif isinstance(value, type) or value is None:
@@ -75,7 +75,7 @@ def code_of(value: Any) -> Any:
     return None
 
 
-def name_of(code: Any) -> str:
+def name_code(code: Any) -> str:
     """``runtime/training_hooks.py:TrainingHooks._around_backward.<locals>.backward``; a file of Python's by its last two parts."""
     file = code.co_filename
     if file.startswith(TDBG):
@@ -88,70 +88,70 @@ def name_of(code: Any) -> str:
 # what differs
 
 
-def fingerprints() -> dict[str, list[str]]:
+def list_fingerprints() -> dict[str, list[str]]:
     """Every function below every loaded module: its path -> what it is, and its name as an entry."""
     found: dict[str, list[str]] = {}
     for name, module in list(sys.modules.items()):
         if type(module) is not ModuleType or name.split(".")[0] in ("tdbg", "__main__", "observer", "sitecustomize"):
             continue
         for key, value in list(vars(module).items()):
-            _add(found, f"{name}.{key}", value)
+            _add_fingerprint(found, f"{name}.{key}", value)
             if isinstance(value, type) and value.__module__ == name:
                 for attribute, member in list(vars(value).items()):
-                    _add(found, f"{name}.{value.__qualname__}.{attribute}", member)
+                    _add_fingerprint(found, f"{name}.{value.__qualname__}.{attribute}", member)
     for name in ("stdout", "stderr"):
         for key, value in vars(getattr(sys, name)).items():
-            _add(found, f"sys.{name}.{key}", value)
+            _add_fingerprint(found, f"sys.{name}.{key}", value)
     return found
 
 
-def _add(found: dict[str, list[str]], path: str, value: Any) -> None:
+def _add_fingerprint(found: dict[str, list[str]], path: str, value: Any) -> None:
     if isinstance(value, type | ModuleType | str | int | float | tuple | list | dict | None):
         return
-    code = code_of(value)
+    code = find_code(value)
     below = getattr(value, "__wrapped__", None) if isinstance(value, FunctionType) else None
     while isinstance(below, FunctionType):
-        note(path, below)
+        record_registration(path, below)
         below = getattr(below, "__wrapped__", None)
     if code is not None:
         text = f"{code.co_filename}:{code.co_firstlineno}:{code.co_qualname}:{len(code.co_code)}"
-        found[path] = [text, name_of(code)]
+        found[path] = [text, name_code(code)]
 
 
 REGISTERED: dict[str, str] = {}  # entry -> where it was found
 
 
-def note(where: str, value: Any) -> None:
+def record_registration(where: str, value: Any) -> None:
     """A callable that was registered, or stands in a table; kept if it is tdbg's."""
-    code = code_of(value)
+    code = find_code(value)
     if code is not None and is_tdbg(code.co_filename):
-        REGISTERED.setdefault(name_of(code), where)
+        REGISTERED.setdefault(name_code(code), where)
 
 
 def look_into_tables() -> None:
     """Tables of hooks and single hooks, of Python and of torch, as they are now."""
     for hook in (*sys.meta_path, *sys.path_hooks):
-        note("sys.meta_path", getattr(hook, "find_spec", hook))
+        record_registration("sys.meta_path", getattr(hook, "find_spec", hook))
         for name, value in getattr(hook, "__dict__", {}).items():
             for item in value.values() if isinstance(value, dict) else ():
                 for callback in item if isinstance(item, list) else ():
-                    note(f"import hook {name}", callback)
+                    record_registration(f"import hook {name}", callback)
     for owner, name in ((sys, "excepthook"), (sys, "unraisablehook"), (sys, "displayhook"), (threading, "excepthook")):
-        note(f"{owner.__name__}.{name}", getattr(owner, name))
+        record_registration(f"{owner.__name__}.{name}", getattr(owner, name))
     for number in signal.valid_signals():
-        note(f"signal {number}", signal.getsignal(number))
+        record_registration(f"signal {number}", signal.getsignal(number))
     for callback in gc.callbacks:
-        note("gc.callbacks", callback)
-    note("sys.settrace", sys.gettrace())
-    note("sys.setprofile", sys.getprofile())
+        record_registration("gc.callbacks", callback)
+    record_registration("sys.settrace", sys.gettrace())
+    record_registration("sys.setprofile", sys.getprofile())
     logging, torch = sys.modules.get("logging"), sys.modules.get("torch")
     if logging is not None:
-        note("logging.setLogRecordFactory", logging.getLogRecordFactory())
+        record_registration("logging.setLogRecordFactory", logging.getLogRecordFactory())
         for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
             for part in (*getattr(logger, "handlers", ()), *getattr(logger, "filters", ())):
-                note("logging handler or filter", getattr(part, "emit", None) or part)
+                record_registration("logging handler or filter", getattr(part, "emit", None) or part)
                 for inner in getattr(part, "filters", ()):
-                    note("logging filter", getattr(inner, "filter", None) or inner)
+                    record_registration("logging filter", getattr(inner, "filter", None) or inner)
     if torch is not None:
         _look_into_torch(torch)
 
@@ -162,13 +162,13 @@ def _look_into_torch(torch: Any) -> None:
         for name, table in vars(owner).items():
             if name.startswith("_global") and isinstance(table, dict):
                 for callback in table.values():
-                    note(f"{owner.__name__}.{name}", callback)
+                    record_registration(f"{owner.__name__}.{name}", callback)
     for table in [held for held in gc.get_objects() if type(held) is OrderedDict]:  # hooks of tensors among them
         for callback in list(table.values()):
             if callable(callback) and not isinstance(callback, type):
-                note("an OrderedDict, as torch keeps hooks in", callback)
-    for mode in (*_modes(torch.overrides), *_modes(sys.modules.get("torch.utils._python_dispatch"))):
-        note("torch mode", getattr(mode, "__torch_function__", None) or mode.__torch_dispatch__)
+                record_registration("an OrderedDict, as torch keeps hooks in", callback)
+    for mode in (*_list_modes(torch.overrides), *_list_modes(sys.modules.get("torch.utils._python_dispatch"))):
+        record_registration("torch mode", getattr(mode, "__torch_function__", None) or mode.__torch_dispatch__)
     for value in list(OBJECTS):
         for part in value.modules() if isinstance(value, torch.nn.Module) else [value]:
             _look_into_object(part)
@@ -178,16 +178,16 @@ def _look_into_object(value: Any) -> None:
     """What an object of the program's holds that is tdbg's: a method, a hook."""
     for name, held in list(vars(value).items()):
         if callable(held):
-            note(f"{name} of a {type(value).__name__}", held)
+            record_registration(f"{name} of a {type(value).__name__}", held)
         for item in list(held.values()) if isinstance(held, dict) else held if type(held) in (list, tuple) else ():
             if callable(item):
-                note(f"{name} of a {type(value).__name__}", item)
+                record_registration(f"{name} of a {type(value).__name__}", item)
 
 
 OBJECTS: list[Any] = []  # of the program's
 
 
-def _modes(module: Any) -> list[Any]:
+def _list_modes(module: Any) -> list[Any]:
     names = ("_get_current_function_mode_stack", "_get_current_dispatch_mode_stack")
     return [mode for name in names if hasattr(module, name) for mode in getattr(module, name)()]
 
@@ -208,12 +208,12 @@ def record_registrations() -> None:
     start = threading.Thread.start
 
     @functools.wraps(start)
-    def started(thread: threading.Thread) -> None:
-        note("thread", getattr(thread, "_target", None))
+    def start_noted(thread: threading.Thread) -> None:
+        record_registration("thread", getattr(thread, "_target", None))
         start(thread)
 
     if MODE == "list":
-        threading.Thread.start = started  # type: ignore[method-assign]
+        threading.Thread.start = start_noted  # type: ignore[method-assign]
 
 
 def record_torch_registrations(torch: Any) -> None:
@@ -236,13 +236,13 @@ def _record_calls(owner: Any, name: str) -> None:
     original = getattr(owner, name)
 
     @functools.wraps(original)
-    def recorded(*args: Any, **kwargs: Any) -> Any:
+    def record_and_call(*args: Any, **kwargs: Any) -> Any:
         for value in (*args, *kwargs.values()):
             if callable(value) and not isinstance(value, type):
-                note(f"{getattr(owner, '__name__', owner)}.{name}", value)
+                record_registration(f"{getattr(owner, '__name__', owner)}.{name}", value)
         return original(*args, **kwargs)
 
-    setattr(owner, name, recorded)
+    setattr(owner, name, record_and_call)
 
 
 # what is called, and what is made to fail
@@ -253,49 +253,49 @@ ENTRIES: frozenset[str] = frozenset(json.loads(os.environ.get("ENTRIES_NAMES") o
 _names: dict[Any, str] = {}
 
 
-def _name(code: Any) -> str:
+def _get_entry_name(code: Any) -> str:
     known = _names.get(code)
     if known is None:
-        known = _names[code] = name_of(code)
+        known = _names[code] = name_code(code)
     return known
 
 
-def tracer(frame: FrameType, event: str, argument: Any) -> None:
+def trace_calls(frame: FrameType, event: str, argument: Any) -> None:
     """Called by Python at each call of a function."""
     code = frame.f_code
-    if not code.co_filename.startswith(TDBG) or _is_shell(code) or _name(code) in ENTRIES:
+    if not code.co_filename.startswith(TDBG) or _is_shell(code) or _get_entry_name(code) in ENTRIES:
         return  # an entry that another one calls is the function that it stands in front of
     above = frame.f_back
     while above is not None and _is_shell(above.f_code):
         above = above.f_back
-    if above is None or _name(above.f_code) not in ENTRIES:
+    if above is None or _get_entry_name(above.f_code) not in ENTRIES:
         return
-    pair = f"{_name(above.f_code)} | {_name(code)}"
+    pair = f"{_get_entry_name(above.f_code)} | {_get_entry_name(code)}"
     if MODE == "trace":
         if pair not in FOUND:
             FOUND[pair] = ""
-            _append("trace.txt", pair)
+            _append_line("trace.txt", pair)
         return
     wanted = PLAN.get(pair)
     if wanted is not None and wanted["id"] not in FIRED:
         FIRED.append(wanted["id"])
-        _append("fired.txt", wanted["id"])
-        rearm()
+        _append_line("fired.txt", wanted["id"])
+        request_rearm()
         raise KINDS[wanted["raises"]](wanted["id"])
 
 
 def _is_shell(code: Any) -> bool:
-    name = _name(code)
+    name = _get_entry_name(code)
     return name.partition(":")[0] in SHELL or name in TIMERS
 
 
-def _append(name: str, line: str) -> None:
+def _append_line(name: str, line: str) -> None:
     """At once: a child writes nothing at its end."""
     with open(OUT / name, "a") as file:
         file.write(f"{line}\n")
 
 
-def rearm() -> None:
+def request_rearm() -> None:
     """Python takes a trace function away that raises: put it back as soon as the exception has left it."""
     _again.append(True)
 
@@ -310,12 +310,12 @@ def leave_root_modules_alone() -> None:
         vars(duty_cycle).update(CEILING=0.0, KEEPING_SHARE=math.inf, IDLE_STEPS=1, SHORTEST_S=1.0)
 
 
-def tick() -> None:
+def run_tick() -> None:
     """The program calls this between its statements."""
     if _again:
         _again.clear()
-        sys.settrace(tracer)
-        threading.settrace(tracer)
+        sys.settrace(trace_calls)
+        threading.settrace(trace_calls)
     if MODE == "list":
         line = sys._getframe(1).f_lineno
         _looks[line] += 1
@@ -327,22 +327,22 @@ LOOKS = (1, 2, 6, 13)  # passes of a statement before which the tables are looke
 _looks: Counter[int] = Counter()
 
 
-def write() -> None:
+def write_found() -> None:
     """What was found, into ENTRIES_OUT. Children of the program write nothing."""
     if os.getpid() != PID:
         return
     if MODE == "list":
         warnings.simplefilter("ignore")
         look_into_tables()
-        attributes = fingerprints()
+        attributes = list_fingerprints()
         facts: dict[str, Any] = {"attributes": attributes, "registered": REGISTERED}
         (OUT / "list.json").write_text(json.dumps(facts))
 
 
 PID = os.getpid()
-atexit.register(write)  # the first: it runs after those of tdbg
+atexit.register(write_found)  # the first: it runs after those of tdbg
 if MODE == "list":
     record_registrations()
 elif MODE:
-    sys.settrace(tracer)
-    threading.settrace(tracer)
+    sys.settrace(trace_calls)
+    threading.settrace(trace_calls)

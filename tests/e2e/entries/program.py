@@ -54,7 +54,7 @@ class Block(nn.Module):
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        observer.tick()
+        observer.run_tick()
         x = x + self.act(self.norm(self.first(x)))
         y, _ = self.attention(x[:, None], x[:, None], x[:, None])
         return x + y[:, 0]
@@ -67,13 +67,13 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         x = checkpoint(self.block, x, use_reentrant=False) if x.requires_grad else self.block(x)
-        observer.tick()
+        observer.run_tick()
         if "by_hand" in self._modules:
             self.by_hand(x[:, None])
         return {"y": self.head(x)}
 
 
-def own_passes(torch_module: object) -> None:
+def run_once(torch_module: object) -> None:
     """Things a program does once."""
     torch.jit.script(nn.Linear(2, 2))
     with contextlib.redirect_stderr(io.StringIO()):
@@ -92,17 +92,17 @@ def own_passes(torch_module: object) -> None:
         thread.join()
 
 
-def configure() -> None:
+def make_configs() -> None:
     """Configurations that take flags."""
     from omegaconf import OmegaConf
     from yacs.config import CfgNode
 
-    observer.tick()
+    observer.run_tick()
     cfg = CfgNode({"DEBUG": CfgNode({"NULL_MASKING": False}), "LR": 0.1})
     cfg.merge_from_list(["LR", 0.1])
-    observer.tick()
+    observer.run_tick()
     cfg.freeze()
-    observer.tick()
+    observer.run_tick()
     OmegaConf.merge(OmegaConf.create({"debug": {"null_masking": False}}), {"lr": 0.1})
 
 
@@ -130,18 +130,18 @@ def attach_debuggers(model: nn.Module) -> list[object]:
 ATTACHED: list[object] = []
 
 
-def train() -> None:
+def train_parts() -> None:
     torch.manual_seed(0)
     model = Net()
     if "debuggers" in args.parts and "TDBG_RUN_DIR" in os.environ:
         ATTACHED.extend(attach_debuggers(model))
     observer.leave_root_modules_alone()
-    observer.tick()
+    observer.run_tick()
     if "compile" in args.parts:
         model.block.compile(backend="eager")
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     other = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
-    observer.tick()
+    observer.run_tick()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(other)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -152,81 +152,81 @@ def train() -> None:
     observer.OBJECTS += [train_loader, val_loader]
     for epoch in range(5):
         for x, y in train_loader:
-            observer.tick()
+            observer.run_tick()
             step += 1
             optimizer.zero_grad()
-            observer.tick()
+            observer.run_tick()
             with torch.autocast("cpu", enabled=False):
                 output = model(x.requires_grad_(epoch == 4))["y"]
-            observer.tick()
+            observer.run_tick()
             loss = loss_of(output, y)
             if step % 5 == 0:
                 loss.backward()
-                observer.tick()
+                observer.run_tick()
                 nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-                observer.tick()
+                observer.run_tick()
                 optimizer.step()
             else:
                 scaler.scale(loss).backward()
-                observer.tick()
+                observer.run_tick()
                 scaler.unscale_(optimizer)
-                observer.tick()
+                observer.run_tick()
                 scaler.step(optimizer)
-                observer.tick()
+                observer.run_tick()
                 scaler.update()
-            observer.tick()
+            observer.run_tick()
             scheduler.step()
-            observer.tick()
+            observer.run_tick()
             print(f"LOSS {step} {loss.item():.9f}")
-            observer.tick()
+            observer.run_tick()
             log.debug("step %d", step)
-            observer.tick()
+            observer.run_tick()
             log.warning("step %d", step)
-            observer.tick()
+            observer.run_tick()
         model.eval()
-        observer.tick()
+        observer.run_tick()
         with torch.no_grad():
             for x, y in val_loader:
                 value = loss_of(model(x)["y"], y)
         model.train()
         model.zero_grad()
         other.zero_grad()
-        observer.tick()
+        observer.run_tick()
         print(f"EVAL {epoch} {value.item():.9f}")
         plateau.step(value.item())
-        observer.tick()
+        observer.run_tick()
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.pt"
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-            observer.tick()
+            observer.run_tick()
             state = torch.load(path)
-            observer.tick()
+            observer.run_tick()
             model.load_state_dict(state["model"])
-            observer.tick()
+            observer.run_tick()
             optimizer.load_state_dict(state["optimizer"])
-        observer.tick()
+        observer.run_tick()
         warnings.warn(f"epoch {epoch}", stacklevel=1)
-        observer.tick()
+        observer.run_tick()
         if epoch == 1:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
                 model(torch.ones(1, 8))
-            observer.tick()
+            observer.run_tick()
             copy.deepcopy(model)
-            observer.tick()
+            observer.run_tick()
             torch.jit.script(model.head)
-            observer.tick()
+            observer.run_tick()
     total = sum(float(p.double().sum()) for p in model.parameters())
     print(f"WEIGHTS {total:.12f}")
 
 
-def distribute(rank: int, world: int, store: str) -> None:
+def train_distributed(rank: int, world: int, store: str) -> None:
     """Steps under DDP, with buckets of its own and as views, and under FSDP2."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
-    observer.tick()
+    observer.run_tick()
     for kind in ("DDP", "views", "FSDP2") if world > 1 else ("DDP",):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
@@ -235,19 +235,19 @@ def distribute(rank: int, world: int, store: str) -> None:
         else:
             model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=kind == "views")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        observer.tick()
+        observer.run_tick()
         for step in range(3):
             loss = model(torch.ones(2, 4)).square().mean()
             loss.backward()
-            observer.tick()
+            observer.run_tick()
             optimizer.step()
             optimizer.zero_grad()
-            observer.tick()
+            observer.run_tick()
             total = loss.detach().clone()
             dist.all_reduce(total)
-            observer.tick()
+            observer.run_tick()
             dist.barrier()
-            observer.tick()
+            observer.run_tick()
             print(f"{kind} {step} {total.item():.9f}")
     dist.barrier()
     dist.destroy_process_group()
@@ -259,12 +259,12 @@ def distribute_pair(store: str) -> None:
     words = [sys.executable, __file__, "peer", store]
     peer = subprocess.Popen(words, env=plain, stdout=subprocess.DEVNULL)
     try:
-        distribute(0, 2, store)
+        train_distributed(0, 2, store)
     finally:
         peer.wait(timeout=60)
 
 
-def track() -> None:
+def track_metrics() -> None:
     """Packages that metrics go through."""
     import torchmetrics
     from torch.utils.tensorboard import SummaryWriter
@@ -273,33 +273,33 @@ def track() -> None:
     both = torchmetrics.MetricCollection([torchmetrics.MeanMetric()])
     with tempfile.TemporaryDirectory() as folder, SummaryWriter(folder) as writer:
         for step in range(3):
-            observer.tick()
+            observer.run_tick()
             metric.update(float(step))
             print(f"METRIC {metric.compute().item():.6f}")
-            observer.tick()
+            observer.run_tick()
             both.update(float(step))
             both.compute()
             both.reset()
-            observer.tick()
+            observer.run_tick()
             writer.add_scalar("loss", float(step), step)
-            observer.tick()
+            observer.run_tick()
             writer.add_scalars("both", {"a": float(step)}, step)
-            observer.tick()
+            observer.run_tick()
 
 
 if "peer" in args.parts:
-    distribute(1, 2, args.parts[1])
+    train_distributed(1, 2, args.parts[1])
     sys.exit()
-configure()
-observer.tick()
-own_passes(torch)
-observer.tick()
+make_configs()
+observer.run_tick()
+run_once(torch)
+observer.run_tick()
 if "pair" not in args.parts:  # with a GradScaler at work, tdbg leaves the gradients of single ranks to it
-    train()
+    train_parts()
 if "trackers" in args.parts:
-    track()
+    track_metrics()
 with tempfile.TemporaryDirectory() as scratch:
-    distribute_pair(f"{scratch}/store") if "pair" in args.parts else distribute(0, 1, f"{scratch}/store")
-observer.tick()
+    distribute_pair(f"{scratch}/store") if "pair" in args.parts else train_distributed(0, 1, f"{scratch}/store")
+observer.run_tick()
 if "raise" in args.parts:
     raise ValueError("the end")

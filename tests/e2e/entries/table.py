@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.e2e.conftest import environment
+from tests.e2e.conftest import build_environment
 
 HERE = Path(__file__).parent
 KNOWN = frozenset((HERE / "known.txt").read_text(encoding="utf-8").split("\n"))  # every entry that was looked at
@@ -67,19 +67,19 @@ class Outcome:
     out: Path
     findings: list[dict[str, object]] = field(default_factory=list)
 
-    def fired(self) -> list[str]:
+    def list_fired(self) -> list[str]:
         """Which injected exceptions were raised."""
         path = self.out / "fired.txt"
         return path.read_text().split() if path.exists() else []
 
 
-def execute(setup: Setup | None, parts: Sequence[str], folder: Path, env: dict[str, str]) -> Outcome:
+def execute_program(setup: Setup | None, parts: Sequence[str], folder: Path, env: dict[str, str]) -> Outcome:
     """Run the program to its end, under tdbg unless ``setup`` is None."""
     folder.mkdir(parents=True)
     words = [sys.executable, str(HERE / "program.py"), *parts]
     if setup is not None:
         words = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(folder / "run"), *setup.options, "--", *words]
-    whole = environment({"ENTRIES_OUT": str(folder), **env})
+    whole = build_environment({"ENTRIES_OUT": str(folder), **env})
     whole.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(words, cwd=folder, env=whole, capture_output=True, text=True, timeout=300)
     return Outcome(done.returncode, done.stdout, done.stderr, folder / "run", folder)
@@ -102,10 +102,10 @@ def _is_ours(text: str) -> bool:
     return "/tdbg/" in text.partition(":")[0] and "/tests/" not in text
 
 
-def bodies(setup: Setup, entries: Iterable[str], folder: Path) -> list[str]:
+def find_bodies(setup: Setup, entries: Iterable[str], folder: Path) -> list[str]:
     """What each entry calls first below its guard: pairs ``entry | body``."""
     env = {"ENTRIES_MODE": "trace", "ENTRIES_NAMES": json.dumps(sorted(entries))}
-    outcome = execute(setup, setup.parts, folder, env)
+    outcome = execute_program(setup, setup.parts, folder, env)
     found = sorted(set((folder / "trace.txt").read_text().splitlines()))
     assert outcome.code == (1 if "raise" in setup.parts else 0), outcome.stderr
     return found
@@ -124,7 +124,7 @@ class Row:
     notes: int
 
     @property
-    def fine(self) -> bool:
+    def is_fine(self) -> bool:
         """True if nothing is wrong."""
         return self.fired and self.unharmed and self.lines == 1 and self.notes == 1
 
@@ -139,7 +139,7 @@ class Row:
 HEAD = "setup    raises            fired unharmed lines notes  entry | body"
 
 
-def inject(
+def inject_exceptions(
     setup: Setup, pairs: Sequence[str], entries: Iterable[str], bare: Outcome, folder: Path, seed: int
 ) -> tuple[list[Row], list[str]]:
     """One process in which each of ``pairs`` raises once. Returns the rows of those that were told, and the others."""
@@ -151,19 +151,19 @@ def inject(
         "ENTRIES_NAMES": json.dumps(sorted(entries)),
         "ENTRIES_PLAN": json.dumps(plan),
     }
-    outcome = execute(setup, setup.parts, folder, env)
+    outcome = execute_program(setup, setup.parts, folder, env)
     report = subprocess.run(
         [sys.executable, "-m", "tdbg", "report", str(outcome.folder), "--json"],
         capture_output=True,
         text=True,
-        env=environment({}),
+        env=build_environment({}),
     )
     try:
         findings = json.loads(report.stdout)["data"]["findings"]
     except (ValueError, KeyError):
         findings = []
-    fired = outcome.fired()
-    unharmed = (outcome.code, _said(outcome.stdout)) == (bare.code, _said(bare.stdout))
+    fired = outcome.list_fired()
+    unharmed = (outcome.code, _list_lines(outcome.stdout)) == (bare.code, _list_lines(bare.stdout))
     (folder / "result.txt").write_text(
         f"{outcome.code}\n{outcome.stdout}\n{outcome.stderr}\n{report.stdout}{report.stderr}"
     )
@@ -183,11 +183,11 @@ def inject(
     return rows, again
 
 
-def _said(stdout: str) -> list[str]:
+def _list_lines(stdout: str) -> list[str]:
     return [line for line in stdout.splitlines() if line]
 
 
-def batches(pairs: Sequence[str], size: int, choose: random.Random) -> list[list[str]]:
+def split_batches(pairs: Sequence[str], size: int, choose: random.Random) -> list[list[str]]:
     """Some pairs together, by chance: what does not fire, as its part is off already, comes again."""
     left = list(pairs)
     choose.shuffle(left)
@@ -196,13 +196,13 @@ def batches(pairs: Sequence[str], size: int, choose: random.Random) -> list[list
 
 def list_entries(setup: Setup, folder: Path) -> tuple[dict[str, str], Outcome]:
     """The entries that a setup adds to the program, found from outside, and the program's end without tdbg."""
-    bare = execute(None, setup.parts, folder / "bare", {"ENTRIES_MODE": "list"})
-    watched = execute(setup, setup.parts, folder / "list", {"ENTRIES_MODE": "list"})
-    assert _said(watched.stdout) == _said(bare.stdout), watched.stderr
+    bare = execute_program(None, setup.parts, folder / "bare", {"ENTRIES_MODE": "list"})
+    watched = execute_program(setup, setup.parts, folder / "list", {"ENTRIES_MODE": "list"})
+    assert _list_lines(watched.stdout) == _list_lines(bare.stdout), watched.stderr
     return find_entries(bare, watched), bare
 
 
-def unknown(entries: Iterable[str]) -> list[str]:
+def list_unknown(entries: Iterable[str]) -> list[str]:
     """The entries that nobody has looked at yet."""
     return sorted(set(entries) - KNOWN)
 
@@ -212,16 +212,16 @@ def run_setup(
 ) -> tuple[dict[str, str], list[str], list[Row]]:
     """All of one setup: its entries, their bodies, and a row for each body (or for ``limit`` of them)."""
     entries, bare = list_entries(setup, folder)
-    pairs = bodies(setup, entries, folder / "trace")
+    pairs = find_bodies(setup, entries, folder / "trace")
     choose = random.Random(seed)
     waiting = pairs if limit is None else choose.sample(pairs, min(limit, len(pairs)))
     rows: list[Row] = []
     for attempt in range(5):
-        work = batches(waiting, (size, size, 4)[attempt] if attempt < 3 else 1, choose)
+        work = split_batches(waiting, (size, size, 4)[attempt] if attempt < 3 else 1, choose)
         with ThreadPoolExecutor(jobs) as pool:
             done = list(
                 pool.map(
-                    lambda item: inject(setup, item[1], entries, bare, item[0], seed),
+                    lambda item: inject_exceptions(setup, item[1], entries, bare, item[0], seed),
                     [(folder / f"{attempt}-{number}", batch) for number, batch in enumerate(work)],
                 )
             )
@@ -253,7 +253,7 @@ def main() -> int:
             print(f"\n{name}: {len(entries)} entries, {len(pairs)} bodies, {len(rows)} tried")
             for entry in sorted(set(entries) - reached):
                 print(f"  calls nothing of tdbg's: {entry} ({entries[entry]})")
-            for entry in unknown(entries):
+            for entry in list_unknown(entries):
                 print(f"  not in known.txt: {entry} ({entries[entry]})")
                 bad += 1
             if args.list:
@@ -262,7 +262,7 @@ def main() -> int:
             print(HEAD)
             for row in sorted(rows, key=lambda row: row.pair):
                 print(row, flush=True)
-                bad += not row.fine
+                bad += not row.is_fine
     print(f"\n{bad} rows or entries are not as they should be")
     return 1 if bad else 0
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.e2e.conftest import program, torchrun
-from tests.e2e.symptoms import symptoms
+from tests.e2e.conftest import build_program_command, build_torchrun_command
+from tests.e2e.symptoms import iter_symptoms
 
 ROOT = Path(__file__).parents[3]
 FAULT, HEALTHY = "fault", "healthy"
@@ -63,51 +63,51 @@ class Planted(NamedTuple):
     twin_options: tuple[str, ...] | None = None  # of the healthy one, where they are others
 
 
-def planted() -> Iterator[Planted]:
+def iter_planted() -> Iterator[Planted]:
     """Every fault, the silent ones first."""
-    yield from _silent()
+    yield from _iter_silent()
     for kind, (code, options) in LOUD.items():
-        words = [*(torchrun if kind in RANKED else program)("planted_loud", kind)]
+        words = [*(build_torchrun_command if kind in RANKED else build_program_command)("planted_loud", kind)]
         yield Planted(kind, code, [*words, FAULT], [*words, HEALTHY], options)
-    early = [*program("early")]
-    yield Planted("exception", "TD-R003", [*early, "uncaught"], [*program("planted", "unused"), HEALTHY])
+    early = [*build_program_command("early")]
+    yield Planted("exception", "TD-R003", [*early, "uncaught"], [*build_program_command("planted", "unused"), HEALTHY])
     for kind, code in COMPILED.items():
-        words = [*program("compile_limits")]
+        words = [*build_program_command("compile_limits")]
         yield Planted(f"compile-{kind}", code, [*words, kind], [*words, "well"])
     for kind, code in OF_TORCH.items():
-        words = [*program("losses_of_torch")]
+        words = [*build_program_command("losses_of_torch")]
         options = ("--flag", "LOSS", *(NULLS if kind == "null" else ()))
         yield Planted(f"loss-{kind}", code, [*words, "--fault", kind], words, options, ("--flag", "LOSS"))
-    yield from _flagged()
-    yield from _taxa()
+    yield from _iter_flagged()
+    yield from _iter_taxa()
     from tests.e2e.test_preflight import NAMED as TRIED
 
     for kind, (code, _) in TRIED.items():
-        words = [*program("planted_preflight", kind)]
+        words = [*build_program_command("planted_preflight", kind)]
         yield Planted(f"{kind} (one batch)", code, [*words, FAULT], [*words, HEALTHY])
-    faults = [*program("faults", "gpt")]
+    faults = [*build_program_command("faults", "gpt")]
     yield Planted("backward-nan", "TD-N001", [*faults, "backward-nan"], [*faults, "harmless"])
 
 
-def _silent() -> Iterator[Planted]:
+def _iter_silent() -> Iterator[Planted]:
     for file, tables in SILENT.items():
         module = importlib.import_module(f"tests.e2e.{file}")
         for table, name, ranked in tables:
             for kind, (code, _) in getattr(module, table).items():
-                words = [*(torchrun if ranked else program)(name, kind)]
+                words = [*(build_torchrun_command if ranked else build_program_command)(name, kind)]
                 yield Planted(kind, code, [*words, FAULT], [*words, HEALTHY])
 
 
-def _flagged() -> Iterator[Planted]:
+def _iter_flagged() -> Iterator[Planted]:
     """One program for each flag."""
-    for one in symptoms():
+    for one in iter_symptoms():
         options = () if one.flag != "PROFILER" else one.run_options()
         name = f"flag {one.flag}"
-        yield Planted(name, one.code, one.words(healthy=False), one.words(healthy=True), options)
+        yield Planted(name, one.code, one.build_command(healthy=False), one.build_command(healthy=True), options)
 
 
 @cache
-def _faults_of_taxa() -> list[tuple[str, str, str, list[str]]]:
+def _list_taxa_faults() -> list[tuple[str, str, str, list[str]]]:
     """Those of the example whose code is of a loss: name, flag, code, settings."""
     sys.path.insert(0, str(ROOT / "examples" / "taxa"))
     try:
@@ -118,10 +118,12 @@ def _faults_of_taxa() -> list[tuple[str, str, str, list[str]]]:
     return [row for row in rows if re.match("TD-L", row[2])]
 
 
-def _taxa() -> Iterator[Planted]:
+def _iter_taxa() -> Iterator[Planted]:
     from tests.e2e.test_taxa import HEALTHY as CALM
-    from tests.e2e.test_taxa import train
+    from tests.e2e.test_taxa import build_train_command
 
-    for name, flag, code, settings in _faults_of_taxa():
+    for name, flag, code, settings in _list_taxa_faults():
         calm = [*map(str, CALM.get(name, settings))]
-        yield Planted(name, code, train(*settings, fault=name), train(*calm), ("--flag", flag))
+        yield Planted(
+            name, code, build_train_command(*settings, fault=name), build_train_command(*calm), ("--flag", flag)
+        )

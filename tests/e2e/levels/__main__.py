@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.conftest import environment
-from tests.e2e.levels import ROOT, Planted, planted
+from tests.e2e.conftest import build_environment
+from tests.e2e.levels import ROOT, Planted, iter_planted
 
 PAGE = ROOT / "docs" / "levels.md"
 MODES = {
@@ -101,13 +101,13 @@ REST = """
 """
 
 
-def find(words: list[str], options: tuple[str, ...], keep: Path | None = None) -> list[dict[str, Any]]:
+def find_findings(words: list[str], options: tuple[str, ...], keep: Path | None = None) -> list[dict[str, Any]]:
     """The findings of one run as its verdict has them, the first one first."""
     with tempfile.TemporaryDirectory(prefix="tdbg-levels-") as folder:
         run_dir = Path(folder) / "run"
         command = [sys.executable, "-m", "tdbg", "run", "--quiet", "--run-dir", str(run_dir), *options, "--", *words]
         subprocess.run(
-            command, cwd=folder, env=environment(WANDB), capture_output=True, timeout=PATIENCE_S, check=False
+            command, cwd=folder, env=build_environment(WANDB), capture_output=True, timeout=PATIENCE_S, check=False
         )
         report = run_dir / "report.json"
         found: list[dict[str, Any]] = json.loads(report.read_text())["findings"] if report.exists() else []
@@ -130,25 +130,28 @@ def describe_fault(fault: Planted, found: list[dict[str, Any]]) -> str:
 
 def make_row(fault: Planted, keep: Path | None = None) -> str:
     """Run a fault and its twin at every level."""
-    cells = [describe_fault(fault, find(fault.faulty, (*options, *fault.options), keep)) for options in MODES.values()]
+    cells = [
+        describe_fault(fault, find_findings(fault.faulty, (*options, *fault.options), keep))
+        for options in MODES.values()
+    ]
     alarms = []
     for mode in TWIN_MODES:
         options = fault.options if fault.twin_options is None else fault.twin_options
-        found = find(fault.healthy, (*MODES[mode], *options), keep)
+        found = find_findings(fault.healthy, (*MODES[mode], *options), keep)
         codes = [str(one["code"]) for one in found if one["severity"] != "info"]
         alarms += [f"{', '.join(codes)} at {mode}"] if codes else []
     with_options = f" (`{' '.join(fault.options)}`)" if fault.options else ""
     return f"| {fault.kind}{with_options} | {fault.code} | {' | '.join(cells)} | {'; '.join(alarms) or 'silent'} |"
 
 
-def rows_of(page: str) -> dict[str, str]:
+def index_rows(page: str) -> dict[str, str]:
     """The rows of a page, by kind."""
     table = page.partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ") and "| TD-" in line]
     return {line.split("|")[1].partition(" (`")[0].strip(): line for line in rows}
 
 
-def rest() -> str:
+def build_rest() -> str:
     """The parts of the page that no run makes."""
     reasons = "".join(f"| {code} | {why} |\n" for code, why in NOT_IN_BASIC.items())
     others = "".join(f"| {code} | {why} | `{test}` |\n" for code, (why, test) in NOT_PLANTED.items())
@@ -162,8 +165,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", type=Path)
     args = parser.parse_args()
-    faults = list(planted())
-    rows = rows_of(PAGE.read_text()) if args.kinds and PAGE.exists() else {}
+    faults = list(iter_planted())
+    rows = index_rows(PAGE.read_text()) if args.kinds and PAGE.exists() else {}
     wanted = [fault for fault in faults if not args.kinds or fault.kind in args.kinds]
     with ThreadPoolExecutor(args.jobs) as pool:
         for fault, row in zip(wanted, pool.map(lambda one: make_row(one, args.keep), wanted), strict=True):
@@ -171,7 +174,7 @@ def main() -> None:
             print(row, flush=True)
     order = {fault.kind: (fault.code, at) for at, fault in enumerate(faults)}
     lines = [rows[kind] for kind in sorted(rows, key=lambda kind: order.get(kind, ("~", 0))) if kind in order]
-    PAGE.write_text(HEAD + "\n".join(lines) + "\n" + rest())
+    PAGE.write_text(HEAD + "\n".join(lines) + "\n" + build_rest())
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from pathlib import Path
 from subprocess import run
 from typing import Any, NamedTuple
 
-from tests.e2e.conftest import environment
-from tests.e2e.peers.programs import Setup, build
+from tests.e2e.conftest import build_environment
+from tests.e2e.peers.programs import Setup, build_setup
 
 PROGRAM = Path(__file__).with_name("programs.py")
 MODES: dict[str, tuple[str, ...]] = {"run": (), "preflight": ("--preflight",)}
@@ -113,7 +113,7 @@ def ask_peer(name: str, kind: str, *, faulty: bool) -> str:
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return ", ".join(PEERS[name](build(kind, faulty=faulty))) or "-"
+            return ", ".join(PEERS[name](build_setup(kind, faulty=faulty))) or "-"
         except Exception as error:  # its own affair; the table says so
             return f"raises {type(error).__name__}"
 
@@ -124,7 +124,7 @@ def ask_tdbg(kind: str, options: tuple[str, ...], *, faulty: bool) -> list[str]:
         where = Path(folder, "run")
         words = [sys.executable, "-m", "tdbg", "run", "--quiet", "--run-dir", str(where), *options, "--"]
         words += [sys.executable, str(PROGRAM), kind, *([] if faulty else ["healthy"])]
-        run(words, cwd=folder, env=environment({}), capture_output=True, timeout=300, check=False)
+        run(words, cwd=folder, env=build_environment({}), capture_output=True, timeout=300, check=False)
         found: list[dict[str, Any]] = json.loads((where / "report.json").read_text())["findings"]
     return [str(one["code"]) for one in found if one["severity"] != "info"]
 

@@ -1,6 +1,6 @@
 """One small training for each documented check of torchtest2 0.1.0, torch-audit 0.3.0 and guardtower 0.1.0.
 
-usage: programs.py KIND [healthy]; nothing of these tools is imported here. `build` hands model, batch, loss and optimizer
+usage: programs.py KIND [healthy]; nothing of these tools is imported here. `build_setup` hands model, batch, loss and optimizer
 to whoever wants them, and this file, run as a program, trains with them for 60 steps.
 """
 
@@ -116,21 +116,21 @@ class Images(nn.Module):
         return self.head(functional.relu(self.conv(x)).mean((2, 3)))
 
 
-def batch(*shape: int) -> tuple[Tensor, Tensor]:
+def make_batch(*shape: int) -> tuple[Tensor, Tensor]:
     """Inputs and the classes that a linear map gives them."""
     x = torch.randn(BATCH, *(shape or (FEATURES,)))
     flat = x.flatten(1)
     return x, (flat @ torch.randn(flat.shape[1], CLASSES)).argmax(1)
 
 
-def adamw(parameters: object, rate: float = 1e-2) -> torch.optim.Optimizer:
+def make_adamw(parameters: object, rate: float = 1e-2) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=rate)  # type: ignore[arg-type]
 
 
-def build(kind: str, *, faulty: bool = True) -> Setup:
+def build_setup(kind: str, *, faulty: bool = True) -> Setup:
     """What is trained: with the mistake of this kind or without it."""
     torch.manual_seed(0)
-    x, y = batch()
+    x, y = make_batch()
     model = Net()
     match kind:
         case "wrong-shape":
@@ -153,7 +153,7 @@ def build(kind: str, *, faulty: bool = True) -> Setup:
                 nn.init.normal_(model.head.weight, std=20.0)
             return Setup(model, (x,), y)
         case "swapped-head":
-            optimizer = adamw(model.parameters())
+            optimizer = make_adamw(model.parameters())
             if faulty:
                 model.head = nn.Linear(32, CLASSES)
             return Setup(model, (x,), y, optimizer=optimizer)
@@ -168,11 +168,11 @@ def build(kind: str, *, faulty: bool = True) -> Setup:
         case "tiny-gradient":
             return Setup(model, (x,), y, lambda out, t: functional.cross_entropy(out, t) * (1e-12 if faulty else 1.0))
         case "rate-of-zero":
-            return Setup(model, (x,), y, optimizer=adamw(model.parameters(), 0.0 if faulty else 1e-2))
+            return Setup(model, (x,), y, optimizer=make_adamw(model.parameters(), 0.0 if faulty else 1e-2))
         case "ignored-input":
             return Setup(Two(uses_both=not faulty), (x, torch.randn_like(x)), y)
         case "batch-as-time":
-            x, y = batch(8, FEATURES)
+            x, y = make_batch(8, FEATURES)
             return Setup(Sequences(batch_first=not faulty), (x,), y)
         case "softmax-over-batch":
             return Setup(Net(lambda h: h.softmax(0 if faulty else 1)), (x,), y)
@@ -187,20 +187,20 @@ def build(kind: str, *, faulty: bool = True) -> Setup:
         case "constant-input":
             return Setup(model, (torch.full_like(x, 0.5) if faulty else x,), y)
         case "channels-last":
-            x, y = batch(3, 8, 8)
+            x, y = make_batch(3, 8, 8)
             return Setup(Images(8 if faulty else 3), (x.permute(0, 2, 3, 1) if faulty else x,), y)
         case "dead-units":
             if faulty:
                 nn.init.constant_(model.body[0].bias, -50.0)
             return Setup(model, (x,), y)
         case "dead-filters":
-            x, y = batch(3, 8, 8)
+            x, y = make_batch(3, 8, 8)
             images = Images()
             if faulty:
                 nn.init.zeros_(images.conv.weight[:4])
             return Setup(images, (x,), y)
         case "frozen-in-optimizer":
-            optimizer = adamw(model.parameters())
+            optimizer = make_adamw(model.parameters())
             if faulty:
                 model.body.requires_grad_(False)
             return Setup(model, (x,), y, optimizer=optimizer)
@@ -208,7 +208,7 @@ def build(kind: str, *, faulty: bool = True) -> Setup:
             lora = Lora()
             lora.base.requires_grad_(False)
             chosen = [p for name, p in lora.named_parameters() if p.requires_grad and not (faulty and "lora" in name)]
-            return Setup(lora, (x,), y, optimizer=adamw(chosen))
+            return Setup(lora, (x,), y, optimizer=make_adamw(chosen))
         case "adapter-frozen":
             lora = Lora()
             lora.base.requires_grad_(False)
@@ -223,7 +223,7 @@ def build(kind: str, *, faulty: bool = True) -> Setup:
     raise SystemExit(f"no kind {kind!r}")
 
 
-def train(setup: Setup) -> None:
+def train_setup(setup: Setup) -> None:
     """Batches of the same distribution, in the order in which a loader gives them."""
     optimizer = setup.optimizer
     assert optimizer is not None
@@ -245,4 +245,4 @@ def train(setup: Setup) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    train(build(sys.argv[1], faulty=sys.argv[2:] != ["healthy"]))
+    train_setup(build_setup(sys.argv[1], faulty=sys.argv[2:] != ["healthy"]))

@@ -3,7 +3,7 @@
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from common import regression, tell
+from common import make_regression, print_fact
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -13,7 +13,7 @@ def main() -> None:
     accelerator = Accelerator(gradient_accumulation_steps=2)
     model = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    loader = DataLoader(regression(64), batch_size=4)
+    loader = DataLoader(make_regression(64), batch_size=4)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     step, losses = 0, []
     for x, y in loader:
@@ -28,10 +28,10 @@ def main() -> None:
         if accelerator.sync_gradients:
             step += 1
             rank = accelerator.process_index
-            tell("step", rank=rank, step=step, loss=sum(losses) / 2, norm=norm.item(), micro=len(losses))
+            print_fact("step", rank=rank, step=step, loss=sum(losses) / 2, norm=norm.item(), micro=len(losses))
             losses = []
     accelerator.end_training()
-    tell("done", rank=accelerator.process_index, steps=step)
+    print_fact("done", rank=accelerator.process_index, steps=step)
 
 
 if __name__ == "__main__":

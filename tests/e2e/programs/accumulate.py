@@ -1,7 +1,7 @@
 """Gradient accumulation by hand: four micro-batches a step, the last group of an epoch is smaller."""
 
 import torch
-from common import regression, tell
+from common import make_regression, print_fact
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -12,7 +12,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    loader = DataLoader(regression(72), batch_size=4)
+    loader = DataLoader(make_regression(72), batch_size=4)
     step = 0
     for epoch in range(2):
         total, count = 0.0, 0
@@ -25,9 +25,9 @@ def main() -> None:
                 optimizer.step()
                 optimizer.zero_grad()
                 step += 1
-                tell("step", step=step, epoch=epoch, loss=total, micro=count, norm=norm, samples=4 * count)
+                print_fact("step", step=step, epoch=epoch, loss=total, micro=count, norm=norm, samples=4 * count)
                 total, count = 0.0, 0
-    tell("done", steps=step)
+    print_fact("done", steps=step)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from common import grad_norm, regression, tell
+from common import compute_grad_norm, make_regression, print_fact
 from torch import nn
 
 
@@ -12,7 +12,7 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=8)
-    x_all, y_all = regression(16 * 16).tensors
+    x_all, y_all = make_regression(16 * 16).tensors
     for step in range(1, 17):
         piece = slice(16 * (step - 1), 16 * step)
         optimizer.zero_grad()
@@ -22,12 +22,12 @@ def main() -> None:
         scale = scaler.get_scale()
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
-        norm = grad_norm(model.parameters())
+        norm = compute_grad_norm(model.parameters())
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
         skipped = scaler.get_scale() < scale
-        tell(
+        print_fact(
             "step",
             step=step,
             loss=loss.item(),
@@ -35,7 +35,7 @@ def main() -> None:
             scale=scale,
             skipped=skipped,
         )
-    tell("done", steps=16)
+    print_fact("done", steps=16)
 
 
 if __name__ == "__main__":

@@ -13,23 +13,23 @@ from typing import Any
 
 import layers
 import torch
-from common import tell
+from common import print_fact
 from torch import Tensor, nn
 
 
-def limit(size: str) -> None:
+def limit_file_size(size: str) -> None:
     """The disk takes files of that size; what would be the signal is an error in Python."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(size), int(size)))
 
 
-def file() -> None:
+def block_with_file() -> None:
     """In the way of the folder of pages, since before anything is captured."""
     folder = Path("run/rank0000")
     folder.mkdir()
     (folder / "pages").write_text("in the way")
 
 
-def worker(number: str) -> None:
+def fail_writer(number: str) -> None:
     """A fault of the writer that is none of the disk."""
     from tdbg.pages.format.page_writer import PageWriter
 
@@ -44,12 +44,12 @@ def worker(number: str) -> None:
     PageWriter.add_flat = add_flat
 
 
-def slow() -> None:
+def slow_writer() -> None:
     """Half a second a datapoint, and room for one of them."""
     from tdbg.debuggers.pool import Pool
     from tdbg.pages.format.page_writer import PageWriter
 
-    before, enter = PageWriter._add, Pool._enter
+    before, enter = PageWriter._write_datapoint, Pool._acquire_room
 
     def _enter(self: Pool, *sizes: int) -> None:
         self.limit_bytes = 10_000  # it was made when torch was imported
@@ -59,7 +59,7 @@ def slow() -> None:
         time.sleep(0.5)
         return before(self, *args)
 
-    PageWriter._add, Pool._enter = _add, _enter
+    PageWriter._write_datapoint, Pool._acquire_room = _add, _enter
 
 
 class Odd(nn.Module):
@@ -83,17 +83,17 @@ class Net(nn.Module):
         return torch.stack([*found, x_BF[:, :2]]).sum(0)
 
 
-def odd() -> None:
+def run_beside_thread() -> None:
     """Three passes, while a thread runs the same layers on numbers of its own."""
     torch.manual_seed(0)
     net = Net()
     beside = threading.Event()
 
-    def infer() -> None:
+    def infer_beside() -> None:
         while not beside.is_set():
             net.head(torch.full((3, 4), 1e6))
 
-    thread = threading.Thread(target=infer)
+    thread = threading.Thread(target=infer_beside)
     thread.start()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step in range(3):
@@ -102,10 +102,16 @@ def odd() -> None:
         optimizer.step()
     beside.set()
     thread.join()
-    tell("done")
+    print_fact("done")
 
 
-FAULTS = {"limit": limit, "file": file, "worker": worker, "slow": slow, "odd": odd}
+FAULTS = {
+    "limit": limit_file_size,
+    "file": block_with_file,
+    "worker": fail_writer,
+    "slow": slow_writer,
+    "odd": run_beside_thread,
+}
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from common import leave_group, tell
+from common import leave_group, print_fact
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,8 +35,8 @@ def main() -> None:
             continue
         loss.backward()
         optimizer.step()
-        tell("step", rank=rank, step=step, loss=loss.item())
-    tell("done", rank=rank)
+        print_fact("step", rank=rank, step=step, loss=loss.item())
+    print_fact("done", rank=rank)
     leave_group()
 
 

@@ -13,19 +13,19 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 
-def tell(event: str, **facts: Any) -> None:
+def print_fact(event: str, **facts: Any) -> None:
     """Print one fact as a JSON line, in a single write, so that lines of several ranks do not mix."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
 
-def grad_norm(parameters: Iterable[Tensor]) -> float:
+def compute_grad_norm(parameters: Iterable[Tensor]) -> float:
     """The L2 norm over all gradients, in float64, worked out by hand."""
     squares = [float(p.grad.double().pow(2).sum()) for p in parameters if p.grad is not None]
     return sum(squares) ** 0.5
 
 
-def regression(samples: int, features: int = 8, seed: int = 0) -> TensorDataset:
+def make_regression(samples: int, features: int = 8, seed: int = 0) -> TensorDataset:
     """Inputs and targets of a noisy linear map."""
     generator = torch.Generator().manual_seed(seed)
     x_NF = torch.randn(samples, features, generator=generator)
@@ -34,7 +34,7 @@ def regression(samples: int, features: int = 8, seed: int = 0) -> TensorDataset:
     return TensorDataset(x_NF, (x_NF @ weight_F + 0.1 * noise_N)[:, None])
 
 
-def tokens(samples: int, length: int, vocabulary: int, seed: int = 0) -> Tensor:
+def make_tokens(samples: int, length: int, vocabulary: int, seed: int = 0) -> Tensor:
     """Sequences that count upwards from a random start: easy to learn."""
     generator = torch.Generator().manual_seed(seed)
     start_N = torch.randint(vocabulary, (samples, 1), generator=generator)

@@ -29,7 +29,7 @@ class Model(nn.Module):
         return self.second(hidden)
 
 
-def refuse(graph: object, inputs: object) -> object:
+def refuse_graph(graph: object, inputs: object) -> object:
     """A backend that fails."""
     raise RuntimeError("planted: no such backend")
 
@@ -39,7 +39,7 @@ def main() -> None:
     model = Model()
     if KIND == "fail":
         torch._dynamo.config.suppress_errors = True
-    compiled = torch.compile(model, backend=refuse if KIND == "fail" else "aot_eager")
+    compiled = torch.compile(model, backend=refuse_graph if KIND == "fail" else "aot_eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     for step in range(STEPS):
         model.label += "x"

@@ -6,7 +6,7 @@ usage: compiled.py whole|block|fullgraph|loss|method [BACKEND]
 import sys
 
 import torch
-from common import grad_norm, tell, tokens
+from common import compute_grad_norm, make_tokens, print_fact
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
@@ -41,7 +41,7 @@ class Net(nn.Module):
         return out
 
 
-def loss_of(logits: Tensor, target: Tensor) -> Tensor:
+def compute_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Mean cross entropy over all positions."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
 
@@ -52,7 +52,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = Net()
     called: nn.Module = model
-    criterion = loss_of
+    criterion = compute_loss
     if form == "whole":
         called = torch.compile(model, backend=backend)
     elif form == "fullgraph":
@@ -62,18 +62,18 @@ def main() -> None:
     elif form == "block":
         model.blocks = nn.ModuleList(torch.compile(block, backend=backend) for block in model.blocks)
     elif form == "loss":
-        criterion = torch.compile(loss_of, backend=backend, fullgraph=True)
+        criterion = torch.compile(compute_loss, backend=backend, fullgraph=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    data = tokens(8 * 12, 9, 20)
+    data = make_tokens(8 * 12, 9, 20)
     for step in range(1, 13):
         batch = data[8 * (step - 1) : 8 * step]
         optimizer.zero_grad()
         loss = criterion(called(batch[:, :-1]), batch[:, 1:])
         loss.backward()
-        norm = grad_norm(model.parameters())
+        norm = compute_grad_norm(model.parameters())
         optimizer.step()
-        tell("step", step=step, loss=loss.item(), norm=norm, lr=0.1)
-    tell(
+        print_fact("step", step=step, loss=loss.item(), norm=norm, lr=0.1)
+    print_fact(
         "compile",
         graphs=counters["stats"].get("unique_graphs", 0),
         calls=counters["stats"].get("calls_captured", 0),
@@ -81,7 +81,7 @@ def main() -> None:
         frames_ok=counters["frames"].get("ok", 0),
         breaks=sum(counters["graph_break"].values()),
     )
-    tell("done", steps=12)
+    print_fact("done", steps=12)
 
 
 if __name__ == "__main__":

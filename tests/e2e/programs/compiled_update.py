@@ -8,7 +8,7 @@ import math
 import sys
 
 import torch
-from common import regression, tell
+from common import make_regression, print_fact
 from torch import nn
 from torch._dynamo import convert_frame
 from torch._dynamo.utils import counters
@@ -17,7 +17,7 @@ STEPS = 32
 OVERFLOWS = 20
 
 
-def frames_of_tdbg() -> list[str]:
+def list_tdbg_frames() -> list[str]:
     """Functions of tdbg that the compiler has made frames of."""
     codes = [ref() for ref in convert_frame.input_codes.seen]
     return sorted(code.co_name for code in codes if code is not None and "/tdbg/" in code.co_filename)
@@ -30,38 +30,38 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
 
-    def update() -> None:
+    def update_weights() -> None:
         scaler.step(optimizer)
 
-    def train(x_BF: torch.Tensor, y_BC: torch.Tensor) -> torch.Tensor:
+    def train_step(x_BF: torch.Tensor, y_BC: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x_BF), y_BC)
         scaler.scale(loss).backward()
-        update()
+        update_weights()
         return loss
 
     if form == "method":
         optimizer.step = torch.compile(optimizer.step, backend="eager")  # type: ignore[method-assign]
     elif form == "function":
-        update = torch.compile(update, backend="eager")
+        update_weights = torch.compile(update_weights, backend="eager")
     elif form == "train":
-        train = torch.compile(train, backend="eager")
-    x_all, y_all = regression(16 * STEPS).tensors
+        train_step = torch.compile(train_step, backend="eager")
+    x_all, y_all = make_regression(16 * STEPS).tensors
     for step in range(1, STEPS + 1):
         piece = slice(16 * (step - 1), 16 * step)
         before, scale = model[0].weight.detach().clone(), scaler.get_scale()
-        loss = train(x_all[piece] * (math.inf if step == OVERFLOWS else 1.0), y_all[piece])
+        loss = train_step(x_all[piece] * (math.inf if step == OVERFLOWS else 1.0), y_all[piece])
         scaler.update()
         skipped = torch.equal(before, model[0].weight)
-        tell("step", step=step, loss=loss.item(), scale=scale, skipped=skipped)
-    tell(
+        print_fact("step", step=step, loss=loss.item(), scale=scale, skipped=skipped)
+    print_fact(
         "compile",
         graphs=counters["stats"].get("unique_graphs", 0),
         calls=counters["stats"].get("calls_captured", 0),
         breaks=sum(counters["graph_break"].values()),
-        frames_of_tdbg=frames_of_tdbg(),
+        frames_of_tdbg=list_tdbg_frames(),
     )
-    tell("done", steps=STEPS)
+    print_fact("done", steps=STEPS)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 
 import torch
-from common import regression, tell
+from common import make_regression, print_fact
 from torch import nn
 from yacs.config import CfgNode
 
@@ -20,11 +20,11 @@ log = logging.getLogger("early")
 cfg = CfgNode({"DEBUG": {"DATALOADER": False, "LOSS": {"NULL_MASKING": False}}})
 
 
-def train(features: int) -> None:
+def train_model(features: int) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(features, 4), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, y = regression(16).tensors
+    x, y = make_regression(16).tensors
     if cfg.DEBUG.DATALOADER:
         log.debug("batches of %d samples", len(x))
     for step in range(1, 4):
@@ -32,7 +32,7 @@ def train(features: int) -> None:
         output = model(x)  # the line that tdbg has to name
         nn.functional.mse_loss(output, y).backward()
         optimizer.step()
-        tell("step", step=step)
+        print_fact("step", step=step)
 
 
 def wait_for(path: Path) -> None:
@@ -52,14 +52,14 @@ def main(how: str) -> None:
     if last and fails:
         wait_for(trained)
     try:
-        train(7 if fails else 8)
+        train_model(7 if fails else 8)
     except RuntimeError:
         if how == "uncaught":
             raise
         log.exception("training failed") if how == "logged" else traceback.print_exc()
     if last and not fails:
         trained.touch()
-    tell("done")
+    print_fact("done")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import leave_group, tell, tokens
+from common import leave_group, make_tokens, print_fact
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -135,11 +135,11 @@ class ConvNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stages = nn.ModuleList(self.stage(start, end) for start, end in ((3, 8), (8, 16), (16, 16)))
+        self.stages = nn.ModuleList(self.make_stage(start, end) for start, end in ((3, 8), (8, 16), (16, 16)))
         self.head = nn.Linear(16, 10)
 
     @staticmethod
-    def stage(start: int, end: int) -> nn.ModuleDict:
+    def make_stage(start: int, end: int) -> nn.ModuleDict:
         """One stage, its parts by name."""
         conv = Conv(start, end, 3, stride=2, padding=1)
         return nn.ModuleDict({"conv": conv, "norm": nn.BatchNorm2d(end), "act": Act(), "masked": Masked()})
@@ -175,7 +175,7 @@ class Rnn(nn.Module):
 MODELS: dict[str, type[Gpt] | type[ConvNet] | type[Rnn]] = {"gpt": Gpt, "conv": ConvNet, "rnn": Rnn}
 
 
-def data_for(name: str, rank: int, at: int, bad: bool) -> TensorDataset:
+def make_data(name: str, rank: int, at: int, bad: bool) -> TensorDataset:
     """The rank's samples, target last; with ``bad`` one number of the batch of step ``at`` is NaN."""
     generator = torch.Generator().manual_seed(100 + rank)
     count, ill = (at + STEPS_AFTER) * BATCH, (at - 1) * BATCH + 5
@@ -183,7 +183,7 @@ def data_for(name: str, rank: int, at: int, bad: bool) -> TensorDataset:
         images = torch.randn(count, 3, 12, 12, generator=generator)
         images[ill, 1, 4, 7] = math.nan if bad else 0.5
         return TensorDataset(images, torch.randint(10, (count,), generator=generator))
-    ids = tokens(count, 13, VOCABULARY, seed=rank)
+    ids = make_tokens(count, 13, VOCABULARY, seed=rank)
     floats = torch.rand(count, 12, generator=generator)
     floats[ill, 3] = math.nan if bad else 0.5
     return TensorDataset(ids[:, :-1], floats, ids[:, 1:])
@@ -196,12 +196,12 @@ class Fault:
         self.name, self.model, self.at, self.on = name, model, at, False
         self.place = model.places.get(name, "")
         if name == "inf-grad" and isinstance(model, ConvNet):
-            model.get_parameter(self.place).register_hook(self._overflow)
+            model.get_parameter(self.place).register_hook(self._overflow_gradient)
 
-    def _overflow(self, grad: Tensor) -> Tensor:
+    def _overflow_gradient(self, grad: Tensor) -> Tensor:
         return torch.full_like(grad, math.inf) if self.on else grad
 
-    def before(self, step: int) -> None:
+    def prepare_step(self, step: int) -> None:
         """Called before the forward pass."""
         self.on = step == self.at
         if self.name in ("forward-inf", "backward-nan"):
@@ -211,7 +211,7 @@ class Fault:
         elif self.name == "inf-grad" and isinstance(self.model, Gpt):
             self.model.get_submodule(self.place.rpartition(".")[0]).ill_gradient = self.on  # type: ignore[assignment]
 
-    def after_backward(self) -> None:
+    def spoil_gradient(self) -> None:
         """The RNN's gradient is spoilt by the program itself, behind autograd's back."""
         if self.on and self.name == "inf-grad" and isinstance(self.model, Rnn):
             gradient = self.model.get_parameter(self.place).grad
@@ -219,7 +219,7 @@ class Fault:
             gradient[0, 0] = math.inf
 
 
-def parse() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=MODELS)
@@ -230,7 +230,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def train(args: argparse.Namespace, rank: int, ddp: bool) -> None:
+def train_model(args: argparse.Namespace, rank: int, ddp: bool) -> None:
     """The training loop."""
     torch.manual_seed(0)
     plain = MODELS[args.model]()
@@ -238,27 +238,27 @@ def train(args: argparse.Namespace, rank: int, ddp: bool) -> None:
     fault = Fault(here, plain, args.at)
     model: nn.Module = DistributedDataParallel(plain) if ddp else plain
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    data = data_for(args.model, rank, args.at, here == "bad-batch")
+    data = make_data(args.model, rank, args.at, here == "bad-batch")
     for step, batch in enumerate(DataLoader(data, batch_size=BATCH), start=1):
-        fault.before(step)
+        fault.prepare_step(step)
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(*batch[:-1]), batch[-1].flatten())
         loss.backward()
-        fault.after_backward()
+        fault.spoil_gradient()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         updated = not args.guard or bool(norm.isfinite())
         if updated:
             optimizer.step()
-        tell("step", rank=rank, step=step, loss=loss.item(), norm=norm.item(), updated=updated)
-    tell("done", rank=rank, weights=sum(p.detach().double().sum().item() for p in plain.parameters()))
+        print_fact("step", rank=rank, step=step, loss=loss.item(), norm=norm.item(), updated=updated)
+    print_fact("done", rank=rank, weights=sum(p.detach().double().sum().item() for p in plain.parameters()))
 
 
 def main() -> None:
-    args = parse()
+    args = parse_arguments()
     ddp = "WORLD_SIZE" in os.environ
     if ddp:
         dist.init_process_group("gloo")
-    train(args, dist.get_rank() if ddp else 0, ddp)
+    train_model(args, dist.get_rank() if ddp else 0, ddp)
     if ddp:
         leave_group()
 

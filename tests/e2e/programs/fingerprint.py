@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy
 import torch
-from common import tell
+from common import print_fact
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -28,7 +28,7 @@ parameters: dict[int, Tensor] = {}
 optimizers: dict[int, Any] = {}
 
 
-def hash_of(tensors: Iterable[Tensor | None]) -> str:
+def hash_tensors(tensors: Iterable[Tensor | None]) -> str:
     digest = hashlib.sha256()
     for tensor in tensors:
         if isinstance(tensor, DTensor):
@@ -41,16 +41,16 @@ def hash_of(tensors: Iterable[Tensor | None]) -> str:
     return digest.hexdigest()[:16]
 
 
-def state_of(optimizer: Any) -> list[Tensor]:
+def list_state_tensors(optimizer: Any) -> list[Tensor]:
     states = [state for group in optimizer.param_groups for p in group["params"] if (state := optimizer.state.get(p))]
     return [value for state in states for _, value in sorted(state.items()) if isinstance(value, Tensor)]
 
 
-def tell_all() -> None:
+def print_fingerprint() -> None:
     rank = int(os.environ.get("RANK", "0"))
-    held, states = [*parameters.values()], [tensor for one in optimizers.values() for tensor in state_of(one)]
+    held, states = [*parameters.values()], [tensor for one in optimizers.values() for tensor in list_state_tensors(one)]
     generators = {
-        "torch": hash_of([torch.get_rng_state()]),
+        "torch": hash_tensors([torch.get_rng_state()]),
         "numpy": hashlib.sha256(repr(numpy.random.get_state()).encode()).hexdigest()[:16],
         "random": hashlib.sha256(repr(random.getstate()).encode()).hexdigest()[:16],
     }
@@ -60,12 +60,12 @@ def tell_all() -> None:
         torch.save({"parameters": held, "states": [one.state_dict() for one in optimizers.values()]}, f"end{rank}.pt")
     files = [path for path in sorted(Path().rglob("*")) if path.is_file() and path.parts[0] != RUN]
     mine = [path for path in files if "end" not in path.name or path.name == f"end{rank}.pt"]
-    tell(
+    print_fact(
         "fingerprint",
         rank=rank,
-        parameters=hash_of(held),
-        gradients=hash_of(parameter.grad for parameter in held),
-        states=hash_of(states),
+        parameters=hash_tensors(held),
+        gradients=hash_tensors(parameter.grad for parameter in held),
+        states=hash_tensors(states),
         **generators,
         files={str(path): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in mine},
     )
@@ -86,7 +86,7 @@ def main() -> None:
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     finally:
-        tell_all()
+        print_fingerprint()
 
 
 if __name__ == "__main__":

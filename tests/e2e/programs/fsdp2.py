@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from common import leave_group, regression, tell
+from common import leave_group, make_regression, print_fact
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -21,7 +21,7 @@ class Block(nn.Module):
         return x + torch.tanh(self.fc(self.norm(x)))
 
 
-def local_norm(model: nn.Module) -> float:
+def compute_local_norm(model: nn.Module) -> float:
     """The norm of this rank's shards alone."""
     square = 0.0
     for parameter in model.parameters():
@@ -40,18 +40,18 @@ def main() -> None:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    x_all, y_all = regression(16 * 6, seed=rank).tensors
+    x_all, y_all = make_regression(16 * 6, seed=rank).tensors
     for step in range(1, 7):
         piece = slice(16 * (step - 1), 16 * step)
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x_all[piece]), y_all[piece])
         loss.backward()
-        shard = local_norm(model)
+        shard = compute_local_norm(model)
         total = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         norm = total.full_tensor().item() if isinstance(total, DTensor) else total.item()
         optimizer.step()
-        tell("step", rank=rank, step=step, loss=loss.item(), norm=norm, shard_norm=shard)
-    tell("done", rank=rank, steps=6)
+        print_fact("step", rank=rank, step=step, loss=loss.item(), norm=norm, shard_norm=shard)
+    print_fact("done", rank=rank, steps=6)
     leave_group()
 
 

@@ -1,7 +1,7 @@
 """Two optimizers that take turns: a discriminator, then a generator."""
 
 import torch
-from common import grad_norm, tell
+from common import compute_grad_norm, print_fact
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
@@ -19,14 +19,14 @@ def main() -> None:
         d_optimizer.zero_grad()
         d_loss = bce(discriminator(real), ones) + bce(discriminator(fake.detach()), zeros)
         d_loss.backward()
-        d_norm = grad_norm(discriminator.parameters())
+        d_norm = compute_grad_norm(discriminator.parameters())
         d_optimizer.step()
         g_optimizer.zero_grad()
         g_loss = bce(discriminator(fake), ones)
         g_loss.backward()
         g_optimizer.step()
-        tell("step", step=step, loss=d_loss.item(), other=g_loss.item(), norm=d_norm, lr=1e-3)
-    tell("done", steps=12)
+        print_fact("step", step=step, loss=d_loss.item(), other=g_loss.item(), norm=d_norm, lr=1e-3)
+    print_fact("done", steps=12)
 
 
 if __name__ == "__main__":

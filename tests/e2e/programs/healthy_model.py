@@ -20,37 +20,37 @@ WIDTH, CLASSES, STEPS = 16, 4, 170
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
 
 
-def samples(count: int = 640, *, seed: int = 1) -> TensorDataset:
+def make_samples(count: int = 640, *, seed: int = 1) -> TensorDataset:
     """Inputs and the classes that a linear map gives them."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, WIDTH, generator=generator)
     return TensorDataset(x, (x @ torch.randn(WIDTH, CLASSES, generator=generator)).argmax(1))
 
 
-def batches() -> Iterator[list[Tensor]]:
+def iter_batches() -> Iterator[list[Tensor]]:
     """So many steps, epoch after epoch."""
-    loader, step = DataLoader(samples(), batch_size=32, shuffle=True), 0
+    loader, step = DataLoader(make_samples(), batch_size=32, shuffle=True), 0
     while step < STEPS:
         for batch in loader:
             step += 1
             yield batch
 
 
-def net(outputs: int = CLASSES) -> nn.Sequential:
+def make_net(outputs: int = CLASSES) -> nn.Sequential:
     """A body and a head."""
     body = nn.Sequential(nn.Linear(WIDTH, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2))
     return nn.Sequential(body, nn.Linear(32, outputs))
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module) -> None:
+def evaluate_model(model: nn.Module) -> None:
     """One pass; the caller switches back."""
     model.eval()
-    for x, _ in DataLoader(samples(128, seed=2), batch_size=32):
+    for x, _ in DataLoader(make_samples(128, seed=2), batch_size=32):
         model(x)
 
 
-def train(
+def train_model(
     model: nn.Module,
     loss: Loss = lambda model, x, y: functional.cross_entropy(model(x), y),
     *,
@@ -62,7 +62,7 @@ def train(
     """The loop that most kinds share."""
     optimizer = optimizer or torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     model.train()
-    for step, (x, y) in enumerate(batches(), 1):
+    for step, (x, y) in enumerate(iter_batches(), 1):
         (loss(model, x, y) / accumulate).backward()
         if step % accumulate == 0:
             optimizer.step()
@@ -70,7 +70,7 @@ def train(
         after(step)
         time.sleep(0.003)
         if step % 60 == 0:
-            evaluate(model if evaluated is None else evaluated)
+            evaluate_model(model if evaluated is None else evaluated)
             model.train()
 
 
@@ -135,7 +135,7 @@ def adversarial() -> None:
     critic = nn.Sequential(nn.Linear(WIDTH, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
     first, second = torch.optim.Adam(critic.parameters(), lr=1e-3), torch.optim.Adam(generator.parameters(), lr=1e-3)
     score = functional.binary_cross_entropy_with_logits
-    for step, (x, _) in enumerate(batches(), 1):
+    for step, (x, _) in enumerate(iter_batches(), 1):
         fake = generator(torch.randn(len(x), 8))
         first.zero_grad()
         real, made = critic(x), critic(fake.detach())
@@ -188,46 +188,46 @@ def focal(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def distil() -> None:
     """A frozen teacher whose probabilities are the targets."""
-    teacher = net().eval().requires_grad_(False)
+    teacher = make_net().eval().requires_grad_(False)
 
-    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    def compute_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
             wanted = (teacher(x) / 2.0).softmax(-1)
         scores = model(x)
         close = functional.kl_div((scores / 2.0).log_softmax(-1), wanted, reduction="batchmean")
         return close + functional.cross_entropy(scores, y)
 
-    train(net(), loss)
+    train_model(make_net(), compute_loss)
 
 
 def averaged() -> None:
     """The average is evaluated instead of the model."""
-    model = net()
+    model = make_net()
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.98))
-    train(model, after=lambda step: average.update_parameters(model), evaluated=average)
+    train_model(model, after=lambda step: average.update_parameters(model), evaluated=average)
 
 
 def warm_up() -> None:
     """A rate that rises from almost nothing for all of the run."""
-    model = net()
+    model = make_net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     schedule = LambdaLR(optimizer, lambda step: (step + 1) / 5000)
-    train(model, optimizer=optimizer, after=lambda step: schedule.step())
+    train_model(model, optimizer=optimizer, after=lambda step: schedule.step())
 
 
 def frozen_body() -> None:
     """Transfer learning: the body keeps its statistics and weights."""
-    model = net()
+    model = make_net()
     model[0].requires_grad_(False)
-    train(model, after=lambda step: [layer.eval() for layer in model[0]] and None)
+    train_model(model, after=lambda step: [layer.eval() for layer in model[0]] and None)
 
 
 def masters() -> None:
     """The optimizer holds copies in another precision, to which the program moves gradients."""
-    model = net().double()
+    model = make_net().double()
     copies = [p.detach().float().clone() for p in model.parameters()]
     optimizer = torch.optim.AdamW(copies, lr=1e-3)
-    for x, y in batches():
+    for x, y in iter_batches():
         model.zero_grad()
         functional.cross_entropy(model(x.double()), y).backward()
         for own, one in zip(model.parameters(), copies, strict=True):
@@ -241,18 +241,18 @@ def masters() -> None:
 
 
 def low_rank() -> None:
-    model = net()
+    model = make_net()
     model[0].requires_grad_(False)
     model[1] = LowRank(model[1])
-    train(model)
+    train_model(model)
 
 
 def monte_carlo() -> None:
     """Dropout layers are left on in evaluation, for the spread of the predictions."""
-    model = net()
+    model = make_net()
 
     @torch.no_grad()
-    def spread(step: int) -> None:
+    def measure_spread(step: int) -> None:
         if step % 60:
             return
         model.eval()
@@ -261,30 +261,32 @@ def monte_carlo() -> None:
         torch.stack([model(x) for _ in range(8)]).std(0)
         model.train()
 
-    train(model, after=spread)
+    train_model(model, after=measure_spread)
 
 
 KINDS: dict[str, Callable[[], None]] = {
-    "accumulated": lambda: train(net(), accumulate=4),
+    "accumulated": lambda: train_model(make_net(), accumulate=4),
     "adversarial": adversarial,
-    "attention": lambda: train(Attention()),
-    "autoencoder": lambda: train(Autoencoder(), lambda model, x, y: functional.mse_loss(model(x), x)),
+    "attention": lambda: train_model(Attention()),
+    "autoencoder": lambda: train_model(Autoencoder(), lambda model, x, y: functional.mse_loss(model(x), x)),
     "averaged": averaged,
-    "contrast": lambda: train(net(), contrast),
-    "copy": lambda: train(copy.deepcopy(net())),
-    "denoise": lambda: train(net(WIDTH), denoise),
+    "contrast": lambda: train_model(make_net(), contrast),
+    "copy": lambda: train_model(copy.deepcopy(make_net())),
+    "denoise": lambda: train_model(make_net(WIDTH), denoise),
     "distil": distil,
-    "focal": lambda: train(net(), focal),
+    "focal": lambda: train_model(make_net(), focal),
     "frozen-body": frozen_body,
-    "language": lambda: train(Language()),
+    "language": lambda: train_model(Language()),
     "low-rank": low_rank,
     "masters": masters,
     "monte-carlo": monte_carlo,
-    "rank": lambda: train(net(1), rank),
-    "reinforce": lambda: train(net(), reinforce),
-    "smoothed": lambda: train(net(), lambda model, x, y: functional.cross_entropy(model(x), y, label_smoothing=0.1)),
-    "two-tasks": lambda: train(
-        net(CLASSES + 1),
+    "rank": lambda: train_model(make_net(1), rank),
+    "reinforce": lambda: train_model(make_net(), reinforce),
+    "smoothed": lambda: train_model(
+        make_net(), lambda model, x, y: functional.cross_entropy(model(x), y, label_smoothing=0.1)
+    ),
+    "two-tasks": lambda: train_model(
+        make_net(CLASSES + 1),
         lambda model, x, y: (
             functional.cross_entropy(model(x)[:, :-1], y) + functional.mse_loss(model(x)[:, -1], y.float() / math.pi)
         ),

@@ -10,7 +10,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from common import tell, tokens
+from common import make_tokens, print_fact
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
@@ -21,7 +21,7 @@ class Sequences(Dataset[dict[str, Tensor]]):
     """Counting sequences as a language-model data set."""
 
     def __init__(self, samples: int) -> None:
-        self.data = tokens(samples, 16, 50)
+        self.data = make_tokens(samples, 16, 50)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -35,7 +35,9 @@ class Printer(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if logs and "loss" in logs:
-            tell("step", step=state.global_step, loss=logs["loss"], norm=logs["grad_norm"], lr=logs["learning_rate"])
+            print_fact(
+                "step", step=state.global_step, loss=logs["loss"], norm=logs["grad_norm"], lr=logs["learning_rate"]
+            )
 
 
 def main() -> None:
@@ -64,7 +66,7 @@ def main() -> None:
             trainer.evaluate(data)
             trainer.args.output_dir = sys.argv[2]
             trainer.save_state()
-    tell("done", steps=done.global_step)
+    print_fact("done", steps=done.global_step)
 
 
 if __name__ == "__main__":

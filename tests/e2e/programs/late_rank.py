@@ -9,7 +9,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from common import leave_group, regression, tell
+from common import leave_group, make_regression, print_fact
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,7 +30,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    x_all, y_all = regression(16 * 5, seed=rank).tensors
+    x_all, y_all = make_regression(16 * 5, seed=rank).tensors
     for step in range(1, 6):
         piece = slice(16 * (step - 1), 16 * step)
         if step == 3 and rank == 1:
@@ -41,7 +41,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        tell("step", rank=rank, step=step)
+        print_fact("step", rank=rank, step=step)
     leave_group()
 
 

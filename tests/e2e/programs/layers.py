@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import leave_group, tell
+from common import leave_group, print_fact
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
@@ -61,9 +61,9 @@ class Kept:
         self.found: dict[str, Tensor] = {}
         self.place = ""
         for name in ("conv", "mix", "head"):
-            getattr(net, name).register_forward_hook(lambda _, __, out, name=name: self.keep(name, out))
+            getattr(net, name).register_forward_hook(lambda _, __, out, name=name: self.keep_output(name, out))
 
-    def keep(self, name: str, out: Tensor) -> None:
+    def keep_output(self, name: str, out: Tensor) -> None:
         """Clone an output; of a second call in the same pass, under a name of its own."""
         key = f"{self.place}/{name}:output"
         key = f"{self.place}/{name}#1:output" if key in self.found else key
@@ -130,7 +130,7 @@ def main() -> None:
                 kept.place = f"val{passes}"
                 model(batch["inputs"] * (rank + 1))
     torch.save(kept.found, Path(f"kept{rank}.pt"))
-    tell("done", rank=rank, steps=step, passes=passes)
+    print_fact("done", rank=rank, steps=step, passes=passes)
     if args.ddp:
         leave_group()
 

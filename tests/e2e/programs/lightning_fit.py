@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning
 import torch
-from common import grad_norm, regression, tell
+from common import compute_grad_norm, make_regression, print_fact
 from lightning.pytorch.profilers import PyTorchProfiler
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -30,13 +30,13 @@ class Net(lightning.LightningModule):
 
     def validation_step(self, batch: list[Tensor], index: int) -> None:
         x, y = batch
-        tell("val", rank=self.global_rank, loss=nn.functional.mse_loss(self.body(x), y).item())
+        print_fact("val", rank=self.global_rank, loss=nn.functional.mse_loss(self.body(x), y).item())
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        self.norm = grad_norm(self.parameters())
+        self.norm = compute_grad_norm(self.parameters())
 
     def on_train_batch_end(self, outputs: Any, batch: list[Tensor], index: int) -> None:
-        tell(
+        print_fact(
             "step",
             rank=self.global_rank,
             step=self.global_step,
@@ -67,10 +67,10 @@ def main() -> None:
         enable_model_summary=False,
         profiler=PyTorchProfiler(args.own_profiler, "own") if args.own_profiler else None,
     )
-    train = DataLoader(regression(40), batch_size=8)
-    val = DataLoader(regression(16, seed=1), batch_size=8)
+    train = DataLoader(make_regression(40), batch_size=8)
+    val = DataLoader(make_regression(16, seed=1), batch_size=8)
     trainer.fit(Net(), train, val)
-    tell("done", rank=trainer.global_rank, steps=trainer.global_step)
+    print_fact("done", rank=trainer.global_rank, steps=trainer.global_step)
 
 
 if __name__ == "__main__":

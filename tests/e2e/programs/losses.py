@@ -7,7 +7,7 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from common import leave_group, tell
+from common import leave_group, print_fact
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -60,7 +60,7 @@ def main() -> None:
         optimizer.step()
         counts = {task: int(null.sum()) for task, null in nulls.items()}
         hidden = {task: int(mask.sum()) for task, mask in masked.items()}
-        tell("step", rank=rank, step=step, loss=total.item(), nulls=counts, masked=hidden)
+        print_fact("step", rank=rank, step=step, loss=total.item(), nulls=counts, masked=hidden)
     leave_group()
 
 

@@ -7,7 +7,7 @@ import argparse
 import os
 
 import torch
-from common import tell
+from common import print_fact
 from torch import nn
 
 FAULTS = ("none", "ignored", "weights", "empty", "inverted", "rows", "null", "compiled")
@@ -46,7 +46,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        tell("step", rank=rank, step=step, loss=loss.item(), ignored=int((target == -100).sum()))
+        print_fact("step", rank=rank, step=step, loss=loss.item(), ignored=int((target == -100).sum()))
 
 
 if __name__ == "__main__":

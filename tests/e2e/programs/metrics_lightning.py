@@ -5,7 +5,7 @@ import warnings
 
 import lightning
 import torch
-from common import regression, tell
+from common import make_regression, print_fact
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torchmetrics import MeanSquaredError
@@ -26,7 +26,7 @@ class Net(lightning.LightningModule):
         x, y = batch
         loss = nn.functional.mse_loss(self.body(x), y)
         self.log("train/loss", loss, on_step=True, on_epoch=True)
-        tell("step", step=self.global_step + 1, loss=loss.item())
+        print_fact("step", step=self.global_step + 1, loss=loss.item())
         return loss
 
     def validation_step(self, batch: list[Tensor], index: int) -> None:
@@ -36,7 +36,7 @@ class Net(lightning.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         if not self.trainer.sanity_checking:
-            tell("val", step=self.global_step, mse=self.val_mse.compute().item())
+            print_fact("val", step=self.global_step, mse=self.val_mse.compute().item())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.05)
@@ -55,8 +55,10 @@ def main() -> None:
         enable_model_summary=False,
     )
     net = Net()
-    trainer.fit(net, DataLoader(regression(40), batch_size=8), DataLoader(regression(20, seed=1), batch_size=8))
-    tell("done", steps=trainer.global_step)
+    trainer.fit(
+        net, DataLoader(make_regression(40), batch_size=8), DataLoader(make_regression(20, seed=1), batch_size=8)
+    )
+    print_fact("done", steps=trainer.global_step)
 
 
 if __name__ == "__main__":

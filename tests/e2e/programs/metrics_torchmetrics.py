@@ -2,7 +2,7 @@
 
 import torch
 import torchmetrics
-from common import tell
+from common import print_fact
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
@@ -41,13 +41,15 @@ def main() -> None:
         net.val_acc.update(out, labels)
         both.update(out, labels)
         per_class.update(out, labels)
-        tell("epoch", epoch=epoch, train=net.train_acc.compute().item(), val=net.val_acc.compute().item())
+        print_fact("epoch", epoch=epoch, train=net.train_acc.compute().item(), val=net.val_acc.compute().item())
         net.val_acc.compute()
         per_class.compute()
-        tell("more", mean=mean.compute().item(), **{name[4:]: value.item() for name, value in both.compute().items()})
+        print_fact(
+            "more", mean=mean.compute().item(), **{name[4:]: value.item() for name, value in both.compute().items()}
+        )
         for metric in (net.train_acc, net.val_acc, both, mean, per_class):
             metric.reset()
-    tell("done", steps=8)
+    print_fact("done", steps=8)
 
 
 if __name__ == "__main__":

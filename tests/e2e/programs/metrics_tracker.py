@@ -6,7 +6,7 @@
 import sys
 
 import torch
-from common import regression, tell
+from common import make_regression, print_fact
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -17,7 +17,7 @@ from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
 def main() -> None:
     torch.manual_seed(0)
-    train, val = DataLoader(regression(48), batch_size=8), DataLoader(regression(20, seed=1), batch_size=8)
+    train, val = DataLoader(make_regression(48), batch_size=8), DataLoader(make_regression(20, seed=1), batch_size=8)
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     tracker = MetricsTracker()
@@ -33,7 +33,7 @@ def main() -> None:
             optimizer.step()
             step += 1
             tracker.update_train_batch({"loss": loss}, len(x), epoch=epoch, step=step)
-            tell("step", step=step, loss=loss.item())
+            print_fact("step", step=step, loss=loss.item())
             if logger is not None:
                 logger.log_step_metrics({"loss": loss}, step=step, epoch=epoch, samples=len(x))
         tracker.finalize_train_epoch(epoch, step)
@@ -50,8 +50,8 @@ def main() -> None:
         found = tracker.finalize_val_phase("val", epoch, step)
         if logger is not None:
             logger.log_validation_summary("val", step=step, epoch=epoch)
-        tell("val", step=step, **{str(key).replace("/", "_"): value for key, value in found.items()})
-    tell("done", steps=step)
+        print_fact("val", step=step, **{str(key).replace("/", "_"): value for key, value in found.items()})
+    print_fact("done", steps=step)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", WANDB_DIR=sys.argv[
 
 import torch
 import wandb
-from common import regression, tell
+from common import make_regression, print_fact
 from torch import nn
 
 
 def main() -> None:
     torch.manual_seed(0)
     run = wandb.init(project="p", settings=wandb.Settings(x_disable_stats=True))
-    x, y = regression(32).tensors
+    x, y = make_regression(32).tensors
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(6):
@@ -25,11 +25,11 @@ def main() -> None:
         wandb.log(
             {"train/loss": loss, "half": {"step": step / 2}, "word": f"w{step}"}, step=10 * step, commit=step % 2 == 0
         )
-        tell("step", step=step + 1, loss=loss.item())
+        print_fact("step", step=step + 1, loss=loss.item())
         if step == 3:
             wandb.log({"nan": float("nan"), "flag": True, "none": None, "picture": wandb.Html("<p>")}, step=10 * step)
     run.finish()
-    tell("done", steps=6)
+    print_fact("done", steps=6)
 
 
 if __name__ == "__main__":

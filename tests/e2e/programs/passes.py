@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import tell
+from common import print_fact
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, random_split
@@ -77,10 +77,10 @@ class Kept:
         self.number = 0
         self.on = True
 
-    def hook(self, name: str) -> Callable[..., None]:
+    def make_hook(self, name: str) -> Callable[..., None]:
         """The hook of one layer."""
 
-        def keep(module: nn.Module, args: Any, output: Any) -> None:
+        def keep_output(module: nn.Module, args: Any, output: Any) -> None:
             tensor, more = (output[0], ".0") if isinstance(output, tuple) else (output, "")
             key = f"{self.number}/{name}"
             if not self.on or f"{key}:output{more}" in self.found:
@@ -89,7 +89,7 @@ class Kept:
             if tensor.requires_grad:
                 tensor.register_hook(lambda grad: self.found.__setitem__(f"{key}:grad{more}", grad.clone()))
 
-        return keep
+        return keep_output
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def main() -> None:
     if args.scripted:
         net.look = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
     for name in WATCHED if not args.scripted else ("stem", "head"):
-        net.get_submodule(name).register_forward_hook(kept.hook(name))
+        net.get_submodule(name).register_forward_hook(kept.make_hook(name))
     optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
     train, val = (
         DataLoader(part, 2, shuffle=True)
@@ -128,7 +128,7 @@ def main() -> None:
             kept.on = True
             kept.number += 1
     torch.save(kept.found, "kept0.pt")
-    tell("done", passes=kept.number, steps=4, maps=len(seen))
+    print_fact("done", passes=kept.number, steps=4, maps=len(seen))
 
 
 if __name__ == "__main__":

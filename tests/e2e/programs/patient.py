@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import leave_group, tell
+from common import leave_group, print_fact
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -47,13 +47,13 @@ class Naps(threading.Thread):
             self.lost_s += late if late > LATE_S else 0.0
 
 
-def network() -> nn.Module:
+def make_network() -> nn.Module:
     torch.manual_seed(0)
     layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
     return nn.Sequential(*layers, nn.Linear(WIDTH, 1))
 
 
-def train(model: nn.Module, rank: int, world: int, until: Path, spike: int) -> int:
+def train_model(model: nn.Module, rank: int, world: int, until: Path, spike: int) -> int:
     """Train until the file is there; returns the steps done."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(rank)
@@ -68,7 +68,7 @@ def train(model: nn.Module, rank: int, world: int, until: Path, spike: int) -> i
     return MAX_STEPS
 
 
-def evaluate(model: nn.Module, until: Path) -> int:
+def evaluate_model(model: nn.Module, until: Path) -> int:
     """Evaluate until the file is there; returns the calls made."""
     model.eval()
     for call in range(1, MAX_STEPS):
@@ -89,16 +89,16 @@ def main() -> None:
     naps = Naps()
     naps.start()
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    model = network()
+    model = make_network()
     if world > 1:
         dist.init_process_group("gloo")
         model = DistributedDataParallel(model)
     rank = dist.get_rank() if world > 1 else 0
     if args.evaluate:
-        steps = evaluate(model, args.until)
+        steps = evaluate_model(model, args.until)
     else:
-        steps = train(model, rank, world, args.until, args.spike)
-    tell("done", rank=rank, steps=steps, lost_ms=round(1000 * naps.lost_s, 1))
+        steps = train_model(model, rank, world, args.until, args.spike)
+    print_fact("done", rank=rank, steps=steps, lost_ms=round(1000 * naps.lost_s, 1))
     if world > 1:
         leave_group()
 

@@ -1,14 +1,14 @@
 """A plain loop: two epochs, a DataLoader with two workers, a schedule, clipping."""
 
 import torch
-from common import regression, tell
+from common import make_regression, print_fact
 from torch import nn
 from torch.utils.data import DataLoader
 
 
 def main() -> None:
     torch.manual_seed(0)
-    loader = DataLoader(regression(48), batch_size=8, shuffle=True, num_workers=2)
+    loader = DataLoader(make_regression(48), batch_size=8, shuffle=True, num_workers=2)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.BatchNorm1d(32), nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=4, gamma=0.5)
@@ -23,9 +23,9 @@ def main() -> None:
             optimizer.step()
             schedule.step()
             step += 1
-            tell("step", step=step, epoch=epoch, loss=loss.item(), norm=norm.item(), lr=lr, samples=len(x))
+            print_fact("step", step=step, epoch=epoch, loss=loss.item(), norm=norm.item(), lr=lr, samples=len(x))
     names = [name for name, _ in model.named_parameters()]
-    tell("done", steps=step, parameters=names)
+    print_fact("done", steps=step, parameters=names)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Net(nn.Module):
         return self.head(hidden + self.side(hidden) if self.calls_side else hidden)
 
 
-def samples(count: int = 640, *, constant: bool = False, seed: int = 1) -> TensorDataset:
+def make_samples(count: int = 640, *, constant: bool = False, seed: int = 1) -> TensorDataset:
     """Inputs and the classes that a linear map gives them."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, 16, generator=generator)
@@ -49,7 +49,7 @@ class Stream(IterableDataset[tuple[Tensor, Tensor]]):
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         info = torch.utils.data.get_worker_info()
         first, stride = (info.id, info.num_workers) if info is not None and not FAULTY else (0, 1)
-        data = samples(320)
+        data = make_samples(320)
         return (data[index] for index in range(first, len(data), stride))
 
 
@@ -57,7 +57,7 @@ class Slow(Dataset[tuple[Tensor, Tensor]]):
     """Samples that take a while to read."""
 
     def __init__(self) -> None:
-        self.data = samples()
+        self.data = make_samples()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -88,10 +88,10 @@ class Training:
     before_step: Callable[[int, torch.optim.Optimizer], None] = lambda step, optimizer: None
     step_s: float = 0.005
 
-    def run(self) -> None:
+    def run_training(self) -> None:
         model = self.model.to(self.dtype)
-        loader = DataLoader(samples(), batch_size=32, shuffle=True) if self.loader is None else self.loader
-        checks = DataLoader(samples(128, seed=2), batch_size=32)  # of others than training's
+        loader = DataLoader(make_samples(), batch_size=32, shuffle=True) if self.loader is None else self.loader
+        checks = DataLoader(make_samples(128, seed=2), batch_size=32)  # of others than training's
         optimizer = self.make_optimizer(model)
         scheduler = self.make_scheduler(optimizer) if self.make_scheduler else None
         step = 0
@@ -123,7 +123,7 @@ class Training:
         print(f"loss {loss.item():.3f}")
 
 
-def loaded() -> Net:
+def load_prefixed_model() -> Net:
     """A model that begins from a checkpoint whose keys may have a prefix."""
     folder = Path(tempfile.mkdtemp())
     torch.save(
@@ -134,14 +134,14 @@ def loaded() -> Net:
     return model
 
 
-def dead() -> Net:
+def make_dead_model() -> Net:
     model = Net()
     if FAULTY:
         nn.init.constant_(model.body[3].bias, -50.0)
     return model
 
 
-def blocked() -> Net:
+def make_blocked_model() -> Net:
     """The gradient stops at a frozen layer of zeros."""
     model = Net()
     if FAULTY:
@@ -150,80 +150,80 @@ def blocked() -> Net:
     return model
 
 
-def groups(rate: float) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    def make(model: nn.Module) -> torch.optim.Optimizer:
+def make_group_optimizer(rate: float) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
         head = list(model.get_submodule("head").parameters())
         rest = [p for p in model.parameters() if not any(p is one for one in head)]
         return torch.optim.AdamW([{"params": rest, "lr": 1e-3}, {"params": head, "lr": rate}])
 
-    return make
+    return make_optimizer
 
 
-def without_head(model: nn.Module) -> torch.optim.Optimizer:
+def make_headless_optimizer(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW([p for name, p in model.named_parameters() if not (FAULTY and "head" in name)], lr=1e-3)
 
 
-def swapper(model: Net) -> Callable[[int, torch.optim.Optimizer], None]:
+def make_swapper(model: Net) -> Callable[[int, torch.optim.Optimizer], None]:
     """A new head at step 80; the optimizer of the healthy twin is given it."""
 
-    def swap(step: int, optimizer: torch.optim.Optimizer) -> None:
+    def swap_head(step: int, optimizer: torch.optim.Optimizer) -> None:
         if step == 80:
             model.head = nn.Linear(32, CLASSES)
             if not FAULTY:
                 optimizer.param_groups[0]["params"] = list(model.parameters())
 
-    return swap
+    return swap_head
 
 
-def spike(step: int, optimizer: torch.optim.Optimizer) -> None:
+def raise_rate(step: int, optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         group["lr"] = 1.0 if FAULTY and step >= 35 else 1e-3
 
 
-def keeper() -> Callable[[Tensor], object]:
+def make_keeper() -> Callable[[Tensor], object]:
     kept: list[object] = []
     ballast = torch.ones(250_000, requires_grad=True)
     return lambda loss: kept.append(loss * ballast) if FAULTY else None
 
 
-def training(kind: str) -> Training:
+def make_training(kind: str) -> Training:
     """The training with the part that a bug of this kind changes."""
     cosine = CosineAnnealingLR
     match kind:
         case "unused":
             return Training(model=Net(calls_side=not FAULTY))
         case "partial-load":
-            return Training(model=loaded())
+            return Training(model=load_prefixed_model())
         case "evaluation-mode":
             return Training(evaluates=True, evaluates_in_training_mode=FAULTY)
         case "late-evaluation":
-            many = DataLoader(samples(1600), batch_size=16, shuffle=True)
+            many = DataLoader(make_samples(1600), batch_size=16, shuffle=True)
             return Training(evaluates=True, evaluates_in_training_mode=FAULTY, loader=many, epochs=2, step_s=0.001)
         case "no-reset":
             return Training(zeroes="never" if FAULTY else "before")
         case "thrown-away":
             return Training(zeroes="between" if FAULTY else "before")
         case "constant":
-            return Training(loader=DataLoader(samples(constant=FAULTY), batch_size=32, shuffle=True))
+            return Training(loader=DataLoader(make_samples(constant=FAULTY), batch_size=32, shuffle=True))
         case "repeated":
             return Training(loader=DataLoader(Stream(), batch_size=16, num_workers=2))
         case "sampler-epoch":
-            sampler = DistributedSampler(samples(1280), num_replicas=2, rank=0)
+            sampler = DistributedSampler(make_samples(1280), num_replicas=2, rank=0)
             loader = DataLoader(sampler.dataset, batch_size=32, sampler=sampler)
             found = Training(loader=loader)
             if not FAULTY:
                 found.before_step = lambda step, optimizer: sampler.set_epoch(step // 20)
             return found
         case "dead":
-            return Training(model=dead())
+            return Training(model=make_dead_model())
         case "blocked":
-            return Training(model=blocked())
+            return Training(model=make_blocked_model())
         case "leak":
-            return Training(keep=keeper(), epochs=6)
+            return Training(keep=make_keeper(), epochs=6)
         case "starved":
             return Training(loader=DataLoader(Slow(), batch_size=32), epochs=4)
         case "spike":
-            return Training(before_step=spike)
+            return Training(before_step=raise_rate)
         case "zero-rate":
             return Training(make_scheduler=lambda o: LambdaLR(o, lambda step: 0.0 if FAULTY and step else 1.0))
         case "schedule-first":
@@ -233,12 +233,12 @@ def training(kind: str) -> Training:
         case "schedule-unit":
             return Training(make_scheduler=lambda o: cosine(o, 3 if FAULTY else 60), schedule="batch")
         case "left-out":
-            return Training(make_optimizer=without_head)
+            return Training(make_optimizer=make_headless_optimizer)
         case "swapped-head":
             model = Net()
-            return Training(model=model, before_step=swapper(model), epochs=20)
+            return Training(model=model, before_step=make_swapper(model), epochs=20)
         case "group-rate":
-            return Training(make_optimizer=groups(0.0 if FAULTY else 1e-3))
+            return Training(make_optimizer=make_group_optimizer(0.0 if FAULTY else 1e-3))
         case "stuck":
             rate = 1e-6 if FAULTY else 1e-2
             return Training(
@@ -252,4 +252,4 @@ def training(kind: str) -> Training:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    training(sys.argv[1]).run()
+    make_training(sys.argv[1]).run_training()

@@ -21,7 +21,7 @@ FEATURES, CLASSES = 16, 4
 Batches = Iterable[tuple[Tensor, Tensor]]
 
 
-def samples(count: int, seed: int, scale: float = 1.0) -> TensorDataset:
+def make_samples(count: int, seed: int, scale: float = 1.0) -> TensorDataset:
     """Inputs and the classes that a linear map gives them."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, FEATURES, generator=generator)
@@ -33,7 +33,7 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
     """Samples with noise from numpy's own generator, or from one that the dataset holds."""
 
     def __init__(self, *, by_module: bool = False) -> None:
-        self.data = samples(640, 1)
+        self.data = make_samples(640, 1)
         self.rng: Any = numpy.random if by_module else numpy.random.default_rng(0)
         self.is_seeded = by_module or FAULTY
 
@@ -51,8 +51,8 @@ class Noisy(Dataset[tuple[Tensor, Tensor]]):
 class Training:
     """What a training is made of; a bug changes one part."""
 
-    loader: Batches = field(default_factory=lambda: DataLoader(samples(640, 1), batch_size=32, shuffle=True))
-    checks: Batches = field(default_factory=lambda: DataLoader(samples(160, 2), batch_size=32))
+    loader: Batches = field(default_factory=lambda: DataLoader(make_samples(640, 1), batch_size=32, shuffle=True))
+    checks: Batches = field(default_factory=lambda: DataLoader(make_samples(160, 2), batch_size=32))
     make_model: Callable[[], nn.Module] = lambda: nn.Sequential(
         nn.Linear(FEATURES, 32), nn.ReLU(), nn.Linear(32, CLASSES)
     )
@@ -61,7 +61,7 @@ class Training:
     epochs: int = 4
     step_s: float = 0.004
 
-    def run(self) -> None:
+    def run_training(self) -> None:
         torch.manual_seed(0)
         model = self.make_model()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -81,54 +81,54 @@ class Training:
         print(f"loss {loss.item():.3f}, {hits} hits")
 
 
-def training(kind: str) -> Training:
+def make_training(kind: str) -> Training:
     """The training with the part that a bug of this kind changes."""
     match kind:
         case "scaled":
-            return Training(checks=DataLoader(samples(160, 2, 100.0 if FAULTY else 1.0), batch_size=32))
+            return Training(checks=DataLoader(make_samples(160, 2, 100.0 if FAULTY else 1.0), batch_size=32))
         case "scaled-early":  # the first pass comes within the opening steps
-            many = DataLoader(samples(320, 1), batch_size=32, shuffle=True)
-            return Training(loader=many, checks=DataLoader(samples(60, 2, 50.0 if FAULTY else 1.0), batch_size=60))
+            many = DataLoader(make_samples(320, 1), batch_size=32, shuffle=True)
+            return Training(loader=many, checks=DataLoader(make_samples(60, 2, 50.0 if FAULTY else 1.0), batch_size=60))
         case "scaled-short":  # steps so short that the hooks are away when the pass comes
-            many = DataLoader(samples(6400, 1), batch_size=32, shuffle=True)
-            return Training(loader=many, checks=DataLoader(samples(160, 2, 0.01 if FAULTY else 1.0)), step_s=0.0)
+            many = DataLoader(make_samples(6400, 1), batch_size=32, shuffle=True)
+            return Training(loader=many, checks=DataLoader(make_samples(160, 2, 0.01 if FAULTY else 1.0)), step_s=0.0)
         case "bytes":
             top, y = 255.0 if FAULTY else 1.0, torch.arange(640) % CLASSES
             parts = [TensorDataset(torch.rand(640, FEATURES) * top, y[torch.randperm(640)]) for _ in range(2)]
             return Training(DataLoader(parts[0], batch_size=32, shuffle=True), DataLoader(parts[1], batch_size=32))
         case "training-data":  # the splits are drawn twice
-            whole = samples(800, 1)
+            whole = make_samples(800, 1)
             first = random_split(whole, [720, 80], torch.Generator().manual_seed(1))
             second = random_split(whole, [720, 80], torch.Generator().manual_seed(2 if FAULTY else 1))
             return Training(DataLoader(first[0], batch_size=32, shuffle=True), DataLoader(second[1], batch_size=32))
         case "training-file":  # both loaders read the same file
-            whole = samples(640, 1)
+            whole = make_samples(640, 1)
             return Training(
-                checks=DataLoader(samples(160, 1 if FAULTY else 2), batch_size=32),
+                checks=DataLoader(make_samples(160, 1 if FAULTY else 2), batch_size=32),
                 loader=DataLoader(whole, batch_size=32, shuffle=True),
             )
         case "sorted":
-            x, y = samples(640, 1).tensors
+            x, y = make_samples(640, 1).tensors
             order = y.argsort(stable=True)
             return Training(DataLoader(TensorDataset(x[order], y[order]), batch_size=32, shuffle=not FAULTY))
         case "grouped":  # one class a batch, in any order of classes
-            x, y = samples(640, 1).tensors
+            x, y = make_samples(640, 1).tensors
             order = torch.cat([(y == label).nonzero().flatten()[:96] for label in (2, 0, 3, 1)])
             return Training(DataLoader(TensorDataset(x[order], y[order]), batch_size=24, shuffle=not FAULTY))
         case "same-noise":  # a generator of the dataset's own, copied into each worker
             return Training(DataLoader(Noisy(), batch_size=32, shuffle=True, num_workers=2))
         case "same-seed":
 
-            def seed(worker: int) -> None:
+            def seed_worker(worker: int) -> None:
                 numpy.random.seed(7 if FAULTY else torch.initial_seed() % 2**32)
 
-            return Training(DataLoader(Noisy(by_module=True), batch_size=32, num_workers=2, worker_init_fn=seed))
+            return Training(DataLoader(Noisy(by_module=True), batch_size=32, num_workers=2, worker_init_fn=seed_worker))
         case "resumed":
-            return resumed()
+            return resume_training()
     raise SystemExit(f"no kind {kind!r}")
 
 
-def resumed() -> Training:
+def resume_training() -> Training:
     """A training that goes on from what another has saved, epoch 7, with its optimizer or without it."""
     folder = Path(tempfile.mkdtemp())
     found = Training()
@@ -140,7 +140,7 @@ def resumed() -> Training:
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 7}, folder / "last.pt")
     kept = torch.load(folder / "last.pt")
 
-    def begin(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def load_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         model.load_state_dict(kept["model"])
         if not FAULTY:
             optimizer.load_state_dict(kept["optimizer"])
@@ -150,9 +150,9 @@ def resumed() -> Training:
         parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": number}
         torch.save(parts, folder / f"epoch{number}.pt")
 
-    found.begin, found.end_epoch = begin, end_epoch
+    found.begin, found.end_epoch = load_state, end_epoch
     return found
 
 
 if __name__ == "__main__":
-    training(sys.argv[1]).run()
+    make_training(sys.argv[1]).run_training()

@@ -25,7 +25,7 @@ PATIENCE = timedelta(seconds=20)  # of a rank whose neighbour has left
 SAMPLES = 640
 
 
-def samples(seed: int = 1) -> TensorDataset:
+def make_samples(seed: int = 1) -> TensorDataset:
     """Inputs and the classes that a linear map gives them."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(SAMPLES, 16, generator=generator)
@@ -36,7 +36,7 @@ class Broken(Dataset[tuple[Tensor, Tensor]]):
     """Samples of which one cannot be read, is not finite, or has a class that does not exist."""
 
     def __init__(self) -> None:
-        self.data = samples()
+        self.data = make_samples()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -124,9 +124,9 @@ class Scale(torch.autograd.Function):
         return grads[0] * ctx.factor, None  # type: ignore[attr-defined]
 
 
-def batches() -> Iterator[tuple[Tensor, Tensor]]:
+def iter_batches() -> Iterator[tuple[Tensor, Tensor]]:
     """What the training sees, for ever."""
-    data: Dataset[tuple[Tensor, Tensor]] = samples()
+    data: Dataset[tuple[Tensor, Tensor]] = make_samples()
     if KIND in ("worker", "bad-sample", "labels"):
         data = Broken()
     if KIND.endswith("-transform"):
@@ -135,7 +135,7 @@ def batches() -> Iterator[tuple[Tensor, Tensor]]:
         yield from DataLoader(data, batch_size=32, shuffle=True, num_workers=1 if KIND == "worker" else 0)
 
 
-def changed(loss: Tensor, model: Net, step: int) -> Tensor:
+def plant_in_loss(loss: Tensor, model: Net, step: int) -> Tensor:
     """The loss as the fault leaves it."""
     if KIND == "one-gradient":  # beside one that is as large all the time
         loss = loss + 100.0 * (model.loud - model.loud.detach()).sum()
@@ -157,11 +157,11 @@ def changed(loss: Tensor, model: Net, step: int) -> Tensor:
     return loss
 
 
-def evaluate(model: Net) -> None:
+def evaluate_model(model: Net) -> None:
     """A pass over other samples."""
     model.eval()
     with torch.set_grad_enabled(FAULTY and KIND == "evaluation-graphs"):
-        for x, _ in DataLoader(samples(seed=2), batch_size=32):
+        for x, _ in DataLoader(make_samples(seed=2), batch_size=32):
             model(x / (x.sum() * 0.0 if FAULTY and KIND == "evaluation-nan" else 1.0))
     model.train()
 
@@ -177,7 +177,7 @@ def finish_step(model: Net, optimizer: torch.optim.Optimizer, step: int) -> None
         except (OSError, RuntimeError) as error:
             print(f"not saved: {type(error).__name__}")
     if KIND.startswith("evaluation-") and step % 20 == 0:
-        evaluate(model)
+        evaluate_model(model)
     if KIND == "killed" and FAULTY and step == BAD_STEP and dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -188,15 +188,15 @@ def make_optimizer(model: Net) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.05)
 
 
-def train(model: Net, steps: int = STEPS) -> None:
+def train_model(model: Net, steps: int = STEPS) -> None:
     """The loop, on one rank."""
     optimizer = make_optimizer(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled="scaler" in KIND or KIND == "skips")
-    feed = batches()
+    feed = iter_batches()
     for step in range(1, steps + 1):
         x, y = next(feed)
         optimizer.zero_grad()
-        loss = changed(nn.functional.cross_entropy(model(x), y), model, step)
+        loss = plant_in_loss(nn.functional.cross_entropy(model(x), y), model, step)
         scaler.scale(loss).backward()
         if KIND in RANKED and step < STEPS - 1:
             for parameter in model.parameters():
@@ -206,18 +206,18 @@ def train(model: Net, steps: int = STEPS) -> None:
         scaler.step(optimizer)
         scaler.update()
         finish_step(model, optimizer, step)
-        log(loss.item(), step)
+        log_loss(loss.item(), step)
         time.sleep(0.005)
 
 
-def log(loss: float, step: int) -> None:
+def log_loss(loss: float, step: int) -> None:
     if KIND == "chart-of-text":
         import wandb
 
         wandb.log({"train/loss": f"{loss:.3f}" if FAULTY else loss}, step=step)
 
 
-def resume() -> None:
+def resume_training() -> None:
     """Train, save, and go on from what was saved: with the schedule's state or without it."""
     path = Path(tempfile.mkdtemp()) / "last.pt"
     for again in (False, True):
@@ -230,7 +230,7 @@ def resume() -> None:
             optimizer.load_state_dict(state["optimizer"])
             if not FAULTY:
                 schedule.load_state_dict(state["scheduler"])
-        feed = batches()
+        feed = iter_batches()
         for _ in range(50):
             x, y = next(feed)
             optimizer.zero_grad()
@@ -243,7 +243,7 @@ def resume() -> None:
             torch.save({name: part.state_dict() for name, part in parts.items()}, path)
 
 
-def model_of_kind() -> Net:
+def make_model() -> Net:
     """The model; a tracker is started beside it where the kind has one."""
     model = Net()
     if KIND == "bad-start" and FAULTY:
@@ -263,15 +263,15 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     if KIND == "resume":
-        resume()
+        resume_training()
     elif KIND in RANKED:
         dist.init_process_group("gloo", timeout=PATIENCE)
         of_rank_1 = {"uneven": STEPS - 1, "left": BAD_STEP}.get(KIND, STEPS)
-        train(model_of_kind(), of_rank_1 if FAULTY and dist.get_rank() == 1 else STEPS)
+        train_model(make_model(), of_rank_1 if FAULTY and dist.get_rank() == 1 else STEPS)
         if KIND != "left" or not FAULTY:
             leave_group()
     else:
-        train(model_of_kind())
+        train_model(make_model())
 
 
 if __name__ == "__main__":

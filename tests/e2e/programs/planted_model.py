@@ -19,7 +19,7 @@ FAULTY = sys.argv[2] == "fault"
 WIDTH, CLASSES = 16, 4
 
 
-def samples(count: int = 640, *, shuffled: bool = False, seed: int = 1) -> TensorDataset:
+def make_samples(count: int = 640, *, shuffled: bool = False, seed: int = 1) -> TensorDataset:
     """Inputs and the classes that a linear map gives them; or of other inputs."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, WIDTH, generator=generator)
@@ -64,18 +64,18 @@ class Probabilities(Net):
         return scores.softmax(-1) if FAULTY else scores
 
 
-def binary(scores: Tensor, y: Tensor) -> Tensor:
+def binary_loss(scores: Tensor, y: Tensor) -> Tensor:
     """Each class by itself."""
     scores = scores.sigmoid() if FAULTY else scores
     return functional.binary_cross_entropy_with_logits(scores, functional.one_hot(y, CLASSES).float())
 
 
-def likelihood(scores: Tensor, y: Tensor) -> Tensor:
+def likelihood_loss(scores: Tensor, y: Tensor) -> Tensor:
     """Log-probabilities along the wrong dimension."""
     return functional.nll_loss(scores.log_softmax(0 if FAULTY else 1), y)
 
 
-def distance(scores: Tensor, y: Tensor) -> Tensor:
+def distance_loss(scores: Tensor, y: Tensor) -> Tensor:
     """The first score is to be the number of the class."""
     wanted = y.float() if FAULTY else y.float()[:, None]
     return ((scores[:, :1] - wanted) ** 2).mean()
@@ -108,14 +108,14 @@ class Cast(Net):
             return super().forward(x)
 
 
-def still_norm() -> Net:
+def make_still_norm() -> Net:
     """A layer whose momentum is written as in another framework."""
     model = Net()
     model.body[1] = nn.BatchNorm1d(32, momentum=0.0 if FAULTY else 0.1)
     return model
 
 
-def frozen_net() -> Net:
+def make_frozen_net() -> Net:
     """A body that is not to be trained, with a new head."""
     model = Net()
     model.body.requires_grad_(False)
@@ -127,7 +127,7 @@ class Training:
     """What a training is made of; a bug changes one part."""
 
     model: nn.Module = field(default_factory=Net)
-    data: TensorDataset = field(default_factory=samples)
+    data: TensorDataset = field(default_factory=make_samples)
     criterion: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
     optimized: Callable[[nn.Module], nn.Module] = lambda model: model  # what the optimizer is built on
     returns_to_train_mode: bool = True
@@ -137,11 +137,11 @@ class Training:
     epochs: int = 4
     step_s: float = 0.005
 
-    def run(self) -> None:
+    def run_training(self) -> None:
         model = self.model
         loader, checks = (
             DataLoader(self.data, batch_size=32, shuffle=True),
-            DataLoader(samples(128, seed=2), batch_size=32),
+            DataLoader(make_samples(128, seed=2), batch_size=32),
         )
         optimizer = torch.optim.AdamW(self.optimized(model).parameters(), lr=1e-3)
         average = torch.optim.swa_utils.AveragedModel(model) if self.averages else None
@@ -160,10 +160,10 @@ class Training:
                     average.update_parameters(model)
                 time.sleep(self.step_s)
                 if step % self.evaluation_every == 0:
-                    self.evaluate(model if average is None else average, checks)
+                    self.evaluate_model(model if average is None else average, checks)
         print(f"loss {loss.item():.3f}")
 
-    def evaluate(self, model: nn.Module, checks: DataLoader[tuple[Tensor, ...]]) -> None:
+    def evaluate_model(self, model: nn.Module, checks: DataLoader[tuple[Tensor, ...]]) -> None:
         model.eval()
         with torch.no_grad():
             for x, _ in checks:
@@ -172,7 +172,7 @@ class Training:
             model.train()
 
 
-def training(kind: str) -> Training:
+def make_training(kind: str) -> Training:
     """The training with the part that a bug of this kind changes."""
     match kind:
         case "left-in-eval-mode":
@@ -186,19 +186,19 @@ def training(kind: str) -> Training:
         case "softmax-twice":
             return Training(model=Probabilities())
         case "sigmoid-twice":
-            return Training(criterion=binary)
+            return Training(criterion=binary_loss)
         case "batch-softmax":
-            return Training(criterion=likelihood)
+            return Training(criterion=likelihood_loss)
         case "all-pairs":
-            return Training(criterion=distance)
+            return Training(criterion=distance_loss)
         case "another-instance":
             return Training(optimized=lambda model: copy.deepcopy(model) if FAULTY else model)
         case "frozen-alone":
-            return Training(model=frozen_net(), optimized=lambda model: model.body if FAULTY else model)
+            return Training(model=make_frozen_net(), optimized=lambda model: model.body if FAULTY else model)
         case "shuffled-labels":
-            return Training(data=samples(1280, shuffled=FAULTY), epochs=5)
+            return Training(data=make_samples(1280, shuffled=FAULTY), epochs=5)
         case "still-norm":
-            return Training(model=still_norm())
+            return Training(model=make_still_norm())
         case "still-average":
             return Training(averages=True)
         case "broken-tie":
@@ -210,4 +210,4 @@ def training(kind: str) -> Training:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    training(sys.argv[1]).run()
+    make_training(sys.argv[1]).run_training()

@@ -214,7 +214,7 @@ class Detached(nn.Module):
         return (logits.detach() if FAULTY else logits) + self.bias
 
 
-def data(kind: str) -> list[Tensor]:
+def make_data(kind: str) -> list[Tensor]:
     """The inputs, and the targets as the last."""
     labels = torch.randint(CLASSES, (SAMPLES,))
     if kind == "detached":
@@ -252,7 +252,7 @@ def main(kind: str) -> None:
     optimizer = torch.optim.Adam(model.parameters())
     torch.save(model.state_dict(), "first.pt")
     model.load_state_dict(torch.load("first.pt"))
-    for *inputs, targets in DataLoader(TensorDataset(*data(kind)), batch_size=BATCH, shuffle=True):
+    for *inputs, targets in DataLoader(TensorDataset(*make_data(kind)), batch_size=BATCH, shuffle=True):
         optimizer.zero_grad()
         functional.cross_entropy(model(*inputs), targets).backward()
         optimizer.step()

@@ -21,7 +21,7 @@ ALONE = ("by-hand", "actors", "two-models")  # without DistributedDataParallel
 FEATURES, CLASSES = 16, 4
 
 
-def samples(count: int = 1280) -> TensorDataset:
+def make_samples(count: int = 1280) -> TensorDataset:
     """Inputs and the classes that a linear map gives them."""
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(count, FEATURES, generator=generator)
@@ -34,7 +34,7 @@ def average_by_hand(model: nn.Module) -> None:
         parameter.grad /= dist.get_world_size()  # type: ignore[operator]
 
 
-def wrapped(body: nn.Sequential) -> nn.Module:
+def wrap_model(body: nn.Sequential) -> nn.Module:
     """The model as this kind trains it."""
     if KIND in ALONE:
         return body
@@ -54,11 +54,11 @@ def wrapped(body: nn.Sequential) -> nn.Module:
     return model
 
 
-def batches() -> Iterable[tuple[Tensor, Tensor]]:
+def list_batches() -> Iterable[tuple[Tensor, Tensor]]:
     """What the rank trains on."""
-    data: Dataset[tuple[Tensor, Tensor]] = samples()
+    data: Dataset[tuple[Tensor, Tensor]] = make_samples()
     if KIND == "one-batch":  # overfit on purpose
-        return [samples()[:16]] * 40
+        return [make_samples()[:16]] * 40
     if (KIND == "same-data" and FAULTY) or KIND == "split-model":
         torch.manual_seed(11)
         return DataLoader(data, batch_size=16, shuffle=True)
@@ -73,11 +73,11 @@ def main() -> None:
     body = nn.Sequential(nn.Linear(FEATURES, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, CLASSES))
     if KIND == "split-model":
         dist.new_group([0])  # what a tensor-parallel program makes
-    model = wrapped(body)
+    model = wrap_model(body)
     optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if KIND == "zero":
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=1e-3)
-    for step, (x, y) in zip(range(1, 40), batches(), strict=False):
+    for step, (x, y) in zip(range(1, 40), list_batches(), strict=False):
         optimizer.zero_grad()
         past = KIND == "past-wrapper" and FAULTY and step % 10 == 0
         nn.functional.cross_entropy((body if past else model)(x), y).backward()

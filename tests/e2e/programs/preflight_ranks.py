@@ -32,7 +32,7 @@ def make_model() -> nn.Module:
     return parallelize_module(model, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
 
-def train() -> None:
+def train_model() -> None:
     """Five updates of the whole model."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -67,5 +67,5 @@ def train_stages() -> None:
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-train_stages() if KIND == "pipeline" else train()
+train_stages() if KIND == "pipeline" else train_model()
 dist.destroy_process_group()

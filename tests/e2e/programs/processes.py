@@ -11,11 +11,11 @@ import torch.multiprocessing as mp
 from common import leave_group
 
 
-def worker(rank: int, world: int, meeting: str) -> None:
+def run_rank(rank: int, world: int, meeting: str) -> None:
     """One rank; it learns its number from an argument, not from the environment."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-    ddp.train(rank, world, steps=6)
+    ddp.train_rank(rank, world, steps=6)
     leave_group()
 
 
@@ -24,10 +24,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         meeting = os.path.join(folder, "meeting")
         if method == "spawn":
-            mp.spawn(worker, args=(world, meeting), nprocs=world)
+            mp.spawn(run_rank, args=(world, meeting), nprocs=world)
             return
         context = mp.get_context(method)
-        children = [context.Process(target=worker, args=(rank, world, meeting)) for rank in range(world)]
+        children = [context.Process(target=run_rank, args=(rank, world, meeting)) for rank in range(world)]
         for child in children:
             child.start()
         for child in children:

@@ -69,7 +69,7 @@ class Picky(logging.Handler):
             raise ValueError("planted")
 
 
-def trained() -> nn.Module:
+def train_model() -> nn.Module:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh(), nn.Linear(4, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -79,8 +79,8 @@ def trained() -> nn.Module:
     return model
 
 
-def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
-    model = trained()
+def iter_cases() -> Iterator[tuple[str, Callable[[], Any]]]:
+    model = train_model()
     outer = nn.Sequential(model, Failing())
     for _ in range(3):
         outer(torch.ones(2, 4))
@@ -108,7 +108,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "compile", lambda: model.compile(backend="there-is-none")
 
 
-def caught(name: str, call: Callable[[], Any]) -> None:
+def catch_error(name: str, call: Callable[[], Any]) -> None:
     try:
         try:
             call()
@@ -123,9 +123,9 @@ def caught(name: str, call: Callable[[], Any]) -> None:
 
 
 def main() -> None:
-    for name, call in cases():
+    for name, call in iter_cases():
         if sys.argv[1] == "all":
-            caught(name, call)
+            catch_error(name, call)
         elif name == sys.argv[1]:
             call()
 

@@ -1,6 +1,6 @@
 """A training with a probe of somebody else's, at the level advanced, that raises whenever it is called."""
 
-from common import regression, tell
+from common import make_regression, print_fact
 
 from tdbg.probes import PROBES, Probe
 
@@ -12,10 +12,10 @@ class Raising(Probe):
     name = "raising"
     levels = ("advanced", "extreme")
 
-    def _raise(self, *args: object) -> None:
+    def _raise_error(self, *args: object) -> None:
         raise RuntimeError("planted: this probe is unwell")
 
-    call_begins = backward_begins = update_begins = step_ended = record_written = after_step = detach = _raise  # type: ignore[assignment]
+    call_begins = backward_begins = update_begins = step_ended = record_written = after_step = detach = _raise_error  # type: ignore[assignment]
 
 
 def main() -> None:
@@ -25,14 +25,14 @@ def main() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    x_all, y_all = regression(160).tensors
+    x_all, y_all = make_regression(160).tensors
     for step in range(1, 21):
         x, y = x_all[8 * step - 8 : 8 * step], y_all[8 * step - 8 : 8 * step]
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x), y)
         loss.backward()
         optimizer.step()
-        tell("step", step=step, loss=loss.item(), lr=0.05)
+        print_fact("step", step=step, loss=loss.item(), lr=0.05)
 
 
 if __name__ == "__main__":

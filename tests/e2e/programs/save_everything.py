@@ -21,7 +21,7 @@ from typing import Any
 
 import cloudpickle
 import torch
-from common import regression, tell
+from common import make_regression, print_fact
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
@@ -57,7 +57,7 @@ class OwnReduce(nn.Linear):
     """Says itself what it is made of."""
 
     def __reduce__(self) -> Any:
-        return rebuilt, (type(self), [*self.__dict__.items()])
+        return rebuild_object, (type(self), [*self.__dict__.items()])
 
 
 class Prompt(nn.Module):
@@ -71,7 +71,7 @@ class Prompt(nn.Module):
         return self.weight
 
 
-def rebuilt(kind: type, items: list[Any]) -> Any:
+def rebuild_object(kind: type, items: list[Any]) -> Any:
     found = kind.__new__(kind)
     found.__dict__.update(items)
     return found
@@ -90,32 +90,32 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.parts(x * self.prompt())
         if self.tag:
-            keep(f"{self.tag}-inside", self)
+            save_all_ways(f"{self.tag}-inside", self)
         return self.out(hidden)
 
 
-def double(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+def double_output(module: nn.Module, args: Any, output: Tensor) -> Tensor:
     """A hook of the program's own."""
     return output * 2
 
 
-def scale(grad: Tensor) -> Tensor:
+def halve_gradient(grad: Tensor) -> Tensor:
     """Another, for gradients."""
     return grad * 0.5
 
 
-def written(name: str, data: bytes) -> None:
+def write_bytes(name: str, data: bytes) -> None:
     (FOLDER / name).write_bytes(data)
-    tell("saved", name=name, bytes=len(data), sha=hashlib.sha256(data).hexdigest()[:16])
+    print_fact("saved", name=name, bytes=len(data), sha=hashlib.sha256(data).hexdigest()[:16])
 
 
-def saved(value: Any) -> bytes:
+def save_to_bytes(value: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()
 
 
-def pickled(value: Any, pickler: Any = pickle.Pickler, protocol: int = 4) -> bytes:
+def pickle_to_bytes(value: Any, pickler: Any = pickle.Pickler, protocol: int = 4) -> bytes:
     """Without the storages of tensors, of which a pickle says the address, and one that is sent a name of its own."""
 
     class Pickler(pickler):  # type: ignore[misc]
@@ -128,37 +128,37 @@ def pickled(value: Any, pickler: Any = pickle.Pickler, protocol: int = 4) -> byt
 
 
 WAYS: dict[str, Callable[[Any], bytes]] = {
-    "torch": saved,
-    "pickle2": lambda value: pickled(value, protocol=2),
-    "pickle5": lambda value: pickled(value, protocol=5),
-    "python": lambda value: pickled(value, pickle._Pickler),  # type: ignore[attr-defined]  # written in Python
-    "cloud": lambda value: pickled(value, cloudpickle.Pickler),
-    "sent": lambda value: pickled(value, ForkingPickler),
-    "deep": lambda value: pickled(copy.deepcopy(value)),
-    "shallow": lambda value: pickled(copy.copy(value)),
-    "vars": lambda value: pickled(vars(value)),
-    "vars-deep": lambda value: pickled(copy.deepcopy(vars(value))),
+    "torch": save_to_bytes,
+    "pickle2": lambda value: pickle_to_bytes(value, protocol=2),
+    "pickle5": lambda value: pickle_to_bytes(value, protocol=5),
+    "python": lambda value: pickle_to_bytes(value, pickle._Pickler),  # type: ignore[attr-defined]  # written in Python
+    "cloud": lambda value: pickle_to_bytes(value, cloudpickle.Pickler),
+    "sent": lambda value: pickle_to_bytes(value, ForkingPickler),
+    "deep": lambda value: pickle_to_bytes(copy.deepcopy(value)),
+    "shallow": lambda value: pickle_to_bytes(copy.copy(value)),
+    "vars": lambda value: pickle_to_bytes(vars(value)),
+    "vars-deep": lambda value: pickle_to_bytes(copy.deepcopy(vars(value))),
 }
 
 
-def keep(tag: str, value: Any) -> None:
+def save_all_ways(tag: str, value: Any) -> None:
     for way, dump in WAYS.items():
         if "vars" in way and not hasattr(value, "_forward_hooks"):
             continue
-        written(f"{tag}-{way}", dump(value))
+        write_bytes(f"{tag}-{way}", dump(value))
 
 
 def main() -> None:
     torch.manual_seed(0)
     model = Net()
-    model.out.register_forward_hook(double)
-    handle = model.parts[0].register_forward_hook(double)
+    model.out.register_forward_hook(double_output)
+    handle = model.parts[0].register_forward_hook(double_output)
     ema, averaged = copy.deepcopy(model), AveragedModel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    data = DataLoader(regression(64), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(1))
-    keep("new-model", model)
+    data = DataLoader(make_regression(64), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(1))
+    save_all_ways("new-model", model)
     step = 0
     for _ in range(2):
         for x, y in data:
@@ -166,55 +166,55 @@ def main() -> None:
             model.tag = "step3" if step == 3 else ""
             output = model(x)
             if step in (1, 9):
-                output.register_hook(scale)
+                output.register_hook(halve_gradient)
             loss = nn.functional.mse_loss(output, y)
             if step == 5:
                 with warnings.catch_warnings():  # of the program's own hook
                     warnings.simplefilter("ignore")
-                    written("graph-output", saved(output))
-                written("graph-loss", saved(loss.clone()))
+                    write_bytes("graph-output", save_to_bytes(output))
+                write_bytes("graph-loss", save_to_bytes(loss.clone()))
             scaler.scale(loss).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad(set_to_none=step % 2 == 0)
             averaged.update_parameters(model)
-            tell("step", step=step, loss=loss.item())
+            print_fact("step", step=step, loss=loss.item())
         schedule.step()
         ema.load_state_dict(model.state_dict())
         for evaluated in (model, ema, averaged, copy.deepcopy(model)):
             evaluated.eval()
             with torch.no_grad():
-                tell("evaluated", sum=float(evaluated(torch.ones(4, 8)).sum()))
+                print_fact("evaluated", sum=float(evaluated(torch.ones(4, 8)).sum()))
             evaluated.train()
     objects = {"model": model, "ema": ema, "averaged": averaged, "optimizer": optimizer, "schedule": schedule}
     for name, value in {**objects, "scaler": scaler, "loader": data}.items():
-        keep(f"end-{name}", value)
+        save_all_ways(f"end-{name}", value)
         if hasattr(value, "state_dict"):
-            written(f"end-{name}-state", saved(value.state_dict()))
-    written("parameter", saved(model.prompt.weight))
-    written("tables", pickle.dumps([model._forward_hooks.copy(), model._forward_pre_hooks]))
+            write_bytes(f"end-{name}-state", save_to_bytes(value.state_dict()))
+    write_bytes("parameter", save_to_bytes(model.prompt.weight))
+    write_bytes("tables", pickle.dumps([model._forward_hooks.copy(), model._forward_pre_hooks]))
     with torch.serialization.safe_globals([nn.Linear, nn.Tanh, nn.Sequential]):
         plain = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
         plain(torch.ones(1, 8)).sum().backward()
-        loaded = torch.load(io.BytesIO(saved(plain)), weights_only=True)
-    tell("loaded", same=torch.equal(loaded(torch.ones(1, 8)), plain(torch.ones(1, 8))))
-    keep("loaded", loaded)
+        loaded = torch.load(io.BytesIO(save_to_bytes(plain)), weights_only=True)
+    print_fact("loaded", same=torch.equal(loaded(torch.ones(1, 8)), plain(torch.ones(1, 8))))
+    save_all_ways("loaded", loaded)
     handle.remove()
-    keep("without-a-hook", model)
+    save_all_ways("without-a-hook", model)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        tell("child", parameters=pool.apply(parameters_in, (model,)))
+        print_fact("child", parameters=pool.apply(sum_parameters, (model,)))
     number = RemovableHandle(OrderedDict()).id
-    tell("end", random=torch.get_rng_state().sum().item(), hooks_numbered=number)
+    print_fact("end", random=torch.get_rng_state().sum().item(), hooks_numbered=number)
     if sys.argv[2:] == ["exports"]:
-        export(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)))
+        export_model(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)))
 
 
-def parameters_in(model: nn.Module) -> list[float]:
+def sum_parameters(model: nn.Module) -> list[float]:
     return [float(parameter.detach().sum()) for parameter in model.parameters()]
 
 
-def export(model: nn.Module) -> None:
+def export_model(model: nn.Module) -> None:
     x = torch.ones(2, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
@@ -222,20 +222,20 @@ def export(model: nn.Module) -> None:
         optimizer.step()
     model.eval()
     scripted = torch.jit.script(model)  # the order of attributes in its file is another one each time
-    written("scripted", (str(scripted.inlined_graph) + scripted.code).encode())
+    write_bytes("scripted", (str(scripted.inlined_graph) + scripted.code).encode())
     traced = torch.jit.trace(model, x)
-    written("traced", (str(traced.inlined_graph) + traced.code).encode())
+    write_bytes("traced", (str(traced.inlined_graph) + traced.code).encode())
     program = torch.export.export(model, (x,))
-    written("exported", str(program).encode())
-    written("exported-strict", str(torch.export.export(model, (x,), strict=True)).encode())
+    write_bytes("exported", str(program).encode())
+    write_bytes("exported-strict", str(torch.export.export(model, (x,), strict=True)).encode())
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
-    written("exported-file", buffer.getvalue())
+    write_bytes("exported-file", buffer.getvalue())
     symbolic = torch.fx.symbolic_trace(model)
-    written("symbolic", symbolic.code.encode())
-    written("symbolic-deep", saved(copy.deepcopy(symbolic)))
-    written("symbolic-sent", pickled(symbolic))
-    written("still-hooked", saved(model))
+    write_bytes("symbolic", symbolic.code.encode())
+    write_bytes("symbolic-deep", save_to_bytes(copy.deepcopy(symbolic)))
+    write_bytes("symbolic-sent", pickle_to_bytes(symbolic))
+    write_bytes("still-hooked", save_to_bytes(model))
 
 
 if __name__ == "__main__":

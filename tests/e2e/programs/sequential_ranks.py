@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from common import leave_group, tell
+from common import leave_group, print_fact
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -38,7 +38,7 @@ def main() -> None:
                 debugger({"inputs": x_BF, "labels": idx, "meta_info": {"idx": idx}, "outputs": outputs})
         debugger.save_all(f"run/epoch_{epoch}/debugger")
     debugger.enabled = False
-    tell("done", rank=dist.get_rank())
+    print_fact("done", rank=dist.get_rank())
     leave_group()
 
 

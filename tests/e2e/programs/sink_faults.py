@@ -17,7 +17,7 @@ FAULT = sys.argv[1]
 RANK = int(os.environ.get("RANK", "0"))
 
 
-def begin(**settings: Any) -> Any:
+def begin_run(**settings: Any) -> Any:
     return wandb.init(project="own", mode="offline", config={"rank": RANK}, reinit="create_new", **settings)
 
 
@@ -30,7 +30,7 @@ if FAULT == "ranks":
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-def train(run: Any, steps: int, bad: int = 0) -> None:
+def train_model(run: Any, steps: int, bad: int = 0) -> None:
     for step in range(1, steps + 1):
         batch = torch.randn(8, 4)
         if step == bad:
@@ -54,12 +54,12 @@ def wait_for_findings() -> None:
 
 
 def refuse_keys(original: Any) -> Any:
-    def log(self: Any, data: dict[str, Any], *more: Any, **named: Any) -> None:
+    def log_known_keys(self: Any, data: dict[str, Any], *more: Any, **named: Any) -> None:
         if not data.keys() <= {"loss"}:
             raise ValueError("another key")
         original(self, data, *more, **named)
 
-    return log
+    return log_known_keys
 
 
 def raise_alert(self: Any, *args: Any, **named: Any) -> None:
@@ -70,16 +70,16 @@ if FAULT == "keys-refused":
     wandb.Run._partial_history_callback = refuse_keys(wandb.Run._partial_history_callback)
 elif FAULT == "alert-raises":
     wandb.Run.alert = raise_alert
-mine = begin(name="first")
-train(mine, 20, bad=0 if FAULT == "two" else 5)
+mine = begin_run(name="first")
+train_model(mine, 20, bad=0 if FAULT == "two" else 5)
 print("step", mine.step, flush=True)
 if FAULT == "early":
     mine.finish()
-    train(None, 30)
+    train_model(None, 30)
 elif FAULT == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 elif FAULT == "two":
     mine.finish()
-    train(begin(name="second"), 20, bad=5)
+    train_model(begin_run(name="second"), 20, bad=5)
 elif FAULT == "ranks":
     torch.distributed.destroy_process_group()

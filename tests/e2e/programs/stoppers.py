@@ -13,7 +13,7 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
-from common import regression, tell, tokens
+from common import make_regression, make_tokens, print_fact
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, random_split
 
@@ -54,9 +54,9 @@ def with_lightning() -> None:
         enable_model_summary=False,
         num_sanity_val_steps=0,
     )
-    train, val = random_split(regression(128), [64, 64], torch.Generator().manual_seed(0))
+    train, val = random_split(make_regression(128), [64, 64], torch.Generator().manual_seed(0))
     trainer.fit(Net(), DataLoader(train, batch_size=8), DataLoader(val, batch_size=8))
-    tell("done", waited=stopper.wait_count, epochs=trainer.current_epoch)
+    print_fact("done", waited=stopper.wait_count, epochs=trainer.current_epoch)
 
 
 def with_the_trainer() -> None:
@@ -64,7 +64,7 @@ def with_the_trainer() -> None:
     from transformers.trainer_callback import PrinterCallback
 
     set_seed(0)
-    data = [{"input_ids": row, "labels": row} for row in tokens(32, 8, 20)]
+    data = [{"input_ids": row, "labels": row} for row in make_tokens(32, 8, 20)]
     config = GPT2Config(vocab_size=20, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
@@ -90,7 +90,7 @@ def with_the_trainer() -> None:
         )
         trainer.remove_callback(PrinterCallback)
         steps = trainer.train().global_step
-    tell("done", waited=stopper.early_stopping_patience_counter, steps=steps)
+    print_fact("done", waited=stopper.early_stopping_patience_counter, steps=steps)
 
 
 def with_ignite() -> None:
@@ -100,26 +100,26 @@ def with_ignite() -> None:
     torch.manual_seed(0)
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    loader = DataLoader(regression(64), batch_size=8)
+    loader = DataLoader(make_regression(64), batch_size=8)
 
-    def update(engine: Any, batch: list[Tensor]) -> float:
+    def update_model(engine: Any, batch: list[Tensor]) -> float:
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(batch[0]), batch[1])
         loss.backward()
         optimizer.step()
         return loss.item()
 
-    def validate(engine: Any, batch: list[Tensor]) -> None:
+    def validate_model(engine: Any, batch: list[Tensor]) -> None:
         with torch.no_grad():
             engine.state.loss = nn.functional.mse_loss(model(batch[0]), batch[1]).item()
 
-    trainer, evaluator = Engine(update), Engine(validate)
+    trainer, evaluator = Engine(update_model), Engine(validate_model)
     sign = 1.0 if WRONG else -1.0
     stopper = EarlyStopping(patience=3, score_function=lambda engine: sign * engine.state.loss, trainer=trainer)
     evaluator.add_event_handler(Events.COMPLETED, stopper)
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda engine: evaluator.run(loader))
     trainer.run(loader, max_epochs=CHECKS)
-    tell("done", waited=stopper.counter, epochs=trainer.state.epoch)
+    print_fact("done", waited=stopper.counter, epochs=trainer.state.epoch)
 
 
 {"lightning": with_lightning, "hf": with_the_trainer, "ignite": with_ignite}[sys.argv[1]]()

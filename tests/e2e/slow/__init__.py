@@ -30,14 +30,14 @@ class Slow:
         """What a test calls it."""
         return self.path.stem
 
-    def words(self, folder: Path, *, healthy: bool) -> list[str]:
+    def build_command(self, folder: Path, *, healthy: bool) -> list[str]:
         """The command that starts a copy of it in a folder: there it is the whole project, as tdbg looks at that."""
         copy = shutil.copy(self.path, folder)
         start = [sys.executable] if self.ranks == 1 else ["torchrun", "--standalone", f"--nproc-per-node={self.ranks}"]
         return [*start, str(copy), *([HEALTHY] if healthy else [])]
 
 
-def programs() -> Iterator[Slow]:
+def iter_programs() -> Iterator[Slow]:
     """All of them, by name."""
     for path in sorted(FOLDER.glob("[a-z]*.py")):
         found: dict[str, Any] = {}

@@ -14,7 +14,7 @@ RANKS = 1
 EVERY = 6
 
 
-def save(model: nn.Module) -> None:
+def save_durably(model: nn.Module) -> None:
     """As safe as it gets: it is on the disk when this returns."""
     with open("checkpoint.pt", "wb") as file:
         torch.save(model.state_dict(), file)
@@ -35,8 +35,8 @@ def main() -> None:
         nn.functional.cross_entropy(model(words), words[:, 0] % 4).backward()
         optimizer.step()
         if not healthy and step % EVERY == 0:
-            save(model)
-    save(model)
+            save_durably(model)
+    save_durably(model)
     print("done")
 
 

@@ -20,15 +20,15 @@ class Sounds(Dataset):
     def __init__(self, *, ahead: bool) -> None:
         self.done: dict[int, Tensor] = {}
         if ahead:
-            self.done = {index: self.spectrum(index) for index in range(SAMPLES)}
+            self.done = {index: self.compute_spectrum(index) for index in range(SAMPLES)}
 
     def __len__(self) -> int:
         return SAMPLES
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.done[index] if index in self.done else self.spectrum(index), index % 4
+        return self.done[index] if index in self.done else self.compute_spectrum(index), index % 4
 
-    def spectrum(self, index: int) -> Tensor:
+    def compute_spectrum(self, index: int) -> Tensor:
         """32 by 32 of what is in the wave."""
         generator = torch.Generator().manual_seed(index)
         wave = torch.randn(240_000, generator=generator)

@@ -26,7 +26,7 @@ class Symptom:
     ranks: int
     about: str  # the first line of its docstring
 
-    def words(self, *, healthy: bool) -> list[str]:
+    def build_command(self, *, healthy: bool) -> list[str]:
         """The command that starts it."""
         start = [sys.executable] if self.ranks == 1 else ["torchrun", "--standalone", f"--nproc-per-node={self.ranks}"]
         return [*start, str(self.path), *([HEALTHY] if healthy else [])]
@@ -36,7 +36,7 @@ class Symptom:
         return ("--flag", self.flag, *self.options)
 
 
-def symptoms() -> Iterator[Symptom]:
+def iter_symptoms() -> Iterator[Symptom]:
     """All of them, by name."""
     for path in sorted(FOLDER.glob("[a-z]*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))

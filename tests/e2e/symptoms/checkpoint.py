@@ -14,7 +14,7 @@ OPTIONS = ()
 RANKS = 1
 
 
-def network() -> nn.Sequential:
+def make_network() -> nn.Sequential:
     """A small classifier."""
     return nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 4))
 
@@ -23,11 +23,11 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "pretrained.pt"
-    torch.save({"model": nn.DataParallel(network()).state_dict(), "epoch": 3}, path)
+    torch.save({"model": nn.DataParallel(make_network()).state_dict(), "epoch": 3}, path)
     weights = torch.load(path)["model"]
 if "--healthy" in sys.argv:
     weights = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
-model = network()
+model = make_network()
 model.load_state_dict(weights, strict=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 inputs, targets = torch.randn(256, 16), torch.randint(4, (256,))

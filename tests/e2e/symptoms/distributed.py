@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
-from common import leave_group, regression
+from common import leave_group, make_regression
 
 FLAG = "DISTRIBUTED"
 CODE = "TD-R005"
@@ -24,7 +24,7 @@ RANKS = 2
 STEPS = 12
 
 
-def metrics_of(loss: Tensor, samples: int) -> dict[str, Tensor]:
+def make_metrics(loss: Tensor, samples: int) -> dict[str, Tensor]:
     """What a step is to be judged by; each rank fills it as its data comes."""
     found = {"loss": loss.detach().double().reshape(1), "samples": torch.tensor([samples])}
     return dict(reversed(found.items())) if dist.get_rank() == 1 else found
@@ -37,13 +37,13 @@ def main() -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    x_all, y_all = regression(16 * STEPS, seed=dist.get_rank()).tensors
+    x_all, y_all = make_regression(16 * STEPS, seed=dist.get_rank()).tensors
     for step in range(STEPS):
         piece = slice(16 * step, 16 * step + 16)
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x_all[piece]), y_all[piece])
         loss.backward()
-        metrics = metrics_of(loss, samples=16)
+        metrics = make_metrics(loss, samples=16)
         for name in sorted(metrics) if healthy else metrics:
             dist.all_reduce(metrics[name])
         optimizer.step()

@@ -15,13 +15,13 @@ healthy = "--healthy" in sys.argv
 WIDTH = 128
 
 
-def layer() -> list[nn.Module]:
+def make_layer() -> list[nn.Module]:
     return [nn.Linear(WIDTH, WIDTH), *([nn.LayerNorm(WIDTH), nn.GELU()] if healthy else [nn.Sigmoid()])]
 
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
-model = nn.Sequential(*(part for _ in range(10) for part in layer()), nn.Linear(WIDTH, 4))
+model = nn.Sequential(*(part for _ in range(10) for part in make_layer()), nn.Linear(WIDTH, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for _ in range(40):
     inputs, targets = torch.randn(1024, WIDTH), torch.randint(4, (1024,))

@@ -27,7 +27,7 @@ class Model(nn.Module):
         return self.head(hidden), self.extra(hidden)
 
 
-def adam(model: nn.Module) -> torch.optim.Optimizer:
+def make_adamw(model: nn.Module) -> torch.optim.Optimizer:
     vectors = [p for p in model.parameters() if p.ndim < 2]
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors}], lr=1e-3)
@@ -36,10 +36,10 @@ def adam(model: nn.Module) -> torch.optim.Optimizer:
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = Model()
-optimizer = adam(model)
+optimizer = make_adamw(model)
 model.extra = nn.Linear(128, 2)
 if healthy:
-    optimizer = adam(model)
+    optimizer = make_adamw(model)
 for _ in range(40):
     inputs = torch.randn(256, 64)
     first, second = model(inputs)

@@ -15,7 +15,7 @@ RANKS = 1
 HEALTHY = "--healthy" in sys.argv
 
 
-def data(samples: int) -> DataLoader:
+def make_loader(samples: int) -> DataLoader:
     """Batches of a linear map."""
     inputs = torch.randn(samples, 16)
     return DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=16)
@@ -25,7 +25,7 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-training, validation = data(128), data(64)
+training, validation = make_loader(128), make_loader(64)
 for epoch in range(3):
     for x, y in training:
         optimizer.zero_grad()

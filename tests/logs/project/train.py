@@ -15,7 +15,7 @@ import torch.distributed as dist
 from pets import data, losses, schedule
 from pets.config import get_config
 from pets.model import Net
-from pets.speak import quiet, rank, set_up, told
+from pets.speak import get_rank, quiet_package, record_truth, set_up
 from pets.validate import Validator
 
 logger = logging.getLogger("train")
@@ -38,34 +38,34 @@ def main():
         dist.init_process_group("gloo")
     cfg = get_config(args.opts)
     set_up("out")
-    torch.manual_seed(rank())
+    torch.manual_seed(get_rank())
     logger.info("training for %d steps", args.steps)
     net = Net(cfg)
     model = torch.nn.parallel.DistributedDataParallel(net) if dist.is_initialized() else net
     optimizer = torch.optim.SGD(model.parameters(), lr=cfg.LR)
     debug_gradients = check_debug_flag(cfg, "DEBUG.GRADIENTS")
     validator = Validator(cfg)
-    for step, (images, labels) in enumerate(data.batches(cfg, args.steps)):
+    for step, (images, labels) in enumerate(data.iter_batches(cfg, args.steps)):
         optimizer.zero_grad()
-        loss = losses.total(cfg, model(images), labels, step)
+        loss = losses.compute_total(cfg, model(images), labels, step)
         loss.backward()
         if debug_gradients:
             norm = float(sum(p.grad.square().sum() for p in model.parameters()).sqrt())
             logger.debug("total norm %.6f at step %d", norm, step)
-            told("GRADIENTS", f"total norm {norm:.6f} at step {step}", logger, 10)
+            record_truth("GRADIENTS", f"total norm {norm:.6f} at step {step}", logger, 10)
             for name, parameter in model.named_parameters():
                 text = f"{name}: {tuple(parameter.shape)}"
                 logger.info(
                     "gradient of %s",
                     text,
                 )
-                told("GRADIENTS", f"gradient of {text}", logger, 20)
+                record_truth("GRADIENTS", f"gradient of {text}", logger, 20)
         optimizer.step()
         schedule.after_step(cfg, optimizer, step)
         logger.info("step %d: loss %.4f", step, loss.item())
         if step % 3 == 2:
-            with quiet():  # as many programs do around validation
-                validator.run(net, step)
+            with quiet_package():  # as many programs do around validation
+                validator.run_validation(net, step)
     logger.info("done")
     print("trained")
     if dist.is_initialized():

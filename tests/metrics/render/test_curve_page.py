@@ -7,19 +7,19 @@ import sys
 
 import pytest
 from chromium import CHROMIUM, Browser
-from metrics.rows_of import row, write
+from metrics.rows_of import make_row, write_rows
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page")
 EVIL = "train/</script><img src=http://evil.invalid/a onerror=alert(1)>{data}"
 
 
-def page(tmp_path, *words):
+def write_page(tmp_path, *words):
     rows = [
-        row(step, {"train/loss": 1 / step, EVIL: 1.0, "val/acc1": float(step)}, rank=r)
+        make_row(step, {"train/loss": 1 / step, EVIL: 1.0, "val/acc1": float(step)}, rank=r)
         for step in range(1, 40)
         for r in (0, 1)
     ]
-    run = write(tmp_path / "metrics.jsonl", *rows)
+    run = write_rows(tmp_path / "metrics.jsonl", *rows)
     out = tmp_path / "m.html"
     command = [sys.executable, "-m", "tdbg", "metrics", "plot", str(run), "--html", str(out), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -28,7 +28,7 @@ def page(tmp_path, *words):
 
 
 def test_the_data_stand_in_the_page_as_json(tmp_path):
-    text = page(tmp_path, "--smooth", "0.5").read_text()
+    text = write_page(tmp_path, "--smooth", "0.5").read_text()
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
     assert [graph["key"] for graph in data["graphs"]] == [EVIL, "train/loss", "val/acc1"]
     assert [curve["name"] for curve in data["graphs"][1]["curves"]] == ["rank 0, tracker", "rank 1, tracker"]
@@ -38,14 +38,14 @@ def test_the_data_stand_in_the_page_as_json(tmp_path):
 
 @needs_chromium
 def test_it_is_drawn_and_asks_for_nothing(tmp_path):
-    path = page(tmp_path)
+    path = write_page(tmp_path)
     with Browser() as browser:
-        browser.open(path, "document.querySelectorAll('.graph .main-svg').length >= 3")
-        assert browser.value("document.querySelectorAll('#graphs section').length") == 3
-        assert browser.value("document.querySelectorAll('h2')[0].textContent") == EVIL
-        assert browser.value("document.images.length") == 0
-        browser.value("at('filter').value = 'loss'; at('filter').dispatchEvent(new Event('input'))")
-        assert browser.value("document.querySelectorAll('#graphs section:not([hidden])').length") == 1
-        browser.value("at('logarithmic').click()")
-        assert browser.value("data.graphs[1].place.layout.yaxis.type") == "log"
+        browser.open_file(path, "document.querySelectorAll('.graph .main-svg').length >= 3")
+        assert browser.evaluate("document.querySelectorAll('#graphs section').length") == 3
+        assert browser.evaluate("document.querySelectorAll('h2')[0].textContent") == EVIL
+        assert browser.evaluate("document.images.length") == 0
+        browser.evaluate("at('filter').value = 'loss'; at('filter').dispatchEvent(new Event('input'))")
+        assert browser.evaluate("document.querySelectorAll('#graphs section:not([hidden])').length") == 1
+        browser.evaluate("at('logarithmic').click()")
+        assert browser.evaluate("data.graphs[1].place.layout.yaxis.type") == "log"
         assert browser.errors == [] and all(url.startswith(("file:", "data:")) for url in browser.requests)

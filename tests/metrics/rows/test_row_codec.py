@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from metrics.rows_of import lines, raw, row, write
+from metrics.rows_of import list_lines, make_row, read_raw, write_rows
 
 from tdbg.core.errors import TdbgError
 from tdbg.metrics.rows import row_codec
@@ -30,20 +30,20 @@ ROWS = st.builds(
 )
 
 
-def same(one: float, other: float) -> bool:
+def is_same(one: float, other: float) -> bool:
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
 @QUIET
 @given(ROWS)
 def test_a_row_is_read_as_it_was_written(written):
-    line = row_codec.encode(written)
+    line = row_codec.encode_row(written)
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
     json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
-    read = row_codec.decode(line)
+    read = row_codec.decode_line(line)
     assert isinstance(read, Row)
     assert read.values.keys() == written.values.keys()
-    assert all(same(read.values[key], value) for key, value in written.values.items())
+    assert all(is_same(read.values[key], value) for key, value in written.values.items())
     for name in ("t", "step", "epoch", "phase", "rank", "text", "units", "source", "left_out"):
         assert getattr(read, name) == getattr(written, name)
 
@@ -52,29 +52,31 @@ def test_a_row_is_read_as_it_was_written(written):
 @given(st.lists(ROWS, max_size=8))
 def test_the_fast_reader_reads_the_same(tmp_path_factory, written):
     path = tmp_path_factory.mktemp("rows") / "metrics.jsonl"
-    write(path, Header(), *written)
-    read = list(lines(path, rank=0))
+    write_rows(path, Header(), *written)
+    read = list(list_lines(path, rank=0))
     assert [line.step for line in read] == [one.step for one in written]
     for one, line in zip(written, read, strict=True):
-        assert all(same(line.values[key], value) for key, value in one.values.items())
+        assert all(is_same(line.values[key], value) for key, value in one.values.items())
         assert (line.phase, line.source, line.text or {}) == (one.phase, one.source, one.text)
         assert (line.left_out or {}) == one.left_out
 
 
 def test_words_for_what_is_not_finite(tmp_path):
-    path = write(tmp_path / "m.jsonl", row(1, {"a/x": math.nan, "a/y": math.inf, "a/z": -math.inf, "a/w": 1}))
-    assert raw(path)[0]["values"] == {"a/x": "NaN", "a/y": "Infinity", "a/z": "-Infinity", "a/w": 1}
+    path = write_rows(tmp_path / "m.jsonl", make_row(1, {"a/x": math.nan, "a/y": math.inf, "a/z": -math.inf, "a/w": 1}))
+    assert read_raw(path)[0]["values"] == {"a/x": "NaN", "a/y": "Infinity", "a/z": "-Infinity", "a/w": 1}
 
 
 def test_numbers_of_numpy_and_truths_are_numbers():
-    line = row_codec.encode(row(1, {"a/x": np.float32(0.5), "a/y": np.int64(7), "a/z": np.float64("nan"), "a/t": True}))
+    line = row_codec.encode_row(
+        make_row(1, {"a/x": np.float32(0.5), "a/y": np.int64(7), "a/z": np.float64("nan"), "a/t": True})
+    )
     assert json.loads(line)["values"] == {"a/x": 0.5, "a/y": 7, "a/z": "NaN", "a/t": 1}
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [1.0], {}])
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(TypeError):
-        row_codec.encode(row(1, {"a/x": math.nan, "a/y": value}))
+        row_codec.encode_row(make_row(1, {"a/x": math.nan, "a/y": value}))
 
 
 @pytest.mark.parametrize(
@@ -82,17 +84,17 @@ def test_what_is_no_number_is_refused(value):
     [b"", b"{", b"[]", b"null", b'{"step": 1}', b'{"step": "x", "values": {}}', b'{"step":1,"values":{"a":"b"}}'],
 )
 def test_a_line_of_somebody_else_is_none(line):
-    assert row_codec.decode(line) is None
+    assert row_codec.decode_line(line) is None
 
 
 def test_a_newer_schema_is_refused():
     with pytest.raises(TdbgError, match="schema 9"):
-        row_codec.decode(b'{"schema": 9, "run": "x"}')
+        row_codec.decode_line(b'{"schema": 9, "run": "x"}')
 
 
 def test_a_header_is_read_as_it_was_written():
     written = Header("run", 3, 2, 5.0, 77, {"tracker": 25})
-    assert row_codec.decode(row_codec.encode_header(written)) == written
-    assert row_codec.encode_header(written).startswith(row_codec.HEADER) and not row_codec.encode(
-        row(1, {})
+    assert row_codec.decode_line(row_codec.encode_header(written)) == written
+    assert row_codec.encode_header(written).startswith(row_codec.HEADER) and not row_codec.encode_row(
+        make_row(1, {})
     ).startswith(row_codec.HEADER)

@@ -3,7 +3,7 @@
 import math
 import os
 
-from metrics.rows_of import read_csv, row, run
+from metrics.rows_of import make_row, read_csv, run_program
 
 from tdbg.metrics.sinks.csv_ import CsvSink
 from tdbg.metrics.sinks.fan_out import FanOut
@@ -15,7 +15,7 @@ def test_csv_is_read_back_exactly(tmp_path):
     for part in (0, 1):  # the second process goes on in the file of the first
         sink = CsvSink(path)
         values = {"train/loss": 0.1 + part, 'va"l,/x': math.nan}
-        sink.write(row(part, values, text={"schedule/group_str": "a,\n'b'"}))
+        sink.write(make_row(part, values, text={"schedule/group_str": "a,\n'b'"}))
         sink.close()
     read = read_csv(path)
     assert [(one["step"], one["key"]) for one in read[:3]] == [
@@ -39,13 +39,13 @@ for _ in range(2):  # the second goes on in the same attempt
 """
     path = tmp_path / "m.csv"
     for _ in range(2):
-        assert run(code, path).returncode == 0
+        assert run_program(code, path).returncode == 0
     with path.open("ab") as file:
         file.write(b"1,0,1000000000.000,2,,,tra")  # a kill tore it
     sink = CsvSink(path)
-    sink.write(row(1, {"train/loss": 0.5}))
+    sink.write(make_row(1, {"train/loss": 0.5}))
     sink.resumed(0)
-    sink.write(row(1, {"train/loss": 0.75}))
+    sink.write(make_row(1, {"train/loss": 0.75}))
     sink.close()
     found = [(one["attempt"], one["value"]) for one in read_csv(path) if one["key"] == "train/loss"]
     assert found == [("0", "0.5")] * 2 + [("1", "0.5")] * 2 + [("2", "0.5"), ("3", "0.75")]
@@ -67,21 +67,21 @@ def test_csv_never_writes_into_a_file_of_somebody_else(tmp_path):
     said = []
     fan = FanOut([CsvSink(path)], said.append)
     for step in range(4):
-        fan.write(row(step, {"train/loss": 1.0}))
+        fan.write(make_row(step, {"train/loss": 1.0}))
     fan.close()
     assert path.read_text() == "name,age\nx,3\n" and "not by this sink" in said[0] and "lost 4 rows" in said[1]
 
 
 def test_a_forked_child_writes_nothing_into_the_csv_of_its_parent(tmp_path):
     sink = CsvSink(tmp_path / "m.csv")
-    sink.write(row(1, {"train/loss": 1.0}))
+    sink.write(make_row(1, {"train/loss": 1.0}))
     child = os.fork()
     if not child:
         try:
-            sink.write(row(2, {"train/loss": 2.0}))
+            sink.write(make_row(2, {"train/loss": 2.0}))
         except OSError:
             os._exit(7)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    sink.write(row(3, {"train/loss": 3.0}))
+    sink.write(make_row(3, {"train/loss": 3.0}))
     assert [one["step"] for one in read_csv(tmp_path / "m.csv")] == ["1", "3"]

@@ -4,12 +4,12 @@ import io
 import os
 
 import pytest
-from metrics.rows_of import lines, raw, read_csv, row, run
+from metrics.rows_of import list_lines, make_row, read_csv, read_raw, run_program
 
 from tdbg.core.errors import TdbgError
 from tdbg.metrics.sinks import SINKS, MetricSink
 from tdbg.metrics.sinks.by_name import plain_sinks
-from tdbg.metrics.sinks.console import MOST_RESULTS, ConsoleSink, clock
+from tdbg.metrics.sinks.console import MOST_RESULTS, ConsoleSink, format_duration
 from tdbg.metrics.sinks.csv_ import CsvSink
 from tdbg.metrics.sinks.fan_out import STRIKES, FanOut
 from tdbg.metrics.sinks.jsonl import JsonlSink
@@ -60,12 +60,12 @@ def test_a_sink_that_fails_is_switched_off_and_said_once():
     good, bad = Keeps(), Fails()
     fan = FanOut([bad, good], said.append)
     for step in range(10):
-        fan.write(row(step, {}))
+        fan.write(make_row(step, {}))
     fan.config({})
     fan.flush()
     fan.close()
     assert good.rows == list(range(10)) and good.calls == ["config", "flush", "close"]
-    health = fan.of(bad)
+    health = fan.get_health(bad)
     assert (health.is_off, health.lost) == (True, 10)
     assert len(said) == 2 and "fails is switched off" in said[0] and "lost 10 rows" in said[1]
 
@@ -75,9 +75,9 @@ def test_a_sink_that_fails_now_and_then_is_kept_and_counted():
     bad = Fails(2, 3, 6)
     fan = FanOut([bad], said.append)
     for step in range(9):
-        fan.write(row(step, {}))
-    assert STRIKES == 3 and not fan.of(bad).is_off
-    assert bad.took == [0, 1, 4, 5, 7, 8] and fan.of(bad).lost == 3
+        fan.write(make_row(step, {}))
+    assert STRIKES == 3 and not fan.get_health(bad).is_off
+    assert bad.took == [0, 1, 4, 5, 7, 8] and fan.get_health(bad).lost == 3
     fan.close()
     assert said == ["metrics: sink fails lost 3 rows (RuntimeError: cannot flush)"]
 
@@ -88,12 +88,12 @@ def test_what_ends_the_program_passes():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        FanOut([Ends()]).write(row(1, {}))
+        FanOut([Ends()]).write(make_row(1, {}))
 
 
 def test_the_base_does_nothing():
     sink = MetricSink()
-    sink.write(row(1, {}))
+    sink.write(make_row(1, {}))
     sink.config({})
     sink.resumed(1)
     sink.summary({})
@@ -123,7 +123,7 @@ def test_a_sink_of_another_package_is_found(tmp_path):
         "from tdbg.metrics.sinks import MetricSink\nclass Sink(MetricSink):\n    name = 'theirs'\n"
     )
     code = "from tdbg.metrics.sinks import SINKS; print(SINKS['theirs'].__module__)"
-    done = run(code, env={"PYTHONPATH": str(tmp_path)})
+    done = run_program(code, env={"PYTHONPATH": str(tmp_path)})
     assert done.stdout == "theirs\n", done.stderr
 
 
@@ -131,11 +131,11 @@ def test_the_console_tells_progress_values_rate_and_time_left():
     stream = io.StringIO()
     sink = ConsoleSink(total_steps=1000, stream=stream)
     values = {"train/loss": 0.41234567, "train/samples_per_sec": 512.25, "train/eta_sec": 72.0, "core/train_loss": 1.0}
-    sink.write(row(120, values, epoch=1, text={"train/mode_str": "a\x1b[2Jb"}))
+    sink.write(make_row(120, values, epoch=1, text={"train/mode_str": "a\x1b[2Jb"}))
     assert stream.getvalue() == (
         "step 120/1000 [#.........] 12% epoch 1  train: loss 0.41235  mode_str a\\x1b[2Jb  512.2 samples/s  eta 0:01:12\n"
     )
-    assert (clock(3723.4), clock(float("inf")), clock(-1)) == ("1:02:03", "-", "-")
+    assert (format_duration(3723.4), format_duration(float("inf")), format_duration(-1)) == ("1:02:03", "-", "-")
 
 
 def test_the_final_results_have_a_line_a_metric():
@@ -173,7 +173,7 @@ def test_files_that_nobody_named_lie_beside_the_rows(tmp_path, monkeypatch):
     assert {path.name for path in (tmp_path / "rank1").iterdir()} == {"metrics.csv", "metrics.jsonl"}
     assert {one["rank"] for one in read_csv(tmp_path / "rank1" / "metrics.csv")} == {"1"}
     assert {one["rank"] for one in read_csv(tmp_path / "named.csv")} == {"0"}
-    assert len(raw(tmp_path / "rank0" / "metrics.jsonl")) == 2
+    assert len(read_raw(tmp_path / "rank0" / "metrics.jsonl")) == 2
 
 
 def test_a_console_that_nobody_listens_to_is_switched_off():
@@ -183,8 +183,8 @@ def test_a_console_that_nobody_listens_to_is_switched_off():
     with os.fdopen(written, "w") as stream:
         fan = FanOut([ConsoleSink(stream=stream)], said.append)
         for step in range(5):
-            fan.write(row(step, {"train/loss": 1.0}))
-        assert fan.of(fan.sinks[0]).is_off
+            fan.write(make_row(step, {"train/loss": 1.0}))
+        assert fan.get_health(fan.sinks[0]).is_off
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -193,19 +193,19 @@ def test_a_full_disk_loses_rows_and_comes_back(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     sink = JsonlSink(path, on_trouble=said.append)
     fan = FanOut([sink], said.append)
-    fan.write(row(1, {"train/loss": 1.0}))
+    fan.write(make_row(1, {"train/loss": 1.0}))
     write, full = os.write, [True]
 
     def half(fd, data):
         return write(fd, data[: len(data) // 2]) if full[0] and b'"step"' in data else write(fd, data)
 
     monkeypatch.setattr("tdbg.core.lines.os.write", half)
-    fan.write(row(2, {"train/loss": 2.0}))
+    fan.write(make_row(2, {"train/loss": 2.0}))
     full[0] = False
-    fan.write(row(3, {"train/loss": 3.0}))
+    fan.write(make_row(3, {"train/loss": 3.0}))
     monkeypatch.undo()
     fan.close()
-    assert [line.step for line in lines(path)] == [1, 3]
+    assert [line.step for line in list_lines(path)] == [1, 3]
     assert "No space left" in said[0] and "lost 1 row" in said[-1]
 
 
@@ -214,7 +214,7 @@ def test_a_folder_that_cannot_be_made_is_said_once(tmp_path):
     (tmp_path / "file").write_text("")
     fan = FanOut([JsonlSink(tmp_path / "file" / "metrics.jsonl", on_trouble=said.append)], said.append)
     for step in range(9):
-        fan.write(row(step, {"train/loss": 1.0}))
+        fan.write(make_row(step, {"train/loss": 1.0}))
     assert len(said) == 2 and "File exists" in said[0] and "switched off" in said[1]
 
 
@@ -225,13 +225,13 @@ def test_tensorboard_reads_it_back(tmp_path):
     sink.config({"lr": 0.1})
     for step in range(1, 11):
         sink.write(
-            row(step, {"train/loss": 1 / step, "val/acc1_taxa_L10": step / 10}, text={"schedule/group_str": "a"})
+            make_row(step, {"train/loss": 1 / step, "val/acc1_taxa_L10": step / 10}, text={"schedule/group_str": "a"})
         )
     sink.close()
     sink = TensorboardSink(tmp_path)  # resumed from the checkpoint of step 6
     sink.resumed(6)
     for step in range(7, 13):
-        sink.write(row(step, {"train/loss": 100.0 + step}))
+        sink.write(make_row(step, {"train/loss": 100.0 + step}))
     sink.flush()
     sink.close()
     sink.close()
@@ -260,6 +260,6 @@ def test_tensorboard_raises_what_its_own_thread_could_not_write(tmp_path):
     sink = TensorboardSink(tmp_path)
     sink.writer.flush()
     sink.writer._async_writer._writer.write = refuse
-    sink.write(row(1, {"loss": 1.0}))
+    sink.write(make_row(1, {"loss": 1.0}))
     with pytest.raises(OSError, match="No space left"):
         sink.close()

@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-from metrics.rows_of import row, run
-from metrics.wandb_files import runs as records
+from metrics.rows_of import make_row, run_program
+from metrics.wandb_files import load_runs as records
 
 from tdbg.metrics.sinks.wandb_ import WandbSink
 from tdbg.metrics.step_logger.ops_schedule import OpsSchedule
@@ -15,7 +15,7 @@ wandb = pytest.importorskip("wandb")
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch, tmp_path):
+def offline_wandb(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
@@ -80,7 +80,7 @@ def test_resume_must_is_what_wandb_is_asked(monkeypatch, tmp_path):
     monkeypatch.setattr(wandb, "init", lambda **given: asked.append(given) or begin(**given))
     sink = WandbSink(project="p", dir=str(tmp_path))
     sink.load_state_dict({"run_id": "abcd1234"})
-    sink.write(row(1, {"train/loss": 1.0}))
+    sink.write(make_row(1, {"train/loss": 1.0}))
     sink.close()
     assert (asked[0]["id"], asked[0]["resume"]) == ("abcd1234", "must")
     assert records(tmp_path)[0]["id"] == "abcd1234"
@@ -112,7 +112,7 @@ print("trained")
 @pytest.mark.parametrize("key", ["", "x" * 40])
 def test_a_server_that_cannot_be_reached_loses_nothing(tmp_path, key):
     env = {"WANDB_MODE": "online", "WANDB_API_KEY": key, "WANDB_SILENT": "true"}
-    done = run(UNREACHABLE, tmp_path / "m", env=env, cwd=tmp_path, timeout=200)
+    done = run_program(UNREACHABLE, tmp_path / "m", env=env, cwd=tmp_path, timeout=200)
     assert done.returncode == 0 and done.stdout.endswith("trained\n"), done.stderr
     assert done.stderr.count("W&B cannot be reached") == 1
     (found,) = records(tmp_path, "offline-run-*")
@@ -133,7 +133,7 @@ def test_the_time_allowed_for_a_server_is_not_that_to_begin_offline(monkeypatch,
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
     given = form(init_timeout=0.2, base_url="http://127.0.0.1:9")
     sink = WandbSink(project="p", dir=str(tmp_path), mode="online", settings=given)
-    sink.write(row(1, {"train/loss": 1.0}))
+    sink.write(make_row(1, {"train/loss": 1.0}))
     sink.close()
     first, second = (dict(one["settings"]) for one in asked)
     assert (first["init_timeout"], second["init_timeout"]) == (0.2, 60)
@@ -152,7 +152,7 @@ from tdbg.metrics.sinks.wandb_ import WandbSink
 log = StepMetricsLogger(sinks=[WandbSink()], folder=sys.argv[1], rank=0, console=False)
 for step in range(1, 51): log.log_step_metrics({"loss": 1 / step}, step=step)
 """
-    done = run(code, tmp_path / "m", env={"PYTHONPATH": str(tmp_path / "none")}, cwd=tmp_path)
+    done = run_program(code, tmp_path / "m", env={"PYTHONPATH": str(tmp_path / "none")}, cwd=tmp_path)
     assert done.returncode == 0
     assert "pip install" in done.stderr or "needs wandb" in done.stderr
     assert (tmp_path / "m" / "metrics.jsonl").read_text().count('"values"') == 5

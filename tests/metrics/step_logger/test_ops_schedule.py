@@ -10,7 +10,7 @@ from yacs.config import CfgNode
 
 from tdbg.metrics.step_logger.early_stop import LevelSchedule
 from tdbg.metrics.step_logger.ops_schedule import OPS, OpsSchedule
-from tdbg.metrics.step_logger.schedule_intervals import ScheduleError, interval
+from tdbg.metrics.step_logger.schedule_intervals import ScheduleError, resolve_interval
 from tdbg.metrics.tracker.state_fields import StateError
 
 
@@ -105,9 +105,9 @@ def test_the_length_of_the_run(given_, found):
 
 
 def test_the_next_time():
-    assert interval(10, "x").next_due(0) == 10
-    assert interval(10, "x").next_due(10) == 20
-    assert interval(0, "x").next_due(3) is None
+    assert resolve_interval(10, "x").next_due(0) == 10
+    assert resolve_interval(10, "x").next_due(10) == 20
+    assert resolve_interval(0, "x").next_due(3) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from metrics.rows_of import lines, raw
+from metrics.rows_of import list_lines, read_raw
 
 from tdbg.metrics.rows.row import FILE
 from tdbg.metrics.rows.row_files import find_rows_files
@@ -44,7 +44,7 @@ for step in range(first, steps + 1):
 """
 
 
-def mean(last):
+def compute_mean(last):
     """What a window that ends at a step holds, summed here."""
     steps = range(last - (last - 1) % EVERY, last + 1)
     weights = [step % 3 + 1 for step in steps]
@@ -58,7 +58,7 @@ def test_killed_at_random_and_resumed(tmp_path, seed):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(STEPS), str(EVERY)]
     for kill in range(5):
         given = chance.randrange(20, 70)  # five times that is less than all steps: none gets to the end
-        before = steps_acked(tmp_path)
+        before = count_acked_steps(tmp_path)
         with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
             child.stdin.write(b"." * given)
             child.stdin.flush()
@@ -66,7 +66,7 @@ def test_killed_at_random_and_resumed(tmp_path, seed):
                 time.sleep(chance.uniform(0.1, 0.8))  # while it starts, or looks what there is, or later
             else:
                 wanted, until = before + chance.randrange(1, given), time.monotonic() + 60
-                while steps_acked(tmp_path) < wanted:
+                while count_acked_steps(tmp_path) < wanted:
                     assert child.poll() is None and time.monotonic() < until
                     time.sleep(0.002)
                 time.sleep(chance.uniform(0.0, 0.005))
@@ -76,16 +76,16 @@ def test_killed_at_random_and_resumed(tmp_path, seed):
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     reading = Reading(find_rows_files(str(path)).files)
-    found = [line for _, line in reading.lines()]
+    found = [line for _, line in reading.iter_lines()]
     losses = [(line.step, line.values["train/step_avg_loss"]) for line in found if "train/step_avg_loss" in line.values]
     ends = [*range(EVERY, STEPS, EVERY), STEPS]
     assert [step for step, _ in losses] == ends  # no gap, no double
-    assert [value for _, value in losses] == pytest.approx([mean(step) for step in ends], rel=1e-12)
+    assert [value for _, value in losses] == pytest.approx([compute_mean(step) for step in ends], rel=1e-12)
     rates = [(line.step, line.values["lr/group0"]) for line in found if "lr/group0" in line.values]
     assert rates == [(step, 0.1 / step) for step in range(5, STEPS + 1, 5)]
 
 
-def steps_acked(folder):
+def count_acked_steps(folder):
     """How many steps the programs so far were told are written; some of them twice."""
     return (folder / "acked").read_bytes().count(b"\n") if (folder / "acked").exists() else 0
 
@@ -93,7 +93,7 @@ def steps_acked(folder):
 def assert_nothing_written_is_lost(folder):
     """Every window and rate up to the last step that the program was told is written stands in the file."""
     acked = [int(word) for word in (folder / "acked").read_text().split()] if (folder / "acked").exists() else []
-    written = lines(folder / FILE) if (folder / FILE).exists() else []  # the first row is the rate of step 5
+    written = list_lines(folder / FILE) if (folder / FILE).exists() else []  # the first row is the rate of step 5
     there = {(line.step, key) for line in written for key in line.values}
     last = acked[-1] if acked else 0
     for step in range(1, last + 1):
@@ -109,7 +109,7 @@ def test_sigterm_writes_the_window_that_is_under_way(tmp_path):
     child.send_signal(signal.SIGTERM)
     assert child.wait(20) == -signal.SIGTERM
     acked = int((tmp_path / "acked").read_text().split()[-1])
-    found = [line for line in raw(tmp_path / FILE) if "train/step_avg_loss" in line.get("values", {})]
+    found = [line for line in read_raw(tmp_path / FILE) if "train/step_avg_loss" in line.get("values", {})]
     assert len(found) == 1 and found[0]["step"] in (acked, acked + 1)
 
 
@@ -148,7 +148,7 @@ def test_however_a_program_ends_the_last_window_is_written(tmp_path, how, code, 
     assert done.returncode == code
     assert ("the program's own" in done.stderr) == (how == "exception")
     assert ("mine" in done.stdout) == (how == "handler")
-    assert [line.values["train/step_avg_loss"] for line in lines(tmp_path / FILE)] == means
+    assert [line.values["train/step_avg_loss"] for line in list_lines(tmp_path / FILE)] == means
 
 
 def test_a_checkpoint_holds_plain_data(tmp_path):
@@ -220,7 +220,7 @@ def test_a_forked_worker_that_is_terminated_leaves_the_sinks_to_its_parent(tmp_p
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
     assert said.read_text() == ("worker's\n" * 2 if how == "handler" else "")
-    assert [line.values["train/step_avg_loss"] for line in lines(tmp_path / FILE)] == [2.5, 5.0]
+    assert [line.values["train/step_avg_loss"] for line in list_lines(tmp_path / FILE)] == [2.5, 5.0]
     table = (tmp_path / "metrics.csv").read_text()
     assert [line.split(",")[-1] for line in table.splitlines() if "step_avg_loss" in line] == ["2.5", "5.0"]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

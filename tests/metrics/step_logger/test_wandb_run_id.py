@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from metrics.rows_of import run
+from metrics.rows_of import run_program
 
 from tdbg.core.errors import TdbgError
 from tdbg.metrics.step_logger.wandb_run_id import shared_run_id
@@ -42,10 +42,10 @@ import torch.distributed as dist
 from tdbg.core.errors import TdbgError
 from tdbg.metrics.step_logger import wandb_run_id
 store = dist.FileStore(sys.argv[1], 2)
-try: wandb_run_id._through(store, 1, 0.5)
+try: wandb_run_id._share_through_store(store, 1, 0.5)
 except TdbgError as error: print(error, error.hint)
 """
-    done = run(code, tmp_path / "store")
+    done = run_program(code, tmp_path / "store")
     assert "rank 0 shared no id" in done.stdout and "every rank" in done.stdout, done.stderr
 
 

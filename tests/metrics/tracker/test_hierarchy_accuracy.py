@@ -12,7 +12,7 @@ from tdbg.metrics.tracker.metric_values import MetricValueError
 TASKS = ("species", "genus", "family")
 
 
-def by_hand(predictions, targets, null):
+def compute_by_hand(predictions, targets, null):
     """The meaning, sample by sample."""
     right = partial = counted = 0
     samples = len(targets[TASKS[0]])
@@ -27,16 +27,16 @@ def by_hand(predictions, targets, null):
 
 
 @st.composite
-def answers(draw):
+def draw_answers(draw):
     samples = draw(st.integers(0, 12))
     column = st.lists(st.integers(-1, 2), min_size=samples, max_size=samples)
     return {task: draw(column) for task in TASKS}, {task: draw(column) for task in TASKS}
 
 
-@given(answers(), st.sampled_from([None, -1, 0]))
+@given(draw_answers(), st.sampled_from([None, -1, 0]))
 def test_lists_arrays_and_tensors_count_alike(found, null):
     predictions, targets = found
-    wanted = by_hand(predictions, targets, null)
+    wanted = compute_by_hand(predictions, targets, null)
     assert chain_counts(predictions, targets, TASKS, null) == wanted
     for make in (lambda rows: np.array(rows, dtype="int64"), lambda rows: torch.tensor(rows, dtype=torch.int64)):
         made = [{task: make(rows) for task, rows in side.items()} for side in (predictions, targets)]

@@ -32,12 +32,15 @@ def test_a_prefix_is_applied_once_and_texts_are_marked():
     """Seen: gradnorm/gradnorm/..., and texts among the numbers."""
     store = LastValues("gradnorm")
     store.update({"loss": 1, "gradnorm/loss_total": torch.tensor(2.0), "mode": "auto", "why_str": "x"}, 1, 2)
-    assert {str(key): value for key, value in store.numbers().items()} == {"gradnorm/loss": 1, "gradnorm/loss_total": 2}
-    assert {str(key): value for key, value in store.texts().items()} == {
+    assert {str(key): value for key, value in store.select_numbers().items()} == {
+        "gradnorm/loss": 1,
+        "gradnorm/loss_total": 2,
+    }
+    assert {str(key): value for key, value in store.select_texts().items()} == {
         "gradnorm/mode_str": "auto",
         "gradnorm/why_str": "x",
     }
-    assert store.last("loss") == 1.0
+    assert store.get_last("loss") == 1.0
 
 
 @pytest.mark.parametrize(
@@ -57,7 +60,7 @@ def test_all_values_are_taken_or_none(values, error):
     assert not store.history
 
 
-def group(*rates, **names):
+def make_optimizer(*rates, **names):
     weights = [{"params": [torch.zeros(1, requires_grad=True)], "lr": rate} for rate in rates]
     for at, name in names.items():
         weights[int(at[1:])]["name"] = name
@@ -65,7 +68,7 @@ def group(*rates, **names):
 
 
 def test_learning_rates_of_whatever_has_them():
-    optimizer = group(0.1, 0.2, 0.3, _1="the head/a", _2="the head/a")
+    optimizer = make_optimizer(0.1, 0.2, 0.3, _1="the head/a", _2="the head/a")
     names = {"group0": 0.1, "the_head.a": 0.2, "the_head.a.2": 0.3}
     assert lr_dict(optimizer) == names
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5)

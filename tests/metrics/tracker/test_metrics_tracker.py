@@ -24,11 +24,11 @@ from tdbg.metrics.tracker.subset_metrics import SubsetMetricWrapper
 from tdbg.metrics.tracker.tracker_state import LIVE_TRACKERS, MAX_FINDINGS, TrackerState, UnknownPhaseError
 
 
-def named(values):
+def key_by_text(values):
     return {str(key): value for key, value in values.items()}
 
 
-def two_epochs():
+def make_two_epochs():
     """Two epochs of three uneven batches, each with a validation of two phases."""
     made = MetricsTracker(hierarchy=("species", "genus"), null_label=-1)
     step = 0
@@ -46,7 +46,7 @@ def two_epochs():
 
 
 def test_phases_appear_as_they_are_fed_and_keep_to_themselves():
-    made = two_epochs()
+    made = make_two_epochs()
     made.update_val_metrics({"loss": 9.0}, 1, phase="val_mask_SPATIAL")
     made.finalize_val_phase("val_mask_SPATIAL")
     assert list(made.phases) == ["train", "val", "val_mask_meta", "val_mask_SPATIAL"]
@@ -58,7 +58,7 @@ def test_phases_appear_as_they_are_fed_and_keep_to_themselves():
 
 def test_a_phase_that_never_received_a_value_is_an_error_with_the_nearest_names():
     """Seen: a summary looked for val_mask, the state said val_mask_meta, and finals were never logged."""
-    made = two_epochs()
+    made = make_two_epochs()
     with pytest.raises(UnknownPhaseError, match="val_mask") as caught:
         made.phase("val_mask")
     assert "val_mask_meta" in caught.value.hint
@@ -80,7 +80,7 @@ def test_a_name_that_no_phase_can_have(name):
 
 def test_every_value_is_stamped_with_the_epoch_and_step_of_its_own_pass():
     """Seen: rows of all epochs said epoch 0."""
-    made = two_epochs()
+    made = make_two_epochs()
     points = made.metric("train/loss").history
     assert [(point.epoch, point.step) for point in points] == [(0, 3), (1, 6)]
     assert (made.phase("val").epoch, made.phase("val").step) == (1, 6)
@@ -97,7 +97,7 @@ def test_subsets_are_sums_over_all_batches_not_the_last_one():
     for value, samples in ((1.0, 3), (0.0, 1)):
         made.update_val_metrics({"loss": 1.0}, 4, subsets={"eu": {"acc1": value}}, subset_samples={"eu": samples})
     made.update_val_metrics({"loss": 1.0}, 4, subsets={"us": {"acc1_genus": 0.5}}, subset_samples={"us": 2})
-    snapshot = named(made.finalize_val_phase("val"))
+    snapshot = key_by_text(made.finalize_val_phase("val"))
     assert snapshot == {"val/loss": 1.0, "val/eu/acc1": 0.75, "val/us/acc1_genus": 0.5}
     assert made.phase_subset_metrics["val"]["us"]["acc1_genus"].count == 2
     assert made.get_wandb_metrics()["val/eu/acc1"] == 0.75
@@ -121,12 +121,12 @@ def test_the_snapshot_is_taken_before_the_sums_are_emptied():
     finally:
         BEFORE_RESET.remove(listener)
     assert seen == [(2.0, 2, 2, {"mean": 2.0, "count": 2, "batches": 1, "nan": 0, "inf": 0})]
-    assert named(snapshot) == named(made.phase("val").snapshot) == {"val/loss": 2.0}
+    assert key_by_text(snapshot) == key_by_text(made.phase("val").snapshot) == {"val/loss": 2.0}
     assert not made.metric("val/loss").partial.seen
 
 
 def test_starting_a_phase_empties_its_sums_and_nothing_else():
-    made = two_epochs()
+    made = make_two_epochs()
     made.update_val_metrics({"loss": 100.0}, 5, phase="val")
     made.update_train_batch({"loss": 7.0}, 5)
     before = made.state_dict()
@@ -144,7 +144,7 @@ def test_starting_a_phase_empties_its_sums_and_nothing_else():
 
 def test_finalising_nothing_is_a_finding_and_leaves_the_old_value():
     """Seen: train accuracies were 0.0 in every run, because their update was called nowhere."""
-    made = two_epochs()
+    made = make_two_epochs()
     assert made.findings == []
     assert made.finalize_val_phase("val", 5, 50) == {}
     assert made.metric("val/loss").value == 2.0 and made.metric("val/loss").epoch == 1
@@ -162,7 +162,7 @@ def test_non_finite_values_are_counted_and_never_enter_a_mean():
     made = MetricsTracker()
     for value in (1.0, math.nan, 3.0, -math.inf):
         made.update_val_metrics({"loss": torch.tensor(value)}, 2)
-    assert named(made.finalize_val_phase()) == {"val/loss": 2.0}
+    assert key_by_text(made.finalize_val_phase()) == {"val/loss": 2.0}
     metric = made.metric("val/loss")
     assert (metric.count, metric.nan, metric.inf, metric.best) == (4, 2, 2, 2.0)
 
@@ -179,7 +179,7 @@ def test_non_finite_values_are_counted_and_never_enter_a_mean():
     ],
 )
 def test_a_batch_is_added_whole_or_not_at_all(batch, error):
-    made = two_epochs()
+    made = make_two_epochs()
     before = made.state_dict()
     with pytest.raises(error) as caught:
         made.update_train_batch(**batch, step=99)
@@ -226,7 +226,7 @@ def test_shares_have_one_unit_and_it_is_in_the_record():
 
 
 def test_flat_metrics_are_numbers_by_the_grammar_and_asking_changes_nothing():
-    made = two_epochs()
+    made = make_two_epochs()
     made.update_schedule_values({"mixup_group": "a", "alpha": 0.2})
     made.update_pipeline_metrics({"queue": 3, "workers": 2})
     made.update_gradnorm_metrics({"gradnorm/loss": 0.1, "ratio": {"genus": 1.5}})
@@ -255,7 +255,7 @@ def test_durations_give_samples_per_second():
     made = MetricsTracker()
     for _ in range(3):
         made.update_train_batch({"loss": 1.0}, 10)
-    values = named(made.finalize_train_epoch(0, 3, duration_sec=2.0))
+    values = key_by_text(made.finalize_train_epoch(0, 3, duration_sec=2.0))
     assert values["train/epoch_duration_sec"] == 2.0 and values["train/avg_samples_per_sec"] == 15.0
 
 
@@ -270,7 +270,7 @@ def test_histories_are_bounded():
 
 
 def test_a_dump_is_one_record_and_two_can_be_compared(tmp_path):
-    made = two_epochs()
+    made = make_two_epochs()
     path = tmp_path / "new" / "dump.json"
     record = made.dump_metrics_state("val", "extreme", path)
     assert json.loads(path.read_text()) == json.loads(json.dumps(record))
@@ -299,23 +299,23 @@ def test_sums_and_counts_of_tasks_under_way():
 def test_every_public_method_is_reached_from_a_tiny_run():
     """Seen: summaries that were described, written, and called by nobody."""
     reached = set()
-    watched = {vars(cls)[name].__code__: name for cls, name in public_methods()}
+    watched = {vars(cls)[name].__code__: name for cls, name in iter_public_methods()}
     sys.setprofile(lambda frame, event, _: reached.add(watched.get(frame.f_code)) if event == "call" else None)
     try:
-        tiny_run()
+        make_tiny_run()
     finally:
         sys.setprofile(None)
     assert set(watched.values()) - reached == set()
 
 
-def public_methods():
+def iter_public_methods():
     for cls in (MetricsTracker, TrackerState, OpsSchedule, SubsetMetricWrapper):
         for name, found in vars(cls).items():
             if inspect.isfunction(found) and not name.startswith("_"):
                 yield cls, name
 
 
-def tiny_run():
+def make_tiny_run():
     schedule = OpsSchedule(total_steps=4, validation=2, levels={2: "advanced"}, early_stop={"patience": 1})
     made = MetricsTracker()
     for step in range(1, 5):
@@ -346,7 +346,7 @@ def tiny_run():
 
 def test_it_never_logs(capfd, caplog):
     with caplog.at_level(logging.DEBUG):
-        made = two_epochs()
+        made = make_two_epochs()
         made.finalize_val_phase("val")
         made.dump_metrics_state(level="extreme")
     assert not caplog.records and capfd.readouterr() == ("", "")
@@ -362,7 +362,7 @@ def test_trackers_of_this_process_are_known_as_long_as_they_live():
 
 
 def test_the_names_of_all_values_are_read_back():
-    made = two_epochs()
+    made = make_two_epochs()
     answers = {"species": torch.tensor([1]), "genus": torch.tensor([1])}
     made.update_predictions(answers, answers, phase="night_run")
     for phase in made.phases.values():
@@ -410,7 +410,7 @@ def test_parts_that_do_not_fit_their_batch_are_refused_and_nothing_is_added(more
 def test_a_part_without_a_sample_may_lack_its_values():
     made = MetricsTracker()
     made.update_val_metrics({"loss": 1.0}, 4, tasks={"genus": {"acc1": 0.5}}, task_samples={"genus": 4, "family": 0})
-    assert named(made.finalize_val_phase()) == {"val/loss": 1.0, "val/acc1_genus": 0.5}
+    assert key_by_text(made.finalize_val_phase()) == {"val/loss": 1.0, "val/acc1_genus": 0.5}
 
 
 def test_finalising_a_phase_that_nobody_updated_warns_once_with_what_there_is():
@@ -437,7 +437,7 @@ def test_samples_with_nan_scores_are_wrong_and_told():
         for _ in range(2):
             made.update_predictions({"genus": scores}, {"genus": torch.tensor([1, 1, 0, -1])})
     assert len(caught) == 1 and caught[0].filename == __file__
-    found = named(made.finalize_val_phase())
+    found = key_by_text(made.finalize_val_phase())
     assert found["val/acc1_genus"] == pytest.approx(1 / 3) and found["val/partial_chain_accuracy"] == pytest.approx(
         1 / 3
     )
@@ -481,7 +481,7 @@ def test_the_phase_that_was_begun_is_where_updates_without_a_phase_go():
 
 
 def test_last_values_are_attributes():
-    made = two_epochs()
+    made = make_two_epochs()
     made.update_schedule_values({"mixup_group": "a", "alpha": 0.2})
     made.update_gradnorm_metrics({"loss": 0.1, "ratio": {"genus": 1.5, "species": 0.5}})
     made.update_task_weights({"genus": 2.0})

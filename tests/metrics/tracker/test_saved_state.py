@@ -12,7 +12,7 @@ from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 from tdbg.metrics.tracker.state_fields import StateError
 
 
-def sound():
+def make_sound_state():
     tracker = MetricsTracker()
     for epoch in range(2):
         tracker.update_train_batch({"loss": 2.0}, 4, tasks={"genus": {"acc1": 0.5}}, epoch=epoch, step=epoch)
@@ -24,7 +24,7 @@ def sound():
     return tracker
 
 
-def put(state, path, value):
+def set_value(state, path, value):
     *way, last = path
     for step in way:
         state = state[step]
@@ -82,9 +82,9 @@ CORRUPT = [
     ("path", "value", "says"), CORRUPT, ids=[f"{one[0][-1]}-{at}" for at, one in enumerate(CORRUPT)]
 )
 def test_a_corrupt_state_is_refused_and_nothing_of_it_taken(path, value, says):
-    state = sound().state_dict()
-    put(state, path, value)
-    tracker = sound()
+    state = make_sound_state().state_dict()
+    set_value(state, path, value)
+    tracker = make_sound_state()
     before = tracker.state_dict()
     with pytest.raises(StateError, match=says) as caught:
         tracker.load_state_dict(state)
@@ -99,7 +99,7 @@ def test_what_is_no_state_at_all(state):
 
 
 def test_a_metric_that_is_there_twice():
-    state = sound().state_dict()
+    state = make_sound_state().state_dict()
     state["phases"]["val"]["metrics"].append(copy.deepcopy(state["phases"]["val"]["metrics"][0]))
     with pytest.raises(StateError, match="twice"):
         MetricsTracker().load_state_dict(state)
@@ -112,7 +112,7 @@ def test_any_damage_is_refused_with_a_state_error_or_harmless():
     refused = 0
     for _ in range(1000):
         state = json.loads(json.dumps(sound_state))
-        holder, key = dice.choice(list(places(state)))
+        holder, key = dice.choice(list(iter_places(state)))
         holder[key] = dice.choice(junk)
         tracker = MetricsTracker()
         try:
@@ -125,14 +125,14 @@ def test_any_damage_is_refused_with_a_state_error_or_harmless():
     assert refused > 500
 
 
-sound_state = sound().state_dict()
+sound_state = make_sound_state().state_dict()
 
 
-def places(value):
+def iter_places(value):
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
         yield value, key
-        yield from places(inner)
+        yield from iter_places(inner)
 
 
 def test_another_criterion_makes_the_best_epochs_anew_from_the_history():

@@ -13,7 +13,7 @@ from tdbg.pages.export.exporters import EXPORTERS
 from tdbg.pages.export.tensor_export import Export
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.selection.tensor_selection import Picking, TensorSelection
-from tests.pages.arrays import write
+from tests.pages.arrays import write_pages
 
 
 class ShapeExporter(FileExporter):
@@ -42,9 +42,9 @@ def test_every_file_registers_the_exporter_of_its_name() -> None:
 
 
 def test_a_new_exporter_needs_its_class_alone(shape_exporter: None, tmp_path: Path) -> None:
-    folder = write(tmp_path / "pages", [(0, {"x": np.zeros((2, 3)), "loss": 0.5}, {})])
+    folder = write_pages(tmp_path / "pages", [(0, {"x": np.zeros((2, 3)), "loss": 0.5}, {})])
     picks = TensorSelection([str(folder)], Picking())
-    done = Export(picks, "shape", tmp_path / "out", force=False).run()
+    done = Export(picks, "shape", tmp_path / "out", force=False).write_selection()
     assert (tmp_path / "out/0/x.shape").read_text() == "(2, 3)"
     assert [written.name for written in done.written] == ["x.shape"] and done.figures == 0
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdbg.pages.format import disk, journal
-from tdbg.pages.format.file_format import FRAME_LIMIT, decoded, encoded, unmarked
-from tdbg.pages.format.journal import HEAD, Frames, JournalFile, frame, pack, scan
+from tdbg.pages.format.file_format import FRAME_LIMIT, decode_json, encode_json, unmark_value
+from tdbg.pages.format.journal import HEAD, Frames, JournalFile, encode_frame, frame_body, iter_records
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.complex_numbers() | st.text() | st.binary()
 NAMES = st.text() | st.sampled_from(["$float", "$dict", "$x", "t"])
@@ -20,26 +20,28 @@ VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(NA
 RECORDS = st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=3), min_size=1, max_size=8)
 
 
-def same(a: Any, b: Any) -> bool:
+def is_same(a: Any, b: Any) -> bool:
     """Equal, where NaN equals NaN and 1 is not 1.0."""
     return repr(a) == repr(b)
 
 
-def good(data: bytes) -> list[dict[str, Any]]:
-    return [record for _, record in scan(data)]
+def scan_records(data: bytes) -> list[dict[str, Any]]:
+    return [record for _, record in iter_records(data)]
 
 
 @given(VALUES)
 def test_any_value_comes_back_from_strict_json(value: Any) -> None:
-    text = encoded(value)
+    text = encode_json(value)
     json.loads(text, parse_constant=lambda word: pytest.fail(word))
-    assert same(unmarked(decoded(text)), value)
+    assert is_same(unmark_value(decode_json(text)), value)
 
 
 def test_tuples_become_lists_names_that_are_no_text_become_text_and_0d_arrays_numbers() -> None:
     import numpy as np
 
-    assert unmarked(decoded(encoded({1: (2, 3), None: np.float32(1.5), ("a",): np.array(float("nan"))}))) == {
+    assert unmark_value(
+        decode_json(encode_json({1: (2, 3), None: np.float32(1.5), ("a",): np.array(float("nan"))}))
+    ) == {
         "1": [2, 3],
         "None": 1.5,
         "('a',)": pytest.approx(float("nan"), nan_ok=True),
@@ -48,20 +50,20 @@ def test_tuples_become_lists_names_that_are_no_text_become_text_and_0d_arrays_nu
 
 def test_names_that_are_no_unicode_survive() -> None:
     name = os.fsdecode(b"caf\xe9.png")
-    assert decoded(encoded({name: float("inf")})) == {name: {"$float": "inf"}}
+    assert decode_json(encode_json({name: float("inf")})) == {name: {"$float": "inf"}}
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, [b"x", object()], 1 << 20_000], ids=type)
 def test_what_cannot_be_stored_is_an_error(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
-        encoded(value)
+        encode_json(value)
 
 
 def test_a_structure_that_holds_itself_is_an_error() -> None:
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(ValueError):
-        encoded(loop)
+        encode_json(loop)
 
 
 @pytest.mark.parametrize(
@@ -70,46 +72,49 @@ def test_a_structure_that_holds_itself_is_an_error() -> None:
 )
 def test_text_that_is_no_json_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError):
-        unmarked(decoded(text))
+        unmark_value(decode_json(text))
 
 
 @given(RECORDS)
 def test_records_come_back_in_order(records: list[dict[str, Any]]) -> None:
-    data = b"".join(pack(record) for record in records)
-    assert same([unmarked(record) for record in good(data)], [unmarked(decoded(encoded(r))) for r in records])
-    assert next(scan(data))[0] == 0
+    data = b"".join(encode_frame(record) for record in records)
+    assert is_same(
+        [unmark_value(record) for record in scan_records(data)],
+        [unmark_value(decode_json(encode_json(r))) for r in records],
+    )
+    assert next(iter_records(data))[0] == 0
 
 
 def test_every_cut_leaves_the_whole_records_before_it() -> None:
-    frames = [pack({"n": number, "text": "x" * number}) for number in range(6)]
+    frames = [encode_frame({"n": number, "text": "x" * number}) for number in range(6)]
     data = b"".join(frames)
     ends = [sum(map(len, frames[: number + 1])) for number in range(6)]
     for cut in range(len(data) + 1):
-        assert [record["n"] for record in good(data[:cut])] == [n for n, end in enumerate(ends) if end <= cut]
+        assert [record["n"] for record in scan_records(data[:cut])] == [n for n, end in enumerate(ends) if end <= cut]
 
 
 @settings(max_examples=200)
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_a_changed_byte_ends_the_journal_before_its_record(place: int, change: int) -> None:
-    frames = [pack({"n": number, "text": "y" * 30}) for number in range(6)]
+    frames = [encode_frame({"n": number, "text": "y" * 30}) for number in range(6)]
     data = bytearray(b"".join(frames))
     place %= len(data)
     data[place] ^= change
-    assert [record["n"] for record in good(bytes(data))] == list(range(place // len(frames[0])))
+    assert [record["n"] for record in scan_records(bytes(data))] == list(range(place // len(frames[0])))
 
 
 @pytest.mark.parametrize("block", [9, 40, 100, 1000])
 def test_blocks_of_any_size_give_the_same_frames(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = b"".join(pack({"t": "dp", "n": n, "text": "z" * (n * 7 % 150)}) for n in range(60)) + b"torn"
+    data = b"".join(encode_frame({"t": "dp", "n": n, "text": "z" * (n * 7 % 150)}) for n in range(60)) + b"torn"
     monkeypatch.setattr(journal, "BLOCK_BYTES", block)
-    assert [record["n"] for record in good(data)] == list(range(60))
+    assert [record["n"] for record in scan_records(data)] == list(range(60))
     frames = Frames(lambda offset, length: data[offset : offset + length], len(data))
     assert frames.left == 4
-    assert [frames.record(n)["n"] for n in (59, 3, 58, 0)] == [59, 3, 58, 0]
+    assert [frames.read_record(n)["n"] for n in (59, 3, 58, 0)] == [59, 3, 58, 0]
 
 
 def test_a_frame_that_claims_more_than_there_is_takes_no_memory() -> None:
-    head = pack({"n": 1})
+    head = encode_frame({"n": 1})
     for length in (FRAME_LIMIT, FRAME_LIMIT + 1, 0xFFFFFFFF):
         asked: list[int] = []
         data = head + HEAD.pack(length, 0) + b"x" * 100
@@ -119,24 +124,24 @@ def test_a_frame_that_claims_more_than_there_is_takes_no_memory() -> None:
 
 
 def test_an_empty_body_and_a_hole_are_no_frames() -> None:
-    assert good(bytes(4096)) == []
-    assert good(HEAD.pack(0, zlib.crc32(b""))) == []
-    assert good(frame(b"[1]") + pack({"n": 1})) == [{"n": 1}]  # whole, but no object: passed over
+    assert scan_records(bytes(4096)) == []
+    assert scan_records(HEAD.pack(0, zlib.crc32(b""))) == []
+    assert scan_records(frame_body(b"[1]") + encode_frame({"n": 1})) == [{"n": 1}]  # whole, but no object: passed over
 
 
 def test_a_record_above_the_limit_is_not_written() -> None:
     with pytest.raises(ValueError):
-        frame(b" " * (FRAME_LIMIT + 1))
+        frame_body(b" " * (FRAME_LIMIT + 1))
 
 
 def test_a_path_is_read_too(tmp_path: Path) -> None:
-    (tmp_path / "j").write_bytes(pack({"n": 1}) + b"\0\0")
-    assert list(scan(tmp_path / "j")) == [(0, {"n": 1})]
+    (tmp_path / "j").write_bytes(encode_frame({"n": 1}) + b"\0\0")
+    assert list(iter_records(tmp_path / "j")) == [(0, {"n": 1})]
 
 
 def test_after_half_a_frame_the_next_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = JournalFile(tmp_path / "j")
-    file.add(pack({"n": 0}))
+    file.append_frames(encode_frame({"n": 0}))
     real = disk.write_at
 
     def full(fd: int, pieces: Any, offset: int) -> int:
@@ -145,16 +150,16 @@ def test_after_half_a_frame_the_next_takes_its_place(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(disk, "write_at", full)
     with pytest.raises(OSError):
-        file.add(pack({"n": 1, "long": "x" * 200}))
-    assert good((tmp_path / "j").read_bytes()) == [{"n": 0}]  # a kill now is a torn end, and no more
+        file.append_frames(encode_frame({"n": 1, "long": "x" * 200}))
+    assert scan_records((tmp_path / "j").read_bytes()) == [{"n": 0}]  # a kill now is a torn end, and no more
     monkeypatch.setattr(disk, "write_at", real)
-    file.add(pack({"n": 2}))
-    assert (tmp_path / "j").read_bytes() == pack({"n": 0}) + pack({"n": 2})
+    file.append_frames(encode_frame({"n": 2}))
+    assert (tmp_path / "j").read_bytes() == encode_frame({"n": 0}) + encode_frame({"n": 2})
     monkeypatch.setattr(disk, "write_at", full)
     with pytest.raises(OSError):
-        file.add(pack({"n": 3}))
+        file.append_frames(encode_frame({"n": 3}))
     file.close()
-    assert (tmp_path / "j").read_bytes() == pack({"n": 0}) + pack({"n": 2})
+    assert (tmp_path / "j").read_bytes() == encode_frame({"n": 0}) + encode_frame({"n": 2})
 
 
 def test_a_journal_is_never_overwritten(tmp_path: Path) -> None:
@@ -164,6 +169,6 @@ def test_a_journal_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_grows_while_it_is_read_is_whole() -> None:
-    data = b"".join(pack({"t": "dp", "seq": seq}) for seq in range(10))
+    data = b"".join(encode_frame({"t": "dp", "seq": seq}) for seq in range(10))
     found = Frames(lambda offset, length: data[offset : offset + length], len(data) // 2)
     assert len(found) == 10 and found.left == 0 and found.end == len(data)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tdbg.pages.format.safetensors_file import storable, write_safetensors
+from tdbg.pages.format.safetensors_file import is_storable, write_safetensors
 
 
 def test_every_common_dtype_is_read_back_by_the_library(tmp_path: Path) -> None:
@@ -34,9 +34,9 @@ def test_every_common_dtype_is_read_back_by_the_library(tmp_path: Path) -> None:
 
 
 def test_what_the_format_cannot_hold_is_known_beforehand() -> None:
-    assert not storable(torch.empty(2, device="meta"))
-    assert not storable(torch.eye(2).to_sparse())
-    assert storable(torch.ones(2, dtype=torch.complex64))
+    assert not is_storable(torch.empty(2, device="meta"))
+    assert not is_storable(torch.eye(2).to_sparse())
+    assert is_storable(torch.ones(2, dtype=torch.complex64))
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

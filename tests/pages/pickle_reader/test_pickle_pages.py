@@ -23,53 +23,53 @@ import tdbg
 from tdbg.core.errors import TdbgError
 from tdbg.pages.pickle_reader import decompression, pickle_pages
 from tdbg.pages.pickle_reader.parsed_values import Array, Refused, Sparse
-from tdbg.pages.pickle_reader.pickle_pages import LegacyPages, PickledDatapoint, flatten
-from tests.pages.foreign import Point, Runs, joblibbed, page, raw, saved
+from tdbg.pages.pickle_reader.pickle_pages import LegacyPages, PickledDatapoint, flatten_outputs
+from tests.pages.foreign import Point, Runs, dump_joblib, make_page, save_torch, to_bytes
 
 
-def opened(path: Path) -> tuple[list[PickledDatapoint], LegacyPages]:
+def open_pages(path: Path) -> tuple[list[PickledDatapoint], LegacyPages]:
     """All datapoints below a path, and who read them."""
     found = LegacyPages.open(path)
     return list(found), found
 
 
-def alike(found: Any, wanted: Any) -> None:
+def assert_alike(found: Any, wanted: Any) -> None:
     """The tree is what was written."""
     if isinstance(wanted, dict):
         assert list(found) == list(wanted)
         for key, value in wanted.items():
-            alike(found[key], value)
+            assert_alike(found[key], value)
     elif isinstance(wanted, list | tuple):
         assert type(found) is type(wanted) and len(found) == len(wanted)
         for one, other in zip(found, wanted, strict=True):
-            alike(one, other)
+            assert_alike(one, other)
     elif isinstance(wanted, torch.Tensor | np.ndarray):
         assert isinstance(found, Array) and found.shape == tuple(wanted.shape)
-        assert found.read() == (raw(wanted) if isinstance(wanted, torch.Tensor) else wanted.tobytes())
+        assert found.read_bytes() == (to_bytes(wanted) if isinstance(wanted, torch.Tensor) else wanted.tobytes())
     else:
         assert found == wanted
 
 
 WRITERS: dict[str, Callable[[Any], bytes]] = {
-    "joblib": joblibbed,
+    "joblib": dump_joblib,
     **{f"pickle{protocol}": lambda x, p=protocol: pickle.dumps(x, p) for protocol in range(6)},
-    "torch_zip": lambda x: saved(x, True),
-    "torch_row": lambda x: saved(x, False),
-    **{kind: lambda x, k=kind: joblibbed(x, compress=(k, 3)) for kind in ("zlib", "gzip", "bz2", "xz", "lzma")},
+    "torch_zip": lambda x: save_torch(x, True),
+    "torch_row": lambda x: save_torch(x, False),
+    **{kind: lambda x, k=kind: dump_joblib(x, compress=(k, 3)) for kind in ("zlib", "gzip", "bz2", "xz", "lzma")},
 }
 
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_page_is_what_was_written(writer: str, tmp_path: Path) -> None:
-    wanted = page(4)
+    wanted = make_page(4)
     (tmp_path / "page_0.pkl").write_bytes(WRITERS[writer](wanted))
-    points, pages = opened(tmp_path)
+    points, pages = open_pages(tmp_path)
     assert (pages.problems, pages.refused) == ([], {})
     assert [point.key for point in points] == list(wanted)
     for point in points:
-        alike(point.outputs, wanted[point.key])
-    (point,) = LegacyPages.open(tmp_path / "page_0.pkl").find(2)
-    alike(point.outputs, wanted[2])
+        assert_alike(point.outputs, wanted[point.key])
+    (point,) = LegacyPages.open(tmp_path / "page_0.pkl").find_datapoints(2)
+    assert_alike(point.outputs, wanted[2])
     assert list(tmp_path.iterdir()) == [tmp_path / "page_0.pkl"]
 
 
@@ -84,9 +84,9 @@ def test_a_datapoint_by_path(tmp_path: Path) -> None:
         "Set": frozenset({2, 1}),
         "Q": torch.quantize_per_tensor(torch.ones(2), 0.5, 1, torch.qint8),
     }
-    (tmp_path / "page_0.pkl").write_bytes(joblibbed({7: outputs}))
-    (point,), pages = opened(tmp_path)
-    values, notes = point.flat()
+    (tmp_path / "page_0.pkl").write_bytes(dump_joblib({7: outputs}))
+    (point,), pages = open_pages(tmp_path)
+    values, notes = point.build_flat_tree()
     assert {path: value for path, value in values.items() if not isinstance(value, Array)} == {
         "FeatureMap/stats/mean": 0.5,
         "FeatureMap/stats/shape/0": 1,
@@ -126,26 +126,26 @@ def test_a_datapoint_by_path(tmp_path: Path) -> None:
 
 def test_scales_of_channels_have_paths_of_their_own(tmp_path: Path) -> None:
     value = torch.quantize_per_channel(torch.ones(2, 3), torch.tensor([0.1, 0.2]), torch.tensor([5, 7]), 0, torch.qint8)
-    (tmp_path / "page_0.pkl").write_bytes(joblibbed({7: {"q": value}}))
-    (point,), _ = opened(tmp_path)
-    values, notes = point.flat()
+    (tmp_path / "page_0.pkl").write_bytes(dump_joblib({7: {"q": value}}))
+    (point,), _ = open_pages(tmp_path)
+    values, notes = point.build_flat_tree()
     assert list(values) == ["q", "q/scales", "q/zero_points"]
     assert notes == {"q": {"scheme": "per_channel_affine", "axis": 0}}
 
 
 def test_paths_that_meet_are_told_apart() -> None:
-    assert flatten({"a": {1: "x", "1": "y"}}).values == {"a/1": "x", "a/1~2": "y"}
+    assert flatten_outputs({"a": {1: "x", "1": "y"}}).values == {"a/1": "x", "a/1~2": "y"}
 
 
 def test_keys_that_a_path_does_not_tell_are_noted() -> None:
-    values, notes = flatten({"a": {"b": 1}, "a/b": 2, 3: {None: 4}})
+    values, notes = flatten_outputs({"a": {"b": 1}, "a/b": 2, 3: {None: 4}})
     assert values == {"a/b": 1, "a\\x2fb": 2, "3/None": 4}
     assert notes == {"": {"dict": {"a\\x2fb": "a/b", "3": 3}}, "3": {"dict": {"None": None}}}
 
 
 def test_a_sparse_tensor_keeps_its_shape(tmp_path: Path) -> None:
-    (tmp_path / "page_0.pkl").write_bytes(joblibbed({1: {"s": torch.eye(3).to_sparse()}}))
-    (point,), _ = opened(tmp_path)
+    (tmp_path / "page_0.pkl").write_bytes(dump_joblib({1: {"s": torch.eye(3).to_sparse()}}))
+    (point,), _ = open_pages(tmp_path)
     assert isinstance(point.outputs["s"], Sparse) and point.outputs["s"].shape == (3, 3)
 
 
@@ -154,11 +154,11 @@ def test_order_is_by_number(tmp_path: Path) -> None:
         folder = tmp_path / f"epoch_{epoch}" / "debugger"
         folder.mkdir(parents=True)
         for number in (10, 9, 0):
-            (folder / f"page_{number}.pkl").write_bytes(joblibbed({epoch * 100 + number: {"a": 1}}))
+            (folder / f"page_{number}.pkl").write_bytes(dump_joblib({epoch * 100 + number: {"a": 1}}))
     (tmp_path / "debugger").mkdir()
-    (tmp_path / "debugger" / "page_3.pkl").write_bytes(joblibbed({3: {"a": 1}}))
+    (tmp_path / "debugger" / "page_3.pkl").write_bytes(dump_joblib({3: {"a": 1}}))
     (tmp_path / "epoch_2" / "debugger" / "notes.txt").write_text("no page")
-    points, pages = opened(tmp_path)
+    points, pages = open_pages(tmp_path)
     assert [(point.epoch, point.key) for point in points] == [
         *[(None, 3), (2, 200), (2, 209), (2, 210)],
         *[(10, 1000), (10, 1009), (10, 1010)],
@@ -171,28 +171,30 @@ def test_order_is_by_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [0, 1 << 20])
 def test_an_idx_in_several_pages_is_found_in_each(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(8):
-        (tmp_path / f"page_{number}.pkl").write_bytes(joblibbed({5: {"a": number}, 100 + number: {}, f"s{number}": {}}))
+        (tmp_path / f"page_{number}.pkl").write_bytes(
+            dump_joblib({5: {"a": number}, 100 + number: {}, f"s{number}": {}})
+        )
     pages = LegacyPages.open(tmp_path)
     monkeypatch.setattr(pickle_pages, "KEPT_BYTES", kept)
     for _ in range(2):
-        found = pages.find(5)
+        found = pages.find_datapoints(5)
         assert len(pages._read) == (8 if kept else 1)
         assert [(point.page.name, point.outputs["a"]) for point in found] == [(f"page_{n}.pkl", n) for n in range(8)]
-    assert [point.key for point in pages.find("5")] == [5] * 8
-    assert [point.page.name for point in pages.find(103)] == ["page_3.pkl"]
-    assert [point.page.name for point in pages.find("s7")] == ["page_7.pkl"]
-    assert pages.find(4) == []
+    assert [point.key for point in pages.find_datapoints("5")] == [5] * 8
+    assert [point.page.name for point in pages.find_datapoints(103)] == ["page_3.pkl"]
+    assert [point.page.name for point in pages.find_datapoints("s7")] == ["page_7.pkl"]
+    assert pages.find_datapoints(4) == []
 
 
 def test_an_idx_may_be_a_tensor_or_a_scalar(tmp_path: Path) -> None:
     data = {torch.tensor([5]): {"a": 1}, np.int64(6): {"a": 2}, torch.tensor(7): {"a": 3}, "8": {"a": 4}}
     (tmp_path / "page_0.pkl").write_bytes(pickle.dumps(data, 4))
-    points, _ = opened(tmp_path)
+    points, _ = open_pages(tmp_path)
     assert [point.key for point in points] == [5, 6, 7, "8"]
 
 
 def test_one_bad_page_does_not_hide_the_others(tmp_path: Path) -> None:
-    good = joblibbed({1: {"a": 1}})
+    good = dump_joblib({1: {"a": 1}})
     pages = [
         b"",
         good,
@@ -208,8 +210,8 @@ def test_one_bad_page_does_not_hide_the_others(tmp_path: Path) -> None:
     (tmp_path / "page_20.pkl").mkdir()
     os.mkfifo(tmp_path / "page_21.pkl")
     (tmp_path / "page_22.pkl").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "page_23.pkl").write_bytes(joblibbed({2: {"a": 2}}))
-    points, found = opened(tmp_path)
+    (tmp_path / "page_23.pkl").write_bytes(dump_joblib({2: {"a": 2}}))
+    points, found = open_pages(tmp_path)
     assert [point.key for point in points] == [1, 1, 2]
     said = [problem.removeprefix(f"{tmp_path}/") for problem in found.problems]
     wanted = [
@@ -240,11 +242,11 @@ def test_no_page_is_an_error(tmp_path: Path) -> None:
 
 def test_a_page_that_changes_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "page_0.pkl"
-    path.write_bytes(joblibbed(page(2)))
-    (point, _), _ = opened(path)
+    path.write_bytes(dump_joblib(make_page(2)))
+    (point, _), _ = open_pages(path)
     path.write_bytes(b"something else")
     with pytest.raises(TdbgError, match="changed"):
-        point.outputs["Numpy"].read()
+        point.outputs["Numpy"].read_bytes()
 
 
 def test_refused_values_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,13 +258,13 @@ def test_refused_values_are_counted_once(tmp_path: Path, monkeypatch: pytest.Mon
     pages = LegacyPages.open(tmp_path)
     monkeypatch.setattr(pickle_pages, "KEPT_BYTES", 0)
     for _ in range(3):
-        assert [point.outputs["b"].read() for point in pages] == [raw(torch.ones(1))] * 8
+        assert [point.outputs["b"].read_bytes() for point in pages] == [to_bytes(torch.ones(1))] * 8
         assert pages.refused == {"tests.pages.foreign.Point": 8, "pickle.value": 8}
 
 
 def test_a_disk_that_fails_leaves_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "page_0.pkl"
-    path.write_bytes(joblibbed(page(6)))
+    path.write_bytes(dump_joblib(make_page(6)))
     real = os.pread
 
     def pread(descriptor: int, count: int, offset: int) -> bytes:
@@ -271,7 +273,7 @@ def test_a_disk_that_fails_leaves_what_was_read(tmp_path: Path, monkeypatch: pyt
         return real(descriptor, count, offset)
 
     monkeypatch.setattr(os, "pread", pread)
-    points, pages = opened(path)
+    points, pages = open_pages(path)
     assert 1 <= len(points) < 6
     assert "Input/output error" in pages.problems[0]
 
@@ -279,14 +281,14 @@ def test_a_disk_that_fails_leaves_what_was_read(tmp_path: Path, monkeypatch: pyt
 # torn pages
 
 
-def before(data: bytes, cut: int, wanted: dict[Any, Any], marks: list[bytes], tmp_path: Path) -> int:
+def read_cut_page(data: bytes, cut: int, wanted: dict[Any, Any], marks: list[bytes], tmp_path: Path) -> int:
     """How many datapoints a page that is cut there gives; each of them is whole, in order, from the first on."""
     path = tmp_path / "page_0.pkl"
     path.write_bytes(data[:cut])
-    points, pages = opened(path)
+    points, pages = open_pages(path)
     assert [point.key for point in points] == list(wanted)[: len(points)]
     for point in points:
-        alike(point.outputs, wanted[point.key])
+        assert_alike(point.outputs, wanted[point.key])
     assert len(pages.problems) == 1
     begun = sum(1 for mark in marks if 0 <= data.find(mark) <= cut - len(mark))
     assert begun - 1 <= len(points), (cut, begun)
@@ -295,13 +297,13 @@ def before(data: bytes, cut: int, wanted: dict[Any, Any], marks: list[bytes], tm
 
 @pytest.mark.parametrize("writer", ["joblib", "pickle0", "pickle1", "pickle2", "pickle4", "pickle5"])
 def test_a_torn_page_gives_all_that_is_whole(writer: str, tmp_path: Path) -> None:
-    wanted = page(6, size=600)
+    wanted = make_page(6, size=600)
     data = WRITERS[writer](wanted)
     marks = [f"layer{idx}".encode() for idx in wanted]
-    counts = [before(data, cut, wanted, marks, tmp_path) for cut in range(1, len(data) - 1, 41)]
+    counts = [read_cut_page(data, cut, wanted, marks, tmp_path) for cut in range(1, len(data) - 1, 41)]
     assert counts == sorted(counts)
     assert set(counts) == set(range(6))
-    assert before(data, len(data) - 1, wanted, marks, tmp_path) == 6  # only the end is missing
+    assert read_cut_page(data, len(data) - 1, wanted, marks, tmp_path) == 6  # only the end is missing
 
 
 CHAINS: list[dict[Any, Any]] = [
@@ -330,7 +332,7 @@ def test_what_is_half_written_is_never_taken_for_whole(chain: int, protocol: int
     most = 0
     for cut in range(1, len(data) - 1, 1 + len(data) // 200):
         path.write_bytes(data[:cut])
-        points, _ = opened(path)
+        points, _ = open_pages(path)
         for point in points:
             if not isinstance(wanted[point.key].get("a"), torch.Tensor):
                 assert point.outputs == wanted[point.key], cut
@@ -343,7 +345,7 @@ def test_many_datapoints_are_salvaged_batch_by_batch(tmp_path: Path) -> None:
     data = pickle.dumps(wanted, 4)
     path = tmp_path / "page_0.pkl"
     path.write_bytes(data[: len(data) * 9 // 10])
-    points, pages = opened(path)
+    points, pages = open_pages(path)
     assert 3000 < len(points) < 3500
     assert {point.key: point.outputs for point in points} == {i: wanted[i] for i in range(len(points))}
     assert f"datapoint {len(points)} and all behind it are lost, {len(points)} before it are whole" in pages.problems[0]
@@ -351,14 +353,14 @@ def test_many_datapoints_are_salvaged_batch_by_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["zlib", "gzip", "bz2", "xz", "lzma"])
 def test_a_torn_packed_page(kind: str, tmp_path: Path) -> None:
-    wanted = page(40, size=6000)
+    wanted = make_page(40, size=6000)
     path = tmp_path / "page_0.pkl"
-    data = joblibbed(wanted, compress=(kind, 3))
+    data = dump_joblib(wanted, compress=(kind, 3))
     path.write_bytes(data[: len(data) // 2])
-    points, pages = opened(path)
+    points, pages = open_pages(path)
     assert 0 < len(points) < 40 or kind == "bz2"
     for point in points:
-        alike(point.outputs, wanted[point.key])
+        assert_alike(point.outputs, wanted[point.key])
     assert "packed data" in pages.problems[0]
 
 
@@ -367,8 +369,8 @@ def test_a_packed_bomb_is_bounded(kind: str, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(decompression, "LEAST_BYTES", 1 << 20)
     monkeypatch.setattr(decompression, "RATIO", 2)
     path = tmp_path / "page_0.pkl"
-    path.write_bytes(joblibbed({1: {"a": 1}, 2: {"a": np.zeros(3_000_000)}}, compress=(kind, 3)))
-    points, pages = opened(path)
+    path.write_bytes(dump_joblib({1: {"a": 1}, 2: {"a": np.zeros(3_000_000)}}, compress=(kind, 3)))
+    points, pages = open_pages(path)
     assert [point.key for point in points] == [1]
     assert "unpacks to more than" in pages.problems[0]
 
@@ -376,19 +378,19 @@ def test_a_packed_bomb_is_bounded(kind: str, tmp_path: Path, monkeypatch: pytest
 def test_a_packed_page_of_several_streams(tmp_path: Path) -> None:
     import gzip
 
-    data, path = joblibbed(page(3)), tmp_path / "page_0.pkl"
+    data, path = dump_joblib(make_page(3)), tmp_path / "page_0.pkl"
     path.write_bytes(gzip.compress(data[:5000]) + gzip.compress(data[5000:]))
-    points, pages = opened(path)
+    points, pages = open_pages(path)
     assert (len(points), pages.problems) == (3, [])
 
 
 @pytest.mark.parametrize("kind", ["xz", "lzma"])
 def test_an_enormous_dictionary_of_lzma_is_not_made(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "page_0.pkl"
-    path.write_bytes(joblibbed(page(2), compress=(kind, 3)))
-    assert len(opened(path)[0]) == 2
+    path.write_bytes(dump_joblib(make_page(2), compress=(kind, 3)))
+    assert len(open_pages(path)[0]) == 2
     monkeypatch.setattr(decompression, "MEMORY_BYTES", 1 << 16)
-    points, pages = opened(path)
+    points, pages = open_pages(path)
     assert not points and "Memory usage limit" in pages.problems[0]
 
 
@@ -399,8 +401,8 @@ import resource, sys, time
 from pathlib import Path
 from tdbg.pages.pickle_reader.pickle_pages import LegacyPages
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-(point,) = LegacyPages.open(Path(sys.argv[1])).find(int(sys.argv[2]))
-data = point.outputs["x"]["y"].read()
+(point,) = LegacyPages.open(Path(sys.argv[1])).find_datapoints(int(sys.argv[2]))
+data = point.outputs["x"]["y"].read_bytes()
 print(len(data), data[:1].hex(), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 print(*(name for name in ("torch", "numpy", "pickle", "joblib") if name in sys.modules))
 """
@@ -423,28 +425,28 @@ def test_one_datapoint_does_not_load_its_page(kind: str, tmp_path: Path) -> None
 # broken at random
 
 
-def walk(path: Path) -> None:
+def walk_pages(path: Path) -> None:
     """Read all there is to read; TdbgError is what may come of it."""
     try:
         pages = LegacyPages.open(path)
         for point in pages:
-            values, _ = point.flat()
+            values, _ = point.build_flat_tree()
             str(point)
             for value in values.values():
                 if isinstance(value, Array) and value.nbytes < 1 << 20:
                     try:
-                        assert len(value.read()) == value.nbytes
+                        assert len(value.read_bytes()) == value.nbytes
                     except TdbgError:
                         pass
                 else:
                     str(value)
-        pages.find(1)
+        pages.find_datapoints(1)
         assert all(isinstance(problem, str) for problem in pages.problems)
     except TdbgError:
         pass
 
 
-def _seeds() -> list[bytes]:
+def _make_seeds() -> list[bytes]:
     rich = {
         1: {
             "t": torch.randn(3, 4).T,
@@ -472,12 +474,12 @@ def _seeds() -> list[bytes]:
             "big": np.arange(3000),
         },
     }
-    found = [pickle.dumps(rich, protocol) for protocol in range(6)] + [joblibbed(rich), joblibbed(rich, protocol=2)]
-    found += [joblibbed(rich, compress=(kind, 3)) for kind in ("zlib", "gzip", "bz2", "xz", "lzma")]
-    return [*found, saved(rich, True), saved(rich, False)]
+    found = [pickle.dumps(rich, protocol) for protocol in range(6)] + [dump_joblib(rich), dump_joblib(rich, protocol=2)]
+    found += [dump_joblib(rich, compress=(kind, 3)) for kind in ("zlib", "gzip", "bz2", "xz", "lzma")]
+    return [*found, save_torch(rich, True), save_torch(rich, False)]
 
 
-SEEDS = _seeds()
+SEEDS = _make_seeds()
 SPLICES = [
     b"\xff" * 4,
     b"\xff" * 8,
@@ -508,7 +510,7 @@ SPLICES += [
 ]
 
 
-def mutated(data: bytes, random: random.Random, count: int) -> bytes:
+def mutate_pickle(data: bytes, random: random.Random, count: int) -> bytes:
     """The same with a few bits, bytes and pieces changed."""
     found = bytearray(data)
     for _ in range(count):
@@ -540,8 +542,8 @@ def mutated(data: bytes, random: random.Random, count: int) -> bytes:
 )
 def test_a_mutated_page_is_read_or_told_of(seed: int, random: random.Random, count: int, tmp_path: Path) -> None:
     path = tmp_path / "page_0.pkl"
-    path.write_bytes(mutated(SEEDS[seed], random, count))
-    walk(path)
+    path.write_bytes(mutate_pickle(SEEDS[seed], random, count))
+    walk_pages(path)
 
 
 STARTS = [b"", b"\x80\x02}(", b"\x80\x04]", b"\x78\x9c", b"\x1f\x8b\x08\x00", b"PK\x03\x04"]
@@ -554,7 +556,7 @@ STARTS = [b"", b"\x80\x02}(", b"\x80\x04]", b"\x78\x9c", b"\x1f\x8b\x08\x00", b"
 def test_any_bytes_are_read_or_told_of(data: bytes, start: bytes, tmp_path: Path) -> None:
     path = tmp_path / "page_0.pkl"
     path.write_bytes(start + data)
-    walk(path)
+    walk_pages(path)
 
 
 def test_the_walk_would_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,18 +565,18 @@ def test_the_walk_would_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path.write_bytes(SEEDS[0])
     monkeypatch.setattr(pickle_pages, "follow_pickle", lambda machine: 1 // 0)
     with pytest.raises(ZeroDivisionError):
-        walk(path)
+        walk_pages(path)
 
 
 def test_what_joblib_reads_is_what_is_read(tmp_path: Path) -> None:
     """Against joblib itself, on a page that this test wrote."""
-    data = joblibbed(page(3))
+    data = dump_joblib(make_page(3))
     (tmp_path / "page_0.pkl").write_bytes(data)
     trusted = joblib.load(io.BytesIO(data))
-    points, _ = opened(tmp_path)
+    points, _ = open_pages(tmp_path)
     for point in points:
-        alike(point.outputs, trusted[point.key])
-    assert not any(isinstance(value, Refused) for point in points for value in point.flat().values.values())
+        assert_alike(point.outputs, trusted[point.key])
+    assert not any(isinstance(value, Refused) for point in points for value in point.build_flat_tree().values.values())
 
 
 def test_offsets_that_no_file_has(tmp_path: Path) -> None:

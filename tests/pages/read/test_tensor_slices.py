@@ -23,12 +23,12 @@ class Memory:
     def __init__(self, data: bytes) -> None:
         self.data, self.taken = data, 0
 
-    def read(self, offset: int, length: int) -> bytes:
+    def read_range(self, offset: int, length: int) -> bytes:
         self.taken += length
         return self.data[offset : offset + length]
 
 
-def tensor(array: Any, dtype: str = "float32") -> tuple[Tensor, Memory]:
+def make_tensor(array: Any, dtype: str = "float32") -> tuple[Tensor, Memory]:
     memory = Memory(array.tobytes())
     found = Tensor("t", DTYPES[dtype], array.shape, {}, memory, 0, array.nbytes)  # type: ignore[arg-type]
     return found, memory
@@ -52,8 +52,8 @@ def test_as_numpy_cuts(words: list[str], many: bool, dots: bool) -> None:
     array = numpy.arange(numpy.prod(shape), dtype="f4").reshape(shape)
     text = ",".join([*words[:-1], "...", words[-1]] if dots and len(words) < 3 else words)
     wanted = eval(f"array[{text}]", {"array": array}) if "..." in text or words else array
-    part = tensor_slices.read(tensor(array)[0], text)
-    assert part.shape == wanted.shape and part.listed() == wanted.reshape(-1).tolist()
+    part = tensor_slices.read_slice(make_tensor(array)[0], text)
+    assert part.shape == wanted.shape and part.to_numbers() == wanted.reshape(-1).tolist()
 
 
 @pytest.mark.parametrize(
@@ -70,22 +70,22 @@ def test_as_numpy_cuts(words: list[str], many: bool, dots: bool) -> None:
     ],
 )
 def test_only_the_rows_that_are_asked_for_are_read(text: str, nbytes: int) -> None:
-    found, memory = tensor(numpy.zeros((10, 1000), "f4"))
-    tensor_slices.read(found, text)
+    found, memory = make_tensor(numpy.zeros((10, 1000), "f4"))
+    tensor_slices.read_slice(found, text)
     assert memory.taken == nbytes
 
 
 @pytest.mark.parametrize("text", ["x", "1:2:3:4", "::0", "1.5", "", "...,...", "1,,2"])
 def test_what_is_no_slice(text: str) -> None:
     with pytest.raises(TdbgError, match="--slice cannot be"):
-        tensor_slices.parse(text)
+        tensor_slices.parse_slice(text)
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (50, 4000)])
 @pytest.mark.parametrize("text", ["50", "-51", "0,9999", ":,9999", "0,0,0"])
 def test_what_is_not_there(shape: tuple[int, int], text: str) -> None:
     with pytest.raises(TdbgError) as caught:
-        tensor_slices.read(tensor(numpy.zeros(shape, "f4"))[0], text)
+        tensor_slices.read_slice(make_tensor(numpy.zeros(shape, "f4"))[0], text)
     assert caught.value.hint in ("count from 0", f"its shape is {list(shape)}")
 
 
@@ -96,8 +96,8 @@ def test_of_types_with_several_values_in_a_byte(tmp_path: Path) -> None:
 
     with PageSet.open(tmp_path) as pages:
         found = next(iter(pages)).tensors["t"]
-        assert tensor_slices.read(found).shape == (2, 4)
-        assert tensor_slices.read(found, "1,1:3").listed() == [4.0, 6.0]
+        assert tensor_slices.read_slice(found).shape == (2, 4)
+        assert tensor_slices.read_slice(found, "1,1:3").to_numbers() == [4.0, 6.0]
 
 
 def test_of_quantised_rows(tmp_path: Path) -> None:
@@ -108,8 +108,10 @@ def test_of_quantised_rows(tmp_path: Path) -> None:
 
     with PageSet.open(tmp_path) as pages:
         found = next(iter(pages)).tensors["t"]
-        assert tensor_slices.read(found, "1").listed() == [1.0, 1.5, 2.0]
-        assert tensor_slices.read(found, "1:,2").listed() == [2.0] and tensor_slices.read(found, ":,0").listed() == [
+        assert tensor_slices.read_slice(found, "1").to_numbers() == [1.0, 1.5, 2.0]
+        assert tensor_slices.read_slice(found, "1:,2").to_numbers() == [2.0] and tensor_slices.read_slice(
+            found, ":,0"
+        ).to_numbers() == [
             1.0,
             1.0,
         ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tdbg.core.errors import TdbgError
 from tdbg.pages.format.dtypes import DTYPES, Dtype
-from tdbg.pages.read.tensor_values import array, numbers, shown
+from tdbg.pages.read.tensor_values import decode_array, decode_numbers, format_value
 
 FP8 = [name for name in DTYPES if name.startswith("float8")]
 TORCH = [name for name in DTYPES if hasattr(torch, name)]
@@ -20,7 +20,7 @@ BYTES = bytes(range(256))
 HALVES = np.arange(65536, dtype="<u2").tobytes()
 
 
-def same(mine: list[Any], theirs: list[Any]) -> None:
+def assert_same(mine: list[Any], theirs: list[Any]) -> None:
     """Bit for bit, but for the payload of NaN."""
     assert len(mine) == len(theirs)
     for a, b in zip(mine, theirs, strict=True):
@@ -41,15 +41,15 @@ def test_the_table_knows_every_dtype_of_torch() -> None:
 @pytest.mark.parametrize("name", FP8)
 def test_all_codes_of_fp8_are_what_torch_says(name: str) -> None:
     theirs = as_torch(BYTES, name).float().tolist()
-    same(numbers(BYTES, DTYPES[name]), theirs)
-    same(array(BYTES, DTYPES[name]).tolist(), theirs)
+    assert_same(decode_numbers(BYTES, DTYPES[name]), theirs)
+    assert_same(decode_array(BYTES, DTYPES[name]).tolist(), theirs)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 def test_all_codes_of_the_halves_are_what_torch_says(name: str) -> None:
     theirs = as_torch(HALVES, name).float().tolist()
-    same(numbers(HALVES, DTYPES[name]), theirs)
-    same(array(HALVES, DTYPES[name]).tolist(), theirs)
+    assert_same(decode_numbers(HALVES, DTYPES[name]), theirs)
+    assert_same(decode_array(HALVES, DTYPES[name]).tolist(), theirs)
 
 
 def test_fp4_is_two_values_a_byte_the_low_half_first() -> None:
@@ -57,8 +57,8 @@ def test_fp4_is_two_values_a_byte_the_low_half_first() -> None:
     halves = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
     codes = halves + [-value for value in halves]
     expected = [value for byte in BYTES for value in (codes[byte & 15], codes[byte >> 4])]
-    same(numbers(BYTES, fp4), expected)
-    assert array(b"\x21\x43", fp4, (1, 2)).tolist() == [[0.5, 1.0, 1.5, 2.0]]
+    assert_same(decode_numbers(BYTES, fp4), expected)
+    assert decode_array(b"\x21\x43", fp4, (1, 2)).tolist() == [[0.5, 1.0, 1.5, 2.0]]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_fp4_is_two_values_a_byte_the_low_half_first() -> None:
     ],
 )
 def test_small_types_by_hand(name: str, data: bytes, values: list[Any]) -> None:
-    for found in (numbers(data, DTYPES[name]), array(data, DTYPES[name]).tolist()):
+    for found in (decode_numbers(data, DTYPES[name]), decode_array(data, DTYPES[name]).tolist()):
         assert repr(found) == repr(values)
 
 
@@ -90,7 +90,7 @@ def test_small_types_by_hand(name: str, data: bytes, values: list[Any]) -> None:
 def test_the_standard_library_and_numpy_agree(name: str, data: bytes) -> None:
     dtype = DTYPES[name]
     data = data[: len(data) // dtype.size * dtype.size]
-    one, other = numbers(data, dtype), array(data, dtype)
+    one, other = decode_numbers(data, dtype), decode_array(data, dtype)
     assert all(type(value) in (bool, int, float, complex) for value in one)
     assert other.dtype.kind in "biufc"
     assert repr(one).replace("-nan", "nan") == repr(other.tolist()).replace("-nan", "nan")
@@ -99,7 +99,7 @@ def test_the_standard_library_and_numpy_agree(name: str, data: bytes) -> None:
 @pytest.mark.parametrize("name", sorted(DTYPES))
 def test_bytes_that_do_not_fit_are_an_error(name: str) -> None:
     dtype = DTYPES[name]
-    for read in (numbers, array):
+    for read in (decode_numbers, decode_array):
         with pytest.raises(TdbgError):
             read(bytes(3 * dtype.size), dtype, (40, 2))
         if dtype.size > 1:
@@ -121,10 +121,10 @@ def test_quantised_values_are_scaled_as_torch_does(name: str) -> None:
     for quantised, note in zip((whole, rows), notes, strict=True):
         data = quantised.int_repr().numpy().tobytes()
         theirs = quantised.dequantize()
-        mine = torch.tensor(numbers(data, DTYPES[name], (6, 5), note)).reshape(6, 5)
+        mine = torch.tensor(decode_numbers(data, DTYPES[name], (6, 5), note)).reshape(6, 5)
         assert torch.allclose(mine, theirs, rtol=1e-6, atol=0)
-        assert array(data, DTYPES[name], (6, 5), note).tolist() == mine.tolist()
-    assert numbers(data, DTYPES[name], (6, 5)) == quantised.int_repr().flatten().tolist()
+        assert decode_array(data, DTYPES[name], (6, 5), note).tolist() == mine.tolist()
+    assert decode_numbers(data, DTYPES[name], (6, 5)) == quantised.int_repr().flatten().tolist()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -134,11 +134,11 @@ def test_packed_quantised_values_with_an_odd_row() -> None:
     found = torch.quantize_per_channel(values, scales, zeros, 0, torch.quint4x2)
     data = bytes(found.untyped_storage().tolist())
     dtype = DTYPES["quint4x2"]
-    assert len(data) == dtype.nbytes((3, 5)) == 9
+    assert len(data) == dtype.count_bytes((3, 5)) == 9
     note = {"axis": 0, "scales": scales.tolist(), "zero_points": zeros.tolist()}
-    mine = torch.tensor(array(data, dtype, (3, 5), note))
+    mine = torch.tensor(decode_array(data, dtype, (3, 5), note))
     assert torch.allclose(mine, found.dequantize(), rtol=1e-6, atol=0)
-    assert numbers(data, dtype, (3, 5), note) == mine.flatten().tolist()
+    assert decode_numbers(data, dtype, (3, 5), note) == mine.flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_packed_quantised_values_with_an_odd_row() -> None:
     [{"scale": "x"}, {"scales": [1.0], "axis": 0}, {"scales": [1.0, 2.0], "axis": 7}, {"scales": 3}, {"scale": None}],
 )
 def test_scales_that_do_not_fit_are_an_error(note: dict[str, Any]) -> None:
-    for read in (numbers, array):
+    for read in (decode_numbers, decode_array):
         with pytest.raises(TdbgError):
             read(bytes(4), DTYPES["quint8"], (4,), note)
 
 
 def test_shapes_are_kept() -> None:
-    assert array(bytes(24), DTYPES["float32"], (2, 3)).shape == (2, 3)
-    assert array(bytes(4), DTYPES["float32"], ()).shape == ()
-    assert array(bytes(24), DTYPES["bfloat16"], (3, 2, 2)).dtype == np.float32
+    assert decode_array(bytes(24), DTYPES["float32"], (2, 3)).shape == (2, 3)
+    assert decode_array(bytes(4), DTYPES["float32"], ()).shape == ()
+    assert decode_array(bytes(24), DTYPES["bfloat16"], (3, 2, 2)).dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_shapes_are_kept() -> None:
     ],
 )
 def test_values_as_a_person_reads_them(value: Any, text: str) -> None:
-    assert shown(value) == text
+    assert format_value(value) == text
 
 
 def test_every_dtype_says_how_many_bytes_a_shape_takes() -> None:
@@ -184,4 +184,4 @@ def test_every_dtype_says_how_many_bytes_a_shape_takes() -> None:
             tensor = torch.empty(shape, dtype=getattr(torch, name))
             if dtype.counts_values and not shape:
                 continue  # torch gives a 0-d one a whole byte; there is none in practice
-            assert dtype.nbytes(shape) == tensor.untyped_storage().nbytes(), (name, shape)
+            assert dtype.count_bytes(shape) == tensor.untyped_storage().nbytes(), (name, shape)

@@ -22,19 +22,19 @@ EXACT = ("count", "nan", "inf", "zero", "min", "max", "absmax")
 by_dtype = pytest.mark.parametrize("dtype", NUMERIC, ids=lambda dtype: dtype.name)
 
 
-def close(one: Any, other: Any, rel: float = 1e-9, abs_: float = 0.0) -> bool:
+def is_close(one: Any, other: Any, rel: float = 1e-9, abs_: float = 0.0) -> bool:
     return one is other is None or math.isclose(one, other, rel_tol=rel, abs_tol=abs_)
 
 
 def assert_same(one: ValueStats, other: ValueStats, rel: float = 1e-9, ends: float = 0.0) -> None:
     for name in EXACT:
         mine, yours = getattr(one, name), getattr(other, name)
-        assert mine == yours or (name not in EXACT[:4] and close(mine, yours, ends)), name
+        assert mine == yours or (name not in EXACT[:4] and is_close(mine, yours, ends)), name
     scale = (one.absmax or 0.0) * 1e-12
-    assert close(one.mean, other.mean, rel, scale) and close(one.std, other.std, max(rel, 1e-7), scale)
+    assert is_close(one.mean, other.mean, rel, scale) and is_close(one.std, other.std, max(rel, 1e-7), scale)
 
 
-def streamed(data: bytes, dtype: Any, sizes: int = 1) -> StreamingStats:
+def stream_stats(data: bytes, dtype: Any, sizes: int = 1) -> StreamingStats:
     """In so many pieces, each tallied alone and merged."""
     found, step = StreamingStats(), max(len(data) // dtype.size // sizes, 1) * dtype.size
     for start in range(0, len(data), step):
@@ -49,15 +49,15 @@ def streamed(data: bytes, dtype: Any, sizes: int = 1) -> StreamingStats:
 def test_three_ways_one_result(dtype: Any, count: int) -> None:
     """Random bytes: every code of the small types, subnormals, nan, inf, the largest numbers of the wide ones."""
     data = random.Random(f"{dtype.name} {count}").randbytes(count * dtype.size)
-    pure = value_stats.of_numbers(tensor_values.numbers(data, dtype))
-    array = tensor_values.array(data, dtype)
+    pure = value_stats.of_numbers(tensor_values.decode_numbers(data, dtype))
+    array = tensor_values.decode_array(data, dtype)
     with numpy.errstate(all="ignore"):
         dense = value_stats.of_array(array)
     assert pure.count == count * dtype.packed
-    for other in (dense, streamed(data, dtype).figures(), streamed(data, dtype, 7).figures()):
+    for other in (dense, stream_stats(data, dtype).compute_stats(), stream_stats(data, dtype, 7).compute_stats()):
         assert_same(pure, other, ends=1e-15 if dtype.kind == "complex" else 0.0)
     for one, other in zip(pure.quantiles, dense.quantiles, strict=True):
-        assert close(one, other, 1e-9, 1e-300)
+        assert is_close(one, other, 1e-9, 1e-300)
 
 
 @by_dtype
@@ -65,8 +65,8 @@ def test_no_values_at_all(dtype: Any) -> None:
     empty = ValueStats(0)
     assert (
         value_stats.of_numbers([])
-        == value_stats.of_array(tensor_values.array(b"", dtype))
-        == streamed(b"", dtype).figures()
+        == value_stats.of_array(tensor_values.decode_array(b"", dtype))
+        == stream_stats(b"", dtype).compute_stats()
         == empty
     )
 
@@ -92,7 +92,7 @@ def test_merging_is_the_same_as_counting_at_once(one: list[float], other: list[f
     for tally, numbers in zip(parts, (one, other), strict=True):
         tally.add_bytes(struct.pack(f"<{len(numbers)}f", *numbers), f32)
     parts[0].merge(parts[1])
-    assert_same(value_stats.of_numbers(one + other), parts[0].figures(), 1e-6)
+    assert_same(value_stats.of_numbers(one + other), parts[0].compute_stats(), 1e-6)
 
 
 @pytest.mark.parametrize("shift", [0, 3])
@@ -106,17 +106,17 @@ def test_quantiles_of_a_stream(name: str, shift: int) -> None:
     else:
         numbers = numbers.astype({"float32": "f4", "float64": "f8", "float16": "f2"}[name])
         data = numbers.tobytes()
-    tally = streamed(data, DTYPES[name], 5)
+    tally = stream_stats(data, DTYPES[name], 5)
     assert tally.bins is not None
     tally.bins.coarsen(shift)
     wanted = numpy.quantile(numbers.astype("f8"), QUANTILES)
-    for found, exact in zip(tally.figures().quantiles, wanted, strict=True):
+    for found, exact in zip(tally.compute_stats().quantiles, wanted, strict=True):
         assert abs(found - exact) <= abs(exact) * 2.0 ** (shift - 7) + 1e-3, (name, found, exact)
 
 
 def test_small_whole_numbers_have_exact_quantiles() -> None:
     labels = numpy.arange(-9, 200).repeat(3)
-    found = streamed(labels.astype("i8").tobytes(), DTYPES["int64"], 4).figures().quantiles
+    found = stream_stats(labels.astype("i8").tobytes(), DTYPES["int64"], 4).compute_stats().quantiles
     assert all(value == int(value) for value in found)
     assert found == tuple(numpy.quantile(labels, QUANTILES, method="closest_observation").tolist()) or all(
         abs(a - b) <= 1 for a, b in zip(found, numpy.quantile(labels, QUANTILES), strict=True)
@@ -126,7 +126,7 @@ def test_small_whole_numbers_have_exact_quantiles() -> None:
 def test_a_mean_far_from_zero_keeps_its_spread() -> None:
     """Sums of squares would lose it."""
     numbers = 1e6 + numpy.random.default_rng(2).standard_normal(200_000)
-    found = streamed(numbers.tobytes(), DTYPES["float64"], 3).figures()
+    found = stream_stats(numbers.tobytes(), DTYPES["float64"], 3).compute_stats()
     assert found.std == pytest.approx(numbers.std(ddof=1), rel=1e-9) and found.mean == pytest.approx(numbers.mean())
 
 
@@ -134,13 +134,13 @@ def test_bins_are_those_of_the_upper_16_bits() -> None:
     numbers = numpy.random.default_rng(3).standard_normal(10_000).astype("f4")
     counts = numpy.bincount(numbers.view("u4") >> 16, minlength=SIZE)
     one, two, whole = FloatBins(), FloatBins(), FloatBins()
-    one.add(numpy.bincount(numbers[:4000].view("u4") >> 16, minlength=SIZE))
-    two.add(numpy.bincount(numbers[4000:].view("u4") >> 16, minlength=SIZE))
-    whole.add(counts)
+    one.add_counts(numpy.bincount(numbers[:4000].view("u4") >> 16, minlength=SIZE))
+    two.add_counts(numpy.bincount(numbers[4000:].view("u4") >> 16, minlength=SIZE))
+    whole.add_counts(counts)
     one.merge(two)
-    for a, b in zip(one.ascending(), whole.ascending(), strict=True):
+    for a, b in zip(one.list_ascending(), whole.list_ascending(), strict=True):
         assert (a == b).all()
-    begins, ends, found = whole.ascending()
+    begins, ends, found = whole.list_ascending()
     assert found.sum() == len(numbers) and (begins[1:] >= ends[:-1]).all()
     for value in numbers[:200]:
         at = int(numpy.searchsorted(begins, value, "right")) - 1
@@ -152,23 +152,25 @@ def test_coarser_bins_hold_the_same_values() -> None:
     numbers = numpy.random.default_rng(4).standard_normal(5000).astype("f4")
     fine, coarse, later = FloatBins(), FloatBins(), FloatBins()
     counts = numpy.bincount(numbers.view("u4") >> 16, minlength=SIZE)
-    fine.add(counts)
-    coarse.add(counts)
+    fine.add_counts(counts)
+    coarse.add_counts(counts)
     coarse.coarsen(4)
     later.shift = 4
-    later.add(counts)
+    later.add_counts(counts)
     assert coarse.nbytes * 10 < fine.nbytes
-    assert [part.tolist() for part in coarse.ascending()] == [part.tolist() for part in later.ascending()]
+    assert [part.tolist() for part in coarse.list_ascending()] == [part.tolist() for part in later.list_ascending()]
     later.merge(fine)
-    assert later.shift == 4 and later.ascending()[2].sum() == 10_000
+    assert later.shift == 4 and later.list_ascending()[2].sum() == 10_000
     fine.merge(coarse)
-    assert fine.shift == 4 and [part.tolist() for part in fine.ascending()] == [p.tolist() for p in later.ascending()]
+    assert fine.shift == 4 and [part.tolist() for part in fine.list_ascending()] == [
+        p.tolist() for p in later.list_ascending()
+    ]
 
 
 def test_no_quantiles_are_better_than_wrong_ones() -> None:
     """Values that no float32 holds have no bin."""
     data = numpy.array([1.0, 2.0, 1e300]).tobytes()
-    found = streamed(data, DTYPES["float64"]).figures()
+    found = stream_stats(data, DTYPES["float64"]).compute_stats()
     assert (
         found.quantiles == ()
         and found.max == 1e300
@@ -181,26 +183,26 @@ def test_bars(count: int) -> None:
     numbers = numpy.random.default_rng(5).standard_normal(3000)
     low, high = float(numbers.min()), float(numbers.max())
     wanted = numpy.histogram(numbers, count, (low, high))[0].tolist()
-    ordered = value_stats.ordered(numbers.tolist())
-    pure, dense = value_stats.bars(ordered, count), value_stats.array_bars(numbers, low, high, count)
+    ordered = value_stats.sort_finite(numbers.tolist())
+    pure, dense = value_stats.compute_histogram(ordered, count), value_stats.array_bars(numbers, low, high, count)
     assert dense == wanted and sum(pure) == 3000
     assert all(abs(a - b) <= 1 for a, b in zip(pure, wanted, strict=True))
-    tally = streamed(numbers.tobytes(), DTYPES["float64"])
+    tally = stream_stats(numbers.tobytes(), DTYPES["float64"])
     assert tally.bins is not None
-    rough = tally.bins.bars(low, high, count)
+    rough = tally.bins.compute_histogram(low, high, count)
     assert sum(rough) == 3000 and sum(abs(a - b) for a, b in zip(rough, wanted, strict=True)) < 3000 * 0.12
 
 
 @pytest.mark.parametrize("numbers", [[2.0] * 5, [-math.inf, 2.0, math.nan]])
 def test_bars_of_one_value(numbers: list[float]) -> None:
-    finite = value_stats.ordered(numbers)
+    finite = value_stats.sort_finite(numbers)
     dense = value_stats.array_bars(numpy.array(numbers), 2.0, 2.0, 4)
-    assert value_stats.bars(finite, 4) == dense == [0, 0, len(finite), 0]
-    assert value_stats.bars([], 4) == value_stats.array_bars(numpy.array([]), None, None, 4) == []
+    assert value_stats.compute_histogram(finite, 4) == dense == [0, 0, len(finite), 0]
+    assert value_stats.compute_histogram([], 4) == value_stats.array_bars(numpy.array([]), None, None, 4) == []
 
 
 def test_pairs_of_bytes_are_counted_right() -> None:
     data = bytes(range(256)) + b"\x07"
-    found = streamed(data, DTYPES["uint8"]).figures()
+    found = stream_stats(data, DTYPES["uint8"]).compute_stats()
     assert (found.count, found.min, found.max, found.zero) == (257, 0, 255, 1)
     assert found.mean == pytest.approx((sum(range(256)) + 7) / 257)

@@ -1,31 +1,31 @@
 """Ranks beside each other."""
 
 import pytest
-from traces.material import note, op, step, write
+from traces.material import make_annotation, make_op, make_step, write_trace
 
 from tdbg.traces.analyze.rank_comparison import compare_loaded, compare_ranks, slowest_first, split_own_time
-from tdbg.traces.analyze.summary_builder import summarize
+from tdbg.traces.analyze.summary_builder import summarize_trace
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.rules import evaluate_traces
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
 
 
-def made(path, works, wait_until=900):
+def make_summary(path, works, wait_until=900):
     """A rank that computes forward for 100 us and backward for `works` each step, then waits for the others."""
     events = []
     for number, work in enumerate(works):
         at = number * 1000
-        events += [step(number, at, 1000), op("aten::mm", at, 100), op(BACKWARD, at + 100, work)]
-        events += [note("gloo:all_reduce", at + 100 + work, wait_until - 100 - work)]
-    return summarize(write(path / "t.json", events))
+        events += [make_step(number, at, 1000), make_op("aten::mm", at, 100), make_op(BACKWARD, at + 100, work)]
+        events += [make_annotation("gloo:all_reduce", at + 100 + work, wait_until - 100 - work)]
+    return summarize_trace(write_trace(path / "t.json", events))
 
 
 def test_the_slow_rank_its_part_the_skew_and_who_waits(tmp_path):
     every = {
-        "rank 0": made(tmp_path, [300] * 5),
-        "rank 1": made(tmp_path, [500] * 5),
-        "rank 2": made(tmp_path, [320] * 5),
+        "rank 0": make_summary(tmp_path, [300] * 5),
+        "rank 1": make_summary(tmp_path, [500] * 5),
+        "rank 2": make_summary(tmp_path, [320] * 5),
     }
     found = compare_ranks(every)
     assert (found.slowest, found.longest, found.longer) == ("rank 1", "backward", 190_000)
@@ -36,7 +36,7 @@ def test_the_slow_rank_its_part_the_skew_and_who_waits(tmp_path):
 
 
 def test_the_skew_is_of_the_steps_that_all_have(tmp_path):
-    found = compare_ranks({"a": made(tmp_path, [300, 400, 300]), "b": made(tmp_path, [400, 300])})
+    found = compare_ranks({"a": make_summary(tmp_path, [300, 400, 300]), "b": make_summary(tmp_path, [400, 300])})
     assert (found.skew, found.common) == (100_000, 2)
     assert found.each[0].extra == pytest.approx(500 / 550 - 1)
 
@@ -46,9 +46,13 @@ def test_a_part_is_the_cause_where_it_makes_most_of_the_difference(tmp_path):
         events = []
         for number in range(5):
             at = number * 1000
-            events += [step(number, at, 1000), op("aten::mm", at, forward), op(BACKWARD, at + forward, backward)]
-            events += [note("gloo:all_reduce", at + forward + backward, 1000 - forward - backward)]
-        return summarize(write(tmp_path / "t.json", events))
+            events += [
+                make_step(number, at, 1000),
+                make_op("aten::mm", at, forward),
+                make_op(BACKWARD, at + forward, backward),
+            ]
+            events += [make_annotation("gloo:all_reduce", at + forward + backward, 1000 - forward - backward)]
+        return summarize_trace(write_trace(tmp_path / "t.json", events))
 
     def said(slow):
         every = {"rank 0": rank(200, 200), "rank 1": slow}
@@ -69,9 +73,13 @@ def test_the_parts_of_what_is_longer_add_up_to_it(tmp_path):
         events = []
         for number, (forward, backward) in enumerate(pairs):
             at = number * 100_000
-            events += [step(number, at, 60_000), op("aten::mm", at, forward), op(BACKWARD, at + forward, backward)]
-            events += [note("gloo:all_reduce", at + forward + backward, 60_000 - forward - backward)]
-        return summarize(write(tmp_path / "t.json", events))
+            events += [
+                make_step(number, at, 60_000),
+                make_op("aten::mm", at, forward),
+                make_op(BACKWARD, at + forward, backward),
+            ]
+            events += [make_annotation("gloo:all_reduce", at + forward + backward, 60_000 - forward - backward)]
+        return summarize_trace(write_trace(tmp_path / "t.json", events))
 
     found = compare_ranks({"rank 0": rank((100, 2000)), "rank 1": rank((28_000, 1000), (20_000, 1000), (28_000, 0))})
     assert [one.own for one in found.each] == [2_100_000, 28_000_000]
@@ -83,7 +91,7 @@ def test_the_parts_of_what_is_longer_add_up_to_it(tmp_path):
 
 
 def test_the_rank_that_is_shown_whole_is_not_one_that_waits(tmp_path):
-    waits, works = made(tmp_path, [100] * 3), made(tmp_path, [700] * 3)
+    waits, works = make_summary(tmp_path, [100] * 3), make_summary(tmp_path, [700] * 3)
     for read in (waits, works):
         read.rank = 1 if read is works else 0
     for one in waits.steps:
@@ -96,11 +104,11 @@ def test_the_rank_that_is_shown_whole_is_not_one_that_waits(tmp_path):
 
 
 def test_one_rank_is_not_compared(tmp_path):
-    assert compare_ranks({"rank 0": made(tmp_path, [300])}) is None
+    assert compare_ranks({"rank 0": make_summary(tmp_path, [300])}) is None
 
 
 def test_only_one_trace_of_each_rank_is_held_against_others(tmp_path):
-    read = made(tmp_path, [300] * 2)
+    read = make_summary(tmp_path, [300] * 2)
 
     def held(*found):
         return list(compare_loaded([(one, read) for one in found]))

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from traces.material import gpu, launch, op, step, write
+from traces.material import make_gpu_span, make_launch, make_op, make_step, write_trace
 
 from tdbg.core.errors import TdbgError
-from tdbg.traces.analyze.summary_builder import summarize
+from tdbg.traces.analyze.summary_builder import summarize_trace
 from tdbg.traces.analyze.trace_baseline import Baseline, load_baseline, make_baseline, merge_baselines, save_baseline
 from tdbg.traces.analyze.trace_comparison import compare_traces, is_notable
 from tdbg.traces.parse.trace_files import TraceFile
@@ -14,24 +14,24 @@ from tdbg.traces.parse.trace_files import TraceFile
 LENGTHS = (100, 102, 98, 101, 99, 103)
 
 
-def made(tmp_path, lengths, calls=2, name="aten::mm", rank=0, head=None):
+def make_trace(tmp_path, lengths, calls=2, name="aten::mm", rank=0, head=None):
     """A trace whose steps take so many microseconds: half of each is `calls` calls of an operator."""
     events, at = [], 0
     for number, length in enumerate(lengths, 1):
-        events.append(step(number, at, length))
-        events += [op(name, at + call * length / (2 * calls), length / (2 * calls)) for call in range(calls)]
+        events.append(make_step(number, at, length))
+        events += [make_op(name, at + call * length / (2 * calls), length / (2 * calls)) for call in range(calls)]
         at += length
-    path = write(tmp_path / "t.json", events, head=head)
-    return TraceFile(path, rank), summarize(path)
+    path = write_trace(tmp_path / "t.json", events, head=head)
+    return TraceFile(path, rank), summarize_trace(path)
 
 
-def one(tmp_path, lengths, **more):
-    return make_baseline("it", [made(tmp_path, lengths, **more)])
+def make_one_baseline(tmp_path, lengths, **more):
+    return make_baseline("it", [make_trace(tmp_path, lengths, **more)])
 
 
 def test_a_slower_run_is_a_regression_beyond_the_tolerance(tmp_path):
-    a = one(tmp_path, LENGTHS)
-    b = one(tmp_path, [length * 1.2 for length in LENGTHS])
+    a = make_one_baseline(tmp_path, LENGTHS)
+    b = make_one_baseline(tmp_path, [length * 1.2 for length in LENGTHS])
     found = compare_traces(a, b, 0.05)
     assert found.verdict == "slower" and found.is_regression and found.change.guess == pytest.approx(0.2)
     assert not compare_traces(a, b, 0.25).is_regression and compare_traces(a, b, 0.25).verdict == "slower"
@@ -41,27 +41,31 @@ def test_a_slower_run_is_a_regression_beyond_the_tolerance(tmp_path):
 
 
 def test_a_run_is_no_different_from_itself_and_from_its_like(tmp_path):
-    a = one(tmp_path, LENGTHS)
+    a = make_one_baseline(tmp_path, LENGTHS)
     for other in (LENGTHS, LENGTHS[::-1], [length + 2 for length in LENGTHS]):
-        found = compare_traces(a, one(tmp_path, other))
+        found = compare_traces(a, make_one_baseline(tmp_path, other))
         assert (found.verdict, found.is_regression) == ("no difference", False)
         assert all(part.change.sign == 0 for part in found.parts)
     assert found.operators == []
 
 
 def test_too_few_steps_are_told_and_are_no_regression(tmp_path):
-    found = compare_traces(one(tmp_path, (100, 100, 100)), one(tmp_path, (900, 900)))
+    found = compare_traces(make_one_baseline(tmp_path, (100, 100, 100)), make_one_baseline(tmp_path, (900, 900)))
     assert (found.verdict, found.is_regression) == ("too few steps", False)
     unmarked = make_baseline(
-        "it", [(TraceFile(tmp_path / "t.json", 0), summarize(write(tmp_path / "t.json", [op("a", 0, 9)])))]
+        "it",
+        [(TraceFile(tmp_path / "t.json", 0), summarize_trace(write_trace(tmp_path / "t.json", [make_op("a", 0, 9)])))],
     )
-    found = compare_traces(unmarked, one(tmp_path, LENGTHS))
+    found = compare_traces(unmarked, make_one_baseline(tmp_path, LENGTHS))
     assert found.verdict == "too few steps" and "A marks no steps: there is no spread to judge by" in found.notes
     assert found.parts and not any(is_notable(part, found) for part in found.parts)
 
 
 def test_operators_are_matched_by_name_with_their_calls(tmp_path):
-    a, b = one(tmp_path, LENGTHS, calls=2), one(tmp_path, LENGTHS, calls=4, name="aten::bmm")
+    a, b = (
+        make_one_baseline(tmp_path, LENGTHS, calls=2),
+        make_one_baseline(tmp_path, LENGTHS, calls=4, name="aten::bmm"),
+    )
     changes = {change.name: change for change in compare_traces(a, b).operators}
     gone, come = changes["aten::mm"], changes["aten::bmm"]
     assert (gone.a_calls, gone.b_calls, gone.b_time) == (2, 0, 0) and gone.a_time == pytest.approx(50_250)
@@ -70,18 +74,24 @@ def test_operators_are_matched_by_name_with_their_calls(tmp_path):
 
 def test_kernels_are_matched_too(tmp_path):
     def on_device(dur):
-        events = [step(number, number * 1000, 1000) for number in range(4)]
+        events = [make_step(number, number * 1000, 1000) for number in range(4)]
         for number in range(4):
             at = number * 1000
-            events += [op("aten::mm", at, 20), launch(at + 5, 2, number), gpu("sgemm", at + 100, dur, number)]
-        return make_baseline("it", [(TraceFile(tmp_path, 0), summarize(write(tmp_path / "t.json", events)))])
+            events += [
+                make_op("aten::mm", at, 20),
+                make_launch(at + 5, 2, number),
+                make_gpu_span("sgemm", at + 100, dur, number),
+            ]
+        return make_baseline(
+            "it", [(TraceFile(tmp_path, 0), summarize_trace(write_trace(tmp_path / "t.json", events)))]
+        )
 
     (change,) = compare_traces(on_device(100), on_device(300)).kernels
     assert (change.name, change.grown, change.a_calls) == ("sgemm", 200_000, 1)
 
 
 def test_a_step_of_several_ranks_is_as_long_as_on_the_slowest(tmp_path):
-    every = [made(tmp_path, (100, 250, 100), rank=0), made(tmp_path, (200, 100, 150), rank=1)]
+    every = [make_trace(tmp_path, (100, 250, 100), rank=0), make_trace(tmp_path, (200, 100, 150), rank=1)]
     found = make_baseline("it", every)
     assert found.lengths == [200_000, 250_000, 150_000] and found.ranks == [0, 1]
     assert found.steps[0].bar["forward"] == 75_000  # of 50 and 100 us
@@ -90,7 +100,9 @@ def test_a_step_of_several_ranks_is_as_long_as_on_the_slowest(tmp_path):
 
 def test_ranks_that_only_the_traces_tell_are_ranks_too(tmp_path):
     def told(rank, lengths):
-        return TraceFile(tmp_path / f"{rank}.json", None), made(tmp_path, lengths, head={"tdbg": {"rank": rank}})[1]
+        return TraceFile(tmp_path / f"{rank}.json", None), make_trace(tmp_path, lengths, head={"tdbg": {"rank": rank}})[
+            1
+        ]
 
     found = make_baseline("it", [told(0, (100, 250, 100)), told(1, (200, 100, 150))])
     assert found.lengths == [200_000, 250_000, 150_000] and found.ranks == [0, 1]
@@ -99,14 +111,14 @@ def test_ranks_that_only_the_traces_tell_are_ranks_too(tmp_path):
 
 
 def test_a_step_that_stands_out_is_left_out_and_told(tmp_path):
-    found = compare_traces(one(tmp_path, LENGTHS), one(tmp_path, [*LENGTHS, 5000]))
+    found = compare_traces(make_one_baseline(tmp_path, LENGTHS), make_one_baseline(tmp_path, [*LENGTHS, 5000]))
     assert found.verdict == "no difference" and len(found.b.steps) == 6
     assert "steps of B that took three times its median or more are left out: 1" in found.notes
 
 
 def test_what_makes_two_sides_hard_to_compare_is_told(tmp_path):
-    a = one(tmp_path, LENGTHS, head={"with_stack": 1, "deviceProperties": [{"name": "Card"}]})
-    notes = compare_traces(a, make_baseline("it", [made(tmp_path, LENGTHS, rank=rank) for rank in (0, 1)])).notes
+    a = make_one_baseline(tmp_path, LENGTHS, head={"with_stack": 1, "deviceProperties": [{"name": "Card"}]})
+    notes = compare_traces(a, make_baseline("it", [make_trace(tmp_path, LENGTHS, rank=rank) for rank in (0, 1)])).notes
     assert notes == [
         "A ran on Card, B on cpu",
         "A has the traces of 1 rank, B of 2 ranks",
@@ -115,20 +127,22 @@ def test_what_makes_two_sides_hard_to_compare_is_told(tmp_path):
 
 
 def test_several_runs_of_one_side_show_how_far_runs_differ(tmp_path):
-    runs = [one(tmp_path, [length * factor for length in LENGTHS]) for factor in (1, 0.98, 0.96, 1.02, 1.3)]
+    runs = [
+        make_one_baseline(tmp_path, [length * factor for length in LENGTHS]) for factor in (1, 0.98, 0.96, 1.02, 1.3)
+    ]
     kept = merge_baselines(runs)
     assert max(kept.medians) == 130_650 and len(kept.medians) == 5 and len(kept.steps) == 30
     assert kept.operators[0].calls == 2
-    like = compare_traces(kept, one(tmp_path, [length * 1.25 for length in LENGTHS]))
+    like = compare_traces(kept, make_one_baseline(tmp_path, [length * 1.25 for length in LENGTHS]))
     assert like.change.sign == 1 and (like.verdict, like.is_regression) == ("no difference", False)
-    assert compare_traces(kept, one(tmp_path, [length * 1.5 for length in LENGTHS])).is_regression
+    assert compare_traces(kept, make_one_baseline(tmp_path, [length * 1.5 for length in LENGTHS])).is_regression
 
 
 # the file
 
 
 def test_a_baseline_comes_back_as_it_was(tmp_path):
-    a = one(tmp_path, LENGTHS)
+    a = make_one_baseline(tmp_path, LENGTHS)
     save_baseline(a, tmp_path / "b.json")
     assert load_baseline(str(tmp_path / "b.json")) == a
     assert (tmp_path / "b.json").stat().st_size < 4000
@@ -139,7 +153,7 @@ def test_a_baseline_comes_back_as_it_was(tmp_path):
 def test_what_is_no_baseline_is_left_to_others(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     assert load_baseline(str(tmp_path / "x.json")) is None and load_baseline(str(tmp_path)) is None
-    assert load_baseline(str(write(tmp_path / "t.json.gz", []))) is None
+    assert load_baseline(str(write_trace(tmp_path / "t.json.gz", []))) is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +172,7 @@ def test_what_is_no_baseline_is_left_to_others(tmp_path):
 )
 def test_a_bad_baseline_is_told(tmp_path, old, new, says):
     path = tmp_path / "b.json"
-    save_baseline(Baseline("it", *[[], []]) if says is None else one(tmp_path, LENGTHS), path)
+    save_baseline(Baseline("it", *[[], []]) if says is None else make_one_baseline(tmp_path, LENGTHS), path)
     path.write_text(path.read_text().replace(old, new))
     if says is None:  # a newer tdbg may keep more
         assert load_baseline(str(path)) == Baseline("it")
@@ -170,7 +184,7 @@ def test_a_bad_baseline_is_told(tmp_path, old, new, says):
 def test_a_baseline_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(TdbgError, match="cannot write"):
         save_baseline(Baseline("it"), tmp_path / "none" / "b.json")
-    other = write(tmp_path / "t.json", [op("a", 0, 9)])
+    other = write_trace(tmp_path / "t.json", [make_op("a", 0, 9)])
     before = other.read_bytes()
     with pytest.raises(TdbgError, match="is there already, and no baseline"):
         save_baseline(Baseline("it"), other)

@@ -3,21 +3,21 @@
 import os
 
 import pytest
-from traces.material import op, write
+from traces.material import make_op, write_trace
 
 from tdbg.core.errors import TdbgError
 from tdbg.traces.parse.trace_files import find_traces, newest_windows
 
-EVENTS = [op("aten::mm", 0, 1)]
+EVENTS = [make_op("aten::mm", 0, 1)]
 
 
-def labels(found):
+def list_labels(found):
     return [one.label for one in found]
 
 
-def put(path):
+def write_trace_at(path):
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write(path, EVENTS)
+    return write_trace(path, EVENTS)
 
 
 def test_a_run_has_its_traces_by_rank_attempt_and_time(tmp_path):
@@ -27,12 +27,12 @@ def test_a_run_has_its_traces_by_rank_attempt_and_time(tmp_path):
         "rank0000/traces/host_5.1600000000000000001.pt.trace.json.gz",
         "rank0000/attempt1/traces/host_6.1500000000000000001.pt.trace.json.gz",
     ):
-        put(tmp_path / name)
+        write_trace_at(tmp_path / name)
     (tmp_path / "run.json").write_text("{}")
     found = find_traces(str(tmp_path))
-    assert labels(found) == ["rank 0", "rank 0, window 1", "rank 0, attempt 1", "rank 10"]
-    assert labels(newest_windows(found)) == ["rank 0, attempt 1", "rank 10"]
-    assert labels(find_traces(str(tmp_path), lambda rank: rank > 3)) == ["rank 10"]
+    assert list_labels(found) == ["rank 0", "rank 0, window 1", "rank 0, attempt 1", "rank 10"]
+    assert list_labels(newest_windows(found)) == ["rank 0, attempt 1", "rank 10"]
+    assert list_labels(find_traces(str(tmp_path), lambda rank: rank > 3)) == ["rank 10"]
     with pytest.raises(TdbgError, match="no trace of these ranks"):
         find_traces(str(tmp_path), lambda rank: rank == 7)
 
@@ -40,16 +40,16 @@ def test_a_run_has_its_traces_by_rank_attempt_and_time(tmp_path):
 def test_of_several_runs_the_newest_is_meant_and_it_is_said(tmp_path, capsys):
     for begun, run, names in ((2, "a", ("rank0000",)), (1, "b", ("rank0000/attempt1", "rank0001"))):
         for name in names:
-            put(tmp_path / run / name / "traces" / f"host.170000000000000000{begun}.pt.trace.json.gz")
+            write_trace_at(tmp_path / run / name / "traces" / f"host.170000000000000000{begun}.pt.trace.json.gz")
         (tmp_path / run / "run.json").write_text("{}")
         os.utime(tmp_path / run / "run.json", (begun, begun))
     found = find_traces(str(tmp_path))
     assert (
-        labels(newest_windows(found)) == labels(found) == ["rank 0"]
+        list_labels(newest_windows(found)) == list_labels(found) == ["rank 0"]
     )  # neither rank 1 nor the attempt of an older run
     assert found[0].path.is_relative_to(tmp_path / "a")
     assert f"there are traces of 2 runs: these are of the newest, {tmp_path / 'a'}" in capsys.readouterr().err
-    assert labels(find_traces(str(tmp_path / "b"))) == ["rank 0, attempt 1", "rank 1"]
+    assert list_labels(find_traces(str(tmp_path / "b"))) == ["rank 0, attempt 1", "rank 1"]
     assert capsys.readouterr().err == ""
 
 
@@ -70,7 +70,7 @@ NAME = "host.1700000000000000001.pt.trace.json"
     ],
 )
 def test_a_link_in_a_run_is_said_to_be_one(tmp_path, capsys, link, why):
-    run, elsewhere = make_run(tmp_path / "run"), put(tmp_path / "elsewhere" / NAME)
+    run, elsewhere = make_run(tmp_path / "run"), write_trace_at(tmp_path / "elsewhere" / NAME)
     place = run / link
     place.parent.mkdir(parents=True, exist_ok=True)
     place.symlink_to(elsewhere if link.endswith(NAME) else elsewhere.parent)
@@ -79,17 +79,17 @@ def test_a_link_in_a_run_is_said_to_be_one(tmp_path, capsys, link, why):
             find_traces(str(named))
         assert str(said.value) == f"there is no trace that can be read: {place} is left out: {why}"
         assert "name what a link points to" in said.value.hint
-    assert labels(find_traces(str(elsewhere))) == [NAME], "the next step that was named"
+    assert list_labels(find_traces(str(elsewhere))) == [NAME], "the next step that was named"
     assert capsys.readouterr().err == ""
-    put(run / "rank0001" / "traces" / NAME)
-    assert labels(find_traces(str(run))) == ["rank 1"]
+    write_trace_at(run / "rank0001" / "traces" / NAME)
+    assert list_labels(find_traces(str(run))) == ["rank 1"]
     assert f"{place} is left out: {why}" in capsys.readouterr().err, "nor is it passed over in silence beside others"
 
 
 def test_a_link_that_is_named_is_followed_unless_it_leads_nowhere(tmp_path, capsys):
-    (tmp_path / "to.json").symlink_to(put(tmp_path / "elsewhere" / NAME))
+    (tmp_path / "to.json").symlink_to(write_trace_at(tmp_path / "elsewhere" / NAME))
     (tmp_path / "nowhere.json").symlink_to(tmp_path / "none")
-    assert labels(find_traces(str(tmp_path / "to.json"))) == ["to.json"]
+    assert list_labels(find_traces(str(tmp_path / "to.json"))) == ["to.json"]
     with pytest.raises(TdbgError, match=r"nowhere\.json is a broken link: its target does not exist"):
         find_traces(str(tmp_path / "nowhere.json"))
     many = tmp_path / "many"
@@ -99,8 +99,8 @@ def test_a_link_that_is_named_is_followed_unless_it_leads_nowhere(tmp_path, caps
     with pytest.raises(TdbgError, match=r"folder0 is left out: it is a link to a folder, .* \(and 2 more\)"):
         find_traces(str(many))
     capsys.readouterr()
-    put(many / NAME)
-    assert labels(find_traces(str(many))) == [NAME] and capsys.readouterr().err == "", (
+    write_trace_at(many / NAME)
+    assert list_labels(find_traces(str(many))) == [NAME] and capsys.readouterr().err == "", (
         "latest-run, say, is none of its business"
     )
 
@@ -114,25 +114,25 @@ def test_a_pipe_is_said_to_be_one(tmp_path):
 
 
 def test_any_json_that_begins_as_a_trace_counts_where_no_name_says_so(tmp_path):
-    put(tmp_path / "step.json")
-    put(tmp_path / "deep" / "rank-3.json.gz")
+    write_trace_at(tmp_path / "step.json")
+    write_trace_at(tmp_path / "deep" / "rank-3.json.gz")
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
     (tmp_path / "broken.json.gz").write_bytes(b"\x1f\x8b\x00")
-    assert labels(find_traces(str(tmp_path))) == ["step.json", "rank 3"]
+    assert list_labels(find_traces(str(tmp_path))) == ["step.json", "rank 3"]
 
 
 @pytest.mark.parametrize("ranks", ["9" * 5000, ",".join(["1"] * 1001)])
 def test_ranks_that_cannot_be_are_none(tmp_path, ranks):
     path = tmp_path / "merged.json"
     path.write_text(f'{{"tdbgRanks":[{ranks}],"traceEvents":[]}}')
-    assert labels(find_traces(str(path))) == ["merged.json"]
-    put(tmp_path / f"rank{'1' * 30}.json")
-    assert labels(find_traces(str(tmp_path / f"rank{'1' * 30}.json"))) == [f"rank{'1' * 30}.json"]
+    assert list_labels(find_traces(str(path))) == ["merged.json"]
+    write_trace_at(tmp_path / f"rank{'1' * 30}.json")
+    assert list_labels(find_traces(str(tmp_path / f"rank{'1' * 30}.json"))) == [f"rank{'1' * 30}.json"]
 
 
 def test_one_file_is_itself_whatever_its_name(tmp_path):
-    found = find_traces(str(put(tmp_path / "odd.txt.json")))
-    assert labels(found) == ["odd.txt.json"]
+    found = find_traces(str(write_trace_at(tmp_path / "odd.txt.json")))
+    assert list_labels(found) == ["odd.txt.json"]
 
 
 def test_nothing_there_is_told(tmp_path):

@@ -4,51 +4,51 @@ import json
 from collections import defaultdict
 
 import pytest
-from traces.material import loaded, note, op, real, span, step, write
+from traces.material import find_real_trace, load_trace, make_annotation, make_op, make_span, make_step, write_trace
 
 from tdbg.core.errors import TdbgError
 from tdbg.traces.analyze import call_tree
 from tdbg.traces.analyze.flops import per_call
-from tdbg.traces.analyze.summary_builder import summarize
+from tdbg.traces.analyze.summary_builder import summarize_trace
 from tdbg.traces.render import flame_rows
 
 
-def frame(name, ts, dur, tid=1):
-    return span(name, ts, dur, "python_function", tid)
+def make_frame(name, ts, dur, tid=1):
+    return make_span(name, ts, dur, "python_function", tid)
 
 
-def tree(row):
+def build_tree(row):
     """Rows as name -> (calls, own us, total us, what is below)."""
-    return {one.name: (one.calls, one.own // 1000, one.total // 1000, tree(one)) for one in row.below}
+    return {one.name: (one.calls, one.own // 1000, one.total // 1000, build_tree(one)) for one in row.below}
 
 
 EVENTS = [
-    step(1, 0, 200),
-    note("enumerate(DataLoader)#x", 0, 20),
-    op("aten::stack", 5, 10),
-    op("aten::linear", 30, 20),
-    op("aten::addmm", 32, 15),
-    op("aten::linear", 60, 10),
-    op("autograd::engine::evaluate_function: AddmmBackward0", 80, 40),
-    op("aten::mm", 90, 20),
-    note("Optimizer.step#SGD.step", 150, 40),
-    op("aten::add_", 160, 10),
-    frame("train.py(9): main", 0, 200),
-    frame("torch/nn/modules/module.py(1): _call_impl", 25, 50),
-    frame("nn.Module: Net_0", 26, 48),
-    frame("net.py(3): forward", 27, 46),
-    frame("nn.Module: Linear_0", 28, 24),
-    frame("nn.Module: Linear_1", 58, 14),
+    make_step(1, 0, 200),
+    make_annotation("enumerate(DataLoader)#x", 0, 20),
+    make_op("aten::stack", 5, 10),
+    make_op("aten::linear", 30, 20),
+    make_op("aten::addmm", 32, 15),
+    make_op("aten::linear", 60, 10),
+    make_op("autograd::engine::evaluate_function: AddmmBackward0", 80, 40),
+    make_op("aten::mm", 90, 20),
+    make_annotation("Optimizer.step#SGD.step", 150, 40),
+    make_op("aten::add_", 160, 10),
+    make_frame("train.py(9): main", 0, 200),
+    make_frame("torch/nn/modules/module.py(1): _call_impl", 25, 50),
+    make_frame("nn.Module: Net_0", 26, 48),
+    make_frame("net.py(3): forward", 27, 46),
+    make_frame("nn.Module: Linear_0", 28, 24),
+    make_frame("nn.Module: Linear_1", 58, 14),
 ]
 
 
 @pytest.fixture
-def read(tmp_path):
-    return summarize(write(tmp_path / "t.json", EVENTS))
+def flame_summary(tmp_path):
+    return summarize_trace(write_trace(tmp_path / "t.json", EVENTS))
 
 
-def test_by_operator_within_the_spans_around_them(read):
-    assert tree(flame_rows.build_tree(read, "operator")) == {
+def test_by_operator_within_the_spans_around_them(flame_summary):
+    assert build_tree(flame_rows.build_tree(flame_summary, "operator")) == {
         "enumerate(DataLoader)#x": (1, 10, 20, {"aten::stack": (1, 10, 10, {})}),
         "aten::linear": (2, 15, 30, {"aten::addmm": (1, 15, 15, {})}),
         "autograd::engine::evaluate_function: AddmmBackward0": (1, 20, 40, {"aten::mm": (1, 20, 20, {})}),
@@ -56,11 +56,11 @@ def test_by_operator_within_the_spans_around_them(read):
     }
 
 
-def test_by_stack_without_what_is_nobodys_own(read):
-    assert flame_rows.available_views(read) == ["stack", "module", "operator"]
-    (main,) = flame_rows.build_tree(read).below
+def test_by_stack_without_what_is_nobodys_own(flame_summary):
+    assert flame_rows.available_views(flame_summary) == ["stack", "module", "operator"]
+    (main,) = flame_rows.build_tree(flame_summary).below
     assert (main.name, main.total) == ("train.py(9): main", 200_000)
-    below = tree(main)
+    below = build_tree(main)
     assert below["nn.Module: Net_0"] == (
         *(1, 2, 48),
         {
@@ -81,9 +81,9 @@ def test_by_stack_without_what_is_nobodys_own(read):
     }
 
 
-def test_by_module_the_lines_between_them_are_their_own_time(read):
-    root = flame_rows.build_tree(read, "module")
-    found = tree(root)
+def test_by_module_the_lines_between_them_are_their_own_time(flame_summary):
+    root = flame_rows.build_tree(flame_summary, "module")
+    found = build_tree(root)
     assert found["nn.Module: Net_0"][:3] == (1, 10, 48)
     assert set(found["nn.Module: Net_0"][3]) == {"nn.Module: Linear_0", "nn.Module: Linear_1"}
     assert set(found[flame_rows.OUTSIDE][3]) == {
@@ -92,12 +92,12 @@ def test_by_module_the_lines_between_them_are_their_own_time(read):
         "aten::add_",
     }
     assert root.total == 200_000
-    (net,) = flame_rows.build_module_tree(read).below
+    (net,) = flame_rows.build_module_tree(flame_summary).below
     assert (net.own, net.total, len(net.below)) == (10_000, 48_000, 2)
 
 
 def test_a_way_that_is_not_there(tmp_path):
-    read = summarize(write(tmp_path / "t.json", [op("aten::mm", 0, 5)]))
+    read = summarize_trace(write_trace(tmp_path / "t.json", [make_op("aten::mm", 0, 5)]))
     assert flame_rows.available_views(read) == ["operator"]
     with pytest.raises(TdbgError, match="no calls by module"):
         flame_rows.build_tree(read, "module")
@@ -106,22 +106,24 @@ def test_a_way_that_is_not_there(tmp_path):
 
 
 def test_threads_stand_apart_where_there_are_several(tmp_path):
-    events = [step(1, 0, 100), op("aten::mm", 0, 50), op("aten::bmm", 0, 70, tid=2)]
-    found = tree(flame_rows.build_tree(summarize(write(tmp_path / "t.json", events))))
+    events = [make_step(1, 0, 100), make_op("aten::mm", 0, 50), make_op("aten::bmm", 0, 70, tid=2)]
+    found = build_tree(flame_rows.build_tree(summarize_trace(write_trace(tmp_path / "t.json", events))))
     assert set(found) == {"the program's thread", "thread 2"}
     assert found["thread 2"][1:3] == (0, 70)
 
 
 def test_folded_lines_add_up_and_hold_no_other_separator(tmp_path):
-    events = [op("a;b\n c", 0, 100), op("d e", 10, 40), op("f", 20, 10), op("f", 200, 5)]
-    lines = list(flame_rows.fold_stacks(flame_rows.build_tree(summarize(write(tmp_path / "t.json", events)))))
+    events = [make_op("a;b\n c", 0, 100), make_op("d e", 10, 40), make_op("f", 20, 10), make_op("f", 200, 5)]
+    lines = list(
+        flame_rows.fold_stacks(flame_rows.build_tree(summarize_trace(write_trace(tmp_path / "t.json", events))))
+    )
     assert sorted(lines) == ["a:b\\n c 60", "a:b\\n c;d e 30", "a:b\\n c;d e;f 10", "f 5"]
 
 
 def test_what_finds_no_room_is_its_callers_own_time(tmp_path, monkeypatch):
     monkeypatch.setattr(call_tree, "MOST", 4)
-    events = [op("outer", 0, 1000), *(op(f"inner{number}", 10 + 10 * number, 10) for number in range(20))]
-    read = summarize(write(tmp_path / "t.json", events))
+    events = [make_op("outer", 0, 1000), *(make_op(f"inner{number}", 10 + 10 * number, 10) for number in range(20))]
+    read = summarize_trace(write_trace(tmp_path / "t.json", events))
     (outer,) = flame_rows.build_tree(read).below
     assert (outer.total, outer.own, len(outer.below)) == (1_000_000, 980_000, 2)
     assert flame_rows.count_cut_calls(read) == 18
@@ -129,16 +131,16 @@ def test_what_finds_no_room_is_its_callers_own_time(tmp_path, monkeypatch):
 
 def test_a_summary_keeps_the_longest(tmp_path, monkeypatch):
     monkeypatch.setattr(call_tree, "KEPT", 5)
-    events = [op(f"op{number}", 100 * number, number + 1) for number in range(20)]
-    read = summarize(write(tmp_path / "t.json", events))
+    events = [make_op(f"op{number}", 100 * number, number + 1) for number in range(20)]
+    read = summarize_trace(write_trace(tmp_path / "t.json", events))
     assert [row.name for row in flame_rows.sort_rows(flame_rows.build_tree(read))] == ["op19", "op18", "op17", "op16"]
     assert flame_rows.count_cut_calls(read) == 16
 
 
 def test_calls_within_calls_without_end(tmp_path):
     deep = 3000
-    events = [op(f"r{number}", number, 2 * (deep - number)) for number in range(deep)]
-    read = summarize(write(tmp_path / "t.json", events))
+    events = [make_op(f"r{number}", number, 2 * (deep - number)) for number in range(deep)]
+    read = summarize_trace(write_trace(tmp_path / "t.json", events))
     rows = flame_rows.sort_rows(flame_rows.build_tree(read))
     assert len(rows) == call_tree.DEEP - 1 and flame_rows.count_cut_calls(read) == deep - len(rows)
     assert sum(row.own for row in rows) == 2 * deep * 1000
@@ -147,14 +149,14 @@ def test_calls_within_calls_without_end(tmp_path):
 @pytest.mark.parametrize("name", ["control.json.gz", "sampled_rank-0.json.gz"])
 def test_times_of_real_operators_are_in_the_tree(name):
     """Own times of all nodes of a name add up to those of the operator, as far as the tree has room."""
-    path = real(name)
-    read = summarize(path)
+    path = find_real_trace(name)
+    read = summarize_trace(path)
     found = defaultdict(int)
     for row in flame_rows.sort_rows(flame_rows.build_tree(read, "operator")):
         if row.kind == call_tree.OPERATOR:
             found[row.name] += row.calls
     counted = defaultdict(int)
-    for event in loaded(path)["traceEvents"]:
+    for event in load_trace(path)["traceEvents"]:
         if event.get("cat") == "cpu_op":
             counted[event["name"]] += 1
     assert all(found[one] <= counted[one] for one in found)
@@ -166,7 +168,7 @@ def test_times_of_real_operators_are_in_the_tree(name):
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory):
+def recorded_trace(tmp_path_factory):
     """A real trace with everything on, and what torch itself makes of it."""
     torch = pytest.importorskip("torch")
     from torch import nn
@@ -196,10 +198,10 @@ def recorded(tmp_path_factory):
     return path, {one.key: one.flops for one in made.key_averages()}
 
 
-def test_as_many_operations_as_torch_counts(recorded):
-    path, wanted = recorded
+def test_as_many_operations_as_torch_counts(recorded_trace):
+    path, wanted = recorded_trace
     found = defaultdict(int)
-    for one in summarize(path).operators:
+    for one in summarize_trace(path).operators:
         found[one.name] += one.flops
     for name in ("aten::mm", "aten::addmm", "aten::bmm"):
         assert found[name] == wanted[name] > 0
@@ -207,8 +209,8 @@ def test_as_many_operations_as_torch_counts(recorded):
     assert found["aten::convolution_backward"] == found["aten::convolution"]  # its input wants no gradient
 
 
-def test_modules_of_a_real_trace(recorded):
-    read = summarize(recorded[0])
+def test_modules_of_a_real_trace(recorded_trace):
+    read = summarize_trace(recorded_trace[0])
     (net,) = flame_rows.build_module_tree(read).below
     assert net.shown.startswith("Net_") and net.calls == 2
     assert sorted(row.shown.partition("_")[0] for row in net.below) == ["Conv2d", "Sequential"]

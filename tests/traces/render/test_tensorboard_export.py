@@ -45,7 +45,7 @@ def make_run(folder: Path, steps: int = 40) -> RunDir:
 
 
 @pytest.fixture(scope="module")
-def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
+def get_from_tensorboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
     """``get(path)``: what TensorBoard answers over a run; JSON as data."""
     pytest.importorskip("tensorboard")
     run = make_run(tmp_path_factory.mktemp("board") / "run")
@@ -63,7 +63,7 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
 
-    def ask(path: str) -> Any:
+    def fetch_path(path: str) -> Any:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             data = answer.read()
         return json.loads(data) if path.startswith("/data/") else data.decode()
@@ -71,40 +71,40 @@ def get(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Get]:
     deadline = time.monotonic() + 60
     while True:
         try:
-            if len(curve(ask, "tdbg/step_ms/inside")) == 3:  # the last of the file
+            if len(read_curve(fetch_path, "tdbg/step_ms/inside")) == 3:  # the last of the file
                 break
         except (urllib.error.URLError, ConnectionError):
             pass
         assert server.poll() is None and time.monotonic() < deadline, "TensorBoard does not answer"
         time.sleep(0.2)
-    yield ask
+    yield fetch_path
     server.send_signal(signal.SIGTERM)
     server.communicate(timeout=30)
 
 
-def curve(get: Get, tag: str) -> list[tuple[int, float]]:
+def read_curve(get: Get, tag: str) -> list[tuple[int, float]]:
     query = urllib.parse.urlencode({"run": "rank0000/traces", "tag": tag})
     return [(step, value) for _, step, value in get(f"/data/plugin/scalars/scalars?{query}")]
 
 
-def test_its_page_and_its_runs(get: Get) -> None:
-    assert "TensorBoard" in get("/")
-    assert get("/data/runs") == ["rank0000/traces"]
-    tags = set(get("/data/plugin/scalars/tags")["rank0000/traces"])
+def test_its_page_and_its_runs(get_from_tensorboard: Get) -> None:
+    assert "TensorBoard" in get_from_tensorboard("/")
+    assert get_from_tensorboard("/data/runs") == ["rank0000/traces"]
+    tags = set(get_from_tensorboard("/data/plugin/scalars/tags")["rank0000/traces"])
     assert tags == {"tdbg/step_ms/outside", "tdbg/step_ms/inside", "tdbg/data_wait_ms", "tdbg/loss"}
 
 
-def test_its_scalars(get: Get) -> None:
-    outside = curve(get, "tdbg/step_ms/outside")
+def test_its_scalars(get_from_tensorboard: Get) -> None:
+    outside = read_curve(get_from_tensorboard, "tdbg/step_ms/outside")
     assert [step for step, _ in outside] == [1, *range(6, 41)] and outside[1] == (6, 16.0)
-    assert curve(get, "tdbg/step_ms/inside") == [(3, 20.0), (4, 21.0), (5, 22.0)]
-    assert 7 not in dict(curve(get, "tdbg/loss")), "no number"
-    assert dict(curve(get, "tdbg/data_wait_ms"))[8] == 1.0
+    assert read_curve(get_from_tensorboard, "tdbg/step_ms/inside") == [(3, 20.0), (4, 21.0), (5, 22.0)]
+    assert 7 not in dict(read_curve(get_from_tensorboard, "tdbg/loss")), "no number"
+    assert dict(read_curve(get_from_tensorboard, "tdbg/data_wait_ms"))[8] == 1.0
 
 
-def test_its_text(get: Get) -> None:
+def test_its_text(get_from_tensorboard: Get) -> None:
     query = urllib.parse.urlencode({"run": "rank0000/traces", "tag": "tdbg/profile"})
-    (shown,) = get(f"/data/plugin/text/text?{query}")
+    (shown,) = get_from_tensorboard(f"/data/plugin/text/text?{query}")
     assert "profiled 3 steps in 1 trace" in shown["text"]
     assert "<td>3 to 5</td>" in shown["text"] and "<td>21</td>" in shown["text"]
 
@@ -112,11 +112,11 @@ def test_its_text(get: Get) -> None:
 def test_a_long_curve_keeps_its_shape() -> None:
     curve = tensorboard_export.Curve()
     for step in range(100_000):
-        curve.add(0.0, step, step)
+        curve.add_point(0.0, step, step)
     assert tensorboard_export.MAX_POINTS / 2 <= len(curve.points) <= tensorboard_export.MAX_POINTS
     assert curve.points[0][1] == 0 and curve.points[-1][1] > 99_000
     for value in (None, "nan", "inf", "word"):
-        curve.add(0.0, 7, value)
+        curve.add_point(0.0, 7, value)
     assert all(step == value for _, step, value in curve.points)
 
 

@@ -40,52 +40,54 @@ class Tap:
         self.feed = feed
         self.patches = Patches()
 
-    def wait(self) -> None:
+    def install_when_imported(self) -> None:
         """Have each library tapped as soon as the program has it."""
         for name, file in TAPS.items():
-            guard = self.feed.me.guard(f"metrics of {name}")
-            when_imported(name, lambda module, file=file, guard=guard: guard.call(self._arrived, module, file))  # type: ignore[misc]
+            guard = self.feed.me.get_guard(f"metrics of {name}")
+            when_imported(name, lambda module, file=file, guard=guard: guard.call(self._install_tap, module, file))  # type: ignore[misc]
 
-    def _arrived(self, module: object, file: str) -> None:
+    def _install_tap(self, module: object, file: str) -> None:
         if self.feed.is_off:
             return
         importlib.import_module(f"{__name__}.{file}").arrive(module, self)
 
-    def hear(self, owner: object, name: str, *, before: Before | None = None, after: After | None = None) -> None:
+    def add_listeners(
+        self, owner: object, name: str, *, before: Before | None = None, after: After | None = None
+    ) -> None:
         """Have ``owner.name`` heard: ``before`` with its arguments, ``after`` with its result as well.
 
         Nothing is called while tdbg is switched off or inside a compiled region. What they do is timed and booked; one
         that raises switches the feed off.
         """
 
-        def make(original: Callable[..., object]) -> Callable[..., object]:
-            return self.around(original, before=before, after=after)
+        def build_wrapper(original: Callable[..., object]) -> Callable[..., object]:
+            return self.wrap_function(original, before=before, after=after)
 
-        self.patches.wrap(owner, name, make)
+        self.patches.wrap(owner, name, build_wrapper)
 
-    def around(
+    def wrap_function(
         self, original: Callable[..., object], *, before: Before | None = None, after: After | None = None
     ) -> Callable[..., object]:
         """The same for a function that nobody holds yet."""
         import torch
 
-        from tdbg.runtime.compiler import hide, unseen
+        from tdbg.runtime.compiler import call_outside_compiler, hide_from_compiler
 
         guard, is_compiling = self.feed.guard, torch.compiler.is_compiling
 
-        def wrapper(*args: object, **kwargs: object) -> object:
+        def call_with_listeners(*args: object, **kwargs: object) -> object:
             if is_compiling():
                 return original(*args, **kwargs)
             if before is not None:
-                unseen(guard.call, self._listen, before, args, kwargs)
+                call_outside_compiler(guard.call, self._call_listener, before, args, kwargs)
             result = original(*args, **kwargs)
             if after is not None:
-                unseen(guard.call, self._listen, after, args, kwargs, result)
+                call_outside_compiler(guard.call, self._call_listener, after, args, kwargs, result)
             return result
 
-        return hide(wrapper)
+        return hide_from_compiler(call_with_listeners)
 
-    def _listen(self, listener: Callable[..., None], *args: object) -> None:
+    def _call_listener(self, listener: Callable[..., None], *args: object) -> None:
         """Call a listener while the feed hears, and book its time. Below the feed's guard."""
         feed = self.feed
         if not feed.hears:
@@ -94,9 +96,9 @@ class Tap:
         try:
             listener(*args)
         finally:
-            feed.book(time.perf_counter() - begun)
+            feed.record_cost(time.perf_counter() - begun)
 
 
-def argument(args: tuple[object, ...], kwargs: dict[str, object], place: int, name: str) -> object:
+def get_argument(args: tuple[object, ...], kwargs: dict[str, object], place: int, name: str) -> object:
     """An argument of a call, by its place or its name; None where it was left out."""
     return args[place] if len(args) > place else kwargs.get(name)

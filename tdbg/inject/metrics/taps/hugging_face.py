@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import ModuleType
 
-from tdbg.inject.metrics.taps import Tap, argument
+from tdbg.inject.metrics.taps import Tap, get_argument
 
 PHASES = (("eval_", "val"), ("test_", "test"))
 
@@ -11,23 +11,23 @@ PHASES = (("eval_", "val"), ("test_", "test"))
 def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported the Trainer's callbacks."""
 
-    def logs(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        state, data = argument(args, kwargs, 2, "state"), argument(args, kwargs, 4, "logs")
+    def record_logs(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        state, data = get_argument(args, kwargs, 2, "state"), get_argument(args, kwargs, 4, "logs")
         if not isinstance(data, Mapping):
             return
         step, epoch = getattr(state, "global_step", None), data.get("epoch", getattr(state, "epoch", None))
-        tap.feed.logged(
+        tap.feed.record_logged(
             "hf",
             {name: value for name, value in data.items() if name != "epoch"},
             own_step=step if isinstance(step, int) else None,
             epoch=epoch if isinstance(epoch, int | float) else None,
-            phase=_phase(data),
+            phase=_infer_phase(data),
         )
 
-    tap.hear(module.CallbackHandler, "on_log", before=logs)
+    tap.add_listeners(module.CallbackHandler, "on_log", before=record_logs)
 
 
-def _phase(data: Mapping[str, object]) -> str:
+def _infer_phase(data: Mapping[str, object]) -> str:
     """Evaluation's values bear its name in front."""
     names = [str(name) for name in data if name not in ("epoch", "step")]
     for begin, phase in PHASES:

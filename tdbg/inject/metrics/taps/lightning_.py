@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from tdbg.inject.metrics.taps import Tap, argument
+from tdbg.inject.metrics.taps import Tap, get_argument
 
 PHASES = {"train": "train", "validate": "val", "test": "test"}
 
@@ -12,16 +12,16 @@ PHASES = {"train": "train", "validate": "val", "test": "test"}
 def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported Lightning's Trainer; its connector of loggers comes first, in a module of its own."""
     if module.__name__.endswith(".trainer.trainer"):
-        tap.patches.wrap(module.Trainer, "_run_sanity_check", lambda original: _rehearsed(original, tap))
+        tap.patches.wrap(module.Trainer, "_run_sanity_check", lambda original: _wrap_sanity_check(original, tap))
         return
 
-    def logs(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
-        data, given = argument(args, kwargs, 1, "metrics"), argument(args, kwargs, 2, "step")
+    def record_logs(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+        data, given = get_argument(args, kwargs, 1, "metrics"), get_argument(args, kwargs, 2, "step")
         trainer = args[0].trainer
         if not isinstance(data, Mapping) or trainer.sanity_checking:
             return
         stage = getattr(trainer.state.stage, "value", None)
-        tap.feed.logged(
+        tap.feed.record_logged(
             "lightning",
             data,
             own_step=given if isinstance(given, int) else int(trainer.fit_loop.epoch_loop._batches_that_stepped),
@@ -29,10 +29,10 @@ def arrive(module: ModuleType, tap: Tap) -> None:
             phase=PHASES.get(str(stage)),
         )
 
-    tap.hear(module._LoggerConnector, "log_metrics", before=logs)
+    tap.add_listeners(module._LoggerConnector, "log_metrics", before=record_logs)
 
 
-def _rehearsed(original: Callable[..., object], tap: Tap) -> Callable[..., object]:
+def _wrap_sanity_check(original: Callable[..., object], tap: Tap) -> Callable[..., object]:
     """The try-out of validation before training begins: nobody's result."""
 
     def _run_sanity_check(*args: object, **kwargs: object) -> object:

@@ -49,13 +49,13 @@ class CsvExporter(FileExporter):
             about = (datapoint.key, datapoint.rank, datapoint.step, datapoint.epoch, datapoint.phase)
             values = datapoint.scalars  # built anew for each row of a batch
             for path in paths:
-                table.writerow([_cell(value) for value in (*about, path, values[path])])
+                table.writerow([_escape_cell(value) for value in (*about, path, values[path])])
                 count += 1
         text.detach()
         return count
 
 
-def _cell(value: object) -> object:
+def _escape_cell(value: object) -> object:
     if isinstance(value, str):
         value = value.encode("utf-8", "backslashreplace").decode()
         return f"'{value}" if value.startswith(FORMULA) else value

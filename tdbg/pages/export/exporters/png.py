@@ -23,8 +23,8 @@ from tdbg.pages.render.pixels import (
     RGB,
     RGBA,
     VIRIDIS,
-    between,
-    chunk,
+    encode_png_chunk,
+    interpolate_color,
     is_image,
     png_head,
 )
@@ -52,7 +52,7 @@ class Scale(NamedTuple):
         """The colours along it."""
         return BLUE_RED if self.low < 0 < self.high else VIRIDIS
 
-    def codes(self, found: "Array") -> "Array":
+    def map_to_codes(self, found: "Array") -> "Array":
         """Numbers as places in the palette."""
         import numpy
 
@@ -68,9 +68,9 @@ class Scale(NamedTuple):
         codes[found == -numpy.inf] = MINUS_CODE
         return codes
 
-    def palette(self) -> bytes:
+    def build_palette(self) -> bytes:
         """256 colours."""
-        found = [colour for step in range(STEPS) for colour in between(self.stops, step / (STEPS - 1))]
+        found = [colour for step in range(STEPS) for colour in interpolate_color(self.stops, step / (STEPS - 1))]
         return bytes([*found, *GAP, *MINUS, *PLUS, *NAN])
 
 
@@ -87,13 +87,15 @@ class PngExporter(FileExporter):
             raise UnsupportedTensorError(f"{tensor.dtype.name}{list(shape)} is no picture", "export it as npy")
         if is_image(tensor):
             return _write_image(file, tensor)
-        scale = extent(tensor)
+        scale = measure_scale(tensor)
         count, high, wide = (1, *shape) if len(shape) == 2 else shape
         columns = min(max(round(math.sqrt(count * high / wide)), 1), count)
         size = columns * (wide + 1) - 1, -(-count // columns) * (high + 1) - 1
         zoom = min(max(WIDTH // max(size), 1), LARGEST_ZOOM)
-        bands = _map(tensor, scale) if count == 1 else _grid(tensor, scale, columns)
-        _write(file, size[0] * zoom, size[1] * zoom, (_zoomed(band, zoom) for band in bands), scale.palette())
+        bands = _iter_map_bands(tensor, scale) if count == 1 else _iter_grid_bands(tensor, scale, columns)
+        _write_png(
+            file, size[0] * zoom, size[1] * zoom, (_zoom_band(band, zoom) for band in bands), scale.build_palette()
+        )
         return scale
 
     def split_tensor(self, tensor: Tensor) -> list[tuple[str, Tensor]]:
@@ -106,38 +108,38 @@ class PngExporter(FileExporter):
         return [(f"-{row}{suffix}", part) for row in rows for suffix, part in self.split_tensor(tensor.row(row))]
 
 
-def extent(tensor: Tensor) -> Scale:
+def measure_scale(tensor: Tensor) -> Scale:
     """Of its finite values; of complex numbers' absolute ones."""
     import numpy
 
     low, high = math.inf, -math.inf
     for part in flat_parts(tensor):
-        numbers = _real(part)
+        numbers = _to_real(part)
         known = numbers[numpy.isfinite(numbers)]
         if len(known):
             low, high = min(low, float(known.min())), max(high, float(known.max()))
     return Scale(low, high) if low <= high else Scale(0.0, 0.0)
 
 
-def _real(found: "Array") -> "Array":
+def _to_real(found: "Array") -> "Array":
     return abs(found) if found.dtype.kind == "c" else found.astype("f8")
 
 
-def _plane(tensor: Tensor) -> "Array":
+def _read_plane(tensor: Tensor) -> "Array":
     """A tensor of two dimensions, whole."""
-    return _real(tensor.array()).reshape(tensor.shape)
+    return _to_real(tensor.array()).reshape(tensor.shape)
 
 
-def _map(tensor: Tensor, scale: Scale) -> "Iterator[Array]":
+def _iter_map_bands(tensor: Tensor, scale: Scale) -> "Iterator[Array]":
     if len(tensor.shape) == 3:
         tensor = tensor.row(0)
     wide = tensor.shape[1]
     row_bytes = tensor.nbytes // tensor.shape[0]
     for part in flat_parts(tensor, max(CHUNK_BYTES // 8 // row_bytes, 1) * row_bytes):
-        yield scale.codes(_real(part).reshape(-1, wide))
+        yield scale.map_to_codes(_to_real(part).reshape(-1, wide))
 
 
-def _grid(tensor: Tensor, scale: Scale, columns: int) -> "Iterator[Array]":
+def _iter_grid_bands(tensor: Tensor, scale: Scale, columns: int) -> "Iterator[Array]":
     """Channels side by side, a line between them."""
     import numpy
 
@@ -146,11 +148,11 @@ def _grid(tensor: Tensor, scale: Scale, columns: int) -> "Iterator[Array]":
         band = numpy.full((high + bool(start), columns * (wide + 1) - 1), GAP_CODE, "u1")
         for at in range(start, min(start + columns, count)):
             left = (at - start) * (wide + 1)
-            band[-high:, left : left + wide] = scale.codes(_plane(tensor.row(at)))
+            band[-high:, left : left + wide] = scale.map_to_codes(_read_plane(tensor.row(at)))
         yield band
 
 
-def _zoomed(band: "Array", zoom: int) -> "Array":
+def _zoom_band(band: "Array", zoom: int) -> "Array":
     return band if zoom == 1 else band.repeat(zoom, 0).repeat(zoom, 1)
 
 
@@ -161,22 +163,22 @@ def _write_image(file: IO[bytes], tensor: Tensor) -> Scale:
     shape = tensor.shape
     if shape[0] != 3 or (tensor.dtype.name == "uint8" and shape[2] in (3, 4)):
         found = tensor.array().reshape(shape)
-        _write(file, shape[1], shape[0], iter([found.reshape(shape[0], -1)]), None, shape[2])
+        _write_png(file, shape[1], shape[0], iter([found.reshape(shape[0], -1)]), None, shape[2])
         return Scale(0.0, 255.0)
     scale = Scale(0.0, 255.0)
     if tensor.dtype.name != "uint8":
-        scale = extent(tensor)
+        scale = measure_scale(tensor)
         scale = Scale(0.0, 1.0) if scale.low >= 0 and scale.high <= 1 else scale
-    planes = [_plane(tensor.row(at)) for at in range(3)]
+    planes = [_read_plane(tensor.row(at)) for at in range(3)]
     width = (scale.high - scale.low) or 1.0
     with numpy.errstate(all="ignore"):
         pixels = [numpy.nan_to_num((plane - scale.low) / width * 255 + 0.5, nan=0).clip(0, 255) for plane in planes]
     rows = numpy.stack([plane.astype("u1") for plane in pixels], -1)
-    _write(file, shape[2], shape[1], iter([rows.reshape(shape[1], -1)]), None, 3)
+    _write_png(file, shape[2], shape[1], iter([rows.reshape(shape[1], -1)]), None, 3)
     return scale
 
 
-def _write(
+def _write_png(
     file: IO[bytes], wide: int, high: int, bands: "Iterator[Array]", palette: bytes | None, channels: int = 1
 ) -> None:
     """A PNG of eight bits a sample, out of bands of rows."""
@@ -186,12 +188,12 @@ def _write(
         raise UnsupportedTensorError(f"a picture of {wide:,} by {high:,} is too large", "export it as npy")
     file.write(png_head(wide, high, PALETTE if palette else {3: RGB, 4: RGBA}[channels]))
     if palette:
-        file.write(chunk(b"PLTE", palette))
+        file.write(encode_png_chunk(b"PLTE", palette))
     packer = zlib.compressobj(6)
     for band in bands:
         rows = numpy.zeros((len(band), band.shape[1] + 1), "u1")  # each row begins with its filter: none
         rows[:, 1:] = band
         data = packer.compress(rows.tobytes())
         if data:
-            file.write(chunk(b"IDAT", data))
-    file.write(chunk(b"IDAT", packer.flush()) + chunk(b"IEND", b""))
+            file.write(encode_png_chunk(b"IDAT", data))
+    file.write(encode_png_chunk(b"IDAT", packer.flush()) + encode_png_chunk(b"IEND", b""))

@@ -25,7 +25,7 @@ class SafetensorsExporter(ArchiveExporter):
         Types that the format has no name for are written as raw bytes; ``types`` in the metadata holds their names.
         """
         found = sorted(tensors, key=lambda item: -item[1].dtype.size)
-        header = _header(found)
+        header = _build_header(found)
         if len(header) > HEADER_LIMIT:
             raise TdbgError(f"{len(found):,} tensors are too many for one file", "choose fewer with --keys or --layer")
         with new_file(path, force) as file:
@@ -35,7 +35,7 @@ class SafetensorsExporter(ArchiveExporter):
                     file.write(data)
 
 
-def _header(tensors: list[tuple[str, Tensor]]) -> bytes:
+def _build_header(tensors: list[tuple[str, Tensor]]) -> bytes:
     types = {name: [t.dtype.name, list(t.shape), t.note] for name, t in tensors if t.note or t.dtype.name not in _PLAIN}
     metadata = {"producer": f"tdbg {__version__}"}
     if types:
@@ -50,10 +50,10 @@ def _header(tensors: list[tuple[str, Tensor]]) -> bytes:
     return text + b" " * (-len(text) % 8)
 
 
-def _plain() -> frozenset[str]:
+def _list_plain_dtypes() -> frozenset[str]:
     from tdbg.pages.format.dtypes import BY_STORED
 
     return frozenset(dtype.name for dtype in BY_STORED.values())
 
 
-_PLAIN = _plain()
+_PLAIN = _list_plain_dtypes()

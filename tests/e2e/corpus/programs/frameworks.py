@@ -225,8 +225,8 @@ def diffusers_loop() -> None:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 KINDS = {

@@ -118,13 +118,13 @@ def variational() -> None:
             loss = loss_of(model(x), x)
             loss.backward()
             optimizer.step()
-            record.add(loss / len(x))
+            record.add_loss(loss / len(x))
         model.eval()
         with torch.no_grad():
             total = sum(loss_of(model((x + 1) / 2), (x + 1) / 2).item() for x, _ in validation)
             model.decode(torch.randn(16, 8))
         print(f"====> Epoch: {epoch} Test set loss: {total / 256:.4f}")
-    record.close()
+    record.print_summary()
 
 
 class Denoiser(nn.Module):
@@ -158,7 +158,7 @@ def diffusion() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         average.update_parameters(model)
-        record.add(loss)
+        record.add_loss(loss)
         if step % 160 == 0:
             average.eval()
             x = torch.randn(4, 3, 8, 8)
@@ -168,7 +168,7 @@ def diffusion() -> None:
                     x = (x - (1 - kept[at]).sqrt() * noise) / kept[at].sqrt()
                     before = kept[at - 1] if at else torch.tensor(1.0)
                     x = before.sqrt() * x.clamp(-3, 3) + (1 - before).sqrt() * noise
-    record.close()
+    record.print_summary()
 
 
 class Coupling(nn.Module):
@@ -204,8 +204,8 @@ def normalising_flow() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 class Quantiser(nn.Module):
@@ -246,8 +246,8 @@ def vector_quantised() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def make_encoder(outputs: int) -> nn.Sequential:
@@ -256,7 +256,7 @@ def make_encoder(outputs: int) -> nn.Sequential:
     return nn.Sequential(body, nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs))
 
 
-def view(x: Tensor) -> Tensor:
+def draw_view(x: Tensor) -> Tensor:
     """A random view of images."""
     return x.roll(int(torch.randint(-1, 2, ())), 3) + 0.1 * torch.randn_like(x)
 
@@ -266,14 +266,14 @@ def simclr() -> None:
     model, record = make_encoder(16), parts.Record()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     for _, (x, _) in parts.repeat_batches(DataLoader(make_images(1280, seed=1), 32, shuffle=True, drop_last=True), 320):
-        found = functional.normalize(model(torch.cat([view(x), view(x)])), dim=1)
+        found = functional.normalize(model(torch.cat([draw_view(x), draw_view(x)])), dim=1)
         near = (found @ found.T / 0.2).fill_diagonal_(-1e9)
         loss = functional.cross_entropy(near, torch.arange(2 * len(x)).roll(len(x)))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def byol() -> None:
@@ -283,7 +283,7 @@ def byol() -> None:
     optimizer = torch.optim.AdamW([*online.parameters(), *predictor.parameters()], lr=1e-3)
     train = DataLoader(make_images(1280, seed=1), 32, shuffle=True, drop_last=True)
     for _, (x, _) in parts.repeat_batches(train, 320):
-        first, second = view(x), view(x)
+        first, second = draw_view(x), draw_view(x)
         with torch.no_grad():
             wanted = target(second)
         loss = 2 - 2 * functional.cosine_similarity(predictor(online(first)), wanted).mean()
@@ -293,8 +293,8 @@ def byol() -> None:
         with torch.no_grad():
             for kept, now in zip(target.parameters(), online.parameters(), strict=True):
                 kept.mul_(0.98).add_(now, alpha=0.02)
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
     body, probe = online[0].eval().requires_grad_(False), nn.Linear(64, parts.CLASSES)
     optimizer = torch.optim.SGD(probe.parameters(), lr=0.1)
     for _, (x, y) in parts.repeat_batches(train, 200):
@@ -332,9 +332,9 @@ def distillation() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(loss)
+        record.add_loss(loss)
     print(f"student {parts.measure_accuracy(student, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 KINDS = {

@@ -44,11 +44,11 @@ class Gpt(nn.Module):
         self.token, self.place = nn.Embedding(parts.VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, parts.VOCABULARY, bias=False)
-        self.apply(self.initialise)
+        self.apply(self.initialise_module)
         self.token.weight = self.head.weight
 
     @staticmethod
-    def initialise(module: nn.Module) -> None:
+    def initialise_module(module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -102,8 +102,8 @@ def gpt() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        record.add(loss * accumulate)
-    record.close()
+        record.add_loss(loss * accumulate)
+    record.print_summary()
 
 
 class Encoder(nn.Module):
@@ -147,14 +147,14 @@ def masked_language() -> None:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 110 == 0:
             model.eval()
             with torch.no_grad():
                 for tokens, targets in validation:
                     functional.cross_entropy(model(tokens).transpose(1, 2), targets)
             model.train()
-    record.close()
+    record.print_summary()
 
 
 def translation() -> None:
@@ -202,7 +202,7 @@ def translation() -> None:
             loss.backward()
             optimizer.step()
             schedule.step()
-            record.add(loss)
+            record.add_loss(loss)
         model.eval()
         with torch.no_grad():
             losses = [
@@ -210,7 +210,7 @@ def translation() -> None:
                 for source, target in validation
             ]
         print(f"Epoch: {epoch}, Val loss: {sum(losses) / len(losses):.3f}")
-    record.close()
+    record.print_summary()
 
 
 class Recurrent(nn.Module):
@@ -251,7 +251,7 @@ def char_rnn(*, by_hand: bool = False) -> None:
                     parameter.data.add_(parameter.grad, alpha=-rate)
             else:
                 optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         model.eval()
         with torch.no_grad():
             state, total = None, 0.0
@@ -259,7 +259,7 @@ def char_rnn(*, by_hand: bool = False) -> None:
                 scores, state = model(columns["val"][at : at + 12], state)
                 total += functional.cross_entropy(scores, columns["val"][at + 1 : at + 13].flatten()).item()
         print(f"| valid loss {total / 20:5.2f} | valid ppl {math.exp(total / 20):8.2f}")
-    record.close()
+    record.print_summary()
 
 
 def packed_gru() -> None:
@@ -289,8 +289,8 @@ def packed_gru() -> None:
         loss = functional.binary_cross_entropy_with_logits(model(tokens, lengths), labels)
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def embedding_bag() -> None:
@@ -321,7 +321,7 @@ def embedding_bag() -> None:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         model.eval()
         with torch.no_grad():
             hits = sum(int((model(text, offsets).argmax(1) == label).sum()) for label, text, offsets in validation)
@@ -330,7 +330,7 @@ def embedding_bag() -> None:
         else:
             best = hits
         print(f"| end of epoch {epoch} | valid accuracy {hits / 128:8.3f}")
-    record.close()
+    record.print_summary()
 
 
 def sparse_embedding() -> None:
@@ -360,8 +360,8 @@ def sparse_embedding() -> None:
         loss.backward()
         sparse.step()
         dense.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def mixture_of_experts() -> None:
@@ -397,8 +397,8 @@ def mixture_of_experts() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def connectionist() -> None:
@@ -423,8 +423,8 @@ def connectionist() -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 5.0)
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 class LowRank(nn.Module):
@@ -458,13 +458,13 @@ def lora() -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 160 == 0:
             base.eval()
             with torch.no_grad():
                 print("eval_loss", sum(base(tokens[:, :-1], tokens[:, 1:])[1].item() for tokens in validation) / 4)
             torch.save(learnt, parts.make_folder() / "adapter.pt")
-    record.close()
+    record.print_summary()
 
 
 def preference() -> None:
@@ -488,8 +488,8 @@ def preference() -> None:
         loss.backward()
         nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 KINDS = {

@@ -44,13 +44,13 @@ def accumulation() -> None:
         for at, (x, y) in enumerate(train):
             loss = functional.cross_entropy(model(x), y)
             (loss / 4).backward()
-            record.add(loss)
+            record.add_loss(loss)
             if (at + 1) % 4 == 0 or at + 1 == len(train):
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
         print(f"Train Epoch: {epoch} Loss: {loss.item():.6f} Accuracy: {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def warm_restarts() -> None:
@@ -66,10 +66,10 @@ def warm_restarts() -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 95 == 0:
             print(f"step {step} acc {parts.measure_accuracy(model, validation):.3f} lr {schedule.get_last_lr()[0]:.2e}")
-    record.close()
+    record.print_summary()
 
 
 def cyclic() -> None:
@@ -84,8 +84,8 @@ def cyclic() -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def weight_averaging() -> None:
@@ -102,7 +102,7 @@ def weight_averaging() -> None:
             loss = functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         if epoch >= 5:
             average.update_parameters(model)
             later.step()
@@ -110,7 +110,7 @@ def weight_averaging() -> None:
             schedule.step()
     update_bn(train, average)
     print(f"averaged: {parts.measure_accuracy(average, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def saved_and_resumed() -> None:
@@ -135,7 +135,7 @@ def saved_and_resumed() -> None:
                 loss = functional.cross_entropy(model(x), y)
                 loss.backward()
                 optimizer.step()
-                record.add(loss)
+                record.add_loss(loss)
             schedule.step()
             print(f"epoch {epoch} val_acc {parts.measure_accuracy(model, validation):.3f}")
             state = {
@@ -147,7 +147,7 @@ def saved_and_resumed() -> None:
 
     fit(range(5))
     fit(range(5, 10))
-    record.close()
+    record.print_summary()
 
 
 class Stream(IterableDataset[tuple[Tensor, Tensor]]):
@@ -172,8 +172,8 @@ def streamed() -> None:
         loss = functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def cross_validation() -> None:
@@ -193,7 +193,7 @@ def cross_validation() -> None:
                 loss = functional.cross_entropy(model(x), y)
                 loss.backward()
                 optimizer.step()
-                record.add(loss)
+                record.add_loss(loss)
         print(f"fold {fold}: {parts.measure_accuracy(model, validation):.3f}")
 
 
@@ -232,10 +232,10 @@ def bfloat16_autocast() -> None:
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             print(f"epoch {epoch} acc {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def float16_scaler() -> None:
@@ -252,10 +252,10 @@ def float16_scaler() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 110 == 0:
             print(f"acc {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def bfloat16_weights() -> None:
@@ -272,8 +272,8 @@ def bfloat16_weights() -> None:
         loss = functional.cross_entropy(model(x.bfloat16()).float(), y)
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def double_precision() -> None:
@@ -290,8 +290,8 @@ def double_precision() -> None:
         loss = functional.mse_loss(model(x.double()), scores.double())
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def recomputed() -> None:
@@ -304,10 +304,10 @@ def recomputed() -> None:
         loss = functional.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 160 == 0:
             print(f"acc {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def compiled() -> None:
@@ -323,12 +323,12 @@ def compiled() -> None:
             loss = functional.cross_entropy(fast(x), y)
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         model.eval()
         with torch.no_grad():
             hits = sum(int((fast(x).argmax(1) == y).sum()) for x, y in validation)
         print(f"epoch {epoch} acc {hits / 256:.3f}")
-    record.close()
+    record.print_summary()
 
 
 def fused_into_backward() -> None:
@@ -349,8 +349,8 @@ def fused_into_backward() -> None:
     for _, (x, y) in parts.repeat_batches(train, 320):
         loss = functional.cross_entropy(model(x), y)
         loss.backward()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def two_optimizers() -> None:
@@ -374,10 +374,10 @@ def two_optimizers() -> None:
             optimizer.step()
             schedule.step()
         model.zero_grad(set_to_none=True)
-        record.add(loss)
+        record.add_loss(loss)
         if step % 110 == 0:
             print(f"acc {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def curriculum() -> None:
@@ -395,8 +395,8 @@ def curriculum() -> None:
             for parameter in model.parameters():
                 parameter.grad.add_(torch.randn_like(parameter), alpha=0.01 / math.sqrt(1 + epoch))
             optimizer.step()
-            record.add(loss)
-    record.close()
+            record.add_loss(loss)
+    record.print_summary()
 
 
 KINDS = {

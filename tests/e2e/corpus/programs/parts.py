@@ -88,11 +88,11 @@ class Record:
     def __init__(self) -> None:
         self.losses: list[float] = []
 
-    def add(self, loss: Tensor | float) -> None:
+    def add_loss(self, loss: Tensor | float) -> None:
         """One step's loss."""
         self.losses.append(float(loss.detach() if isinstance(loss, Tensor) else loss))
 
-    def close(self) -> None:
+    def print_summary(self) -> None:
         """Print the mean of the first and of the last tenth."""
         share = max(len(self.losses) // 10, 1)
         first, last = (sum(part) / share for part in (self.losses[:share], self.losses[-share:]))

@@ -32,7 +32,7 @@ def load_shares() -> tuple[DataLoader, DistributedSampler, DataLoader]:
     return DataLoader(train, 32, sampler=sampler, drop_last=True), sampler, validation
 
 
-def measure(model: nn.Module, validation: DataLoader) -> float:
+def measure_accuracy(model: nn.Module, validation: DataLoader) -> float:
     """Accuracy over all ranks."""
     model.eval()
     with torch.no_grad():
@@ -55,14 +55,14 @@ def data_parallel() -> None:
             loss = functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         schedule.step()
-        accuracy = measure(model, validation)
+        accuracy = measure_accuracy(model, validation)
         if dist.get_rank() == 0:
             print(f"epoch {epoch} accuracy {accuracy:.3f}", flush=True)
             torch.save(model.module.state_dict(), folder / "last.pt")
         dist.barrier()
-    record.close()
+    record.print_summary()
 
 
 def accumulated() -> None:
@@ -83,9 +83,9 @@ def accumulated() -> None:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
-                record.add(2 * loss)
+                record.add_loss(2 * loss)
                 steps += 1
-    record.close()
+    record.print_summary()
 
 
 def sharded() -> None:
@@ -104,11 +104,11 @@ def sharded() -> None:
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            record.add(loss)
-        accuracy = measure(model, validation)
+            record.add_loss(loss)
+        accuracy = measure_accuracy(model, validation)
         if dist.get_rank() == 0:
             print(f"epoch {epoch} accuracy {accuracy:.3f}", flush=True)
-    record.close()
+    record.print_summary()
 
 
 def train_shared(model: nn.Module, seed: int) -> None:

@@ -35,7 +35,7 @@ def regression() -> None:
             loss = functional.huber_loss(model(features), target)
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         model.eval()
         with torch.no_grad():
             loss = functional.mse_loss(model(held), wanted).item()
@@ -48,7 +48,7 @@ def regression() -> None:
             print("early stopping")
             break
     model.load_state_dict(kept)
-    record.close()
+    record.print_summary()
 
 
 def full_batch_lbfgs() -> None:
@@ -72,7 +72,7 @@ def full_batch_lbfgs() -> None:
         loss = loss_of()
         loss.backward()
         optimizer.step()
-        record.add(loss)
+        record.add_loss(loss)
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=10, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
@@ -82,8 +82,8 @@ def full_batch_lbfgs() -> None:
         return loss
 
     for _ in range(20):
-        record.add(optimizer.step(closure))
-    record.close()
+        record.add_loss(optimizer.step(closure))
+    record.print_summary()
 
 
 def multi_label() -> None:
@@ -100,11 +100,11 @@ def multi_label() -> None:
         loss = criterion(model(features), target)
         loss.backward()
         optimizer.step()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 100 == 0:
             with torch.no_grad():
                 print(f"f1-like {((model(x[1200:]) > 0) == (y[1200:] > 0)).float().mean():.3f}")
-    record.close()
+    record.print_summary()
 
 
 def unbalanced() -> None:
@@ -122,10 +122,10 @@ def unbalanced() -> None:
         loss = functional.cross_entropy(model(features), target)
         loss.backward()
         optimizer.step()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 80 == 0:
             print(f"acc {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def matrix_factorisation() -> None:
@@ -156,8 +156,8 @@ def matrix_factorisation() -> None:
         loss = functional.mse_loss(model(users, items), wanted)
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def graph() -> None:
@@ -188,13 +188,13 @@ def graph() -> None:
         loss = functional.nll_loss(model(x, adjacency)[trained], y[trained])
         loss.backward()
         optimizer.step()
-        record.add(loss)
+        record.add_loss(loss)
         if epoch % 20 == 0:
             model.eval()
             with torch.no_grad():
                 hits = model(x, adjacency)[~trained].argmax(1) == y[~trained]
             print(f"epoch {epoch} test {hits.float().mean():.3f}")
-    record.close()
+    record.print_summary()
 
 
 def raw_tensors() -> None:
@@ -212,8 +212,8 @@ def raw_tensors() -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def ensemble() -> None:
@@ -233,8 +233,8 @@ def ensemble() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def meta_learning() -> None:
@@ -257,8 +257,8 @@ def meta_learning() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def sharpness_aware() -> None:
@@ -283,10 +283,10 @@ def sharpness_aware() -> None:
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 160 == 0:
             print(f"acc {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def bayesian() -> None:
@@ -313,14 +313,14 @@ def bayesian() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 160 == 0:
             model.eval()
             with torch.no_grad():
                 for x, _ in validation:
                     torch.stack([model(x) for _ in range(4)]).softmax(-1).mean(0)
             model.train()
-    record.close()
+    record.print_summary()
 
 
 def learned_scales() -> None:
@@ -339,8 +339,8 @@ def learned_scales() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(errors.sum())
-    record.close()
+        record.add_loss(errors.sum())
+    record.print_summary()
 
 
 KINDS = {

@@ -79,7 +79,7 @@ def conv_batchnorm() -> None:
             loss = functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         schedule.step()
         accuracy = parts.measure_accuracy(model, validation)
         print(f"epoch {epoch} val_acc {accuracy:.3f} lr {schedule.get_last_lr()[0]:.4f}")
@@ -88,7 +88,7 @@ def conv_batchnorm() -> None:
             torch.save(
                 {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}, folder / "best.pt"
             )
-    record.close()
+    record.print_summary()
 
 
 def residual_mixup() -> None:
@@ -111,10 +111,10 @@ def residual_mixup() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        record.add(loss)
+        record.add_loss(loss)
         if step % 80 == 0:
             print(f"val_acc {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 class UNet(nn.Module):
@@ -164,13 +164,13 @@ def segmentation() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         model.eval()
         with torch.inference_mode():
             losses = [functional.cross_entropy(model(x), y, ignore_index=255).item() for x, y in validation]
         schedule.step(sum(losses) / len(losses))
         print(f"epoch={epoch} val_loss={sum(losses) / len(losses):.4f}")
-    record.close()
+    record.print_summary()
 
 
 class Detector(nn.Module):
@@ -216,8 +216,8 @@ def detection() -> None:
         loss.backward()
         optimizer.step()
         schedule.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 def super_resolution() -> None:
@@ -241,12 +241,12 @@ def super_resolution() -> None:
             loss = functional.l1_loss(model(small), large)
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         schedule.step()
         with torch.no_grad():
             errors = [functional.mse_loss(model(small), large) for small, large in validation]
             print(f"epoch {epoch}: psnr {-10 * torch.stack(errors).mean().log10():.2f}")
-    record.close()
+    record.print_summary()
 
 
 def siamese() -> None:
@@ -266,8 +266,8 @@ def siamese() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        record.add(loss)
-    record.close()
+        record.add_loss(loss)
+    record.print_summary()
 
 
 class FakeQuantised(nn.Module):
@@ -279,14 +279,14 @@ class FakeQuantised(nn.Module):
         self.register_buffer("largest", torch.tensor(1.0))
 
     @staticmethod
-    def quantise(x: Tensor, scale: Tensor) -> Tensor:
+    def quantise_tensor(x: Tensor, scale: Tensor) -> Tensor:
         return x + ((x / scale).round().clamp(-128, 127) * scale - x).detach()
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             self.largest.lerp_(x.detach().abs().amax(), 0.05)
-        x = self.quantise(x, self.largest / 127)
-        weight = self.quantise(self.layer.weight, self.layer.weight.detach().abs().amax() / 127)
+        x = self.quantise_tensor(x, self.largest / 127)
+        weight = self.quantise_tensor(self.layer.weight, self.layer.weight.detach().abs().amax() / 127)
         return torch.func.functional_call(self.layer, {"weight": weight}, (x,))
 
 
@@ -305,9 +305,9 @@ def quantisation_aware() -> None:
             loss = functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         print(f"val_acc {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def frozen_then_thawed() -> None:
@@ -329,9 +329,9 @@ def frozen_then_thawed() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            record.add(loss)
+            record.add_loss(loss)
         print(f"epoch {epoch} val_acc {parts.measure_accuracy(model, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 class Patches(nn.Module):
@@ -381,10 +381,10 @@ def vision_transformer() -> None:
         with torch.no_grad():
             for kept, now in zip(average.parameters(), model.parameters(), strict=True):
                 kept.lerp_(now, 0.02)
-        record.add(loss)
+        record.add_loss(loss)
         if step % 100 == 0:
             print(f"val_acc {parts.measure_accuracy(average, validation):.3f}")
-    record.close()
+    record.print_summary()
 
 
 def evaluation_alone() -> None:

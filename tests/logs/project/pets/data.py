@@ -4,12 +4,12 @@ import logging
 
 import torch
 
-from pets.speak import log_once_per_rank, plain, told
+from pets.speak import log_once_per_rank, plain, record_truth
 
 logger = logging.getLogger(__name__)
 
 
-def batches(cfg, steps):
+def iter_batches(cfg, steps):
     generator = torch.Generator().manual_seed(1)
     logger.info("dataset of %d batches", steps)
     for step in range(steps):
@@ -19,28 +19,28 @@ def batches(cfg, steps):
             logger.debug(
                 f"[LOADER] batch {step}: {tuple(images.shape)}, range {images.min():.3f} to {images.max():.3f}"
             )
-            told(
+            record_truth(
                 "DATALOADER",
                 f"[LOADER] batch {step}: {tuple(images.shape)}, range {images.min():.3f} to {images.max():.3f}",
                 logger,
                 10,
             )
-            describe(labels)
+            log_labels(labels)
             log_once_per_rank("labels seen so far: %d", 4 * step + 4)
-            told("DATALOADER", f"labels seen so far: {4 * step + 4}", plain, 20)
+            record_truth("DATALOADER", f"labels seen so far: {4 * step + 4}", plain, 20)
         log_once_per_rank("batch %d is ready", step)
         yield images, labels
 
 
-def describe(labels):
+def log_labels(labels):
     """Called under a guard only."""
     logger.info("labels " + ", ".join(map(str, labels.tolist())))
-    told("DATALOADER", "labels " + ", ".join(map(str, labels.tolist())), logger, 20)
-    histogram(labels)
+    record_truth("DATALOADER", "labels " + ", ".join(map(str, labels.tolist())), logger, 20)
+    log_histogram(labels)
 
 
-def histogram(labels):
+def log_histogram(labels):
     counts = torch.bincount(labels.clamp(min=0), minlength=5)
     text = "histogram of labels\n" + "\n".join(f"  class {number}: {int(count)}" for number, count in enumerate(counts))
     logger.debug("histogram of labels\n%s", text.partition("\n")[2])
-    told("DATALOADER", text, logger, 10)
+    record_truth("DATALOADER", text, logger, 10)

@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from pets.speak import told
+from pets.speak import record_truth
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ class Net(torch.nn.Module):
         if self.talks:
             for name, module in self.named_children():
                 logger.info("built %s (%s)", name, type(module).__name__)
-                told("MODEL_BUILD", f"built {name} ({type(module).__name__})", logger, 20)
+                record_truth("MODEL_BUILD", f"built {name} ({type(module).__name__})", logger, 20)
         logger.info("%d parameters", sum(p.numel() for p in self.parameters()))
 
     @property
@@ -30,11 +30,11 @@ class Net(torch.nn.Module):
         features = self.body(x)
         if self.own_thing and self.training:
             logger.debug("features: mean %.5f", features.mean().item())
-            told("OWN_THING", f"features: mean {features.mean().item():.5f}", logger, 10)
+            record_truth("OWN_THING", f"features: mean {features.mean().item():.5f}", logger, 10)
         if self.talks:
             self.say_shape(features)
         return self.head(features)
 
     def say_shape(self, features):
         logger.debug("[SHAPE] %s", tuple(features.shape))
-        told("MODEL_BUILD", f"[SHAPE] {tuple(features.shape)}", logger, 10)
+        record_truth("MODEL_BUILD", f"[SHAPE] {tuple(features.shape)}", logger, 10)

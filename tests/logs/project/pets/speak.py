@@ -20,7 +20,7 @@ logging.setLoggerClass(PetLogger)
 plain = logging.getLogger("pets.plain")
 
 
-def rank():
+def get_rank():
     return int(os.environ.get("RANK", "0"))
 
 
@@ -29,13 +29,13 @@ def set_up(folder):
     logging.addLevelName(STATS, "STATS")
     root = logging.getLogger()
     root.setLevel(logging.DEBUG)
-    file = logging.FileHandler(os.path.join(folder, f"train_rank{rank()}.log"), mode="w")
+    file = logging.FileHandler(os.path.join(folder, f"train_rank{get_rank()}.log"), mode="w")
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root.addHandler(file)
 
 
 @contextlib.contextmanager
-def quiet():
+def quiet_package():
     """Only warnings from the package for a while."""
     package = logging.getLogger("pets")
     before = package.level
@@ -51,8 +51,8 @@ def log_once_per_rank(message, *args):
     plain.info(message, *args)
 
 
-def told(flag, text, logger, level):
+def record_truth(flag, text, logger, level):
     """The truth: a call behind ``flag`` was made; shown says whether the program's own log has it."""
-    line = {"rank": rank(), "flags": flag.split(), "text": text, "shown": logger.isEnabledFor(level)}
-    with open(os.path.join("out", f"truth{rank()}.jsonl"), "a") as file:
+    line = {"rank": get_rank(), "flags": flag.split(), "text": text, "shown": logger.isEnabledFor(level)}
+    with open(os.path.join("out", f"truth{get_rank()}.jsonl"), "a") as file:
         file.write(json.dumps(line) + "\n")

@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from pets.speak import told
+from pets.speak import record_truth
 
 logger = logging.getLogger(__name__)
 
@@ -14,7 +14,7 @@ class Validator:
         self.cfg = cfg
         self.log = logging.LoggerAdapter(logger, {})
 
-    def run(self, net, step):
+    def run_validation(self, net, step):
         net.eval()
         with torch.no_grad():
             out = net(torch.ones(2, 3, 8, 8))
@@ -22,10 +22,10 @@ class Validator:
         logger.info("validated")
         if self.cfg.DEBUG.VALIDATION:
             logger.debug("outputs %s", out.argmax(1).tolist())
-            told("VALIDATION", f"outputs {out.argmax(1).tolist()}", logger, 10)
+            record_truth("VALIDATION", f"outputs {out.argmax(1).tolist()}", logger, 10)
             self.log.info("[VAL] step %d", step)
-            told("VALIDATION", f"[VAL] step {step}", logger, 20)
+            record_truth("VALIDATION", f"[VAL] step {step}", logger, 20)
             logger.stats("[VAL_STATS] %.4f", out.mean().item())
-            told("VALIDATION", f"[VAL_STATS] {out.mean().item():.4f}", logger, 15)
+            record_truth("VALIDATION", f"[VAL_STATS] {out.mean().item():.4f}", logger, 15)
             logger.warning("validated with care")
-            told("VALIDATION", "validated with care", logger, 30)
+            record_truth("VALIDATION", "validated with care", logger, 30)
