@@ -66,7 +66,7 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if called == "counted":  # a noun alone
+        if called == "format_count":  # a noun alone
             return
         self.visit(node.func)
         with_kind = self._kind_of_call(called)
