@@ -5,9 +5,9 @@ import importlib
 import pytest
 
 BASES = {
-    "tdbg.debuggers.recording_thread:Job": ["write"],
+    "tdbg.debuggers.recording_thread:Job": ["write_pages"],
     "tdbg.logs.log_files:_Unpacked": ["piece_into"],
-    "tdbg.pages.read.page_sources:Source": ["containing", "with_bodies"],
+    "tdbg.pages.read.page_sources:Source": ["iter_containing", "with_bodies"],
     "tdbg.rules:PerProcessRule": ["evaluate"],
     "tdbg.rules:ObservingRule": ["evaluate"],
     "tdbg.rules._kinds:KindsRule": ["evaluate"],

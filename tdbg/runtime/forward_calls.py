@@ -162,6 +162,8 @@ class Evaluations:
         """A call that is only counted begins."""
         self._state.eval_calls += 1
         if self._event_buffer.is_rank:
+            if not self._state.step:
+                self._due()  # however long the budget pays for no look, a request is taken up
             self._costs.report_if_due(now)
 
 

@@ -43,7 +43,7 @@ class Played:
         roots = cast(
             Any,
             SimpleNamespace(
-                pause=self.paused.append, keep_only=lambda keep, passes: self.kept.append(keep is not None)
+                pause_hooks=self.paused.append, keep_only=lambda keep, passes: self.kept.append(keep is not None)
             ),
         )
         self.now = 0.0

@@ -18,7 +18,7 @@ from tdbg.runtime.torch_hooks import ANY, PLACES, TABLES, global_hooks, hook_all
 from tests.probes.conftest import Watch
 
 ROOT = Path(tdbg.__file__).parent
-ASKS = {"patch_at", "at", "targets"}  # how a place is asked for
+ASKS = {"patch_at", "for_each_function", "iter_targets"}  # how a place is asked for
 
 
 def _list_calls(source: str) -> list[tuple[str, ast.Call]]:
@@ -140,7 +140,7 @@ def test_a_module_that_comes_later_is_met() -> None:
     seen.monitor._when_imported = lambda name, then: waiting.append((name, then))
     probe = seen.monitor.dispatcher.probes[0]
     stood: list[tuple[Any, str]] = []
-    probe.at("sharded-save", lambda owner, name: stood.append((owner, name)))
+    probe.for_each_function("sharded-save", lambda owner, name: stood.append((owner, name)))
     assert [name for name, _ in waiting] == modules_of("sharded-save") and not stood
     module = importlib.import_module("torch.distributed.checkpoint.state_dict_saver")
     waiting[1][1](module)

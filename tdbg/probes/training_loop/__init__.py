@@ -22,8 +22,10 @@ from tdbg.core.observations.training_loop import (
 from tdbg.probes import PROBES
 from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.training_loop.recompute import Recomputed
+from tdbg.probes.training_loop.window_inputs import WindowInputs
 from tdbg.probes.training_loop.windows import Track, compress_calls
 from tdbg.probes.updates import EveryUpdate
+from tdbg.runtime import tensors
 from tdbg.runtime.compiler import hide_from_compiler
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ APART_STEPS = 2  # calls without gradients closer to each other are part of trai
 MAX_TRACKS = 16
 MAX_FEEDS = 8
 LATE_ELEMENTS = 64
+INPUT_WINDOWS = 8  # so many first ones have their inputs compared, later ones if they have several backward calls
 PARTIAL = ("grad_tensors", "inputs")  # arguments of a backward that is not the whole gradient of its loss
 
 
@@ -77,6 +80,7 @@ class TrainingLoop(EveryUpdate):
         self._fresh = False  # a batch was taken since the last backward
         self._window = 0  # backward calls since the last update of any optimizer
         self._last_window = 0
+        self._inputs = WindowInputs()
         self._told = 0
         self._feed: Source = None  # the dataset of the last batch that was not for evaluation
         self._trained: Source = None  # that of the last backward
@@ -140,6 +144,12 @@ class TrainingLoop(EveryUpdate):
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if call.graded:
             self._record_call("forward")
+            if not self._batches and self._compares_inputs():
+                self._inputs.add_call(call)
+
+    def _compares_inputs(self) -> bool:
+        """True if a window may have several backward calls."""
+        return self._last_window > 1 or self.monitor.step < INPUT_WINDOWS
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
         self._record_call("clip")
@@ -173,6 +183,7 @@ class TrainingLoop(EveryUpdate):
             return  # it has updated
         track.begin_window()  # skipped on purpose: what was there is dealt with
         self._window = 0
+        self._inputs.clear()
         if self.monitor.is_main(optimizer):
             self._clear_window()
 
@@ -226,6 +237,8 @@ class TrainingLoop(EveryUpdate):
         for track in self._tracks.values():
             self._follow_gradients(track)
             track.backward_ended(fresh=self._fresh)
+        if not self._batches and self._compares_inputs():
+            self._inputs.end_pass()
         self._fresh = False
 
     def _handle_raised_error(
@@ -257,6 +270,8 @@ class TrainingLoop(EveryUpdate):
             return
         self._follow_gradients(track)
         step = self.monitor.step
+        if track.asks_for_inputs and "thrown" not in track.said:
+            self._compare_inputs(track)
         for kind in track.judge_window(step):
             if track.streaks[kind] >= track.lasting:
                 self._tell_fault(track, kind, step)
@@ -268,8 +283,19 @@ class TrainingLoop(EveryUpdate):
             self._record_call("other step")
         self._window = 0
         track.begin_window()
+        self._inputs.clear()
         for other in self._tracks.values():
             other.unused = 0
+
+    def _compare_inputs(self, track: Track) -> None:
+        """Gradients were cleared, and no DataLoader says whether they were of other batches than those that were used."""
+        equal = None if self._batches else self._inputs.count_equal(track.backwards)
+        if equal is None:
+            track.new_inputs = False
+        elif tensors.on_host(equal):
+            track.compare_inputs(equal.item())
+        elif self.monitor.plan.watch:
+            self.monitor.read_late(equal, lambda values, record: track.compare_inputs(values[0]))
 
     def _follow_gradients(self, track: Track) -> None:
         """Choose the gradients to follow, as soon as there are some."""

@@ -43,6 +43,8 @@ class Track:
     clip_after: bool = False
     inside: bool = False  # backward ran inside the update
     in_backward: bool = False  # the update ran inside backward
+    replaced: bool = False  # the update begins with other gradients than the last backward left, and not by clipping
+    new_inputs: bool = False  # without a DataLoader: each backward of the last window compared had inputs of its own
     confirmed: bool = False  # gradients left over were seen to be more than zeros (on an accelerator)
     streaks: Counter[str] = field(default_factory=Counter)
     since: dict[str, int] = field(default_factory=dict)
@@ -150,6 +152,18 @@ class Track:
         self._begun = self.backwards
         cleared = self.backwards > 0 and self.pending == 0 and self.filled
         self.lost = cleared and (self.is_empty() or self.leftover_is_zero() is not False)
+        self.replaced = self.looking and not self.clip_before and self._collect_marks() != self._left
+
+    @property
+    def asks_for_inputs(self) -> bool:
+        """True if some gradients of this window were cleared, and it is not known whether they were of other batches."""
+        return self.looking and self.thrown > 0 and self.pending > 0 and self.fresh == 0 and not self.replaced
+
+    def compare_inputs(self, equal_pairs: float) -> None:
+        """The inputs of a window's passes were compared; the same ones twice have a reason, and nothing is said then."""
+        self.new_inputs = equal_pairs == 0
+        if not self.new_inputs:
+            self.said.add("thrown")
 
     def judge_window(self, step: int) -> list[str]:
         """The kinds of faults that this window showed; their streaks are counted."""
@@ -160,7 +174,10 @@ class Track:
             "unreset": kept and not self.reset and self.added,
             "emptied": kept and self.lost and not self.inside,
             # each backward had a batch of its own: else the cleared ones served another purpose (attacks, SAM)
-            "thrown": kept and self.thrown > 0 and self.pending > 0 and self.fresh == self.backwards,
+            "thrown": kept
+            and self.thrown > 0
+            and self.pending > 0
+            and (self.fresh == self.backwards or (self.asks_for_inputs and self.new_inputs)),
             "late_clip": kept and self.clip_after and not self.clip_before,
             "twice": kept and self.repeats > 0,
         }
