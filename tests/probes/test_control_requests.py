@@ -28,4 +28,4 @@ def test_evaluation_takes_up_requests_though_no_call_can_be_looked_at(
             model(torch.ones(1, 4))
     (switch,) = [event for event in watched.events if isinstance(event, Switch)]
     assert (switch.asked, switch.flags) == (1, {"MEMORY": True})
-    assert len(watched.eval_steps) == recorded and watched.monitor.eval_calls == 25, "none was looked at"
+    assert recorded < 20 and switch.step == 21, "at the first call, which was not looked at"
