@@ -23,8 +23,8 @@ KINDS = {
     "text": "any other words in the code: parts of the above, tables and headings",
 }
 FINDING_CALLS = re.compile(r"(^|_)(finding|fault|unarmed)$|^(Finding|Fault|Unarmed|_Fault)$|_finding$")
-NOTE_CALLS = re.compile(r"^(note_once|note|_note|Note|on_trouble)$")
-WARNING_CALLS = re.compile(r"^(say|_say|warn|warning|info|error|debug|exception|critical|log|_log|tell)$")
+NOTE_CALLS = re.compile(r"^(_?(emit_)?note(_once)?|_?record_note|Note|on_trouble)$")
+WARNING_CALLS = re.compile(r"^(print_messages?|print_message_once|_say|warn|warning|info|error|debug|exception|critical|log|_log)$")
 OUTPUT_CALLS = re.compile(r"^print|^_print|_lines$")
 HELP_CALLS = re.compile(r"^(Option|Argument|Flag|Entry|Group|HelpGroup|Command)$")
 WORDS = re.compile(r"[A-Za-z]{2,}[,:;]? [A-Za-z]{2,}")
@@ -85,7 +85,7 @@ class _Reader(ast.NodeVisitor):
         ):
             if calls.search(called):
                 return kind
-        return "error" if called.endswith(("Error", "Exit")) or called in ("wrong", "suggest") else ""
+        return "error" if called.endswith(("Error", "Exit")) or called in ("wrong", "suggest_name") else ""
 
     def visit_Raise(self, node: ast.Raise) -> None:
         if node.exc is not None:
