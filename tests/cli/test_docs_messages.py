@@ -38,8 +38,17 @@ CASES = {
         "error = TdbgError('no such run')",
         "raise wrong('no such run')",
     ],
-    "note": ["agent.note_once('code', 'log records were lost')", "Note(code='x', text='log records were lost')"],
-    "warning": ["say('that is late')", "warnings.warn(f'that is {late} now')", "logger.warning('that is late')"],
+    "note": [
+        "agent.note_once('code', 'log records were lost')",
+        "self._emit_note_once('code', 'log records were lost', 7)",
+        "Note(code='x', text='log records were lost')",
+    ],
+    "warning": [
+        "print_messages('that is late')",
+        "print_message_once('that is late')",
+        "warnings.warn(f'that is {late} now')",
+        "logger.warning('that is late')",
+    ],
     "help": ["HELP = 'Show the run.'", "Option(('--x',), 'N', 'Show the run.')", "Flag('X', about='Show the run.')"],
     "output": ["print('all is well')", "print_lines([f'all is {well} now'])"],
     "field": ["x: int = doc('how many steps', 0)"],
@@ -50,9 +59,9 @@ SILENT = [
     "def f():\n    'A docstring of some words.'",
     "# a comment of some words",
     "x = 'word'",
-    "say('')",
-    "say(f'{text}')",
-    "counted(number, 'log record')",
+    "print_messages('')",
+    "print_messages(f'{text}')",
+    "format_count(number, 'log record')",
     "x: 'dict[str, int]'",
 ]
 

@@ -24,7 +24,9 @@ KINDS = {
 }
 FINDING_CALLS = re.compile(r"(^|_)(finding|fault|unarmed)$|^(Finding|Fault|Unarmed|_Fault)$|_finding$")
 NOTE_CALLS = re.compile(r"^(_?(emit_)?note(_once)?|_?record_note|Note|on_trouble)$")
-WARNING_CALLS = re.compile(r"^(print_messages?|print_message_once|_say|warn|warning|info|error|debug|exception|critical|log|_log)$")
+WARNING_CALLS = re.compile(
+    r"^(print_messages?|print_message_once|_say|warn|warning|info|error|debug|exception|critical|log|_log)$"
+)
 OUTPUT_CALLS = re.compile(r"^print|^_print|_lines$")
 HELP_CALLS = re.compile(r"^(Option|Argument|Flag|Entry|Group|HelpGroup|Command)$")
 WORDS = re.compile(r"[A-Za-z]{2,}[,:;]? [A-Za-z]{2,}")

@@ -49,7 +49,9 @@ class TrainingLoop(EveryUpdate):
 
     Reads:  ``torch.autograd.backward``, ``zero_grad`` of optimizers and modules, clipping, batches, every update;
             of each optimizer two gradients: whether they are the same tensors as before, untouched. Of
-            ``torch.utils.checkpoint.checkpoint`` the runs of its function.
+            ``torch.utils.checkpoint.checkpoint`` the runs of its function. Without a DataLoader 16 elements of each
+            input of a model, in the first 8 updates and where several backward calls go into one: which have other
+            batches.
     Emits:  STEP, the calls of a sampled step in order; WINDOW when the number of backward calls an update changes;
             EPOCH at the end of one; PHASE when training goes on after calls without gradients; RECOMPUTE on sampled
             steps; FAULT once a kind and optimizer, after ``TRAINING_LOOP.lasting`` updates in a row.
