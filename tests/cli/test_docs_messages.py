@@ -78,7 +78,7 @@ def test_other_strings_are_no_texts(code: str) -> None:
 
 
 def test_lines_values_and_folded_texts() -> None:
-    code = "x = 1\nsay(\n    f'rank {rank} took {count:,}'\n    ' steps in all'\n)\n"
+    code = "x = 1\nprint_messages(\n    f'rank {rank} took {count:,}'\n    ' steps in all'\n)\n"
     assert list(read_texts(code, "tdbg/x.py")) == [(3, "warning", "rank {rank} took {count} steps in all")]
 
 
