@@ -151,11 +151,12 @@ class Filter:
             start = 0
             if first and filled:
                 start = self._first_header(filled)
-                if start < 0:  # all of it belongs to a record of the unit before
-                    if done or self._is_past_end(base + filled):
+                if start < 0:  # what is whole of it belongs to a record of the unit before
+                    cut = self._undecided_from(filled)
+                    if done or self._is_past_end(base + cut + 1):
                         return
-                    base, kept = base + filled - 1, 1
-                    self._buffer[0] = self._buffer[filled - 1]
+                    base, kept = base + cut, filled - cut
+                    self._buffer[:kept] = self._buffer[cut:filled]
                     continue
                 first = False
             stop, last = self._find_complete_end(start, filled, base, done)
@@ -182,6 +183,20 @@ class Filter:
                 return at + 1
             at = self._buffer.find(b"\n", at + 1, filled)
         return -1
+
+    def _undecided_from(self, filled: int) -> int:
+        """The byte before the last line, which may be a header that is not whole yet."""
+        at = self._buffer.rfind(b"\n", 0, filled)
+        if at == 0 and filled == len(self._buffer) - SLACK:  # a line that fills the buffer
+            if filled >= LARGEST_BYTES:
+                return filled - 1
+            self._grow_buffer(filled)
+        return at if at >= 0 else filled - 1
+
+    def _grow_buffer(self, filled: int) -> None:
+        larger = bytearray(LARGEST_BYTES + SLACK)
+        larger[:filled] = self._buffer[:filled]
+        self._buffer = self._space.buffer = larger
 
     def _find_complete_end(self, start: int, filled: int, base: int, done: bool) -> tuple[int, bool]:
         """Up to where records are complete, and whether the unit ends there."""
@@ -215,9 +230,7 @@ class Filter:
     def _too_long(self, filled: int) -> int:
         """One record fills the buffer: a larger buffer, or pieces that follow the verdict on the first."""
         if filled < LARGEST_BYTES:
-            larger = bytearray(LARGEST_BYTES + SLACK)
-            larger[:filled] = self._buffer[:filled]
-            self._buffer = self._space.buffer = larger
+            self._grow_buffer(filled)
             return filled
         if self._verdict is None:
             self._verdict = self.matcher.accept(self._buffer, 0, filled)

@@ -82,7 +82,7 @@ def _rebuild_legacy_value(found: object, make: Callable[..., object]) -> Any:
     from tdbg.pages.pickle_reader.parsed_values import Array, Refused, Sparse
 
     if isinstance(found, Array):
-        return make(found.read_bytes(), DTYPES[found.dtype], found.shape, note_of(found))
+        return make(found.load_bytes(), DTYPES[found.dtype], found.shape, note_of(found))
     if isinstance(found, Refused):
         return str(found)
     if isinstance(found, Sparse):

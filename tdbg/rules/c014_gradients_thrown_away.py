@@ -35,8 +35,8 @@ class GradientsThrownAway(KindsRule):
     What to do: The order is zero_grad, backward (as often as the window says), clipping, step.
 
     Thresholds: TRAINING_LOOP.lasting, 3 updates in a row; of a window only where each backward had a batch of its
-    own (attacks and sharpness-aware steps go backward twice over one batch), by its DataLoader, or by what the model
-    was called with if there is none; 2 epochs in a row.
+    own (attacks and sharpness-aware steps go backward twice over one batch): by its DataLoader, or where there is
+    none by what the model was called with; 2 epochs in a row.
     """
 
     code = "TD-C014"

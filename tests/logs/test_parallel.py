@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from logs.test_filter import make_records
 
@@ -65,7 +65,17 @@ def filter_sources(sources: list[Source], query: Query, jobs: int = 1) -> bytes:
         return out.read()
 
 
+TWO_ALIKE = (b"2026-11-21T03:06:40.000299 D r0003 s00000012 [DEBUG_LR] \n" * 2).join(
+    [
+        b"    [DEBUG_LR] indented\n2026-11-21T03:06:40.000299 W r0003 s00000013 [DEBUG_FORWARD_X] \n",
+        b"[rank3]: INFO:root:\n",
+    ]
+)
+
+
 @settings(max_examples=60, deadline=None)
+@example(TWO_ALIKE, Query(), 70, 40, 2)  # the end of a block cuts the first header of a unit
+@example(TWO_ALIKE, Query(), 64, 50, 3)
 @given(LOGS, QUERIES, st.integers(70, 900), st.integers(40, 3000), st.integers(2, 4))
 def test_workers_blocks_units_and_packing_change_no_byte(
     data: bytes, query: Query, block: int, unit: int, jobs: int
@@ -205,7 +215,7 @@ def unit(*args, run=parallel.run_unit, **more):
         os.kill(os.getpid(), signal.SIGKILL)
     return run(*args, **more)
 parent, parallel.run_unit = os.getpid(), unit
-parallel.run(log_files.find([sys.argv[1]]), Query(), 1, 2)
+parallel.filter_files(log_files.find_sources([sys.argv[1]]), Query(), 1, 2)
 """
 
 

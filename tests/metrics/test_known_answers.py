@@ -20,13 +20,13 @@ from .answering import CLASSES, NULL, feed_tracker, make_batches, make_tracker
 RANK = """
 import json, os, sys
 import torch.distributed as dist
-from metrics.answering import batches, feed, tracked
+from metrics.answering import feed_tracker, make_batches, make_tracker
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 reduce, idle = "reduce" in sys.argv, "idle" in sys.argv
-tracker = tracked()
-mine = batches()[rank::world] if rank or not idle else []
-feed(tracker, mine)
+tracker = make_tracker()
+mine = make_batches()[rank::world] if rank or not idle else []
+feed_tracker(tracker, mine)
 values = tracker.finalize_val_phase("val", 3, 77, reduce=reduce, duration_sec=2.0 + rank)
 with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
     json.dump({"values": {str(key): value for key, value in values.items()}, "state": tracker.state_dict()}, file)

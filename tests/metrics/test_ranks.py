@@ -141,8 +141,8 @@ try:
     said = "reduced"
 except TdbgError as error:
     said = str(error)
-partial = tracker.phase(name).metric("loss").partial
-os.write(1, f"{rank}: {said}, {partial.mean()} of {partial.count}\\n".encode())
+partial = tracker.phase(name).get_or_create_metric("loss").partial
+os.write(1, f"{rank}: {said}, {partial.compute_mean()} of {partial.count}\\n".encode())
 tracker.start_val_phase("val")
 tracker.update_val_metrics({"loss": 0.1 * rank} if rank else {"psnr": 1.0}, 1)
 values = tracker.finalize_val_phase("val", reduce=True)

@@ -65,7 +65,7 @@ def run_training(
 ) -> Any:
     """Trains some steps in the opening inspection, evaluates, and trains on."""
     watched = watch(max_overhead=None)
-    watched.monitor.inspection.begin(allowance_s)
+    watched.monitor.inspection.begin_inspection(allowance_s)
     torch.manual_seed(0)
     model = Flat()
     model(torch.zeros(1, FEATURES))

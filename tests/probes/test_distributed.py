@@ -27,7 +27,7 @@ KINDS = {kind.name: kind for kind in COLLECTIVES}
 def watched_group(start_watch: Callable[..., Any]) -> Callable[..., Any]:
     """A monitor with the flag on; ``seen.parts("ORDER")`` are its observations of one part."""
 
-    def start_watch(**settings: Any) -> Any:
+    def start_group(**settings: Any) -> Any:
         running = start_watch(flags={"DISTRIBUTED": True}, **settings)
         running.probe = running.monitor.find_probe("distributed")
         running.parts = lambda part: [
@@ -36,7 +36,7 @@ def watched_group(start_watch: Callable[..., Any]) -> Callable[..., Any]:
         running.monitor.become_rank_now()
         return running
 
-    return start_watch
+    return start_group
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ COUNTS_C = torch.tensor([1000.0, 500.0, 200.0, 100.0, 50.0])
 
 def report_weighting(weights_C: Any, counts_C: Any = COUNTS_C, **more: Any) -> Any:
     found = class_weighting(weights_C, counts_C, always=True, **more)
-    assert found is not None and found.format_records()[0][1] and found.as_dict()
+    assert found is not None and found.records()[0][1] and found.as_dict()
     return found
 
 
@@ -116,7 +116,7 @@ def test_shares_of_the_loss() -> None:
     assert found is not None and (found.samples, found.left_out, found.total) == (4, 1, 6.5)
     assert [(row["name"], row["samples"], row["mean"]) for row in found.rows] == [("c", 2, 1.75), ("a", 2, 1.5)]
     assert [row["share"] for row in found.rows] == pytest.approx([3.5 / 6.5, 3 / 6.5])
-    assert "c: 53.8 % of the loss from 2 samples (50 %)" in found.format_records()[0][1]
+    assert "c: 53.8 % of the loss from 2 samples (50 %)" in found.records()[0][1]
 
 
 def test_no_sample_at_all() -> None:

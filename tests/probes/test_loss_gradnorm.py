@@ -37,7 +37,7 @@ def test_one_update_by_hand() -> None:
     assert found.targets == pytest.approx([4 / 3, 8 / 3])
     assert found.gradnorm_loss == pytest.approx(1 / 3 + 1 / 3) and found.target_gap == pytest.approx(1 / 8)
     assert (found.weight_sum, found.total, found.findings) == (2.0, 2.0, [])
-    text = found.format_records()[0][1]
+    text = found.records()[0][1]
     assert (
         "family: loss 1 (0.5 of the first), rate 0.6667; norm 1, target 1.333; weight 0.5 (+0 now, +0 in all)" in text
     )
@@ -190,7 +190,7 @@ def test_every_intermediate_value() -> None:
         "rates",
     ]
     assert found.rows[1]["mean"] == 49.5 and found.rows[1]["norm"] == pytest.approx(math.sqrt(328350))
-    assert found.format_records()[0][1].splitlines()[1:] == [
+    assert found.records()[0][1].splitlines()[1:] == [
         "  norms: [1, 3]",
         "  grads[0]: 10x10 float32, norm 573, mean 49.5, min 0, max 99",
         "  grads[1]: missing",

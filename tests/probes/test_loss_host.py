@@ -269,7 +269,7 @@ def test_other_ranks_are_left_out(start_watched: Any) -> None:
 def test_a_flag_that_is_switched_off_in_the_run(start_watched: Any) -> None:
     started = start_watched()
     train_model(1, check_one_batch)
-    started.monitor.level_overrides.make("", {NULLS: False}, why="api")
+    started.monitor.level_overrides.change_now("", {NULLS: False}, why="api")
     train_model(1, check_one_batch)
     assert len(list_observations(started)) == 1
 

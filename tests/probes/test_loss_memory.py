@@ -170,7 +170,7 @@ def test_the_parts_and_accumulation() -> None:
         assert first["change_mb"] == pytest.approx((256 * 500 * 4 + 256 * 10 * 4) / MB, abs=0.1)
     grads = [row for row in report.parts[1]["tensors"] if row["kind"] == "made"]
     assert [row["mb"] for row in grads] == pytest.approx([0.2, 0.002])
-    text = report.format_records()[0][1]
+    text = report.records()[0][1]
     assert "accumulation 4:" in text and "MB if all are kept" in text and "saved 1 x " in text
 
 
@@ -178,7 +178,7 @@ def test_what_torch_hides_is_unknown_and_not_zero(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch_compat, "shows_saved_tensors", False)
     report = run_updates(1)[-1]
     assert all(row["kind"] == "made" for part in report.parts for row in part["tensors"])
-    text = report.format_records()[0][1]
+    text = report.records()[0][1]
     assert (
         f"saved for backward: unknown, torch {torch.__version__} does not show it" in text and "0 MB saved" not in text
     )

@@ -73,7 +73,7 @@ def test_counts_of_one_batch() -> None:
     assert row.contents == {"0": 4, "2": 2, "1": 1, "5": 1} and row.realised == 0.75
     assert row.interval == pytest.approx((0.3006, 0.9544), abs=1e-4)  # 3 of 4, worked out apart
     assert found.position == 0.5 and not found.findings
-    (first, _), (second, text), (third, summary) = found.format_records()
+    (first, _), (second, text), (third, summary) = found.records()
     assert (first, second, third) == ("INPUT", "INTERNAL", "SUMMARY")
     assert "genus: 4 of 8 null (class == 0); masked 3, of the nulls 3 = 75 % [30.1 to 95.4 %], asked 75 %" in text
     assert summary == "training: 8 targets in 1 task, 4 null, 3 masked, schedule at 50 %; no fault found"

@@ -60,7 +60,7 @@ def test_half_precision_hides_no_fault() -> None:
 def test_the_class_of_a_loss_that_is_not_finite_is_named(wild: float) -> None:
     report = loss.class_losses(torch.tensor([wild, 1.0, 2.0]), torch.tensor([0, 1, 1]), always=True)
     assert report is not None and list_codes(report) == [] and report.total == 3.0
-    ((_, text),) = report.format_records()
+    ((_, text),) = report.records()
     first, *rows = text.splitlines()
     assert first.endswith("sum of the losses 3 without 1 that are not finite") and "nan %" not in text
     assert rows[0].startswith("  class 0: ") and rows[0].endswith("; 1 not finite") and "100 % of the loss" in rows[1]
@@ -137,7 +137,7 @@ def test_next_to_nothing() -> None:
     """No sample, one sample, one class, nothing but nulls, no task: each is a report, and none a fault."""
     none = torch.zeros(0, dtype=torch.long)
     scalar = loss.null_masking(torch.tensor(3), torch.tensor(False), always=True)
-    assert scalar is not None and "indices scalar int64" in scalar.format_records()[0][1]
+    assert scalar is not None and "indices scalar int64" in scalar.records()[0][1]
     for targets in (none, torch.zeros(0, 5), torch.zeros(8, dtype=torch.long), torch.full((8,), 3)):
         masked = torch.zeros(len(targets), dtype=torch.bool)
         assert list_codes(loss.null_masking(targets, masked, name=str(targets.shape), always=True)) == []

@@ -81,7 +81,7 @@ def test_a_window(begin_training: Any) -> None:
     assert (event.first_step, event.steps, event.ended) == (3, 3, "") and len(event.steps_ms) == 3
     assert run.last_observation.values["missing"] == "" and run.last_observation.values["outside_ms"] > 0
     assert not run.seen.monitor.quiet
-    assert [step.step for step in run.seen.steps if 2 <= step.step <= 6] == [2, 6], "a window is left alone"
+    assert [step.step for step in run.seen.train_steps if 2 <= step.step <= 6] == [2, 6], "a window is left alone"
 
 
 def test_saves_and_beginnings_of_passes_have_spans_in_a_window_and_nowhere_else(
@@ -117,7 +117,7 @@ def test_the_steps_around_a_window_do_not_hold_its_pause(begin_training: Any) ->
     run = begin_training(profile_kind="full", profile_active=20, profile_repeat=3)
     run.run_steps(70)
     run.end_process()
-    after = [step.step_ms or 0.0 for step in run.seen.steps if step.step in (23, 45, 67)]
+    after = [step.step_ms or 0.0 for step in run.seen.train_steps if step.step in (23, 45, 67)]
     assert len(after) == len(run.trace_events) == 3
     assert 0 < min(after) < min(event.pause_ms for event in run.trace_events) / 2
 

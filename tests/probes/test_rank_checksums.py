@@ -44,7 +44,7 @@ def train_model(
     **settings: Any,
 ) -> Any:
     watched = watch(max_overhead=None, **settings)
-    watched.monitor.inspection.begin(1.0)
+    watched.monitor.inspection.begin_inspection(1.0)
     torch.manual_seed(0)
     model = wrap(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

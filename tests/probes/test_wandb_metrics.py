@@ -83,7 +83,7 @@ def test_a_line_a_step(fake_tracker: Any) -> None:
         end_step(fake_tracker)
         run.log({"loss": 1.0 / step, "note": "a"}, step=step)
         run.log({"lr": 0.1}, step=step, commit=False)
-    run.finish_run()
+    run.finish()
     lines = fake_tracker.parts("LOG")
     assert [event.step for event in lines] == [1, 2, 3]
     first = lines[0].values
@@ -96,7 +96,7 @@ def test_a_line_a_step(fake_tracker: Any) -> None:
 def test_all_keys_of_a_step_are_counted(fake_tracker: Any) -> None:
     run = fake_tracker.wandb.init()
     run.log({f"loss_{number}": 0.5 for number in range(30)}, step=1)
-    run.finish_run()
+    run.finish()
     (line,) = fake_tracker.parts("LOG")
     assert (
         line.values["key_count"] == 30 and len(line.values["keys"]) < 30 and line.text.startswith("30 keys in 1 call")
@@ -113,7 +113,7 @@ def test_a_step_that_has_passed_is_dropped(fake_tracker: Any) -> None:
     told = [event.values for event in fake_tracker.parts("DROPPED")]
     assert [values["dropped"] for values in told] == [1, 2, 4]
     assert (told[0]["wandb_step"], told[0]["current_step"], told[0]["keys"]) == (0, 5, ["val", "b"])
-    run.finish_run()
+    run.finish()
     assert fake_tracker.parts("FINISH")[0].values["dropped"] == 5
     assert fake_tracker.parts("LOG")[0].values["keys"] == ["a"], "what is dropped is not told as sent"
 
@@ -147,7 +147,7 @@ def test_keys_that_are_never_finite_are_told_at_the_end(fake_tracker: Any) -> No
         run.log({"late": value, "never": float("nan"), "once": float("nan")} if value != 1.0 else {"late": value})
     run.log({"late": 2.0})
     assert fake_tracker.parts("CHART") == []
-    run.finish_run()
+    run.finish()
     assert [event.values["key"] for event in fake_tracker.parts("CHART")] == ["never", "once"]
     assert fake_tracker.parts("LOG")[0].values["bad"][:2] == ["late", "never"]
     assert fake_tracker.parts("FINISH")[0].values["bad"] == {"late": 3, "never": 3, "once": 3}
@@ -158,7 +158,7 @@ def test_keys_that_came_once_are_listed(fake_tracker: Any) -> None:
     run.log({"loss": 1.0, "accuraccy": 0.5})
     run.log({"loss": 1.0, "accuracy": 0.5})
     run.log({"loss": 1.0, "accuracy": 0.5})
-    run.finish_run()
+    run.finish()
     assert fake_tracker.parts("FINISH")[0].values["once"] == ["accuraccy"]
 
 
@@ -180,7 +180,7 @@ def test_failures_are_told_and_raised(start_watch: Any, fake_tracker: Any, monke
 
 
 def test_an_end_that_timed_out(fake_tracker: Any) -> None:
-    fake_tracker.wandb.init(timed_out=True).finish_run()
+    fake_tracker.wandb.init(timed_out=True).finish()
     assert fake_tracker.parts("FAILED")[0].values["what"] == "finish"
 
 
@@ -250,7 +250,7 @@ def test_the_real_one(start_watch: Any, tmp_path: Path, monkeypatch: pytest.Monk
     wandb.log({"loss": 0.5}, step=3)
     wandb.log({"loss": 0.5}, step=2)
     wandb.log({"hist": wandb.Histogram([1, 2, 3])})
-    tracker.finish_run()
+    tracker.finish()
     found = [event for event in run.events if isinstance(event, Observation)]
     parts = [event.part for event in found]
     assert {"INIT", "LOG", "DROPPED", "FINISH"} <= set(parts), parts

@@ -55,7 +55,7 @@ def run_training(
     watch: Any, data: Any, folder: Path, *, trains: bool = True, workers: int = 2, init: Any = None
 ) -> list[Any]:
     watched = watch(max_overhead=None)
-    watched.monitor.inspection.begin(1.0)
+    watched.monitor.inspection.begin_inspection(1.0)
     model = nn.Linear(FEATURES, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     how = "fork" if workers else None

@@ -23,7 +23,7 @@ def test_each_rule_is_whole(rule):
 
 @pytest.mark.parametrize("rule", list(RULES), ids=lambda rule: rule.code)
 def test_each_page_has_all_sections_and_an_example_of_its_own(rule):
-    page = rule.format_page()
+    page = rule.page()
     places = [page.index(f"\n{section}") for section in SECTIONS]
     assert places == sorted(places)
     assert f"    {rule.code} " in page
@@ -32,7 +32,7 @@ def test_each_page_has_all_sections_and_an_example_of_its_own(rule):
 
 @pytest.mark.parametrize("rule", list(RULES), ids=lambda rule: rule.code)
 def test_pages_name_only_codes_that_exist(rule):
-    for code in re.findall(r"TD-[A-Z]\d{3}", rule.format_page()):
+    for code in re.findall(r"TD-[A-Z]\d{3}", rule.page()):
         assert code in RULES
 
 

@@ -28,7 +28,7 @@ def test_each_may_be_missing() -> None:
     looked_up = [
         node
         for node in ast.walk(ast.parse(Path(torch_compat.__file__).read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_find"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_resolve_name"
     ]
     assert len(names) >= len(looked_up) >= 20  # two of them are in loops over names
     with ThreadPoolExecutor(2) as pool:

@@ -171,7 +171,7 @@ class Feed:
         self._heard += 1
         budget = self.monitor.budget
         spent = budget.spent_on(PART)
-        if self._heard <= FREE_ROWS or spent + budget.likely_s(PART) <= budget.earned_s(time.perf_counter()):
+        if self._heard <= FREE_ROWS or spent + budget.likely_s(PART) <= budget.earned_by_share_s(time.perf_counter()):
             return True
         self._leave_out("overhead")
         self.me.note_once(

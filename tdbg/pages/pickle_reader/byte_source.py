@@ -189,7 +189,7 @@ class ByteReader:
         self._at += 1
         return found
 
-    def read_bytes(self, count: int) -> bytes:
+    def take_bytes(self, count: int) -> bytes:
         """The next ``count`` bytes; for what is small."""
         end = self._at + count
         if end > len(self._buffer):
@@ -203,7 +203,7 @@ class ByteReader:
 
     def read_uint(self, count: int) -> int:
         """An unsigned number of ``count`` bytes, little-endian."""
-        return int.from_bytes(self.read_bytes(count), "little")
+        return int.from_bytes(self.take_bytes(count), "little")
 
     def skip(self, count: int) -> int:
         """Go over ``count`` bytes without reading them; returns the offset of the first."""

@@ -117,7 +117,7 @@ class Conversion:
                 scalars[path] = value
             else:
                 try:
-                    items.append(Item(path, value.dtype, value.shape, value.read_bytes(), note_of(value)))
+                    items.append(Item(path, value.dtype, value.shape, value.load_bytes(), note_of(value)))
                 except TdbgError as error:
                     lost.append(f"{_describe_datapoint(point)}, {format_short(path)}: {error}")
         noted = {item.path for item in items}  # these carry their notes themselves

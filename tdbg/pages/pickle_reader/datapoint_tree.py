@@ -108,7 +108,7 @@ class TreeBuilder:
         if found.size > TEXT_BYTES:
             return self._left_out(f"text of {found.size} bytes")
         self._count += found.size >> 8
-        return found.read_bytes().decode("utf-8", "replace")
+        return found.load_bytes().decode("utf-8", "replace")
 
     def _left_out(self, why: str) -> Refused:
         return self._refuse(Refused("pickle", "value", why))
@@ -173,4 +173,4 @@ def _list_numbers(found: Array) -> list[object]:
 
     if found.size > CHANNELS:
         raise TdbgError(f"{found.size:,} channels have scales of their own", "it is not converted")
-    return tensor_values.decode_numbers(found.read_bytes(), DTYPES[found.dtype], found.shape)
+    return tensor_values.decode_numbers(found.load_bytes(), DTYPES[found.dtype], found.shape)

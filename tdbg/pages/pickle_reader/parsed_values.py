@@ -78,7 +78,7 @@ class Blob:
     def open_window(self) -> ByteSource:
         return WindowSource(self.source, self.offset, self.size)
 
-    def read_bytes(self) -> bytes:
+    def load_bytes(self) -> bytes:
         return self.source.read_range(self.offset, self.size)
 
     def as_bytes(self) -> "Blob":
@@ -169,7 +169,7 @@ class Array:
         if reach > self._storage.nbytes:
             raise ValueError(f"it reaches {reach} bytes into a storage of {self._storage.nbytes}")
 
-    def read_bytes(self) -> bytes:
+    def load_bytes(self) -> bytes:
         """All values, C-contiguous and little-endian. Memory: the result; of a view twice that, and 64 MiB."""
         width = DTYPES[self.dtype].size
         if self.nbytes > max(EXPANDED_BYTES, self._storage.nbytes):

@@ -157,26 +157,26 @@ class PickleMachine:
         """Remember the top of the stack."""
         self.memo[at] = self.stack[-1]
 
-    def read_text(self, size: int) -> str | Blob:
+    def take_text(self, size: int) -> str | Blob:
         """Text of that many bytes; a long one stays where it is."""
         if size > INLINE_TEXT:
             return Blob(self.reader.source, self.reader.skip(size), size, text=True)
         self.ledger.charge(size)
-        return self.reader.read_bytes(size).decode("utf-8", "surrogatepass")
+        return self.reader.take_bytes(size).decode("utf-8", "surrogatepass")
 
     def read_data(self, size: int) -> bytes | Blob:
         """That many bytes; many of them stay where they are."""
         if size > INLINE_BYTES:
             return Blob(self.reader.source, self.reader.skip(size), size)
         self.ledger.charge(size)
-        return self.reader.read_bytes(size)
+        return self.reader.take_bytes(size)
 
     def read_signed_int(self, size: int) -> int | Refused:
         """A whole number of that many bytes, two's complement."""
         if size > NUMBER_BYTES:
             self.reader.skip(size)
             return self.refuse_value("builtins", "int", f"a number of {size} bytes")
-        return int.from_bytes(self.reader.read_bytes(size), "little", signed=True)
+        return int.from_bytes(self.reader.take_bytes(size), "little", signed=True)
 
     def old_text(self, data: bytes) -> str | bytes:
         """A string of Python 2: text if it is ASCII, bytes if not."""

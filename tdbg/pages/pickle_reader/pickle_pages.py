@@ -247,5 +247,5 @@ def _normalize_idx(key: object) -> object:
         key = key.value
     if isinstance(key, Array) and key.size == 1 and key.dtype in ("int64", "int32"):
         with contextlib.suppress(TdbgError):
-            return int.from_bytes(key.read_bytes(), "little", signed=True)
+            return int.from_bytes(key.load_bytes(), "little", signed=True)
     return key

@@ -92,8 +92,8 @@ _register_push(0x8F, 240)(lambda m: set())
 # numbers
 _register_push("K", 16)(lambda m: m.reader.read_byte())
 _register_push("M", 48)(lambda m: m.reader.read_uint(2))
-_register_push("J", 48)(lambda m: int.from_bytes(m.reader.read_bytes(4), "little", signed=True))
-_register_push("G", 40)(lambda m: struct.unpack(">d", m.reader.read_bytes(8))[0])
+_register_push("J", 48)(lambda m: int.from_bytes(m.reader.take_bytes(4), "little", signed=True))
+_register_push("G", 40)(lambda m: struct.unpack(">d", m.reader.take_bytes(8))[0])
 _register_push("F", 40)(lambda m: float(m.read_line(NUMBER_CHARS)))
 _register_push(0x8A, 300)(lambda m: m.read_signed_int(m.reader.read_byte()))
 _register_push(0x8B, NUMBER_BYTES)(lambda m: m.read_signed_int(m.reader.read_uint(4)))
@@ -107,14 +107,14 @@ def _load_int(machine: PickleMachine) -> int:
 
 
 # text and bytes
-_register_push("X", 80)(lambda m: m.read_text(m.reader.read_uint(4)))
-_register_push(0x8C, 80)(lambda m: m.read_text(m.reader.read_byte()))
-_register_push(0x8D, 160)(lambda m: m.read_text(m.reader.read_uint(8)))
+_register_push("X", 80)(lambda m: m.take_text(m.reader.read_uint(4)))
+_register_push(0x8C, 80)(lambda m: m.take_text(m.reader.read_byte()))
+_register_push(0x8D, 160)(lambda m: m.take_text(m.reader.read_uint(8)))
 _register_push("B", 160)(lambda m: m.read_data(m.reader.read_uint(4)))
 _register_push("C", 60)(lambda m: m.read_data(m.reader.read_byte()))
 _register_push(0x8E, 160)(lambda m: m.read_data(m.reader.read_uint(8)))
 _register_push(0x96, 160)(lambda m: m.read_data(m.reader.read_uint(8)))
-_register_push("U", 60)(lambda m: m.old_text(m.reader.read_bytes(m.reader.read_byte())))
+_register_push("U", 60)(lambda m: m.old_text(m.reader.take_bytes(m.reader.read_byte())))
 
 
 @_register_push("V", 80)
@@ -240,7 +240,7 @@ def _load_proto(machine: PickleMachine) -> None:
         raise TruncatedError(f"protocol {number} is not known")
 
 
-_register_opcode(0x95, 16)(lambda m: m.reader.read_bytes(8))
+_register_opcode(0x95, 16)(lambda m: m.reader.take_bytes(8))
 
 
 def follow_pickle(machine: PickleMachine) -> Any:

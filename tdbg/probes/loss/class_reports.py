@@ -26,7 +26,7 @@ class ClassWeighting(Report):
     exponent: float  # of all weightings together
     rows: list[dict[str, Any]] = field(default_factory=list)  # class, count, effective, balanced, weights, share
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         each = ", ".join(f"{name} {number(value)}" for name, value in self.exponents.items())
         lines = [
             f"{format_count(self.classes, 'class')}, {format_count(self.samples, 'sample')}, beta {self.beta:.8g}; largest to smallest weight "
@@ -62,7 +62,7 @@ class ClassLosses(Report):
         default_factory=list
     )  # class, samples, not_finite, mean, share; the largest first
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         lines = [
             f"{format_count(self.samples, 'sample')} of {len(self.rows)} among {format_count(self.classes, 'class')}, {self.left_out} left out; "
             f"sum of the losses {number(self.total)}"

@@ -44,7 +44,7 @@ class GradNormMemory(Report):
     updates: int
     parts: list[dict[str, Any]] = field(default_factory=list)  # name, after_mb, change_mb, tensors: name, mb, kind
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         growth = "" if self.growth_mb is None else f", {self.growth_mb:+.4g} MB since the update before"
         peak = "" if self.peak_mb is None else f", a new peak of {number(self.peak_mb)} MB"
         lines = [

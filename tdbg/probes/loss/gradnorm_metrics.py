@@ -44,7 +44,7 @@ class GradNormMetrics(Report):
     shared: dict[str, dict[str, Any]] = field(default_factory=dict)  # task -> tensors, missing, norm
     updates: int = 1  # calls so far
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         lines = [
             f"{self.name}, update {self.updates}: mean norm {number(_mean(self.norms))}, alpha {self.alpha:g}, loss of "
             f"GradNorm {number(self.gradnorm_loss)}; weights sum to {number(self.weight_sum)} of {number(self.total)}"

@@ -106,7 +106,7 @@ class Report(ABC):
         return {**found, "findings": [fault.as_dict() for fault in self.findings]}
 
     @abstractmethod
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         """(part of the tag, text) of every record; the last one is kept as an event, with `values`."""
 
     def values(self) -> dict[str, object]:
@@ -231,7 +231,7 @@ def _say_failure(flag: str, error: Exception, who: run_context.NullContext) -> N
 
 def tell(report: Report, who: run_context.NullContext) -> None:
     """Write every record of a report; findings stand in the last, and each kind goes into its event once."""
-    *before, (part, text) = report.format_records()
+    *before, (part, text) = report.records()
     for name, lines in before:
         who.log_line(tag(report.flag, name), lines)
     new = [fault for fault in report.findings if _is_new(fault.code, fault.what)]

@@ -56,7 +56,7 @@ class NullMasking(Report):
     tasks: list[NullTask] = field(default_factory=list)
     position: float | None = None  # in the schedule, 0 to 1
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         where = f"{self.name + ', ' if self.name else ''}{'training' if self.training else 'validation'}"
         return [
             ("INPUT", "\n".join([f"{where}, targets before masking", *map(_input_line, self.tasks)])),

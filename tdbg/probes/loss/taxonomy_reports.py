@@ -27,7 +27,7 @@ class Hierarchy(Report):
     orphans: list[str] = field(default_factory=list)  # their parent does not exist
     cycles: list[list[str]] = field(default_factory=list)
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         leaves = ", ".join(f"{count} at depth {depth}" for depth, count in self.leaf_depths.items())
         lines = [
             f"{format_count(self.nodes, 'node')}, {format_count(len(self.roots), 'root')}, {format_count(self.leaves, 'leaf')} ({leaves or 'none'}), depth {self.depth}"
@@ -70,7 +70,7 @@ class Distances(Report):
     middles: int = 0  # classes b looked at in d(a, c) <= d(a, b) + d(b, c)
     is_ultrametric: bool = True
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         levels = ", ".join(map(number, self.levels))
         whole = (
             "every triangle"
@@ -109,7 +109,7 @@ class SmoothingMatrix(Report):
     rows: list[dict[str, Any]] = field(default_factory=list)  # class, kept, its neighbours by mass; at most 16
     names: list[str] | None = None
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         lines = [
             f"{format_count(self.classes, 'class')}; rows sum to 1 within {number(self.row_error)} ({self.bad_rows} do not); "
             f"the true class keeps {number(self.kept_least)} at least, {number(self.kept_mean)} on average"
@@ -145,7 +145,7 @@ class Forward(Report):
     rows: list[dict[str, Any]] = field(default_factory=list)  # true, kept, to, loss, plain_loss of the first samples
     names: list[str] | None = None
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         lines = [
             f"{format_count(self.samples, 'sample')}, {self.left_out} left out; loss {number(self.loss)}, without smoothing "
             f"{number(self.plain_loss)}; the true class keeps {number(self.kept)} on average"

@@ -30,7 +30,7 @@ class GradNormValues(Report):
     name: str
     rows: list[dict[str, Any]] = field(default_factory=list)  # name, and shape, dtype, norm, mean, min, max or values
 
-    def format_records(self) -> list[tuple[str, str]]:
+    def records(self) -> list[tuple[str, str]]:
         lines = [
             f"{self.name}: {format_count(len(self.rows), 'value')}",
             *(f"  {row['name']}: {_format_row(row)}" for row in self.rows),

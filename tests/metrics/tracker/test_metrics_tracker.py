@@ -248,7 +248,7 @@ def test_flat_metrics_are_numbers_by_the_grammar_and_asking_changes_nothing():
     }
     assert not any(text.startswith("core/") for text in made.get_wandb_metrics(core=False))
     assert set(made.get_wandb_metrics("val")) == {"val/loss", "core/val_loss"}
-    assert str(next(iter(made.stores["schedule"].texts()))) == "schedule/mixup_group_str"
+    assert str(next(iter(made.stores["schedule"].select_texts()))) == "schedule/mixup_group_str"
 
 
 def test_durations_give_samples_per_second():

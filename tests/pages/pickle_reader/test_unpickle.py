@@ -58,7 +58,7 @@ def test_a_tensor_is_what_torch_saved(name: str, protocol: int) -> None:
     found = read_clean(data)
     assert isinstance(found, Array)
     assert (found.dtype, found.shape) == (str(wanted.dtype).removeprefix("torch."), tuple(wanted.shape))
-    assert found.read_bytes() == to_bytes(wanted)
+    assert found.load_bytes() == to_bytes(wanted)
     assert found.nbytes == len(to_bytes(wanted))
 
 
@@ -66,33 +66,33 @@ def test_a_tensor_is_what_torch_saved(name: str, protocol: int) -> None:
 @pytest.mark.parametrize("name", ["float32", "sliced", "parameter", "bfloat16", "bool"])
 def test_a_tensor_is_what_torch_reads(name: str, protocol: int) -> None:
     data = pickle.dumps({"x": TENSORS[name]()}, protocol)
-    assert read_clean(data)["x"].read_bytes() == to_bytes(pickle.loads(data)["x"])
+    assert read_clean(data)["x"].load_bytes() == to_bytes(pickle.loads(data)["x"])
 
 
 def test_quantised_tensors_keep_their_scale() -> None:
     values = torch.arange(6000.0)
     found = read_clean(pickle.dumps(torch.quantize_per_tensor(values, 0.5, 3, torch.quint8), 4))
     assert (found.dtype, found.note) == ("quint8", {"scheme": "per_tensor_affine", "scale": 0.5, "zero_point": 3})
-    assert found.read_bytes() == bytes(min(255, int(value / 0.5 + 3)) for value in values.tolist())
+    assert found.load_bytes() == bytes(min(255, int(value / 0.5 + 3)) for value in values.tolist())
     wanted = torch.quantize_per_channel(
         torch.ones(2, 3), torch.tensor([0.1, 0.2]), torch.tensor([5, 7]), 0, torch.qint8
     )
     found = read_clean(pickle.dumps(wanted, 4))
     assert (found.dtype, found.note["axis"]) == ("qint8", 0)
-    assert struct.unpack("<2d", found.note["scales"].read_bytes()) == pytest.approx((0.1, 0.2))
-    assert struct.unpack("<2q", found.note["zero_points"].read_bytes()) == (5, 7)
-    assert found.read_bytes() == bytes([15, 15, 15, 12, 12, 12])
+    assert struct.unpack("<2d", found.note["scales"].load_bytes()) == pytest.approx((0.1, 0.2))
+    assert struct.unpack("<2q", found.note["zero_points"].load_bytes()) == (5, 7)
+    assert found.load_bytes() == bytes([15, 15, 15, 12, 12, 12])
 
 
 def test_two_values_in_a_byte() -> None:
     wanted = torch.quantize_per_tensor(torch.arange(5.0), 1.0, 0, torch.quint4x2)
     found = read_clean(pickle.dumps(wanted, 4))
     assert (found.dtype, found.shape, found.nbytes) == ("quint4x2", (5,), 3)
-    assert found.read_bytes() == bytes([0x10, 0x32, 0x04])
+    assert found.load_bytes() == bytes([0x10, 0x32, 0x04])
     rows = read_clean(
         pickle.dumps(torch.quantize_per_tensor(torch.arange(9.0).reshape(3, 3), 1.0, 0, torch.quint4x2), 4)
     )
-    assert (rows.nbytes, len(rows.read_bytes())) == (6, 6)  # each row begins a byte
+    assert (rows.nbytes, len(rows.load_bytes())) == (6, 6)  # each row begins a byte
 
 
 def test_sparse_tensors_keep_their_parts() -> None:
@@ -100,8 +100,8 @@ def test_sparse_tensors_keep_their_parts() -> None:
     found = read_clean(pickle.dumps(wanted.to_sparse(), 4))
     assert isinstance(found, Sparse)
     assert (found.layout, found.shape) == ("sparse_coo", (2, 2))
-    assert struct.unpack("<4q", found.parts["indices"].read_bytes()) == (0, 1, 1, 0)
-    assert struct.unpack("<2f", found.parts["values"].read_bytes()) == (2.0, 3.0)
+    assert struct.unpack("<4q", found.parts["indices"].load_bytes()) == (0, 1, 1, 0)
+    assert struct.unpack("<2f", found.parts["values"].load_bytes()) == (2.0, 3.0)
     found = read_clean(pickle.dumps(wanted.to_sparse_csr(), 4))
     assert list(found.parts) == ["compressed_indices", "plain_indices", "values"]
 
@@ -109,15 +109,15 @@ def test_sparse_tensors_keep_their_parts() -> None:
 def test_a_tensor_with_attributes_is_the_tensor() -> None:
     wanted = torch.randn(5)
     wanted.colour = "red"  # type: ignore[attr-defined]
-    assert read_clean(pickle.dumps(wanted, 4)).read_bytes() == to_bytes(wanted)
+    assert read_clean(pickle.dumps(wanted, 4)).load_bytes() == to_bytes(wanted)
 
 
 def test_a_tensor_in_a_newer_payload() -> None:
     wanted = torch.randn(3000)
     payload = save_torch(wanted.storage(), True)
-    assert read_clean(make_tensor_pickle(payload, 10, (4, 5), (5, 1))).read_bytes() == to_bytes(wanted[10:30])
+    assert read_clean(make_tensor_pickle(payload, 10, (4, 5), (5, 1))).load_bytes() == to_bytes(wanted[10:30])
     payload = save_torch(wanted.untyped_storage(), False)
-    assert read_clean(make_tensor_pickle(payload, 4, (8,), (1,))).read_bytes() == to_bytes(wanted[1:3])
+    assert read_clean(make_tensor_pickle(payload, 4, (8,), (1,))).load_bytes() == to_bytes(wanted[1:3])
 
 
 ARRAYS: dict[str, Callable[[], Any]] = {
@@ -144,7 +144,7 @@ def test_an_array_is_what_numpy_saved(name: str, write: Callable[[Any], bytes]) 
     array = found["x"]
     assert np.dtype(getattr(np, array.dtype)) == wanted.dtype.newbyteorder("=")
     assert array.shape == wanted.shape
-    assert array.read_bytes() == np.ascontiguousarray(wanted).astype(wanted.dtype.newbyteorder("<")).tobytes()
+    assert array.load_bytes() == np.ascontiguousarray(wanted).astype(wanted.dtype.newbyteorder("<")).tobytes()
     assert (found["before"], found["after"]) == (1, "text")
 
 
@@ -153,9 +153,9 @@ def test_joblib_with_every_protocol(protocol: int) -> None:
     page = {1: {"a": np.arange(5000), "b": [np.ones(3), np.ones(3)]}, 2: {"a": np.arange(4)}}
     data = dump_joblib(page, protocol=protocol)
     found = read_clean(data)
-    assert found[1]["a"].read_bytes() == page[1]["a"].tobytes()  # type: ignore[union-attr]
-    assert found[1]["b"][1].read_bytes() == np.ones(3).tobytes()
-    assert found[2]["a"].read_bytes() == np.arange(4).tobytes()
+    assert found[1]["a"].load_bytes() == page[1]["a"].tobytes()  # type: ignore[union-attr]
+    assert found[1]["b"][1].load_bytes() == np.ones(3).tobytes()
+    assert found[2]["a"].load_bytes() == np.arange(4).tobytes()
 
 
 def test_joblib_without_padding() -> None:
@@ -168,7 +168,7 @@ def test_joblib_without_padding() -> None:
         + b"b"
     )
     found = read_clean(head + array.tobytes() + b"X\x01\x00\x00\x00bK\x07u.")
-    assert found["a"].read_bytes() == array.tobytes()
+    assert found["a"].load_bytes() == array.tobytes()
     assert found["b"] == 7
 
 
@@ -203,7 +203,7 @@ def test_plain_values(name: str, protocol: int) -> None:
 def test_bytes_are_arrays_of_bytes(value: bytes, protocol: int) -> None:
     found = read_clean(pickle.dumps([value, value], protocol))
     for array in found:
-        assert (array.dtype, array.shape, array.read_bytes()) == ("uint8", (len(value),), bytes(value))
+        assert (array.dtype, array.shape, array.load_bytes()) == ("uint8", (len(value),), bytes(value))
         assert array.note == {"bytes": ""}
 
 
@@ -234,7 +234,7 @@ def test_a_class_of_the_user_is_refused_and_its_parts_are_readable() -> None:
     found, ledger = read_pickle(pickle.dumps([Point(torch.ones(2), "b"), 5], 4))
     assert str(found[0]) == "<refused tests.pages.foreign.Point>"
     assert found[0].parts[0][1] == "b"
-    assert found[0].parts[0][0].read_bytes() == to_bytes(torch.ones(2))
+    assert found[0].parts[0][0].load_bytes() == to_bytes(torch.ones(2))
     assert found[1] == 5
     assert ledger.refused == {"tests.pages.foreign.Point": 1}
 
@@ -243,7 +243,7 @@ def test_old_strings() -> None:
     assert read_clean(b"S'ab\\n'\n.") == "ab\n"
     assert read_clean(b"U\x03abc.") == "abc"
     assert read_clean(b"T\x03\x00\x00\x00abc.") == "abc"
-    assert read_clean(b"U\x02\xff\xfe.").read_bytes() == b"\xff\xfe"
+    assert read_clean(b"U\x02\xff\xfe.").load_bytes() == b"\xff\xfe"
     found = read_clean(b"(I01\nI00\nI1\nL5L\nF0.5\nl.")
     assert list(map(repr, found)) == ["True", "False", "1", "5", "0.5"]
     assert read_clean(b"(K\x01K\x02K\x03K\x04d.") == {1: 2, 3: 4}
@@ -254,7 +254,7 @@ def test_shared_memory_is_shared() -> None:
     both = torch.arange(4000.0).storage()
     data = pickle.dumps([both, both], 4)
     first, second = read_clean(data)
-    assert first.read_bytes() == second.read_bytes() == to_bytes(torch.arange(4000.0))
+    assert first.load_bytes() == second.load_bytes() == to_bytes(torch.arange(4000.0))
 
 
 # nothing runs
@@ -305,15 +305,15 @@ def test_what_stands_beside_is_readable(name: str, tmp_path: Path) -> None:
     good = pickle.dumps(torch.arange(3.0), 2)[2:-1]
     refused = set(HOSTILE[name][1])
     found, ledger = read_pickle(b"\x80\x04}(K\x01}(U\x03bad" + inner + b"U\x04good" + good + b"uK\x02K\x05u.")
-    assert found[1]["good"].read_bytes() == to_bytes(torch.arange(3.0))
+    assert found[1]["good"].load_bytes() == to_bytes(torch.arange(3.0))
     assert found[2] == 5
     assert refused <= set(ledger.refused)
     found, ledger = read_pickle(b"\x80\x04}(" + inner + b"K\x05K\x01" + good + b"u.")
-    assert found[1].read_bytes() == to_bytes(torch.arange(3.0))
+    assert found[1].load_bytes() == to_bytes(torch.arange(3.0))
     assert 5 in found.values()
     assert refused <= set(ledger.refused)
     found, ledger = read_pickle(b"\x80\x04](" + inner + good + b"e.")
-    assert found[1].read_bytes() == to_bytes(torch.arange(3.0))
+    assert found[1].load_bytes() == to_bytes(torch.arange(3.0))
     assert refused <= set(ledger.refused)
     assert not (tmp_path / "canary").exists()
 
@@ -372,7 +372,7 @@ def test_no_loader_is_imported() -> None:
 
 def test_a_tensor_stays_in_its_memory() -> None:
     payload = make_old_row("k", "torch.FloatStorage", 10, bytes(range(40)))
-    assert read_clean(make_tensor_pickle(payload, 2, (4,), (2,))).read_bytes() == bytes(
+    assert read_clean(make_tensor_pickle(payload, 2, (4,), (2,))).load_bytes() == bytes(
         [*range(8, 12), *range(16, 20), *range(24, 28), *range(32, 36)]
     )
     lies = [(0, (11,), (1,)), (1, (10,), (1,)), (0, (2,), (10,)), (-1, (1,), (1,)), (0, (-1,), (1,)), (0, (1,), (-1,))]
@@ -416,7 +416,7 @@ def test_memory_that_lies_is_refused(payload: bytes) -> None:
 
 def test_a_newer_payload_by_hand() -> None:
     data = struct.pack("<10f", *range(10))
-    assert read_clean(make_tensor_pickle(make_new_zip(10, data), 0, (10,), (1,))).read_bytes() == data
+    assert read_clean(make_tensor_pickle(make_new_zip(10, data), 0, (10,), (1,))).load_bytes() == data
     cut = bytearray(make_new_zip(10, data))
     at = cut.index(b"PK\x01\x02", cut.index(b"a/data/0") + 40)
     at = cut.index(b"PK\x01\x02", cut.index(b"PK\x01\x02", at + 4) + 4)  # the third entry of the directory
@@ -434,13 +434,13 @@ def test_a_newer_payload_by_hand() -> None:
 
 def test_a_newer_payload_that_lies() -> None:
     whole = save_torch(torch.arange(1000.0).storage(), True)
-    assert read_clean(make_tensor_pickle(whole, 0, (1000,), (1,))).read_bytes() == to_bytes(torch.arange(1000.0))
+    assert read_clean(make_tensor_pickle(whole, 0, (1000,), (1,))).load_bytes() == to_bytes(torch.arange(1000.0))
     at = whole.index(b"PK\x01\x02")
     for begin in range(at, len(whole) - 4):
         data = bytearray(whole)
         data[begin : begin + 4] = b"\xff\xff\xff\x7f"
         found, _ = read_pickle(make_tensor_pickle(bytes(data), 0, (1000,), (1,)))
-        assert isinstance(found, Refused) or found.read_bytes() == to_bytes(torch.arange(1000.0))
+        assert isinstance(found, Refused) or found.load_bytes() == to_bytes(torch.arange(1000.0))
 
 
 LYING_ARRAYS = [
@@ -460,7 +460,7 @@ def test_arrays_of_other_things_are_refused_and_the_rest_stays(
 ) -> None:
     found, ledger = read_pickle(write({"a": make(), "b": np.arange(3)}))
     assert isinstance(found["a"], Refused)
-    assert found["b"].read_bytes() == np.arange(3).tobytes()
+    assert found["b"].load_bytes() == np.arange(3).tobytes()
     assert set(ledger.refused) & {"numpy.ndarray", "numpy._core.numeric._frombuffer"}
 
 
@@ -475,7 +475,7 @@ LIES += [{"dtype": None}, {"dtype": "f4"}, {"numpy_array_alignment_bytes": 16}]
 @pytest.mark.parametrize("change", LIES)
 def test_an_array_in_the_stream_that_lies_ends_the_page(change: dict[str, Any]) -> None:
     state = {"shape": (20,), "order": "C", "dtype": np.dtype("f4"), "subclass": np.ndarray}
-    assert read_clean(_make_wrapper(state, bytes(80))).read_bytes() == bytes(80)
+    assert read_clean(_make_wrapper(state, bytes(80))).load_bytes() == bytes(80)
     with pytest.raises(TruncatedError):
         read_pickle(_make_wrapper(state | change, b"\xff" * 80))
 
@@ -647,7 +647,7 @@ def test_a_view_that_repeats_its_memory_is_not_written_out() -> None:
     found = read_clean(make_tensor_pickle(payload, 0, (1 << 30, 10), (0, 1)))
     assert found.shape == (1 << 30, 10)
     with pytest.raises(TdbgError, match="made of a storage of 40"):
-        found.read_bytes()
+        found.load_bytes()
 
 
 def test_packed_values_are_not_taken_apart() -> None:
@@ -663,7 +663,7 @@ def test_packed_values_are_not_taken_apart() -> None:
 def test_data_that_are_not_there_are_told_of() -> None:
     for storage in (Storage("uint8", 10, MemorySource(b"123"), 0), Storage("uint8", 10)):
         with pytest.raises(TdbgError, match="the page ends"):
-            Array(storage, "uint8", (10,)).read_bytes()
+            Array(storage, "uint8", (10,)).load_bytes()
 
 
 @given(
@@ -733,8 +733,8 @@ def test_a_window_stays_in_its_bounds() -> None:
 def test_a_reader_is_where_it_says(block: int) -> None:
     data = bytes(range(32, 96)) + b"line\nrest"
     reader = ByteReader(MemorySource(data), block_bytes=block)
-    assert (reader.read_byte(), reader.read_bytes(3), reader.skip(20), reader.position) == (32, data[1:4], 4, 24)
-    assert (reader.skip(2), reader.read_byte(), reader.read_line(), reader.read_bytes(4)) == (
+    assert (reader.read_byte(), reader.load_bytes(3), reader.skip(20), reader.position) == (32, data[1:4], 4, 24)
+    assert (reader.skip(2), reader.read_byte(), reader.read_line(), reader.load_bytes(4)) == (
         24,
         data[26],
         data[27:68],
@@ -742,10 +742,10 @@ def test_a_reader_is_where_it_says(block: int) -> None:
     )
     assert reader.left == 0
     with pytest.raises(TruncatedError):
-        ByteReader(MemorySource(b"abc"), block_bytes=block).read_bytes(4)
+        ByteReader(MemorySource(b"abc"), block_bytes=block).load_bytes(4)
     for call in (
         reader.read_byte,
-        lambda: reader.read_bytes(1),
+        lambda: reader.load_bytes(1),
         reader.read_line,
         lambda: reader.skip(1),
         lambda: reader.skip(-1),

@@ -295,7 +295,7 @@ def test_of_very_many_processes_some_are_left_out(run_stream):
 
 def test_secrets_do_not_reach_the_page(run_stream):
     secret = "hf_" + "Ab1" * 12
-    run_stream.run.update(
+    run_stream.run.update_info(
         env={"WANDB_API_KEY": secret, "OMP_NUM_THREADS": "1", "TDBG_TOKEN": secret},
         command=["python", "x.py", "--hub-token", secret, f"--url=https://me:{secret}@host/x"],
         settings={"capture_upload": f"s3://me:{secret}@b/x"},
