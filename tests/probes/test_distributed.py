@@ -156,11 +156,11 @@ def test_what_makes_two_calls_differ(watched_group: Any, make_world: Any, one: A
     run = watched_group()
     make_world()
     one()
-    first = run.find_probe._group(None).order.marks[-1][2]
+    first = run.probe._group(None).order.marks[-1][2]
     dist.destroy_process_group()
     make_world()
     other()
-    assert (run.find_probe._group(None).order.marks[-1][2] == first) is same
+    assert (run.probe._group(None).order.marks[-1][2] == first) is same
 
 
 def test_a_second_world_is_another_group(watched_group: Any, make_world: Any) -> None:
@@ -205,7 +205,7 @@ def test_other_threads_keep_no_order(watched_group: Any, make_world: Any) -> Non
     thread = threading.Thread(target=dist.barrier)
     thread.start()
     thread.join()
-    assert run.find_probe._group(None).order.number == 1
+    assert run.probe._group(None).order.number == 1
     dist.destroy_process_group()
     assert run.parts("DESTROY")[0].values["calls"] == 2
 
@@ -252,10 +252,10 @@ def test_steps_that_were_not_seen_end_the_numbers(watched_group: Any, make_world
             run.monitor.set_active(False)
         if step == 4:
             run.monitor.set_active(True)
-            run.find_probe.changed()
+            run.probe.changed()
 
     train_model(20, each)
-    assert run.find_probe._counts() == {}
+    assert run.probe._counts() == {}
     dist.destroy_process_group()
     groups = [group for event in run.parts("ORDER") for group in event.values["groups"]]
     assert [group["since"] for group in groups] == [0, 16, 16, 16, 16]
@@ -269,7 +269,7 @@ def test_what_fails_is_told_and_raised(watched_group: Any, make_world: Any) -> N
         dist.all_reduce("no tensor")
     (failed,) = run.parts("FAILED")
     assert failed.values["op"] == "all_reduce" and "TypeError" in failed.values["error"]
-    assert run.find_probe._inside == {}
+    assert run.probe._inside == {}
 
 
 def test_a_second_init_is_refused_by_torch_alone(watched_group: Any, make_world: Any) -> None:
@@ -277,16 +277,16 @@ def test_a_second_init_is_refused_by_torch_alone(watched_group: Any, make_world:
     make_world()
     with pytest.raises(ValueError, match="twice"):
         make_world()
-    assert run.find_probe._watchdog is not None and len(run.parts("INIT")) == 1
+    assert run.probe._watchdog is not None and len(run.parts("INIT")) == 1
 
 
 def test_a_group_torch_does_not_know_keeps_no_order(watched_group: Any, make_world: Any) -> None:
     run = watched_group()
     make_world()
     owner = SimpleNamespace(barrier=lambda group=None: None)
-    run.find_probe._stand_before(owner, KINDS["barrier"])
+    run.probe._stand_before(owner, KINDS["barrier"])
     owner.barrier(group=object())
-    assert run.find_probe._groups == {} and run.find_probe._left == 2
+    assert run.probe._groups == {} and run.probe._left == 2
 
 
 def test_reducers_tell_of_themselves(watched_group: Any) -> None:
@@ -326,7 +326,7 @@ def test_nothing_stays_behind(watched_group: Any, make_world: Any) -> None:
     run.monitor.detach()
     assert (dist.all_reduce, dist.init_process_group) == before
     time.sleep(0.1)
-    assert run.find_probe._watchdog is None
+    assert run.probe._watchdog is None
 
 
 def test_without_a_group_it_abstains(watched_group: Any) -> None:
@@ -353,7 +353,7 @@ def until_quiet(run: Any) -> Callable[[], object]:
 
     def look_until_quiet() -> None:
         wait_for_observations(run, "QUIET")
-        with run.find_probe._watchdog._turn:  # it has said all
+        with run.probe._watchdog._turn:  # it has said all
             quiet.release()
 
     threading.Thread(target=look_until_quiet, daemon=True).start()
@@ -364,7 +364,7 @@ def make_stuck_collective(run: Any) -> Callable[..., None]:
     """A collective that takes its time."""
     wait = until_quiet(run)
     owner = SimpleNamespace(all_reduce=lambda tensor: wait())
-    run.find_probe._stand_before(owner, KINDS["all_reduce"])
+    run.probe._stand_before(owner, KINDS["all_reduce"])
     return owner.all_reduce
 
 
@@ -394,7 +394,7 @@ def test_a_rank_that_waits_says_where(watched_group: Any, make_world: Any) -> No
 def test_a_rank_that_is_elsewhere_says_so(watched_group: Any, make_world: Any) -> None:
     run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
     make_world()
-    run.find_probe._backend = "gloo"
+    run.probe._backend = "gloo"
     until_quiet(run)()
     dist.barrier()
     quiet = run.parts("QUIET")[0]
@@ -406,14 +406,14 @@ def test_steps_alone_are_signs_of_life(watched_group: Any, make_world: Any) -> N
     """The dog looks at times of ours: each step is well within the time, and all of them are far beyond it."""
     run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 10.0})
     make_world()
-    dog = run.find_probe._watchdog
+    dog = run.probe._watchdog
     dog.stop()
     dog._thread.join(PATIENCE_S)
     now = time.monotonic()
-    train_model(5, lambda step: dog.look_until_quiet(now + 6.0 * step))
+    train_model(5, lambda step: dog.look(now + 6.0 * step))
     assert run.parts("QUIET") == []
     for later in (31.0, 40.0, 42.0):  # the update of step 5 is seen in the first of them
-        dog.look_until_quiet(now + later)
+        dog.look(now + later)
     (quiet,) = run.parts("QUIET")
     assert quiet.values["quiet_s"] == 11.0
 
@@ -431,9 +431,9 @@ def test_a_reducer_that_waits_is_seen_in_backward(watched_group: Any, make_world
 
     run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
     make_world()
-    run.find_probe._backend = "gloo"
+    run.probe._backend = "gloo"
     model = nn.Linear(2, 1)
-    run.find_probe._models[model] = None
+    run.probe._models[model] = None
     model._get_ddp_logging_data = dict  # type: ignore[assignment]
     wait = until_quiet(run)
     Slow.apply(model(torch.ones(1, 2))).sum().backward()
@@ -443,9 +443,9 @@ def test_a_reducer_that_waits_is_seen_in_backward(watched_group: Any, make_world
 def test_an_asynchronous_call_that_is_waited_for(watched_group: Any, make_world: Any) -> None:
     run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 1.0})
     make_world()
-    run.find_probe._backend = "gloo"
+    run.probe._backend = "gloo"
     owner = SimpleNamespace(all_reduce=lambda tensor: SimpleNamespace(wait=until_quiet(run)))
-    run.find_probe._stand_before(owner, KINDS["all_reduce"])
+    run.probe._stand_before(owner, KINDS["all_reduce"])
     work = owner.all_reduce(torch.ones(1))
     work.wait()
     values = run.parts("QUIET")[0].values
@@ -540,7 +540,7 @@ def test_two_threads_that_look_take_turns() -> None:
 def test_a_call_costs_little(watched_group: Any) -> None:
     run = watched_group()
     owner = SimpleNamespace(barrier=lambda: None)
-    run.find_probe._stand_before(owner, Kind("barrier"))
+    run.probe._stand_before(owner, Kind("barrier"))
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         spent = []

@@ -45,7 +45,7 @@ def assert_alike(found: Any, wanted: Any) -> None:
             assert_alike(one, other)
     elif isinstance(wanted, torch.Tensor | np.ndarray):
         assert isinstance(found, Array) and found.shape == tuple(wanted.shape)
-        assert found.read_bytes() == (to_bytes(wanted) if isinstance(wanted, torch.Tensor) else wanted.tobytes())
+        assert found.load_bytes() == (to_bytes(wanted) if isinstance(wanted, torch.Tensor) else wanted.tobytes())
     else:
         assert found == wanted
 
@@ -246,7 +246,7 @@ def test_a_page_that_changes_is_noticed(tmp_path: Path) -> None:
     (point, _), _ = open_pages(path)
     path.write_bytes(b"something else")
     with pytest.raises(TdbgError, match="changed"):
-        point.outputs["Numpy"].read_bytes()
+        point.outputs["Numpy"].load_bytes()
 
 
 def test_refused_values_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +258,7 @@ def test_refused_values_are_counted_once(tmp_path: Path, monkeypatch: pytest.Mon
     pages = LegacyPages.open(tmp_path)
     monkeypatch.setattr(pickle_pages, "KEPT_BYTES", 0)
     for _ in range(3):
-        assert [point.outputs["b"].read_bytes() for point in pages] == [to_bytes(torch.ones(1))] * 8
+        assert [point.outputs["b"].load_bytes() for point in pages] == [to_bytes(torch.ones(1))] * 8
         assert pages.refused == {"tests.pages.foreign.Point": 8, "pickle.value": 8}
 
 
@@ -402,7 +402,7 @@ from pathlib import Path
 from tdbg.pages.pickle_reader.pickle_pages import LegacyPages
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 (point,) = LegacyPages.open(Path(sys.argv[1])).find_datapoints(int(sys.argv[2]))
-data = point.outputs["x"]["y"].read_bytes()
+data = point.outputs["x"]["y"].load_bytes()
 print(len(data), data[:1].hex(), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 print(*(name for name in ("torch", "numpy", "pickle", "joblib") if name in sys.modules))
 """
@@ -435,7 +435,7 @@ def walk_pages(path: Path) -> None:
             for value in values.values():
                 if isinstance(value, Array) and value.nbytes < 1 << 20:
                     try:
-                        assert len(value.read_bytes()) == value.nbytes
+                        assert len(value.load_bytes()) == value.nbytes
                     except TdbgError:
                         pass
                 else:

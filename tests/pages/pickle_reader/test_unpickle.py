@@ -733,8 +733,8 @@ def test_a_window_stays_in_its_bounds() -> None:
 def test_a_reader_is_where_it_says(block: int) -> None:
     data = bytes(range(32, 96)) + b"line\nrest"
     reader = ByteReader(MemorySource(data), block_bytes=block)
-    assert (reader.read_byte(), reader.load_bytes(3), reader.skip(20), reader.position) == (32, data[1:4], 4, 24)
-    assert (reader.skip(2), reader.read_byte(), reader.read_line(), reader.load_bytes(4)) == (
+    assert (reader.read_byte(), reader.take_bytes(3), reader.skip(20), reader.position) == (32, data[1:4], 4, 24)
+    assert (reader.skip(2), reader.read_byte(), reader.read_line(), reader.take_bytes(4)) == (
         24,
         data[26],
         data[27:68],
@@ -742,10 +742,10 @@ def test_a_reader_is_where_it_says(block: int) -> None:
     )
     assert reader.left == 0
     with pytest.raises(TruncatedError):
-        ByteReader(MemorySource(b"abc"), block_bytes=block).load_bytes(4)
+        ByteReader(MemorySource(b"abc"), block_bytes=block).take_bytes(4)
     for call in (
         reader.read_byte,
-        lambda: reader.load_bytes(1),
+        lambda: reader.take_bytes(1),
         reader.read_line,
         lambda: reader.skip(1),
         lambda: reader.skip(-1),

@@ -223,6 +223,10 @@ def test_which_terminal_takes_pictures(
 
 def test_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     found = make_screen(monkeypatch)
-    assert found.format_histogram([0, 1, 500, 1000]) == " ▁▄█" and found.format_histogram([]) == "" and found.format_histogram([0, 0]) == "  "
+    assert (
+        found.format_histogram([0, 1, 500, 1000]) == " ▁▄█"
+        and found.format_histogram([]) == ""
+        and found.format_histogram([0, 0]) == "  "
+    )
     found.unicode = False
     assert found.format_histogram([0, 1, 1000]).isascii() and found.format_histogram([0, 1000])[1] == "#"
