@@ -111,7 +111,7 @@ class RuleEngine:
 
     def _make_rule(self, card: RuleCard) -> tuple[Rule]:
         if card.code not in self._rules:
-            self._rules[card.code] = card.load()
+            self._rules[card.code] = card.load_rule()
         return (self._rules[card.code],)
 
     def _add_findings(self, found: list[Finding]) -> list[Finding]:

@@ -646,7 +646,7 @@ class Monitor(State):
             self.dispatcher.dispatch("run_ends")
             return
         for probe in [probe for probe in self.dispatcher.probes if type(probe) in self.lasting]:
-            probe.guard.call(probe.run_ends)  # what it wrote must be closed
+            probe.guard.call_guarded(probe.run_ends)  # what it wrote must be closed
 
     def forked(self) -> None:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
@@ -662,4 +662,4 @@ class Monitor(State):
         if self._inspecting:
             self.inspection.open_inspection(self.settings.allowance)
         for probe in self.dispatcher.probes:
-            probe.guard.call(probe.forked)
+            probe.guard.call_guarded(probe.forked)

@@ -141,7 +141,7 @@ class _Keep:
         self.into, self.index = into, index
 
     def __call__(self, grad: Tensor) -> None:
-        GUARD.call(self._keep_gradient, grad)
+        GUARD.call_guarded(self._keep_gradient, grad)
 
     def _keep_gradient(self, grad: Tensor) -> None:
         self.into[self.index] = grad.detach()
@@ -236,12 +236,12 @@ def _followed_checkpoints() -> Iterator[None]:
     own = "apply" in vars(kind)  # somebody else's patch
     before = kind.apply
 
-    def apply(function: Callable[..., object], preserve_rng_state: bool, *args: object) -> Any:
+    def checkpoint_non_reentrant(function: Callable[..., object], preserve_rng_state: bool, *args: object) -> Any:
         return checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, determinism_check="none"
         )
 
-    kind.apply = staticmethod(apply)
+    kind.apply = staticmethod(checkpoint_non_reentrant)
     try:
         yield
     finally:

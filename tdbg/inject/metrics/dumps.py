@@ -43,7 +43,9 @@ class Dumps:
     def listen_when_imported(self) -> None:
         """Listen as soon as the program has trackers."""
         guard = self.feed.guard
-        when_imported("tdbg.metrics.tracker.metrics_tracker", lambda module: guard.call(self._start_listening, module))
+        when_imported(
+            "tdbg.metrics.tracker.metrics_tracker", lambda module: guard.call_guarded(self._start_listening, module)
+        )
 
     def _start_listening(self, module: ModuleType) -> None:
         if not self._listening and not self.feed.is_off:
@@ -72,7 +74,7 @@ class Dumps:
 
     def _handle_phase_finalized(self, tracker: "MetricsTracker", phase: str) -> None:
         """A phase of a tracker was finalised; its sums are still there. Nothing reaches the program."""
-        self.feed.guard.call(self._look_at, tracker, phase)
+        self.feed.guard.call_guarded(self._look_at, tracker, phase)
 
     def _look_at(self, tracker: "MetricsTracker", phase: str) -> None:
         feed = self.feed

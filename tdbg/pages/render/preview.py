@@ -44,7 +44,7 @@ class Preview(NamedTuple):
     high: float = 0.0
 
     @property
-    def said(self) -> str:
+    def reduction_note(self) -> str:
         """What a person has to know who looks at it."""
         planes = f"the first {self.shape[0]} of {self.whole[0]} planes" if self.shape[0] < self.whole[0] else ""
         _, high, wide = self.block
