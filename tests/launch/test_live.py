@@ -283,8 +283,8 @@ def make_rank_state(step: int = 100, fastest: float = 10.0, ago: float = 0.0, ho
         ([make_rank_state(100, 10.0, ago=-50.0)], 117),  # clocks differ
     ],
 )
-def test_common_step(rank_starter: list[RankState], step: int) -> None:
-    assert common_step(rank_starter, 1000.0) == step
+def test_common_step(ranks: list[RankState], step: int) -> None:
+    assert common_step(ranks, 1000.0) == step
 
 
 @pytest.mark.parametrize("step_s", [0.001, 0.02, 0.3, 0.7, 2.0, 10.0])

@@ -99,7 +99,7 @@ def test_a_bad_loss_is_found_in_its_own_step(fast_watch: Watch, bad: float, has_
     assert program.monitor.fast_path.steps_left == 0
 
 
-@pytest.mark.parametrize("seen", [1e9], ids=["keep"], indirect=True)
+@pytest.mark.parametrize("fast_watch", [1e9], ids=["keep"], indirect=True)
 def test_of_several_calls_of_a_step_each_is_kept(fast_watch: Watch) -> None:
     program = Program(fast_watch)
     program.enter_fast_path()
