@@ -10,9 +10,9 @@ def test_nothing_but_os_and_sys_is_loaded(make_run: Any) -> None:
     run = make_run(flags={"LOSS.NULL_MASKING": True}, log_level="DEBUG")
     code = "import sys; print(sorted(sys.modules))"
     bare = {key: value for key, value in run.build_environment().items() if key != "PYTHONPATH"}
-    assert run.run_python("-c", code).stdout == run.python("-c", code, env=bare).stdout
+    assert run.run_python("-c", code).stdout == run.run_python("-c", code, env=bare).stdout
     assert run.has_woken
-    assert os.listdir(run.path / "boot")
+    assert os.listdir(run.boot)
 
 
 def test_no_process_compiles_the_boot_file(make_run: Any) -> None:
