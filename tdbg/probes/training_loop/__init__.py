@@ -150,8 +150,9 @@ class TrainingLoop(EveryUpdate):
                 self._inputs.add_call(call)
 
     def _compares_inputs(self) -> bool:
-        """True if a window may have several backward calls."""
-        return self._last_window > 1 or self.monitor.step < INPUT_WINDOWS
+        """True if a window may have several backward calls, and its gradients are followed."""
+        may_accumulate = self._last_window > 1 or self.monitor.step < INPUT_WINDOWS
+        return may_accumulate and (not self._tracks or any(track.looking for track in self._tracks.values()))
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
         self._record_call("clip")
