@@ -225,7 +225,7 @@ class Records:
         monitor, torch = self.agent.monitor, sys.modules.get("torch")
         if monitor is None or torch is None:
             return self.agent.step, ""
-        return monitor.spoken_step, "train" if torch.is_grad_enabled() else "eval"
+        return monitor.user_facing_step, "train" if torch.is_grad_enabled() else "eval"
 
     def record_logged(self, record: "LogRecord") -> None:
         """A record that a logger hands to its handlers."""
@@ -430,12 +430,12 @@ def keep_traceback(error: Traceback) -> None:
         _records.record_exception(error)
 
 
-def reading_ms() -> float:
+def get_config_reading_ms() -> float:
     """CPU time that went into reading the program's source, beside its training."""
     return round(_records.maps.read_s * 1e3, 3) if _records is not None else 0.0
 
 
-def spent_ms() -> float:
+def get_recording_ms() -> float:
     """Time that went into records."""
     return round(_records.spent_s * 1e3, 3) if _records is not None else 0.0
 

@@ -93,7 +93,7 @@ class MessageStarts:
             end, at = at - 1, buffer.rfind(b"\n", 0, at - 1) + 1
             head = _extract_line(buffer, at, end)
             is_header = self._has_header(buffer, at, end)
-            if self._first.search(head) and self._goes_on(head, lines[::-1], begins[::-1]):
+            if self._first.search(head) and self._matches_message(head, lines[::-1], begins[::-1]):
                 return True
             if is_header:  # its message may begin with an empty line
                 return False
@@ -106,7 +106,7 @@ class MessageStarts:
     def _is_begin(self, line: bytes) -> bool:
         return (self._begins if self._weak else self._bare).fullmatch(line) is not None
 
-    def _goes_on(self, head: bytes, lines: Sequence[bytes], begins: Sequence[bool]) -> bool:
+    def _matches_message(self, head: bytes, lines: Sequence[bytes], begins: Sequence[bool]) -> bool:
         return any(
             message.goes_on(lines, begins)
             for message in self._messages

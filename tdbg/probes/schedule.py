@@ -456,7 +456,7 @@ class Schedule(Probe):
                 planned=course.planned,
                 own_step=course.own_step,
                 rates=_shorten_rates(_read_rates(optimizer)),
-                step_line=_find_step_line(*course.built_by, course.name) if course.built_by else None,
+                step_line=_find_scheduler_step_line(*course.built_by, course.name) if course.built_by else None,
             )
             self._emit_under_flag("SCHEDULING", built)
             return  # one a step
@@ -588,7 +588,7 @@ def _read_metric(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _find_step_line(code: CodeType, line: int, scheduler: str) -> int | None:
+def _find_scheduler_step_line(code: CodeType, line: int, scheduler: str) -> int | None:
     """The line that steps the scheduler which is built on this one; None where none is seen. Cost: some 0.3 ms.
 
     A local name is looked for in its function alone.

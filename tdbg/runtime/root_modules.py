@@ -161,9 +161,9 @@ class Roots:
 
     def _hook_root(self, module: nn.Module) -> None:
         self._tops[module] = None
-        self._hook_instance(module)
+        self._hook_module(module)
 
-    def _hook_instance(self, module: nn.Module) -> None:
+    def _hook_module(self, module: nn.Module) -> None:
         if module in self._hooked or module in self._compiled or isinstance(module, UNHOOKED) or not can_hook(module):
             return
         kind = type(module)
@@ -239,7 +239,7 @@ class Roots:
         found = False
         for child in module.children():
             if next(child.parameters(), None) is not None:
-                self._hook_instance(child)
+                self._hook_module(child)
                 found = True
         return found
 
@@ -258,7 +258,7 @@ class Roots:
             self._is_paused = False
             paused, self._paused = list(self._paused), IdentityKeys()
             for module in paused:
-                self._hook_instance(module)
+                self._hook_module(module)
 
     def count_hooked(self) -> int:
         """How many modules carry hooks."""

@@ -86,13 +86,13 @@ class Dumps:
         if missing := [key for key in found.empty if key not in found.strange]:
             self._tell_empty(phase, found, missing)  # of those that had samples, all NaN, TD-K011 tells
         if phase != TRAIN and self.asked:
-            self._dump_state(tracker, phase, feed.monitor.spoken_step)
+            self._dump_state(tracker, phase, feed.monitor.user_facing_step)
         feed.monitor.budget.charge("metrics", time.perf_counter() - begun, asked=bool(self.asked))
 
     def _tell_empty(self, phase: str, found: Any, missing: list[str]) -> None:
         """Metrics without a sample: TD-K003 reads it."""
         names = ", ".join(missing[:MOST_NAMED])
-        step = self.feed.monitor.spoken_step
+        step = self.feed.monitor.user_facing_step
         row = Row(time.time(), step, found.epoch, phase, text={f"{phase}/{COUNT_0}": names}, source="tdbg")
         self.feed.record_own_row(row)
 

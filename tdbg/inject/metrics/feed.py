@@ -152,7 +152,7 @@ class Feed:
         if not data or SENDING or not self._is_affordable():
             return
         found = sort_values(data)
-        step = self.monitor.spoken_step if step is None else step
+        step = self.monitor.user_facing_step if step is None else step
         row = Row(time.time(), step, self.monitor.epoch if epoch is None else epoch, phase, source=source)
         row.values, row.text, row.own_step = found.values, found.text, own_step
         if found.late:

@@ -286,8 +286,8 @@ class Rank:
     def _emit_cost(self) -> None:
         cost = self.monitor.build_cost()
         cost.errors, cost.dropped = self.me.errors, self.me.dropped
-        cost.records_ms = log_recorder.spent_ms()
-        cost.startup_ms += log_recorder.reading_ms()
+        cost.records_ms = log_recorder.get_recording_ms()
+        cost.startup_ms += log_recorder.get_config_reading_ms()
         self.me.emit(cost)
 
     def _speak_late(self) -> None:

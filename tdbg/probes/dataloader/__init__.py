@@ -219,7 +219,7 @@ class DataLoading(Probe):
             feed.told_step = self.monitor.step
             self._emit_batch(feed, current, parts, wait_s)
         if not tensors.on_host(parts[0].tensor):
-            self._read_late(parts)
+            self._request_batch_range(parts)
         self._judge_batch(feed, current, parts)
 
     def _emit_batch(self, feed: Feed, current: Pass, parts: list[Part], wait_s: float) -> None:
@@ -243,7 +243,7 @@ class DataLoading(Probe):
             batch.in_order = measure_order(self._indices)
         self.emit(batch)
 
-    def _read_late(self, parts: list[Part]) -> None:
+    def _request_batch_range(self, parts: list[Part]) -> None:
         """The range of a batch that is on an accelerator, with the step's one copy."""
         part = next((p for p in parts if p.tensor.is_floating_point() and p.tensor.numel()), None)
         if part is None or part.tensor.layout != torch.strided:

@@ -392,7 +392,7 @@ class Distributed(Probe):
     def _start_watching(self) -> None:
         if self._watchdog is None:
             self._watchdog = Watchdog(
-                self.threshold("quiet_s"), self._read_pulse, self._handle_quiet, self._handle_stirred
+                self.threshold("quiet_s"), self._get_progress_counters, self._handle_quiet, self._handle_stirred
             )
             self._watchdog.start_watching()
 
@@ -405,7 +405,7 @@ class Distributed(Probe):
             watchdog.stop_watching()
             watchdog.check_pulse(time.monotonic(), LAST_LOOK_S)  # what came back to life since the last look is told
 
-    def _read_pulse(self) -> tuple[int, ...]:
+    def _get_progress_counters(self) -> tuple[int, ...]:
         """Changes with every sign of life."""
         monitor = self.monitor
         return self._entered, self._left, monitor.step, monitor.updates, monitor.eval_calls

@@ -201,7 +201,7 @@ class _Live(MemoryWatch):
             updates=course.updates,
             parts=self._parts,
         )
-        report.findings = _find_faults(report, course)
+        report.findings = _find_memory_leaks(report, course)
         return report
 
     def _saved_mb(self) -> float | None:
@@ -233,7 +233,7 @@ class _Course:
         return growth_mb
 
 
-def _find_faults(report: GradNormMemory, course: _Course) -> list[Fault]:
+def _find_memory_leaks(report: GradNormMemory, course: _Course) -> list[Fault]:
     if len(course.leaks_mb) < LEAKS:
         return []
     total_mb = sum(course.leaks_mb)

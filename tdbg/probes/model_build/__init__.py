@@ -28,7 +28,7 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import round_number
 from tdbg.probes.memory.live_tensors import is_out_of_memory
 from tdbg.probes.model_build import module_tree
-from tdbg.probes.model_build.broken_ties import Pair, compare_pairs, find_pairs, should_tie
+from tdbg.probes.model_build.broken_ties import Pair, compare_pairs, expects_tied_weights, find_pairs
 from tdbg.probes.model_build.idle_averages import LEAST_STEPS, find_idle, find_norms, read_norms
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame, short_path
@@ -295,7 +295,7 @@ class ModelBuild(Probe):
             suffix,
             self.monitor.step + 1,
             pairs,
-            is_meant=should_tie(root),
+            is_meant=expects_tied_weights(root),
         )
         if tensors.on_host(values):
             read(values.tolist(), None)
