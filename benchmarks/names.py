@@ -36,8 +36,9 @@ GENERIC = frozenset(
 )
 DATA = ("/fixtures/",)
 SURFACE = ROOT / "tests/contract/surface.json"
-# What other packages call or override besides: CONTRIBUTING.md has them write ``Observed.text``.
-KEPT = {"main", "text"}
+# What other packages call or override besides: CONTRIBUTING.md has them write ``Observed.text`` and call
+# ``RunDir.open``, docs/inspect-pages.md ``PageSet.open``, docs/loss.md ``MemoryWatch.mark``.
+KEPT = {"main", "text", "open", "mark"}
 
 
 def read_public_names() -> set[str]:

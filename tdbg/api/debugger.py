@@ -437,7 +437,7 @@ def _renew_locks() -> None:
         made._lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=lambda: Guard("debugger").call(_renew_locks))
+os.register_at_fork(after_in_child=lambda: Guard("debugger").call_guarded(_renew_locks))
 
 
 def parameters_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

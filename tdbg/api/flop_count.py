@@ -22,7 +22,7 @@ class FlopCount(DispatchMode):
         self.by_operator: Counter[str] = Counter()
 
     @property
-    def total(self) -> int:
+    def total_flops(self) -> int:
         """All of them."""
         return self.by_operator.total()
 

@@ -29,7 +29,7 @@ class RankFiles(logging.Handler):
                 tag, rest = f"[{record.name}", text
             letter = max((number, letter) for letter, number in LEVELS.items() if number <= max(record.levelno, 10))[1]
             session = current_session()
-            step = session.monitor.spoken_step if session is not None else 0
+            step = session.monitor.user_facing_step if session is not None else 0
             self._logs.write_record(record.created, letter, step, f"{tag}]", rest)
         except Exception:  # a guard, as in every handler of logging
             self.handleError(record)

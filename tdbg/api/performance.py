@@ -57,7 +57,7 @@ def profile_model_performance(
         try:
             whole = _record_batches(session, call, iter(dataloader), count)
         finally:
-            session.stop({**about, "rank": rank, "world_size": world_size}, whole=whole)
+            session.stop_session({**about, "rank": rank, "world_size": world_size}, whole=whole)
         if not session.steps_ms:
             raise TdbgError("the dataloader gave no second batch: the first warms up", "give it two batches or more")
         press = Press()
@@ -172,7 +172,7 @@ def _move_to_device(value: object, device: torch.device) -> object:
 
 def _with_flops(found: dict[str, Any], count: FlopCount) -> dict[str, object]:
     """The operations of a batch; None where none was seen, as of a compiled model."""
-    flops = count.total or None
+    flops = count.total_flops or None
     seconds = found["median_ms"] / 1e3
     return {
         **found,

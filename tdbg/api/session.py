@@ -176,4 +176,4 @@ def _reset_after_fork() -> None:
         regions.TOTALS.clear()
 
 
-os.register_at_fork(after_in_child=lambda: Guard("session").call(_reset_after_fork))
+os.register_at_fork(after_in_child=lambda: Guard("session").call_guarded(_reset_after_fork))

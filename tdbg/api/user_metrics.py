@@ -44,7 +44,7 @@ def metric(name: str, value: object) -> None:
             value = _of_other(name, value, session)
         if value is None:
             return
-    _record_value(session, name, value, session.monitor.spoken_step)
+    _record_value(session, name, value, session.monitor.user_facing_step)
 
 
 def _record_value(session: Session, name: str, value: float, step: int) -> None:
@@ -93,7 +93,7 @@ def _read_late(name: str, tensor: "Tensor", session: Session) -> None:
         _note_refusal(session, "metric-late", f"metric {name!r}: {MAX_LATE} device values are on their way already")
         return
     session.late_values += 1
-    step = session.monitor.spoken_step
+    step = session.monitor.user_facing_step
 
     def record_late_value(values: list[float], record: "Step | None") -> None:
         session.late_values -= 1

@@ -188,14 +188,14 @@ class Trusted(NamedTuple):
 
 def is_trusted(folder: Path) -> bool:
     """True if the user has allowed a folder, or one above it, and it still belongs to who owned it then."""
-    return any(True for _ in _records_above(folder))
+    return any(True for _ in _find_trusted_parents(folder))
 
 
 def _trusted_owners(folder: Path) -> list[int]:
-    return [record.owner for record in _records_above(folder)]
+    return [record.owner for record in _find_trusted_parents(folder)]
 
 
-def _records_above(folder: Path) -> list[Trusted]:
+def _find_trusted_parents(folder: Path) -> list[Trusted]:
     real = os.path.realpath(folder)
     return [
         record for record in load_trusted() if is_below(real, record.path) and _owner_of(record.path) == record.owner

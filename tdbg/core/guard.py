@@ -47,7 +47,7 @@ class Guard:
         self.on = True
         self._report = report
 
-    def call(
+    def call_guarded(
         self, function: "Callable[Arguments, Result]", *args: "Arguments.args", **kwargs: "Arguments.kwargs"
     ) -> "Result | None":
         """Return what ``function`` returns; None once the part is off."""

@@ -213,7 +213,7 @@ class Overhears(TorchFunctionMode):
             drop_own_frames(error)
             raise
         if function is SDPA and not torch.compiler.is_compiling():
-            self._guard.call(self._report_call, args, kwargs)
+            self._guard.call_guarded(self._report_call, args, kwargs)
         return result
 
     def _report_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -266,7 +266,7 @@ class Taps:
             self.listeners = (*self.listeners, listener)
             if len(self.listeners) == 1:
                 for owner, name in iter_targets("attention"):
-                    self._patches.wrap(owner, name, functools.partial(self._wrap_function, CALLS[name]))
+                    self._patches.wrap_attribute(owner, name, functools.partial(self._wrap_function, CALLS[name]))
         return _Ear(self, listener)
 
     def remove_listener(self, listener: Listener) -> None:
@@ -281,7 +281,7 @@ class Taps:
             result = original(*args, **kwargs)
             if not torch.compiler.is_compiling():
                 for listener in self.listeners:
-                    listener.guard.call(_notify_listener, listener, call_of, original, result, args, kwargs)
+                    listener.guard.call_guarded(_notify_listener, listener, call_of, original, result, args, kwargs)
             return result
 
         hide_from_compiler(attention)

@@ -94,7 +94,7 @@ class ForwardDebugger(BaseDebugger):
         """
 
     @property
-    def _calls(self) -> _Calls:
+    def _thread_calls(self) -> _Calls:
         calls: _Calls = self.__dict__.setdefault("_calls_by_thread", _Calls())  # a subclass may not call __init__
         return calls
 
@@ -106,19 +106,19 @@ class ForwardDebugger(BaseDebugger):
     @property
     def last_capture(self) -> Any:
         """What the layer's last call in this thread gave; None if there was none since it was last read."""
-        kept = self._calls.kept
+        kept = self._thread_calls.kept
         return kept[-1] if kept else None
 
     @last_capture.setter
     def last_capture(self, value: Any) -> None:
-        self._calls.clear()
+        self._thread_calls.clear()
         if value is not None:
-            self._calls.kept.append(value)
+            self._thread_calls.kept.append(value)
 
     @property
     def captures(self) -> tuple[Any, ...]:
         """What each call of the layer gave in this thread's last pass, first to last."""
-        return tuple(self._calls.kept)
+        return tuple(self._thread_calls.kept)
 
     def forward_hook_fn(self, module: nn.Module, input: Any, output: Any) -> None:
         """The layer's forward hook; for ``register_forward_hook`` too, where `attach` is not wanted."""
@@ -127,7 +127,7 @@ class ForwardDebugger(BaseDebugger):
         guard = self._hook_guard
         code = getattr(type(self).process_forward, "__code__", None)
         if code is not None and is_own_code(code):
-            guard.call(self._capture_output, module, input, output)
+            guard.call_guarded(self._capture_output, module, input, output)
         elif guard.on:
             with guard:  # somebody else's: with the modes and tensor subclasses in force
                 self._capture_output(module, input, output)
@@ -137,7 +137,7 @@ class ForwardDebugger(BaseDebugger):
             self._keep_capture(snapshot(self.process_forward(module, input, output)))
 
     def _keep_capture(self, capture: object) -> None:
-        calls = self._calls
+        calls = self._thread_calls
         calls.dropped += len(calls.kept) == MAX_CALLS
         calls.kept.append(capture)
 
@@ -147,7 +147,7 @@ class ForwardDebugger(BaseDebugger):
         Of several calls it is what the last one gave, with those before it, in order, under ``earlier_calls`` (and
         ``calls_dropped``, if there were more than are kept); a list of all where they are no mappings.
         """
-        calls = self._calls
+        calls = self._thread_calls
         kept, dropped = list(calls.kept), calls.dropped
         calls.clear()
         return join_calls(kept, dropped) if self._hook_guard.on else None
@@ -180,7 +180,7 @@ class ForwardDebugger(BaseDebugger):
         return Hook(self, target, self._hook_guard, undoes=undoes)
 
     def _begin_pass(self, module: nn.Module, args: object) -> None:
-        self._calls.clear()
+        self._thread_calls.clear()
 
     def _add_layer_hooks(self, layer: nn.Module, hooks: Hooks) -> None:
         """Put the hooks of the layer itself in place."""

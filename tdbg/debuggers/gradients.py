@@ -58,7 +58,7 @@ class Gradients(ForwardDebugger):
         return arrived
 
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> dict[str, object]:
-        calls = self._calls
+        calls = self._thread_calls
         kept, dropped = [_one_call(arrived) for arrived in calls.kept], calls.dropped
         calls.clear()
         result = {"layer_name": self.layer_name, **(join_calls(kept, dropped) or {}), **self._of_parameters(model)}
@@ -89,7 +89,7 @@ class _Arrival:
         self.guard, self.arrived, self.path, self.values = guard, arrived, path, values
 
     def __call__(self, grad: Tensor) -> None:
-        self.guard.call(self._record_gradient, grad)
+        self.guard.call_guarded(self._record_gradient, grad)
 
     def _record_gradient(self, grad: Tensor) -> None:
         told: dict[str, object] = {"output_grad_stats": _compute_stats(grad)}

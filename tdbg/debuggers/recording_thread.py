@@ -50,7 +50,7 @@ class Pass(Job):
         if self.stats:
             about = {name: value for name, value in self.about.items() if name != "split"}
             writer.add(self.key, [], scalars={**copied.scalars, **figures_of(copied)}, **about)
-        elif copied.whole and copied.plan is not None and copied.buffer is not None:
+        elif copied.is_complete and copied.plan is not None and copied.buffer is not None:
             writer.add_flat(
                 self.key, copied.plan.layout, view_bytes(copied.buffer), scalars=copied.scalars, **self.about
             )

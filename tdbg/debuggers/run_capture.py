@@ -36,7 +36,7 @@ from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.debuggers.waiting import Ended, Waiting
 from tdbg.pages.format.page_writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
-from tdbg.probes.dataloader.feeds import Feeds, in_whole, padded_rows
+from tdbg.probes.dataloader.feeds import Feeds, find_padded_rows, to_parent_indices
 from tdbg.runtime.identity_keys import IdentityKeys
 from tdbg.runtime.root_modules import unwrap_module
 
@@ -142,7 +142,9 @@ class Capture(Probe):
         from torch.utils.data import dataloader
 
         base = dataloader._BaseDataLoaderIter
-        self.patch(base, "_next_index", after=lambda seconds, args, kwargs, result: self._feeds.asked(args[0], result))
+        self.patch(
+            base, "_next_index", after=lambda seconds, args, kwargs, result: self._feeds.record_indices(args[0], result)
+        )
 
     def detach(self) -> None:
         self.tap.remove_hooks()
@@ -204,11 +206,11 @@ class Capture(Probe):
                     self.monitor.roots.hook_children(
                         top
                     )  # it is never called itself; its parts are, from the first step on
-        handed = self._feeds.handed_out(loader_iter)
+        handed = self._feeds.pop_indices(loader_iter)
         taken = self._taken.get(loader_iter, 0)
         self._taken[loader_iter] = taken + len(handed)
-        ids = [*batch_ids(batch)] or in_whole(loader_iter._dataset, handed)
-        self._batches.record_batch(loader_iter, batch, ids, padded_rows(loader_iter, taken, len(handed)))
+        ids = [*batch_ids(batch)] or to_parent_indices(loader_iter._dataset, handed)
+        self._batches.record_batch(loader_iter, batch, ids, find_padded_rows(loader_iter, taken, len(handed)))
 
     # one pass
 

@@ -110,7 +110,7 @@ class Plan:
         return {}
 
     @cached_property
-    def calls(self) -> dict[str, int]:
+    def call_counts(self) -> dict[str, int]:
         """How often each target runs, if each of the tensors is what one call has put out; else nothing."""
         return Counter(maker.path for maker in self.makers if maker) if None not in self.makers else {}
 
@@ -184,18 +184,20 @@ class Copied:
     held: int = 0  # bytes of its buffers
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if the buffer is full and there is nothing else."""
         return self.plan is not None and self.filled == len(self.plan.forms) and not self.loose
 
     @property
     def data_bytes(self) -> int:
         """Of the tensors that came."""
-        return self.plan.data_bytes if self.plan and self.whole else sum(form.nbytes for form in self.list_forms())
+        return (
+            self.plan.data_bytes if self.plan and self.is_complete else sum(form.nbytes for form in self.list_forms())
+        )
 
     def list_forms(self) -> Sequence[Form]:
         """What came, in order."""
-        if self.plan is not None and self.whole:
+        if self.plan is not None and self.is_complete:
             return self.plan.forms
         planned = self.plan.forms[: self.filled] if self.plan is not None else ()
         return [*planned, *(loose.form for loose in self.loose)]
@@ -208,7 +210,7 @@ class Copied:
 
     def find_row_paths(self, count: int) -> list[str]:
         """The paths of tensors whose first dimension is ``count``."""
-        if self.plan is None or not self.whole:
+        if self.plan is None or not self.is_complete:
             return _with_rows(self.list_forms(), count)
         if count not in self.plan.rows:
             self.plan.rows[count] = _with_rows(self.plan.forms, count)
@@ -342,7 +344,7 @@ class Tap:
             self.release_buffers(copied)
             return None
         forms = copied.list_forms()
-        if forms and not copied.whole:
+        if forms and not copied.is_complete:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
                 self._views.clear()
@@ -355,7 +357,9 @@ class Tap:
     def unpark(self, copied: Copied) -> None:
         """What comes for this pass from now on is too late."""
         self._parked = [other for other in self._parked if other is not copied]
-        devices = copied.plan.devices if copied.plan and copied.whole else {form.device for form in copied.list_forms()}
+        devices = (
+            copied.plan.devices if copied.plan and copied.is_complete else {form.device for form in copied.list_forms()}
+        )
         copied.events += [_record_event(device) for device in devices - {HOST}]
 
     def release_buffers(self, copied: Copied) -> None:
@@ -427,9 +431,15 @@ class Tap:
         """As `_count_moved`, at the end of a pass."""
         copied = self._copied
         plan = copied.plan if copied is not None and not copied.loose else None
-        if copied is not None and plan is not None and copied.filled == 1 and self.at == len(plan.forms) and plan.calls:
+        if (
+            copied is not None
+            and plan is not None
+            and copied.filled == 1
+            and self.at == len(plan.forms)
+            and plan.call_counts
+        ):
             self.clock.moved += self.at - 1
-            copied.filled, copied.calls = self.at, plan.calls  # what was the same all the way need not be counted
+            copied.filled, copied.calls = self.at, plan.call_counts  # what was the same all the way need not be counted
         else:
             self._count_moved()
 
@@ -582,7 +592,7 @@ class _Before:
 
     def __call__(self, module: nn.Module, args: object, kwargs: object) -> None:
         if not torch.compiler.is_compiling():
-            call_outside_compiler(self.tap.guard.call, self.tap.before_module, self.target, args, kwargs)
+            call_outside_compiler(self.tap.guard.call_guarded, self.tap.before_module, self.target, args, kwargs)
 
 
 class _After:
@@ -618,7 +628,7 @@ class _After:
                     tap.next = tap.makers[at]
                     return
         if not torch.compiler.is_compiling():
-            call_outside_compiler(tap.guard.call, tap.after_module, self.target, output)
+            call_outside_compiler(tap.guard.call_guarded, tap.after_module, self.target, output)
 
 
 class _TimedAfter(_After):
@@ -646,7 +656,7 @@ class _Gradient:
         self.tap, self.path, self.of = tap, path, of
 
     def __call__(self, grad: Tensor) -> None:
-        self.tap.guard.call(self.tap.record_gradient, self.path, self.of, grad)
+        self.tap.guard.call_guarded(self.tap.record_gradient, self.path, self.of, grad)
 
 
 hide_from_compiler(_Before.__call__)

@@ -180,7 +180,7 @@ class Agent:
         self._writer.written_bytes += size
 
     def _handle_fork(self) -> None:
-        self._fork_guard.call(self._begin_process)
+        self._fork_guard.call_guarded(self._begin_process)
 
     def _begin_process(self) -> None:
         """In a forked child: nothing is said yet, and the files are the parent's."""
@@ -193,7 +193,7 @@ class Agent:
         self._noted.clear()
         self._held.clear()
         for callback in self._at_fork:
-            self._fork_guard.call(callback)
+            self._fork_guard.call_guarded(callback)
 
     def close_files(self) -> None:
         """Close the files; for a watch that ends before its process does."""

@@ -35,7 +35,7 @@ def _watch_subprocess(agent: Agent, popen: Any) -> None:
     @functools.wraps(real)
     def handle_exitstatus(self: object, *args: object, **kwargs: object) -> object:
         result = real(self, *args, **kwargs)
-        guard.call(_look_at_popen, agent, self)
+        guard.call_guarded(_look_at_popen, agent, self)
         return result
 
     popen._handle_exitstatus = handle_exitstatus
@@ -50,7 +50,7 @@ def _watch_multiprocessing(agent: Agent, popen: Any) -> None:
         code = real(self, *args, **kwargs)
         # SIGTERM is how multiprocessing itself ends daemons and the ranks left over after a failure.
         if code and before is None and code != -signal.SIGTERM:
-            guard.call(_report_exit, agent, self.pid, code)
+            guard.call_guarded(_report_exit, agent, self.pid, code)
         return code
 
     popen.poll = poll

@@ -113,7 +113,7 @@ def _let_records_be_made(logging: ModuleType, console: Console) -> None:
 
     @functools.wraps(real)
     def isEnabledFor(self: "Logger", level: int) -> bool:
-        return real(self, level) or bool(guard.call(console.should_force_record, self, level))
+        return real(self, level) or bool(guard.call_guarded(console.should_force_record, self, level))
 
     logging.Logger.isEnabledFor = isEnabledFor
 
@@ -125,7 +125,7 @@ def _choose_handlers(logging: ModuleType, console: Console) -> None:
     @functools.wraps(real)
     @without_own_frames
     def callHandlers(self: "Logger", record: "LogRecord") -> None:
-        chosen = guard.call(console.select_handlers, self, record)
+        chosen = guard.call_guarded(console.select_handlers, self, record)
         if chosen is None:
             real(self, record)
             return

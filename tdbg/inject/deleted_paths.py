@@ -36,7 +36,7 @@ class DeletedPaths:
         except OSError:  # nothing was deleted yet
             return
         for record in whole.split(END) if whole else ():
-            self._apply(record[:1], os.fsdecode(record[1:]))
+            self._apply_record(record[:1], os.fsdecode(record[1:]))
         self._read_bytes = start + len(whole) + len(END) if whole else start
 
     def add(self, path: str, *, is_folder: bool) -> None:
@@ -52,7 +52,7 @@ class DeletedPaths:
         """True if the path, or a folder that it was in, was deleted or moved."""
         return path in self._paths or any(path.startswith(f"{folder}{os.sep}") for folder in self._folders)
 
-    def _apply(self, kind: bytes, path: str) -> None:
+    def _apply_record(self, kind: bytes, path: str) -> None:
         if kind == MADE_AGAIN:
             self._paths.discard(path)
             return
@@ -66,4 +66,4 @@ class DeletedPaths:
             os.write(handle, kind + os.fsencode(path) + END)
         finally:
             os.close(handle)
-        self._apply(kind, path)
+        self._apply_record(kind, path)

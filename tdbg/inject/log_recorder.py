@@ -118,7 +118,7 @@ class Records:
 
     def flush_held(self, at_the_end: bool = False) -> None:
         """Write what waits, if nothing is missing any more."""
-        self.guard.call(self._flush_held, at_the_end)
+        self.guard.call_guarded(self._flush_held, at_the_end)
 
     def _flush_held(self, at_the_end: bool) -> None:
         with self._lock:
@@ -140,7 +140,7 @@ class Records:
     def flush_at_exit(self) -> None:
         """The process leaves in good order; one that never was a rank leaves what a flag or an exception made it say."""
         if "\n" in getattr(self.local, "partial", ""):
-            self.guard.call(self._record_printed_lines, self.local.partial, time.perf_counter())
+            self.guard.call_guarded(self._record_printed_lines, self.local.partial, time.perf_counter())
         if self.agent.rank is not None:
             self.maps.wait_for_thread(PATIENCE_S)
             self.flush_held(at_the_end=True)
@@ -225,7 +225,7 @@ class Records:
         monitor, torch = self.agent.monitor, sys.modules.get("torch")
         if monitor is None or torch is None:
             return self.agent.step, ""
-        return monitor.spoken_step, "train" if torch.is_grad_enabled() else "eval"
+        return monitor.user_facing_step, "train" if torch.is_grad_enabled() else "eval"
 
     def record_logged(self, record: "LogRecord") -> None:
         """A record that a logger hands to its handlers."""
@@ -430,12 +430,12 @@ def keep_traceback(error: Traceback) -> None:
         _records.record_exception(error)
 
 
-def reading_ms() -> float:
+def get_config_reading_ms() -> float:
     """CPU time that went into reading the program's source, beside its training."""
     return round(_records.maps.read_s * 1e3, 3) if _records is not None else 0.0
 
 
-def spent_ms() -> float:
+def get_recording_ms() -> float:
     """Time that went into records."""
     return round(_records.spent_s * 1e3, 3) if _records is not None else 0.0
 
@@ -457,7 +457,7 @@ def _wrap_logger_method(real: Callable[..., object], records: Records) -> Callab
         local = records.local
         before = getattr(local, "record", None)
         if before is not record:
-            guard.call(records.record_logged, record)
+            guard.call_guarded(records.record_logged, record)
         local.record = record
         try:
             with WITHOUT_OWN_FRAMES:  # of what a handler of the program's raises
@@ -491,7 +491,7 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
                 guards = known.get(frame.f_code.co_filename, nothing)
                 line = frame.f_lineno if guards else 0
                 if guards is nothing or (guards and (line in guards.lines or line in guards.passed_on)):
-                    guard.call(records.record_dropped_call, self, level, entry, frame)
+                    guard.call_guarded(records.record_dropped_call, self, level, entry, frame)
         except BaseException as error:
             if belongs_to_program(error):
                 raise
@@ -530,7 +530,7 @@ def _hear_warnings(records: Records) -> None:
 
     @functools.wraps(real)
     def show_warning(message: warnings.WarningMessage) -> object:
-        guard.call(record_shown_warning, message)
+        guard.call_guarded(record_shown_warning, message)
         with WITHOUT_OWN_FRAMES:  # of what the program's way to show warnings raises
             return real(message)
 
@@ -552,7 +552,7 @@ def _listen_to(stream: Any, guard: Guard, listen: Callable[[str, FrameType], obj
     def write(text: str) -> object:
         with WITHOUT_OWN_FRAMES:  # of a closed pipe's error, or of a character that the console does not know
             done = real(text)
-        guard.call(listen, text, sys._getframe(1))
+        guard.call_guarded(listen, text, sys._getframe(1))
         return done
 
     try:

@@ -101,7 +101,7 @@ class Maps:
     def _build_trees(self) -> None:
         while True:
             begun = time.thread_time()
-            tree = self._guard.call(tree_maps, self._waiting[0], self._functions, wait_while_recording) or {}
+            tree = self._guard.call_guarded(tree_maps, self._waiting[0], self._functions, wait_while_recording) or {}
             self.read_s += time.thread_time() - begun
             with self._lock:
                 self._trees[self._waiting.pop(0)] = tree
@@ -109,7 +109,7 @@ class Maps:
                     continue
                 self._thread = None
             self._single.clear()
-            self._guard.call(self._ready)
+            self._guard.call_guarded(self._ready)
             return
 
 

@@ -100,7 +100,7 @@ def is_on(value: object, known: bool) -> bool:
 
 def _settle_at_exit(guard: Guard) -> None:
     with contextlib.suppress(SystemExit):  # too late to end the process with another code
-        guard.call(report_pending_flags)
+        guard.call_guarded(report_pending_flags)
 
 
 def _before_first_step() -> None:
@@ -127,13 +127,13 @@ def _before_first_step() -> None:
 
         def before_step(*_: object) -> None:
             if waiting and not module.compiler.is_compiling():
-                guard.call(settle_once)
+                guard.call_guarded(settle_once)
 
         def before_call(*_: object) -> None:
             if not module.compiler.is_compiling() and not module.is_grad_enabled():
-                guard.call(settle_once)
+                guard.call_guarded(settle_once)
 
         hook_all("before-update", hide_from_compiler(before_step))
         calls = hook_all("before-call", hide_from_compiler(before_call))
 
-    when_imported("torch", lambda module: guard.call(install_hooks, module))
+    when_imported("torch", lambda module: guard.call_guarded(install_hooks, module))

@@ -74,7 +74,7 @@ class RedirectedFunctions:
             ),
             (CREATES, functools.partial(self.use_path, self.locate_new)),
             (DELETES, self.delete),
-            (MOVES, self.move),
+            (MOVES, self.move_path),
             (LINKS, self.link),
             (("listdir",), self.list_folder),
             (("scandir",), self.scan_folder),
@@ -116,7 +116,7 @@ class RedirectedFunctions:
 
         return function
 
-    def move(self, native: Function) -> Function:
+    def move_path(self, native: Function) -> Function:
         """`os.rename` and its like."""
         overlay = self.overlay
 

@@ -94,7 +94,7 @@ def _wandb_loaded(module: ModuleType) -> None:
     original: Any = module.init
 
     @functools.wraps(original)
-    def init(*args: Any, **kwargs: Any) -> object:
+    def init_disabled(*args: Any, **kwargs: Any) -> object:
         return original(*args, **{**kwargs, "mode": "disabled"})
 
-    module.init = init  # type: ignore[attr-defined]
+    module.init = init_disabled  # type: ignore[attr-defined]

@@ -106,7 +106,7 @@ class Ledger:
 
     def _settle_at_exit(self) -> None:
         with contextlib.suppress(SystemExit):  # too late to end the rank with another code
-            self._exit_guard.call(self.reject_pending)
+            self._exit_guard.call_guarded(self.reject_pending)
 
     def _emit_injection(self, flag: str, status: str, where: str, old: object, new: object, hint: str) -> None:
         if (flag, status, where) in self._said:
@@ -239,7 +239,7 @@ def install_after_hook(cls: object, name: str, then: Callable[[object, object], 
     @without_own_frames
     def call_with_hook(self: object, *args: object, **kwargs: object) -> object:
         result = real(self, *args, **kwargs)
-        guard.call(then, self, result)
+        guard.call_guarded(then, self, result)
         return result
 
     setattr(cls, name, call_with_hook)

@@ -85,7 +85,7 @@ class Recorder:
 
     def report_counts_at_exit(self) -> None:
         """The process leaves in good order: tell how often the most frequent ones came."""
-        self.guard.call(self._tell_counts)
+        self.guard.call_guarded(self._tell_counts)
 
     def _tell_counts(self) -> None:
         places = self._places.copy()  # a thread of the program's may fail meanwhile
@@ -238,7 +238,7 @@ def _watch_logging(recorder: Recorder) -> None:
 
     @functools.wraps(real)
     def callHandlers(self: "Logger", record: "LogRecord") -> object:
-        guard.call(record_logged, record)
+        guard.call_guarded(record_logged, record)
         with WITHOUT_OWN_FRAMES:  # of what a handler of the program's raises
             return real(self, record)
 
@@ -258,7 +258,7 @@ def _watch_print(recorder: Recorder) -> None:
 
     @functools.wraps(real)
     def print_exception(exc: Any, /, *args: object, **kwargs: Any) -> Any:
-        guard.call(record_printed, sys._getframe(1), exc, args, kwargs)
+        guard.call_guarded(record_printed, sys._getframe(1), exc, args, kwargs)
         return real(exc, *args, **kwargs)
 
     traceback.print_exception = print_exception
@@ -272,9 +272,9 @@ def _watch_format(recorder: Recorder) -> None:
     def format_exc(*args: Any, **kwargs: Any) -> str:
         file, error = sys._getframe(1).f_code.co_filename, sys.exc_info()[1]
         if file.endswith(RANK_STARTER) and isinstance(error, Exception):
-            guard.call(emit_exception, recorder.agent, error, "uncaught")
+            guard.call_guarded(emit_exception, recorder.agent, error, "uncaught")
         elif not file.startswith(PACKAGES):
-            guard.call(recorder.record_exception, error, "printed")
+            guard.call_guarded(recorder.record_exception, error, "printed")
         return real(*args, **kwargs)
 
     traceback.format_exc = format_exc
@@ -286,7 +286,7 @@ def _watch_threads(recorder: Recorder) -> None:
 
     @functools.wraps(real)
     def excepthook(args: Any, /) -> object:
-        guard.call(recorder.record_exception, args.exc_value, "thread")
+        guard.call_guarded(recorder.record_exception, args.exc_value, "thread")
         return real(args)
 
     threading.excepthook = excepthook

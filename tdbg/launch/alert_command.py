@@ -39,7 +39,7 @@ class CommandChannel:
     takes_verdict = False
     limit_s = LIMIT_S
 
-    def send(self, document: Mapping[str, Any], lines: Sequence[str], until: float) -> str:
+    def send_message(self, document: Mapping[str, Any], lines: Sequence[str], until: float) -> str:
         """Run the command with one finding; returns why it failed, or nothing. It has ended by ``until``."""
         data = json.dumps(document, default=str).encode() + b"\n"
         try:

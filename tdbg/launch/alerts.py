@@ -60,7 +60,7 @@ class Channel(Protocol):
     limit_s: float
     cancelled: threading.Event
 
-    def send(self, document: Mapping[str, Any], lines: Sequence[str], until: float) -> str:
+    def send_message(self, document: Mapping[str, Any], lines: Sequence[str], until: float) -> str:
         """Send one message; returns why it failed, or nothing. It has ended by ``until`` (monotonic time)."""
 
 
@@ -119,7 +119,7 @@ class Sender:
                 self.tally.dropped += 1
                 continue
             with guarded("the run must not end by it", lambda error: self._count_result(type(error).__name__)):
-                self._count_result(self.channel.send(*message, self._until))
+                self._count_result(self.channel.send_message(*message, self._until))
         if self.tally.dropped:
             self._report(self, "")
 

@@ -53,7 +53,7 @@ class WebhookChannel:
     takes_verdict = True
     limit_s = LIMIT_S
 
-    def send(self, document: Mapping[str, Any], lines: Sequence[str], until: float) -> str:
+    def send_message(self, document: Mapping[str, Any], lines: Sequence[str], until: float) -> str:
         """Post one message; returns why it failed, or nothing. It has ended by ``until``."""
         body = json.dumps(make_message(self.url, document, lines), default=str).encode()
         pauses = () if self._is_down else PAUSES_S

@@ -52,10 +52,10 @@ class MessageStarts:
         self._weak = form.name in WEAK
         self._headers = [FORMATS[name].start.match for name in HEADED] if self._weak else [self._base]
         known = list(texts)
-        long = [text for text in known if len(text.lines) > 1]
+        long = [text for text in known if len(text.line_shapes) > 1]
         self._messages = [message for message in map(_Message, long) if message.first is not None]
         self._first = re.compile(b"|".join(b"(?:" + one.first.pattern + b")" for one in self._messages if one.first) or rb"(?!)")  # fmt: skip
-        later = [line for text in long for line in text.lines[1:] if any(line)]
+        later = [line for text in long for line in text.line_shapes[1:] if any(line)]
         self._later = re.compile(build_alternation(later) or rb"(?!)")
         self._open = any(any(message.is_gap) or any(message.has_gap[:-1]) for message in self._messages)
         starts = [first for text in known if text.is_sure and any(first := _told_lines(text)[0])]
@@ -93,7 +93,7 @@ class MessageStarts:
             end, at = at - 1, buffer.rfind(b"\n", 0, at - 1) + 1
             head = _extract_line(buffer, at, end)
             is_header = self._has_header(buffer, at, end)
-            if self._first.search(head) and self._goes_on(head, lines[::-1], begins[::-1]):
+            if self._first.search(head) and self._matches_message(head, lines[::-1], begins[::-1]):
                 return True
             if is_header:  # its message may begin with an empty line
                 return False
@@ -106,7 +106,7 @@ class MessageStarts:
     def _is_begin(self, line: bytes) -> bool:
         return (self._begins if self._weak else self._bare).fullmatch(line) is not None
 
-    def _goes_on(self, head: bytes, lines: Sequence[bytes], begins: Sequence[bool]) -> bool:
+    def _matches_message(self, head: bytes, lines: Sequence[bytes], begins: Sequence[bool]) -> bool:
         return any(
             message.goes_on(lines, begins)
             for message in self._messages
@@ -116,7 +116,7 @@ class MessageStarts:
 
 def _told_lines(text: Spelling) -> list[Shape]:
     """The lines of a text from the first that is not empty: without a header before it, there a record begins."""
-    lines = text.lines
+    lines = text.line_shapes
     first = next((place for place, line in enumerate(lines) if line != ("",)), 0)
     return lines[first:]
 

@@ -138,7 +138,7 @@ def _iter_record_bytes(source: Source, query: Query, form: type[Format]) -> Iter
     with contextlib.closing(open_untangled(source, form)) as stream:
         readable = Readable(stream)
         reader = Filter(matcher, lambda view: found.append(bytes(view)), block_bytes=SMALL_BLOCK_BYTES)
-        for _ in _then_end(reader.filter_blocks(readable)):
+        for _ in _yield_once_more(reader.filter_blocks(readable)):
             for run in found:
                 for data in split_records(run, form):
                     if held and not form.start.match(data):
@@ -154,7 +154,7 @@ def _iter_record_bytes(source: Source, query: Query, form: type[Format]) -> Iter
     readable.raise_if_damaged(source.path)
 
 
-def _then_end(blocks: Iterator[None]) -> Iterator[None]:
+def _yield_once_more(blocks: Iterator[None]) -> Iterator[None]:
     """Once more after the last block: what it held is there by then."""
     yield from blocks
     yield

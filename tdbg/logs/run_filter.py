@@ -263,7 +263,7 @@ def _render_silent(job: Job, output: Output, handle: int) -> int:
     found = collect_signs(logs_of(job.looked_at()), job.resolve_format, job.query)
     rows = []
     for sign in found:
-        last = sign.last
+        last = sign.last_record
         quiet = None if sign.quiet_s is None else round(sign.quiet_s, 3)
         time, level, text = (
             (last.time.decode(), level_name(last.level), last.title) if last else ("", None, "(no record)")

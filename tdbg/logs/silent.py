@@ -32,7 +32,7 @@ class Sign:
         self.missed: Record | None = None
 
     @property
-    def last(self) -> Record | None:
+    def last_record(self) -> Record | None:
         """Its last record."""
         return self.records[-1] if self.records else None
 

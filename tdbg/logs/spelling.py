@@ -45,7 +45,7 @@ class Spelling:
         return GAP.join(part.replace("{", "{{").replace("}", "}}") for part in self.parts)
 
     @cached_property
-    def lines(self) -> list[Shape]:
+    def line_shapes(self) -> list[Shape]:
         """The constant parts of each line."""
         found: list[list[str]] = [[]]
         for part in self.parts:
@@ -57,17 +57,17 @@ class Spelling:
     @property
     def is_long(self) -> bool:
         """True for a text of several lines."""
-        return len(self.lines) > 1
+        return len(self.line_shapes) > 1
 
     @property
-    def begin(self) -> "Spelling":
+    def first_line(self) -> "Spelling":
         """Its first line that is not empty."""
-        return Spelling(next((line for line in self.lines if line != ("",)), ("",)), self.printed)
+        return Spelling(next((line for line in self.line_shapes if line != ("",)), ("",)), self.printed)
 
     @property
     def literal(self) -> str:
         """The longest constant part of a line: what to look for first."""
-        return max((part for line in self.lines for part in line), key=len)
+        return max((part for line in self.line_shapes for part in line), key=len)
 
     @property
     def is_sure(self) -> bool:
@@ -83,7 +83,7 @@ class Spelling:
         """True if a record of the other text may be taken for one of this."""
         if self.is_long and not other.is_long:
             return False
-        example = other.example if self.is_long else other.begin.example
+        example = other.example if self.is_long else other.first_line.example
         return re.search(self.pattern, example) is not None
 
     @cached_property

@@ -66,7 +66,7 @@ class TagMap:
         if newline or b"\\n" in line:
             found = max(found, self._find_closest_flags(self._long, record), key=lambda closest: closest[0])
         elif not found[0]:
-            found = self._find_closest_flags(self._begun, line)
+            found = self._find_closest_flags(self._first_line_patterns, line)
         return NONE if "" in found[1] else found[1]
 
     @staticmethod
@@ -91,11 +91,11 @@ class TagMap:
         return self._add_patterns({}, lambda text: text if text.is_long else None)
 
     @cached_property
-    def _begun(self) -> "Patterns":
+    def _first_line_patterns(self) -> "Patterns":
         """By the first line alone, for a log that has no more of a long text."""
 
         def select_first_line(text: Spelling) -> Spelling | None:
-            found = text.begin
+            found = text.first_line
             return found if found.is_sure else None
 
         return self._add_patterns({}, select_first_line)
@@ -112,7 +112,7 @@ class TagMap:
 
     @cached_property
     def _any(self) -> re.Pattern[bytes]:
-        found = (literal for known in (self._short, self._long, self._begun) for literal, flags in known.items() if any(flag for _, flag, _ in flags))  # fmt: skip
+        found = (literal for known in (self._short, self._long, self._first_line_patterns) for literal, flags in known.items() if any(flag for _, flag, _ in flags))  # fmt: skip
         return re.compile(b"|".join(map(re.escape, found)) or rb"(?!)")
 
     def resolve_format(self, form: "type[Format]") -> "type[Format]":
@@ -178,7 +178,7 @@ def build_map(maps: Iterable[GuardMap]) -> TagMap:
             whose = sets.union(*(owners[other] for other in rivals))
             result.ambiguous[text.text] = sorted({flag for found in whose for flag in (found or ("",))})
             continue
-        near = _find_rivals(text.begin, sets, owners) if text.is_long and text.begin.is_sure else []
+        near = _find_rivals(text.first_line, sets, owners) if text.is_long and text.first_line.is_sure else []
         for other in (*rivals, *near):
             if owners[other] == {NONE} and other.is_sure and other not in result.unflagged:
                 result.unflagged.append(other)

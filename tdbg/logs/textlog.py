@@ -186,4 +186,4 @@ def _reset_after_fork() -> None:
         made._lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=lambda: Guard("text log").call(_reset_after_fork))
+os.register_at_fork(after_in_child=lambda: Guard("text log").call_guarded(_reset_after_fork))

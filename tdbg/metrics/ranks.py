@@ -57,7 +57,7 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
         )
         for phase in phases:
             if slot in phase.metrics:
-                own.partial.merge(phase.metrics[slot].partial)
+                own.partial.merge_partial(phase.metrics[slot].partial)
                 if phase in finished:
                     own.add_left_out(*phase.metrics[slot].left_out())
         for point in _merge_points([one.metrics[slot] for one in finished if slot in one.metrics]):
@@ -81,9 +81,9 @@ def _merge_points(metrics: Sequence[Metric]) -> list[Point]:
     found: dict[tuple[Any, Any], Point] = {}
     for metric in metrics:
         for point in metric.history:
-            sums = point.sums.copy()
+            sums = point.sums.copy_all()
             if (before := found.get((point.epoch, point.step))) is not None:
-                sums.merge(before.sums)
+                sums.merge_partial(before.sums)
             found[point.epoch, point.step] = Point(point.epoch, point.step, sums.compute_mean() or 0.0, sums)
     return sorted(found.values(), key=_build_sort_key)
 

@@ -35,7 +35,7 @@ def load_debug_outputs(
             raise
         from tdbg.pages.pickle_reader.pickle_pages import LegacyPages
 
-        legacy = LegacyPages.open(Path(path))
+        legacy = LegacyPages.from_path(Path(path))
         found = _select_datapoint([(point, point.epoch) for point in legacy.find_datapoints(idx)], path, idx, epoch)
         return _rebuild_legacy_outputs(found, make)
     with pages:

@@ -157,24 +157,24 @@ class Probe(Listener):
                 if not self.on or torch.compiler.is_compiling() or self.monitor.rerunning:
                     return original(*args, **kwargs)
                 if before is not None:
-                    call_outside_compiler(guard.call, self._run_timed, before, args, kwargs)
+                    call_outside_compiler(guard.call_guarded, self._run_timed, before, args, kwargs)
                 begun = time.perf_counter()
                 try:
                     result = original(*args, **kwargs)
                 except Exception as error:
                     if raised is not None:
                         seconds = time.perf_counter() - begun
-                        call_outside_compiler(guard.call, self._run_timed, raised, seconds, args, kwargs, error)
+                        call_outside_compiler(guard.call_guarded, self._run_timed, raised, seconds, args, kwargs, error)
                     raise
                 if after is not None:
                     call_outside_compiler(
-                        guard.call, self._run_timed, after, time.perf_counter() - begun, args, kwargs, result
+                        guard.call_guarded, self._run_timed, after, time.perf_counter() - begun, args, kwargs, result
                     )
                 return result
 
             return hide_from_compiler(wrapper)
 
-        self.patches.wrap(owner, name, make_wrapper)
+        self.patches.wrap_attribute(owner, name, make_wrapper)
 
     def patch_at(
         self,
@@ -208,7 +208,9 @@ class Probe(Listener):
                 self.monitor.note(f"without-{place}", f"this torch has no {place!r}, which shows {PLACES[place].why}")
 
         for module in modules_of(place):
-            self.monitor.when_imported(module, lambda loaded: self.guard.call(handle_loaded_module, loaded.__name__))
+            self.monitor.when_imported(
+                module, lambda loaded: self.guard.call_guarded(handle_loaded_module, loaded.__name__)
+            )
         if not modules_of(place):
             handle_loaded_module("")
 
@@ -225,7 +227,7 @@ class Probe(Listener):
     def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None:
         """Call ``then(module)`` now if the program has imported it, else when it does."""
         guard = self.guard
-        self.monitor.when_imported(name, lambda module: guard.call(self._run_timed, then, module))
+        self.monitor.when_imported(name, lambda module: guard.call_guarded(self._run_timed, then, module))
 
 
 # The files whose probes the default level has; the others are loaded when a flag or a higher level asks for one.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tdbg.core.events import Step, as_float, number
 from tdbg.core.observations.amp import PrecisionLoss, ScaleChanged, SkipExplained, UpdateSkipped
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.forward import DEVICE_KINDS, HALF, knows_autocast, short
+from tdbg.probes.forward import DEVICE_KINDS, HALF, knows_autocast, round_number
 from tdbg.probes.scaler import ScaledUpdate
 from tdbg.runtime import tensors
 from tdbg.runtime.sampling import select_evenly, view_sample
@@ -68,9 +68,9 @@ class MixedPrecision(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._device_types: tuple[str, ...] = ()
-        self._reset()
+        self._reset_state()
 
-    def _reset(self) -> None:
+    def _reset_state(self) -> None:
         self._autocast = ""
         self._sampled_step = 0
         self._looks = 0
@@ -86,13 +86,13 @@ class MixedPrecision(Probe):
 
     def attach(self) -> None:
         self._device_types = tuple(kind for kind in DEVICE_KINDS if knows_autocast(kind))
-        self.patch_at("scale", after=self._scaled)
-        self.patch_at("unscale", after=self._unscaled)
+        self.patch_at("scale", after=self._handle_loss_scaled)
+        self.patch_at("unscale", after=self._handle_unscaled_gradients)
         self.patch_at("scaler-step", before=self._step_begins, after=self._step_ended)
-        self.patch_at("scaler-update", after=self._updated)
+        self.patch_at("scaler-update", after=self._handle_scaler_update)
 
     def forked(self) -> None:
-        self._reset()
+        self._reset_state()
 
     # the forward pass and the gradients
 
@@ -109,16 +109,16 @@ class MixedPrecision(Probe):
             return
         self._sampled_step = step
         with self.work():
-            self._look(step)
+            self._sample_gradients(step)
 
-    def _look(self, step: int) -> None:
+    def _sample_gradients(self, step: int) -> None:
         self._looks += 1
         main = next((o for o in self.monitor.optimizers if self.monitor.is_main(o)), None)
         held = [p for group in main.param_groups for p in group["params"]] if main is not None else []
         graded = [p.grad for p in held if p.grad is not None]
-        dtype = self._judged_by(graded)
+        dtype = self._find_half_dtype(graded)
         if dtype is None:
-            self._without(graded)
+            self._handle_full_precision(graded)
             return
         matrices = [grad for grad in graded if grad.ndim > 1] or graded  # these are computed in half precision
         views = [
@@ -129,25 +129,25 @@ class MixedPrecision(Probe):
         views = [view for view in views if view.device == views[0].device]
         if not views:
             return
-        values = _shares(torch.cat(views).float().abs(), dtype)
+        values = _compute_shares(torch.cat(views).float().abs(), dtype)
         read = _Read(self, step, _short_name(dtype), sum(view.numel() for view in views))
         if tensors.on_host(values):
             read(values.tolist(), None)
         else:
             self.monitor.read_late(values, read)
 
-    def _judged_by(self, grads: list[Tensor]) -> torch.dtype | None:
+    def _find_half_dtype(self, grads: list[Tensor]) -> torch.dtype | None:
         """The half-precision dtype in play: the gradients' own, else autocast's; None without any."""
         own = next((grad.dtype for grad in grads if grad.dtype in HALF), None)
         self._mixed = self._mixed or own is not None
         return own or next((dtype for dtype in HALF if _short_name(dtype) == self._autocast), None)
 
-    def _without(self, grads: list[Tensor]) -> None:
+    def _handle_full_precision(self, grads: list[Tensor]) -> None:
         if not self._mixed and self._looks >= LOOKS_BEFORE_GIVING_UP and grads:
             self._gave_up = True
             self.unavailable("no mixed precision was seen: no autocast, no half-precision gradient, no GradScaler")
 
-    def sampled(self, sample: _Sample) -> None:
+    def record_sample(self, sample: _Sample) -> None:
         """The shares of one look have arrived."""
         lost = sample.zero + sample.faint > LOST_SHARE and sample.faint > FAINT_SHARE * (1.0 - sample.zero)
         if sample.dtype == "float16" and not sample.huge and (lost or sample.zero >= NOTHING_LEFT):
@@ -155,18 +155,22 @@ class MixedPrecision(Probe):
             self._lost += 1
         else:
             self._lost = 0
-        self._tell(sample)
+        self._emit_precision_loss(sample)
 
     # GradScaler
 
-    def _scaled(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+    def _handle_loss_scaled(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         if args[0].is_enabled():
             self._mixed = True
             scale = _host_scale(args[0])
             self._on_host = scale is not None
             self._scale = self._scale if scale is None else scale
 
-    def _unscaled(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+    def _handle_unscaled_gradients(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: object
+    ) -> None:
         """Gradients have been divided by the scale; if any is bad, count before clipping blurs it."""
         scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs.get("optimizer")
         self._bad = []
@@ -204,9 +208,9 @@ class MixedPrecision(Probe):
         self._streak += 1
         only_nan = bool(bad) and all(seen.kind == "nan" for _, seen in bad)
         self._nan_streak = self._nan_streak + 1 if only_nan else 0
-        self._tell_skip(step, loss, bad)
+        self._emit_skip(step, loss, bad)
 
-    def _tell_skip(self, step: int, loss: float | None, bad: list[tuple[str, Bad]]) -> None:
+    def _emit_skip(self, step: int, loss: float | None, bad: list[tuple[str, Bad]]) -> None:
         real = "loss" if loss is not None and not math.isfinite(loss) else ""
         if not real and self._nan_streak >= NAN_STREAK:
             real = "gradient"
@@ -227,7 +231,9 @@ class MixedPrecision(Probe):
             skipped.bad_count = len(bad)
         self.emit(skipped, step=step)
 
-    def _updated(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+    def _handle_scaler_update(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
         if args[0].is_enabled():
             self._follow_scale(_host_scale(args[0]))
 
@@ -256,16 +262,16 @@ class MixedPrecision(Probe):
             self._told += 1
             self.emit(SkipExplained(loss=record.loss, real="loss", scale=record.scale), step=record.step)
 
-    def _tell(self, sample: _Sample) -> None:
+    def _emit_precision_loss(self, sample: _Sample) -> None:
         loss = PrecisionLoss(
             autocast=self._autocast,
             dtype=sample.dtype,
             scaler=self.monitor.scaling,
             elements=sample.elements,
-            zero_share=short(sample.zero),
-            faint_share=short(sample.faint),
-            huge_share=short(sample.huge),
-            largest=short(sample.largest),
+            zero_share=round_number(sample.zero),
+            faint_share=round_number(sample.faint),
+            huge_share=round_number(sample.huge),
+            largest=round_number(sample.largest),
             lost_looks=self._lost,
             lost_since=self._lost_since if self._lost else None,
         )
@@ -283,10 +289,10 @@ class _Read:
 
     def __call__(self, values: list[float], record: Step | None) -> None:
         zero, faint, huge, largest = values
-        self.probe.sampled(_Sample(self.step, self.dtype, self.elements, zero, faint, huge, largest))
+        self.probe.record_sample(_Sample(self.step, self.dtype, self.elements, zero, faint, huge, largest))
 
 
-def _shares(size: Tensor, dtype: torch.dtype) -> Tensor:
+def _compute_shares(size: Tensor, dtype: torch.dtype) -> Tensor:
     """Shares of zeros, of numbers below the normal range and beyond the largest, and the largest, of one row."""
     info = torch.finfo(dtype)
     zero = size == 0

@@ -38,14 +38,14 @@ class Anomaly(Probe):
         self._entered: Any = None
         self._step = 0
         self._normal_ms: list[float] = []
-        self.patch_at("backward", raised=self._raised)
+        self.patch_at("backward", raised=self._handle_raised_error)
 
     def detach(self) -> None:
-        self._leave()
+        self._exit_anomaly_mode()
         super().detach()
 
     @property
-    def _raises(self) -> bool:
+    def _should_raise(self) -> bool:
         return self.monitor.settings.flags.get("AUTOGRAD_ANOMALY") == RAISES
 
     def call_begins(self, module: "nn.Module", call: "Call") -> None:
@@ -55,9 +55,9 @@ class Anomaly(Probe):
             self.unavailable("the program runs anomaly mode itself")
             return
         self._step = self.monitor.step + 1
-        self._entered = torch.autograd.set_detect_anomaly(True, check_nan=self._raises)
+        self._entered = torch.autograd.set_detect_anomaly(True, check_nan=self._should_raise)
 
-    def _leave(self) -> None:
+    def _exit_anomaly_mode(self) -> None:
         entered, self._entered = self._entered, None
         if entered is not None:
             entered.__exit__(None, None, None)
@@ -68,7 +68,7 @@ class Anomaly(Probe):
         if self._entered is None:
             self._normal_ms = [*self._normal_ms[-31:], record.step_ms]
             return
-        mode = AnomalyMode(check_nan=self._raises)
+        mode = AnomalyMode(check_nan=self._should_raise)
         if len(self._normal_ms) >= 3:
             usual_ms = sorted(self._normal_ms)[len(self._normal_ms) // 2]
             extra_s = max(record.step_ms - usual_ms, 0.0) / 1e3
@@ -78,16 +78,18 @@ class Anomaly(Probe):
         self.emit(mode, step=record.step)
 
     def after_step(self, optimizer: "Optimizer") -> None:
-        self._leave()
+        self._exit_anomaly_mode()
 
     def backward_begins(self, loss: "Tensor | None") -> None:
         if self._entered is not None and self._step != self.monitor.step + 1:
-            self._leave()  # the step it was meant for never ended
+            self._exit_anomaly_mode()  # the step it was meant for never ended
 
-    def _raised(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
+    def _handle_raised_error(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception
+    ) -> None:
         if self._entered is None:
             return
         text = str(error).splitlines()[0][:300]
-        self._leave()
+        self._exit_anomaly_mode()
         self.monitor.become_rank_now()
         self.emit(BackwardFailed(error=text))

@@ -57,9 +57,9 @@ class Compilation(Probe):
             failed = {where: why for where, why in failed.items() if where not in limit}
             seen = CompilerGaveUp(
                 at_limit=list(limit)[:MAX_NAMED],
-                limit_reasons=[_shorten(why) for why in limit.values()][:MAX_NAMED],
+                limit_reasons=[_shorten_reason(why) for why in limit.values()][:MAX_NAMED],
                 failed=list(failed)[:MAX_NAMED],
-                fail_reasons=[_shorten(why) for why in failed.values()][:MAX_NAMED],
+                fail_reasons=[_shorten_reason(why) for why in failed.values()][:MAX_NAMED],
                 graphs=graphs,
             )
             self.emit(seen)
@@ -67,13 +67,15 @@ class Compilation(Probe):
         if count > self._broken:
             self._broken = count
             reasons = sorted(breaks, key=lambda reason: -breaks[reason])
-            self.emit(GraphBreaks(breaks=count, graphs=graphs, reasons=[_shorten(why) for why in reasons[:MAX_NAMED]]))
+            self.emit(
+                GraphBreaks(breaks=count, graphs=graphs, reasons=[_shorten_reason(why) for why in reasons[:MAX_NAMED]])
+            )
 
     def forked(self) -> None:
         self._gave_up = self._broken = 0
 
 
-def _shorten(reason: str) -> str:
+def _shorten_reason(reason: str) -> str:
     """The first line of a reason, and its explanation; without the guard's own hint."""
     lines = [line.strip() for line in reason.partition("(HINT:")[0].splitlines() if line.strip()]
     text, rest = (lines[0], lines[1:]) if lines else ("", [])

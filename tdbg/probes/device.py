@@ -80,9 +80,9 @@ class Device(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._compiles = False
-        self._forget()
+        self._reset_state()
 
-    def _forget(self) -> None:
+    def _reset_state(self) -> None:
         self._window: Seen | None = None
         self._windows = 0
         self._counting = Patches()
@@ -106,15 +106,15 @@ class Device(Probe):
             self._window.blind = True
 
     def switched_off(self) -> None:
-        self._close()
+        self._close_window()
 
     def detach(self) -> None:
-        self._close()
+        self._close_window()
         super().detach()
 
     def forked(self) -> None:
-        self._close()
-        self._forget()
+        self._close_window()
+        self._reset_state()
 
     # where things are
 
@@ -122,20 +122,20 @@ class Device(Probe):
         self._next_window(from_loader=False)
         if not call.graded or self._window is None or self._window.ended:
             return
-        self._inputs = [_kind(tensor) for _, tensor in iter_tensors((call.args, call.kwargs))][:MAX_NAMES]
+        self._inputs = [_format_kind(tensor) for _, tensor in iter_tensors((call.args, call.kwargs))][:MAX_NAMES]
         if self.monitor.step + 1 >= self._places_due:
             self._places_due = self.monitor.step + 1 + PLACES_EVERY_STEPS
-            self._look_at(self.monitor.trained_roots() or [module])
+            self._record_places(self.monitor.trained_roots() or [module])
 
     def call_ended(self, module: nn.Module, call: "Call", output: object) -> None:
         if call.graded and self._window is not None:
-            self._output = next((_kind(tensor) for _, tensor in iter_tensors(output)), "")
+            self._output = next((_format_kind(tensor) for _, tensor in iter_tensors(output)), "")
 
     def backward_begins(self, loss: "Tensor | None") -> None:
         if loss is not None and self._window is not None:
-            self._loss = _kind(loss)
+            self._loss = _format_kind(loss)
 
-    def _look_at(self, roots: list[nn.Module]) -> None:
+    def _record_places(self, roots: list[nn.Module]) -> None:
         parameters: dict[str, Tensor] = {}
         buffers: dict[str, Tensor] = {}
         for root in map(unwrap_module, roots):
@@ -145,10 +145,10 @@ class Device(Probe):
                 break
         self._accelerator = any(p.device.type not in ("cpu", "meta") for p in parameters.values())
         self._places = {
-            "parameters": dict(Counter(map(_kind, parameters.values())).most_common(MAX_NAMES)),
-            "buffers": dict(Counter(map(_kind, buffers.values())).most_common(MAX_NAMES)),
+            "parameters": dict(Counter(map(_format_kind, parameters.values())).most_common(MAX_NAMES)),
+            "buffers": dict(Counter(map(_format_kind, buffers.values())).most_common(MAX_NAMES)),
             "accelerator": self._accelerator,
-            "accelerators": accelerators(),
+            "accelerators": count_accelerators(),
         }
         offloaded = any(hasattr(module, "_hf_hook") for root in roots for module in root.modules())
         self._judge_devices(parameters, buffers, offloaded)
@@ -157,29 +157,31 @@ class Device(Probe):
     def _judge_devices(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], offloaded: bool) -> None:
         """Tensors without data beside real ones; a few parameters left on the CPU by a model that moved."""
         everything = {**parameters, **buffers}
-        common = _common(str(p.device) for p in parameters.values())
+        common = _find_most_common(str(p.device) for p in parameters.values())
         odd = [name for name, tensor in everything.items() if tensor.is_meta]
         if not odd and self._accelerator and not offloaded:
             left = [name for name, p in parameters.items() if p.device.type == "cpu" and p.dim() > 0]
             odd = left if len(left) <= ODD_SHARE * len(parameters) else []
         if odd and len(odd) < len(everything):
             kinds = sorted({str(everything[name].device) for name in odd})
-            self._tell_odd("device", odd, ", ".join(kinds), common)
+            self._emit_mixed_kinds("device", odd, ", ".join(kinds), common)
 
     def _judge_dtypes(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> None:
         """float64 among narrower parameters; float64 buffers count only if they widened the output."""
         floating = {name: p for name, p in parameters.items() if p.is_floating_point()}
-        common = _common((_dtype(p) for p in floating.values()), (p.numel() for p in floating.values()))
+        common = _find_most_common(
+            (_format_dtype(p) for p in floating.values()), (p.numel() for p in floating.values())
+        )
         if not floating or common == "float64":
             return
         odd = [name for name, p in floating.items() if p.dtype == torch.float64]
         if odd:
-            self._tell_odd("dtype", odd, "float64", common)
+            self._emit_mixed_kinds("dtype", odd, "float64", common)
             return
         wide = [name for name, buffer in buffers.items() if buffer.dtype == torch.float64 and buffer.numel() > 1]
         self._odd_buffers = (wide, common) if wide else None
 
-    def _tell_odd(self, what: str, names: list[str], odd: str, common: str, effect: str = "") -> None:
+    def _emit_mixed_kinds(self, what: str, names: list[str], odd: str, common: str, effect: str = "") -> None:
         if what in self._said:
             return
         self._said.add(what)
@@ -196,41 +198,41 @@ class Device(Probe):
         """A batch or a root call: the end of the step that was counted, or the beginning of one to count."""
         window = self._window
         if window is not None and (window.ended or self.monitor.step >= window.step):
-            self._close()
+            self._close_window()
         if self._window is None and torch.is_grad_enabled() and self._windows < MAX_WINDOWS and self.should_sample():
             with self.work():
-                self._open(from_loader)
+                self._open_window(from_loader)
 
-    def _open(self, from_loader: bool) -> None:
+    def _open_window(self, from_loader: bool) -> None:
         self._windows += 1
         self._window = Seen(self.monitor.step + 1, from_loader, threading.get_ident())
-        if self._compiles or _compiled():
+        if self._compiles or _has_compiled_code():
             self._window.blind = True
             self.unavailable("parts of the program are compiled: copies and waits inside the step are not counted")
             return
         for name in SYNCS + MOVES:
             for owner, _ in iter_targets("tensor-method", name=name):
-                self._counting.wrap(owner, name, self._counted(name))
+                self._counting.wrap_attribute(owner, name, self._build_counter(name))
 
-    def _counted(self, name: str) -> Any:
+    def _build_counter(self, name: str) -> Any:
         """A maker of wrappers that count one method's calls; a wrapper somebody kept does nothing later."""
         probe, window = self, self._window
 
-        def make(original: Callable[..., object]) -> Callable[..., object]:
+        def make_wrapper(original: Callable[..., object]) -> Callable[..., object]:
             def wrapper(tensor: Tensor, *args: object, **kwargs: object) -> object:
                 result = original(tensor, *args, **kwargs)
                 if probe._window is window and not torch.compiler.is_compiling() and not probe.monitor.rerunning:
                     caller = sys._getframe(2)  # 1: of `Patches`
                     call_outside_compiler(
-                        probe.guard.call, probe._run_timed, probe._count, name, tensor, result, caller
+                        probe.guard.call_guarded, probe._run_timed, probe._count_call, name, tensor, result, caller
                     )
                 return result
 
             return hide_from_compiler(wrapper)
 
-        return make
+        return make_wrapper
 
-    def _count(self, name: str, tensor: Tensor, result: object, caller: "FrameType") -> None:
+    def _count_call(self, name: str, tensor: Tensor, result: object, caller: "FrameType") -> None:
         window = self._window
         if window is None or window.thread != threading.get_ident() or code_places.is_tdbg(caller):
             return
@@ -260,9 +262,9 @@ class Device(Probe):
             return
         window.ended = True
         if not window.from_loader:  # with a loader the step's last lines are still to come
-            self._close()
+            self._close_window()
 
-    def _close(self) -> None:
+    def _close_window(self) -> None:
         """The step is over: put torch's methods back and tell what was seen."""
         window, self._window = self._window, None
         self._counting.restore()
@@ -272,7 +274,7 @@ class Device(Probe):
             inputs=self._inputs,
             output=self._output,
             loss=self._loss,
-            **({} if window.blind else self._counts(window)),
+            **({} if window.blind else self._summarize_counts(window)),
             **({} if self._places == self._told else self._places),
             kinds=", ".join(f"{count} {kind}" for kind, count in self._places.get("parameters", {}).items()),
             waits=self._accelerator,
@@ -281,28 +283,28 @@ class Device(Probe):
         self.emit(places, step=window.step)
         self._judge_step(window)
 
-    def _counts(self, window: Seen) -> dict[str, Any]:
+    def _summarize_counts(self, window: Seen) -> dict[str, Any]:
         return {
             "syncs": window.syncs.total(),
             "copies": window.copies.total(),
             "copied_mb": round(window.copied_bytes / 1e6, 3),
             "conversions": window.conversions.total(),
-            "lines": _lines(window, 1)[:MAX_NAMES],
-            "over": _lines(window, self.threshold("syncs"))[:MAX_NAMES] if self._accelerator else [],
+            "lines": _format_lines(window, 1)[:MAX_NAMES],
+            "over": _format_lines(window, self.threshold("syncs"))[:MAX_NAMES] if self._accelerator else [],
         }
 
     def _judge_step(self, window: Seen) -> None:
         widened = "float64" in self._output and not any("float64" in kind for kind in self._inputs)
         if self._odd_buffers is not None and widened:
             names, common = self._odd_buffers
-            self._tell_odd("dtype", names, "float64", common, "the output became float64")
+            self._emit_mixed_kinds("dtype", names, "float64", common, "the output became float64")
         idle = self._places.get("accelerators", 0) if not self._accelerator else 0
         if idle and window.step >= IDLE_STEPS and "idle" not in self._said:
             self._said.add("idle")
             self.emit(AcceleratorIdle(accelerators=idle), step=window.step)
 
 
-def accelerators() -> int:
+def count_accelerators() -> int:
     """How many accelerators this process could use, found without waking a driver (which would break a later fork)."""
     if torch.cuda.is_initialized():
         return torch.cuda.device_count()
@@ -315,26 +317,26 @@ def accelerators() -> int:
     return 1 if torch.backends.mps.is_available() else 0
 
 
-def _compiled() -> bool:
+def _has_compiled_code() -> bool:
     """True if something was compiled, perhaps before this probe was there to see it."""
     return compiler_count("frames", "total") > 0
 
 
-def _lines(window: Seen, at_least: float) -> list[str]:
+def _format_lines(window: Seen, at_least: float) -> list[str]:
     """The lines that waited or copied, with how often, the most frequent first."""
     counts = window.syncs | window.copies
     return [f"{line} x{count}" for line, count in counts.most_common() if count >= at_least]
 
 
-def _dtype(tensor: Tensor) -> str:
+def _format_dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _kind(tensor: Tensor) -> str:
-    return f"{_dtype(tensor)} on {tensor.device}"
+def _format_kind(tensor: Tensor) -> str:
+    return f"{_format_dtype(tensor)} on {tensor.device}"
 
 
-def _common(kinds: Iterable[str], weights: Iterable[int] | None = None) -> str:
+def _find_most_common(kinds: Iterable[str], weights: Iterable[int] | None = None) -> str:
     """The most frequent kind, by number or by weight."""
     counts: Counter[str] = Counter()
     for kind, weight in zip(kinds, weights, strict=False) if weights is not None else ((kind, 1) for kind in kinds):

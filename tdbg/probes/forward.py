@@ -97,21 +97,21 @@ class Forward(Probe):
         dead = [row.path for row in rows if row.leaf and row.sample.get("zero_share", 0.0) >= DEAD_SHARE]
         finite = [row for row in rows if math.isfinite(row.rms or 0.0)]
         outputs = ModuleOutputs(
-            rms=[short(row.rms) for row in rows],
-            **_samples(rows),
+            rms=[round_number(row.rms) for row in rows],
+            **_collect_samples(rows),
             calls=sum(row.calls for row in look.seen),
             **look.turns_told(),
-            **self._names(rows, look.turn),
+            **self._collect_new_names(rows, look.turn),
             bad=bad[:MAX_NAMES] or None,
             bad_count=len(bad),
             dead=dead[:MAX_NAMES] or None,
             dead_count=len(dead),
             loss=number(self.monitor.recorder.loss),
-            extremes=_extremes(finite),
+            extremes=_format_extremes(finite),
         )
         self.emit(outputs, step=look.step)
 
-    def _names(self, rows: list[Seen], turn: int) -> dict[str, Any]:
+    def _collect_new_names(self, rows: list[Seen], turn: int) -> dict[str, Any]:
         """Names and kinds, where they are not those of the last look."""
         key = tuple((row.path, row.shape, row.dtype, row.device) for row in rows)
         if key == self._keys.get(turn):
@@ -126,25 +126,25 @@ class Forward(Probe):
         }
 
 
-def _extremes(rows: list[Seen]) -> str:
+def _format_extremes(rows: list[Seen]) -> str:
     if not rows:
         return ""
-    low, high = min(rows, key=_rms), max(rows, key=_rms)
-    return f", output rms {_rms(low):.3g} ({low.path or 'root'}) to {_rms(high):.3g} ({high.path or 'root'})"
+    low, high = min(rows, key=_get_rms), max(rows, key=_get_rms)
+    return f", output rms {_get_rms(low):.3g} ({low.path or 'root'}) to {_get_rms(high):.3g} ({high.path or 'root'})"
 
 
-def _samples(rows: list[Seen]) -> dict[str, Any]:
+def _collect_samples(rows: list[Seen]) -> dict[str, Any]:
     """The sampled figures, where samples were taken."""
     if not any(row.sample for row in rows):
         return {}
-    return {name: [short(row.sample.get(name)) for row in rows] for name in SAMPLED}
+    return {name: [round_number(row.sample.get(name)) for row in rows] for name in SAMPLED}
 
 
-def _rms(row: Seen) -> float:
+def _get_rms(row: Seen) -> float:
     return row.rms or 0.0
 
 
-def short(value: float | None) -> Number | None:
+def round_number(value: float | None) -> Number | None:
     """Four significant digits, as JSON carries them."""
     if value is None or not math.isfinite(value):
         return number(value)

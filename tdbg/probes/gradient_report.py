@@ -14,7 +14,7 @@ from tdbg.core.events import Step, as_float
 from tdbg.core.observations._lasting import Lasting
 from tdbg.core.observations.gradient_report import WORDS, BadGradients, BadRow, GradientNorms
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.forward import short
+from tdbg.probes.forward import round_number
 from tdbg.probes.gradients import NO_GRADIENT
 from tdbg.runtime.tensors import Bad, find_bad_values
 
@@ -125,13 +125,13 @@ class GradientReport(Probe):
         self._due[self.monitor.step + 1] = self._clip
         key = tuple(map(id, parameters))
         if key != self._key:
-            self._begin(key, parameters)
+            self._reset_parameters(key, parameters)
 
     def after_step(self, optimizer: "Optimizer") -> None:
         if self.monitor.is_main(optimizer):
             self._clip = _Look()
 
-    def _begin(self, key: tuple[int, ...], parameters: list[Tensor]) -> None:
+    def _reset_parameters(self, key: tuple[int, ...], parameters: list[Tensor]) -> None:
         norms = self.monitor.find_probe("gradient-norms")
         if norms is None:
             self.unavailable("the probe that takes the gradient norms is off")
@@ -152,13 +152,13 @@ class GradientReport(Probe):
                 unusable = GradientNorms(total=record.grad_norm, parameters=len(norms), finite=False)
                 self.emit(unusable, step=record.step)
                 return
-            found = self._judge(norms, record, due.frozen)
-            self._tell(record, norms, found, due)
+            found = self._judge_norms(norms, record, due.frozen)
+            self._emit_norms(record, norms, found, due)
             self._history.append(norms)
 
     # judging
 
-    def _judge(self, norms: list[float], record: Step, frozen: set[int]) -> dict[str, list[int]]:
+    def _judge_norms(self, norms: list[float], record: Step, frozen: set[int]) -> dict[str, list[int]]:
         """Indices of the parameters in each kind of trouble, and how long it has lasted."""
         largest = max(norms, default=0.0)
         found: dict[str, list[int]] = {kind: [] for kind in WORDS}
@@ -172,26 +172,26 @@ class GradientReport(Probe):
                 found["vanishing"].append(index)
             elif norm > self._explosion:
                 found["exploding"].append(index)
-        found["jumped"] = self._jumped(found["exploding"], norms)
+        found["jumped"] = self._find_jumped(found["exploding"], norms)
         faint = [i for i in found["vanishing"] if self._matrix[i] and largest > CONTRAST * norms[i]]
         zero = [i for i in found["zero"] if self._matrix[i]]
         if record.sharded:
             faint, zero = [], []  # a shard may be empty
         for kind, held in (("none", found["none"]), ("zero", zero), ("vanishing", faint), ("jumped", found["jumped"])):
-            self._follow(kind, held, norms, record.step)
+            self._follow_runs(kind, held, norms, record.step)
         return found
 
-    def _follow(self, kind: str, indices: list[int], norms: list[float], step: int) -> None:
+    def _follow_runs(self, kind: str, indices: list[int], norms: list[float], step: int) -> None:
         before = self._runs.get(kind, {})
         self._runs[kind] = {index: before.get(index) or _Run(step, norms[index]) for index in indices}
         for run in self._runs[kind].values():
             run.looks += 1
 
-    def _jumped(self, large: list[int], norms: list[float]) -> list[int]:
+    def _find_jumped(self, large: list[int], norms: list[float]) -> list[int]:
         """Those far above their own course, where the total is not: that would be a jump of the whole gradient."""
         if len(self._history) < MEDIAN_LOOKS or not large:
             return []
-        if _total(norms) > self._jump * median(_total(row) for row in self._history):
+        if _compute_total(norms) > self._jump * median(_compute_total(row) for row in self._history):
             return []
         return [index for index in large if self._is_jump(index, norms[index])]
 
@@ -201,7 +201,7 @@ class GradientReport(Probe):
         usual = [row[index] for row in past if row[index] > 0.0]
         return len(usual) >= MEDIAN_LOOKS // 2 and norm > self._jump * median(usual) and norm > 2.0 * max(usual)
 
-    def _lasting(self, norms: list[float], step: int) -> dict[str, Lasting]:
+    def _collect_lasting(self, norms: list[float], step: int) -> dict[str, Lasting]:
         """What has gone on long enough to be no accident: kind -> who, since when."""
         lasting: dict[str, Lasting] = {}
         for kind, runs in self._runs.items():
@@ -210,11 +210,11 @@ class GradientReport(Probe):
             grows = kind == "vanishing" and any(norms[index] > GROWTH * run.norm for index, run in long.items())
             if long and not grows:
                 lasting[kind] = {
-                    "names": self._named(long),
+                    "names": self._list_names(long),
                     "count": len(long),
                     "looks": min(run.looks for run in long.values()),
                     "since": min(run.step for run in long.values()),
-                    "norm": short(norms[next(iter(long))]),
+                    "norm": round_number(norms[next(iter(long))]),
                 }
                 if kind == "none" and self._instead is None:
                     self._instead = self.monitor.search.trained_instead()
@@ -222,26 +222,26 @@ class GradientReport(Probe):
                     lasting[kind]["other"] = self._instead
         return lasting
 
-    def _named(self, indices: Iterable[int]) -> list[str]:
+    def _list_names(self, indices: Iterable[int]) -> list[str]:
         return [self._names[index] for index in list(indices)[:MAX_NAMES]]
 
     # telling
 
-    def _tell(self, record: Step, norms: list[float], found: dict[str, list[int]], due: _Look) -> None:
-        trouble: dict[str, Any] = {kind: self._named(indices) for kind, indices in found.items() if indices}
+    def _emit_norms(self, record: Step, norms: list[float], found: dict[str, list[int]], due: _Look) -> None:
+        trouble: dict[str, Any] = {kind: self._list_names(indices) for kind, indices in found.items() if indices}
         trouble |= {f"{kind}_count": len(indices) for kind, indices in found.items() if indices}
         seen = GradientNorms(
             total=record.grad_norm,
             parameters=len(norms),
             **trouble,
-            lasting=self._lasting(norms, record.step) or None,
+            lasting=self._collect_lasting(norms, record.step) or None,
         )
         _add_clipping(seen, due)
         there = [i for i, norm in enumerate(norms) if norm > 0.0]
         if there:
             low, high = min(there, key=norms.__getitem__), max(there, key=norms.__getitem__)
-            seen.largest, seen.largest_name = short(norms[high]), self._names[high]
-            seen.smallest, seen.smallest_name = short(norms[low]), self._names[low]
+            seen.largest, seen.largest_name = round_number(norms[high]), self._names[high]
+            seen.smallest, seen.smallest_name = round_number(norms[low]), self._names[low]
         self.emit(seen, step=record.step)
 
     # a fault
@@ -254,10 +254,10 @@ class GradientReport(Probe):
         held = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
         bad = [(names.name_of(p), found) for p in held if p.grad is not None and (found := find_bad_values(p.grad))]
         if bad:
-            self._tell_bad(bad)
+            self._emit_bad_gradients(bad)
         self.monitor.budget.exclude(time.perf_counter() - begun)  # as the rest of the first-bad report
 
-    def _tell_bad(self, bad: list[tuple[str, Bad]]) -> None:
+    def _emit_bad_gradients(self, bad: list[tuple[str, Bad]]) -> None:
         rows: list[BadRow] = [
             {"name": name, "kind": found.kind, "count": found.count, "numel": found.numel}
             for name, found in bad[:MAX_NAMES]
@@ -272,8 +272,8 @@ def _add_clipping(seen: GradientNorms, due: _Look) -> None:
     total = as_float(seen.total)
     if due.whole and total is not None:
         factor = min(1.0, due.limit / (total + 1e-6))  # as clip_grad_norm_ computes it
-        seen.clip_factor, seen.total_after = short(factor), short(total * factor)
+        seen.clip_factor, seen.total_after = round_number(factor), round_number(total * factor)
 
 
-def _total(norms: list[float]) -> float:
+def _compute_total(norms: list[float]) -> float:
     return math.sqrt(sum(norm * norm for norm in norms if norm > 0.0))

@@ -84,7 +84,7 @@ class GradientNorms(Probe):
 
     def backward_ended(self) -> None:
         if self.monitor.in_update is not None:  # a closure: this is the only moment before the update
-            self._look(self.monitor.in_update)
+            self._check_optimizer(self.monitor.in_update)
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
         optimizer = self.monitor.optimizers.find_owner(parameters)
@@ -94,7 +94,7 @@ class GradientNorms(Probe):
         self._clips_main = whole and optimizer is not None and self.monitor.is_main(optimizer)
         self._clipped = parameters
         if optimizer is not None and (self._fresh or self._are_set_by_hand(optimizer)):
-            self._look(optimizer)  # all it will update, not just the part that is clipped
+            self._check_optimizer(optimizer)  # all it will update, not just the part that is clipped
 
     def clip_ended(self, total: object) -> None:
         """The program's own total norm is free: it is looked at on every step, and kept where nothing else is read."""
@@ -108,12 +108,12 @@ class GradientNorms(Probe):
             self.total_finite_at = self.monitor.step + 1
         if not finite and self._looked != "all" and not self.monitor.scaling:
             overflow = math.isinf(total)  # clipping has made NaN of the Inf that the norm still shows
-            self._accuse(self._clipped, list(range(len(self._clipped))), kind="inf" if overflow else "")
+            self._confirm_suspects(self._clipped, list(range(len(self._clipped))), kind="inf" if overflow else "")
         self._clipped = []
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         if self._fresh or self._are_set_by_hand(optimizer):
-            self._look(optimizer)
+            self._check_optimizer(optimizer)
 
     def _are_set_by_hand(self, optimizer: "Optimizer") -> bool:
         """True, once a step, if no backward pass came before it: `torch.autograd.grad` and `torch.func` make none."""
@@ -127,23 +127,23 @@ class GradientNorms(Probe):
             self.monitor.note(NO_BACKWARD, NO_BACKWARD_TEXT)
         return True
 
-    def _look(self, optimizer: "Optimizer") -> None:
+    def _check_optimizer(self, optimizer: "Optimizer") -> None:
         if not (self.monitor.plan.full or self.monitor.plan.small):
             self._fresh = False
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._look_at(parameters, main=self.monitor.is_main(optimizer))
+        self._check_gradients(parameters, main=self.monitor.is_main(optimizer))
 
     # looking
 
-    def _look_at(self, parameters: list[Tensor], *, main: bool) -> None:
+    def _check_gradients(self, parameters: list[Tensor], *, main: bool) -> None:
         self._fresh = False
         everything = self.monitor.plan.full
         if not everything and not self.monitor.plan.small:
             return
         begun = time.perf_counter()
         if main:
-            self._remember(parameters)
+            self._record_parameters(parameters)
         graded = ((i, p.grad) for i, p in enumerate(parameters) if p.grad is not None)
         if everything:
             chosen = list(graded)
@@ -157,13 +157,13 @@ class GradientNorms(Probe):
         if not all(map(tensors.on_host, grads)):
             self._keep_on_device(parameters, indices, grads, everything and main)
         else:
-            self._read(parameters, indices, grads, everything, main)
+            self._read_norms(parameters, indices, grads, everything, main)
         self.monitor.budget.record_cost("full" if everything else "small", time.perf_counter() - begun)
 
-    def _read(
+    def _read_norms(
         self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], everything: bool, main: bool
     ) -> None:
-        norms = _norms(grads).tolist()
+        norms = _compute_norms(grads).tolist()
         scale = _fused_scale(self.monitor.in_update)
         if scale != 1.0:
             norms = [norm / scale for norm in norms]
@@ -174,7 +174,7 @@ class GradientNorms(Probe):
             return  # an Inf here is GradScaler's business: it skips the update
         if not finite:
             suspects = [i for i, norm in zip(indices, norms, strict=True) if not math.isfinite(norm)] or indices
-            finite = not self._accuse(parameters, suspects)
+            finite = not self._confirm_suspects(parameters, suspects)
         if not main:
             return
         self._looked, self._finite = ("all" if everything else "some"), finite
@@ -184,7 +184,7 @@ class GradientNorms(Probe):
             for index, norm in zip(indices, norms, strict=True):
                 self._norms[index] = norm
 
-    def _accuse(self, parameters: list[Tensor], suspects: list[int], kind: str = "") -> bool:
+    def _confirm_suspects(self, parameters: list[Tensor], suspects: list[int], kind: str = "") -> bool:
         """True, and the first-bad report is made, if an exact look confirms a non-finite gradient."""
         if self.monitor.bad_seen:  # said already: a dead run must not cost an exact look a step
             return True
@@ -209,12 +209,12 @@ class GradientNorms(Probe):
             values = norms.tolist()
             suspects = [i for i, norm in zip(indices, values, strict=True) if not math.isfinite(norm)]
             if suspects:
-                self._accuse(parameters, suspects)
+                self._confirm_suspects(parameters, suspects)
         names = [self.name_of(parameters[index]) for index in indices]
         self.monitor.read_late(norms, _LateNorms(self, indices, len(parameters), names, keep, judged))
         self._looked = "all" if keep else "some"
 
-    def _remember(self, parameters: list[Tensor]) -> None:
+    def _record_parameters(self, parameters: list[Tensor]) -> None:
         key = tuple(map(id, parameters))
         if key == self._param_key:
             return
@@ -224,7 +224,7 @@ class GradientNorms(Probe):
         self._unannounced = True
 
     @property
-    def names(self) -> Names:
+    def model_names(self) -> Names:
         """Names of modules and parameters, read anew when the main optimizer holds other parameters."""
         if self._names is None:
             self._names = Names(self.monitor.trained_roots())
@@ -232,10 +232,10 @@ class GradientNorms(Probe):
 
     def name_of(self, parameter: Tensor) -> str:
         """The parameter's path, or its shape where no root holds it."""
-        found = self.names.parameters.get(id(parameter))
+        found = self.model_names.parameters.get(id(parameter))
         if found is None and self._named_at != self.monitor.step:  # a layer that came later
             self._names, self._named_at = None, self.monitor.step
-            found = self.names.parameters.get(id(parameter))
+            found = self.model_names.parameters.get(id(parameter))
         if found is None:
             shape = "x".join(map(str, parameter.shape)) or "scalar"
             found = f"parameter[{shape}]"
@@ -243,7 +243,7 @@ class GradientNorms(Probe):
 
     # recording
 
-    def _announce(self) -> None:
+    def _emit_params(self) -> None:
         """Say which parameter stands where in the vectors, before the first vector is written."""
         self._unannounced = False
         roots = self.monitor.trained_roots()
@@ -259,7 +259,7 @@ class GradientNorms(Probe):
 
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         if self._unannounced:
-            self._announce()
+            self._emit_params()
         record.skipped = record.skipped or self._skipped
         record.checked, record.finite, record.sharded = self._looked, self._finite, self._sharded
         total = self._total
@@ -267,7 +267,7 @@ class GradientNorms(Probe):
             total = float(self._clip_total)
         record.grad_norm = number(total)
         if self._norms is not None:
-            record.grad_norms = compact(self._norms)
+            record.grad_norms = compact_norms(self._norms)
 
     def after_step(self, optimizer: "Optimizer") -> None:
         if self.monitor.is_main(optimizer):
@@ -296,7 +296,7 @@ class _LateNorms:
                 norms = [NO_GRADIENT] * self.count
                 for index, value in zip(self.indices, values, strict=True):
                     norms[index] = value
-                record.grad_norms = compact(norms)
+                record.grad_norms = compact_norms(norms)
         if not math.isfinite(total) and not self.judged:  # GradScaler skips such an update: no fault
             bad = [name for name, value in zip(self.names, values, strict=True) if not math.isfinite(value)]
             self.probe.monitor.alarm.bad_late(bad or self.names, record)
@@ -313,13 +313,13 @@ def _fused_scale(optimizer: object) -> float:
     return float(scale) if isinstance(scale, Tensor) and tensors.on_host(scale) else 1.0
 
 
-def _norms(grads: list[Tensor]) -> Tensor:
+def _compute_norms(grads: list[Tensor]) -> Tensor:
     first = grads[0].dtype
     if first.itemsize <= 2 or any(grad.dtype != first for grad in grads):  # in half precision a norm overflows early
         return tensors.compute_norms(grads)
     return torch.stack(norms_of(grads))
 
 
-def compact(values: list[float]) -> list[Number]:
+def compact_norms(values: list[float]) -> list[Number]:
     """Norms as JSON carries them: six significant digits, non-finite ones as words."""
     return [float(f"{value:.6g}") if math.isfinite(value) else number(value) or 0.0 for value in values]

@@ -58,9 +58,9 @@ class LoaderWait(Probe):
         return self._now[0] if self._trains is None else self._passes.get(self._trains)
 
     def attach(self) -> None:
-        self.for_each_function("batch", lambda owner, name: self.patches.wrap(owner, name, self._around_next))
+        self.for_each_function("batch", lambda owner, name: self.patches.wrap_attribute(owner, name, self._wrap_next))
 
-    def _around_next(self, original: Callable[..., object]) -> Callable[..., object]:
+    def _wrap_next(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor = self.monitor
         guard = Guard("batches", monitor.handle_failure)
 
@@ -68,12 +68,14 @@ class LoaderWait(Probe):
             begun = time.perf_counter()
             batch = original(iterator)
             ended = time.perf_counter()
-            if monitor.fast_path.steps_left > 0 and guard.call(self._skip_batch, ended, batch, ended - begun, iterator):
+            if monitor.fast_path.steps_left > 0 and guard.call_guarded(
+                self._skip_batch, ended, batch, ended - begun, iterator
+            ):
                 return batch
             if monitor.duty.is_away and len(monitor.dispatcher.subscribers["batch_taken"]) == 1:
-                guard.call(self._taken_unwatched, ended, batch, ended - begun, iterator)
+                guard.call_guarded(self._taken_unwatched, ended, batch, ended - begun, iterator)
             else:
-                guard.call(monitor.dispatch, "batch_taken", ended, batch, ended - begun, iterator)
+                guard.call_guarded(monitor.dispatch, "batch_taken", ended, batch, ended - begun, iterator)
             return batch
 
         return __next__

@@ -19,7 +19,7 @@ from tdbg.core.observations.optimizer import (
     UpdateSizes,
 )
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.forward import short
+from tdbg.probes.forward import round_number
 from tdbg.runtime import tensors
 from tdbg.runtime.root_modules import unwrap_module
 from tdbg.runtime.sampling import select_evenly, view_sample
@@ -298,7 +298,7 @@ class OptimizerReport(Probe):
             if not self._reported_unregistered:
                 self._reported_unregistered = True
                 held_later = [one.parameter for one in unregistered]
-                self.monitor.optimizers.when_held(held_later, lambda: self.guard.call(self._resolve, "held"))
+                self.monitor.optimizers.when_held(held_later, lambda: self.guard.call_guarded(self._resolve, "held"))
         self.emit(seen)
 
     def _were_replaced(self, left_out: Sequence[Tensor], trainable: Sequence[Tensor]) -> bool:
@@ -502,7 +502,7 @@ class OptimizerReport(Probe):
         if stuck:
             first = next(iter(stuck))
             lasting["stuck"] = _build_lasting([moved.names[index] for index in stuck], list(stuck.values()))
-            lasting["stuck"]["dtype"], lasting["stuck"]["lr"] = moved.dtypes[first], short(moved.rates[first])
+            lasting["stuck"]["dtype"], lasting["stuck"]["lr"] = moved.dtypes[first], round_number(moved.rates[first])
         return lasting
 
 
@@ -544,15 +544,15 @@ def _add_ratios(sizes: UpdateSizes, moved: _Moved, sums: list[list[float]]) -> N
         if weight > 0.0
     }
     wanted = sum(sums[3])
-    sizes.unmoved_share = short(sum(sums[2]) / wanted) if wanted else None
+    sizes.unmoved_share = round_number(sum(sums[2]) / wanted) if wanted else None
     sizes.compared = True
     if not ratios:
         return
     order = sorted(ratios, key=ratios.__getitem__)
     low, high, middle = order[0], order[-1], ratios[order[len(order) // 2]]
-    sizes.ratio_median = short(middle)
-    sizes.ratio_largest, sizes.ratio_largest_name = short(ratios[high]), high
-    sizes.ratio_smallest, sizes.ratio_smallest_name = short(ratios[low]), low
+    sizes.ratio_median = round_number(middle)
+    sizes.ratio_largest, sizes.ratio_largest_name = round_number(ratios[high]), high
+    sizes.ratio_smallest, sizes.ratio_smallest_name = round_number(ratios[low]), low
 
 
 def _is_lasting(kind: str, run: _Run, step: int) -> bool:

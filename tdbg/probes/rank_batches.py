@@ -70,7 +70,7 @@ class RankBatches(Probe):
             seen.checksums = join_pieces(values)
             self.emit(seen, step=step)
 
-        samples = [batch_contents.spread(tensor, BATCH_ELEMENTS).to(torch.float32) for _, tensor in found]
+        samples = [batch_contents.sample_elements(tensor, BATCH_ELEMENTS).to(torch.float32) for _, tensor in found]
         read_values(self.monitor, checksum_pieces(samples), emit_checksums)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tdbg.core.observations.rank_weights import WeightChecksums
 from tdbg.probes import PROBES
-from tdbg.probes.forward import short
+from tdbg.probes.forward import round_number
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime import tensors
 from tdbg.runtime.budget import ALWAYS_STEPS
@@ -97,7 +97,7 @@ class RankWeights(EveryUpdate):
 
         def emit_checksums(values: list[float]) -> None:
             seen.checksums = join_pieces(values[: 2 * count])
-            seen.norms = [short(value) for value in values[2 * count :]]
+            seen.norms = [round_number(value) for value in values[2 * count :]]
             self.emit(seen, step=step)
 
         read_values(self.monitor, torch.cat([checksum_pieces(samples), sample_norms(samples)]), emit_checksums)

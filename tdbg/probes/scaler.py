@@ -73,14 +73,18 @@ class LossScaler(Probe):
         self._scale: float | None = None
 
     def attach(self) -> None:
-        self.for_each_function("scale", lambda owner, name: self.patches.wrap(owner, name, self._around_scale))
-        self.for_each_function("scaler-step", lambda owner, name: self.patches.wrap(owner, name, self._around_step))
+        self.for_each_function(
+            "scale", lambda owner, name: self.patches.wrap_attribute(owner, name, self._around_scale)
+        )
+        self.for_each_function(
+            "scaler-step", lambda owner, name: self.patches.wrap_attribute(owner, name, self._around_step)
+        )
 
     def _around_scale(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale(scaler: object, outputs: object) -> object:
             scaled = original(scaler, outputs)
             if self.on and not torch.compiler.is_compiling():
-                call_outside_compiler(self.guard.call, self._note_loss, scaler, outputs, scaled)
+                call_outside_compiler(self.guard.call_guarded, self._note_loss, scaler, outputs, scaled)
             return scaled
 
         return hide_from_compiler(scale)
@@ -89,10 +93,10 @@ class LossScaler(Probe):
         def step(scaler: object, optimizer: "Optimizer", *args: object, **kwargs: object) -> Any:
             if not self.on or torch.compiler.is_compiling():
                 return original(scaler, optimizer, *args, **kwargs)
-            update = call_outside_compiler(self.guard.call, self._step_begins, scaler, optimizer)
+            update = call_outside_compiler(self.guard.call_guarded, self._step_begins, scaler, optimizer)
             result = original(scaler, optimizer, *args, **kwargs)
             if update is not None:
-                call_outside_compiler(self.guard.call, self._step_ends, update)
+                call_outside_compiler(self.guard.call_guarded, self._step_ends, update)
             return result
 
         return hide_from_compiler(step)

@@ -26,7 +26,7 @@ from tdbg.core.observations.schedule import (
     format_first_rate,
 )
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.forward import short
+from tdbg.probes.forward import round_number
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame
 from tdbg.runtime.torch_hooks import iter_targets
@@ -323,7 +323,9 @@ class Schedule(Probe):
             course.lost = before[0] if before else None
         elif course.advances == 2 and course.early and gap > 0 and course.lost and "order" not in self._said:
             self._said.add("order")
-            reversed_order = OrderReversed(scheduler=course.name, skipped_rate=short(course.lost), updates=course.at)
+            reversed_order = OrderReversed(
+                scheduler=course.name, skipped_rate=round_number(course.lost), updates=course.at
+            )
             self._emit_under_flag("LR", reversed_order)
 
     def _judge_plan(self, scheduler: object, course: _Course, before: list[float]) -> None:
@@ -454,7 +456,7 @@ class Schedule(Probe):
                 planned=course.planned,
                 own_step=course.own_step,
                 rates=_shorten_rates(_read_rates(optimizer)),
-                step_line=_find_step_line(*course.built_by, course.name) if course.built_by else None,
+                step_line=_find_scheduler_step_line(*course.built_by, course.name) if course.built_by else None,
             )
             self._emit_under_flag("SCHEDULING", built)
             return  # one a step
@@ -558,7 +560,7 @@ def _read_rates(optimizer: "Optimizer") -> list[float]:
 
 
 def _shorten_rates(rates: list[float]) -> list[Any]:
-    return [short(rate) for rate in rates[:MAX_GROUPS]]
+    return [round_number(rate) for rate in rates[:MAX_GROUPS]]
 
 
 def _find_changed_rate(before: list[float], rates: list[float]) -> tuple[float, float]:
@@ -575,7 +577,7 @@ def _simplify_argument(value: object) -> Any:
         items = [_simplify_argument(item) for item in value[:MAX_GROUPS]]
         return items if len(value) <= MAX_GROUPS else [*items, f"and {len(value) - MAX_GROUPS} more"]
     if isinstance(value, float):
-        return short(value)
+        return round_number(value)
     return value if isinstance(value, bool | int | str) else None
 
 
@@ -586,7 +588,7 @@ def _read_metric(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _find_step_line(code: CodeType, line: int, scheduler: str) -> int | None:
+def _find_scheduler_step_line(code: CodeType, line: int, scheduler: str) -> int | None:
     """The line that steps the scheduler which is built on this one; None where none is seen. Cost: some 0.3 ms.
 
     A local name is looked for in its function alone.

@@ -12,7 +12,7 @@ from torch import Tensor
 from tdbg.core.events import Step
 from tdbg.core.tables import format_count
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.forward import short
+from tdbg.probes.forward import round_number
 from tdbg.runtime import tensors
 from tdbg.runtime.sampling import SAMPLE, spread_of, stack_samples
 from tdbg.runtime.tensors import is_checkable, local_elements
@@ -149,7 +149,9 @@ class _Read:
         for name, which in self.columns:
             found = dict(zip(which, values[start : start + len(which)], strict=True))
             before = kept.get(name, [None] * len(self.which))
-            kept[name] = [short(found[i]) if i in found else old for i, old in zip(self.which, before, strict=True)]
+            kept[name] = [
+                round_number(found[i]) if i in found else old for i, old in zip(self.which, before, strict=True)
+            ]
             start += len(which)
         self.probe.record_stats(self.step, kept)
 

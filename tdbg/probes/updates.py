@@ -38,6 +38,6 @@ class EveryUpdate(Probe):
     def _build_listener(self, method: Callable[[Optimizer], None]) -> Callable[[Any], None]:
         def notify_method(optimizer: Optimizer) -> None:
             if self.on and not self.monitor.rerunning:
-                self.guard.call(self._run_timed, method, optimizer)
+                self.guard.call_guarded(self._run_timed, method, optimizer)
 
         return notify_method

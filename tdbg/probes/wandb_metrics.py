@@ -21,8 +21,8 @@ from tdbg.core.observations.wandb_metrics import (
     WandbStarted,
 )
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.distributed.collectives import argument
-from tdbg.probes.forward import short
+from tdbg.probes.distributed.collectives import find_argument
+from tdbg.probes.forward import round_number
 from tdbg.runtime.tensors import on_host
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class WandbMetrics(Probe):
 
     def _handle_log_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """``Run.log(data, step=None, commit=None)`` is about to run."""
-        data, step = argument(args, kwargs, 1, "data"), argument(args, kwargs, 2, "step")
+        data, step = find_argument(args, kwargs, 1, "data"), find_argument(args, kwargs, 2, "step")
         if not isinstance(data, Mapping):
             return  # wandb will say so
         name = _read_run_id(args[0])
@@ -212,7 +212,7 @@ class WandbMetrics(Probe):
             return
         line = self._get_current_line(name, run)
         line.calls += 1
-        line.uncommitted += argument(args, kwargs, 3, "commit") is False
+        line.uncommitted += find_argument(args, kwargs, 3, "commit") is False
         line.sent_as = step if isinstance(step, int) else line.sent_as
         for key, value in list(data.items())[:MAX_KEYS]:
             self._record_value(name, run, line, str(key), value)
@@ -247,7 +247,7 @@ class WandbMetrics(Probe):
             known.last = str(figure)
             line.bad.append(key)
         if len(line.values) < MAX_NAMES or key in line.values:
-            line.values[key] = value if type(value) is int else short(figure)
+            line.values[key] = value if type(value) is int else round_number(figure)
         if kind == "text":
             self._judge_text_value(name, known, key, value)
 
@@ -306,8 +306,8 @@ class WandbMetrics(Probe):
 
     def _handle_printed_line(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """wandb prints a line, or would if it were not told to be silent."""
-        level = argument(args, kwargs, 5, "level") or logging.INFO
-        message = STYLE.sub("", str(argument(args, kwargs, 0, "string") or "")).strip()[:300]
+        level = find_argument(args, kwargs, 5, "level") or logging.INFO
+        message = STYLE.sub("", str(find_argument(args, kwargs, 0, "string") or "")).strip()[:300]
         kind = DIGITS.sub("", message)  # the same words of another step are no news
         if level < logging.WARNING or kind in self._said or len(self._said) >= MAX_SAID:
             return

@@ -16,7 +16,7 @@ from tdbg.core.guard import guarded
 from tdbg.core.observations.worker_states import SameRandomState
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.augmentation.worker_pipe import WorkerPipe
-from tdbg.probes.dataloader.feeds import in_worker, is_stream, name_of, start_method
+from tdbg.probes.dataloader.feeds import find_start_method, format_dataset_name, is_in_worker, is_stream
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -94,21 +94,21 @@ class WorkerStates(Probe):
 
     def _workers_begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loader = args[1] if len(args) > 1 else kwargs.get("loader")
-        if in_worker() or loader is None or loader.num_workers < 2:
+        if is_in_worker() or loader is None or loader.num_workers < 2:
             return
         self._number += 1
-        self._pipe.open()
+        self._pipe.open_pipe()
 
     def _workers_began(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         found = args[0]
-        if found._num_workers > 1 and not is_stream(found) and start_method(found) == "fork":
+        if found._num_workers > 1 and not is_stream(found) and find_start_method(found) == "fork":
             has_init = getattr(found, "_worker_init_fn", None) is not None
-            self._loaders[found] = _Workers(self._number, name_of(found._dataset), has_init)
+            self._loaders[found] = _Workers(self._number, format_dataset_name(found._dataset), has_init)
 
     # in a worker
 
     def _fetch_begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
-        if not self._has_fetched and in_worker() and self._pipe.is_open:
+        if not self._has_fetched and is_in_worker() and self._pipe.is_open:
             self._has_fetched = True
             self._states = read_states(args[0].dataset)
 
@@ -121,15 +121,15 @@ class WorkerStates(Probe):
             return
         after = read_states(args[0].dataset)
         moved = {source: [before[source], after[source]] for source in before if source in after}
-        self._pipe.send({"loader": self._number, "worker": info.id, "states": moved})
+        self._pipe.send_message({"loader": self._number, "worker": info.id, "states": moved})
 
     # in the process that trains
 
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
-        if in_worker():
+        if is_in_worker():
             return
         self._last = self._loaders.get(loader_iter)
-        for message in self._pipe.receive():
+        for message in self._pipe.receive_messages():
             found = next((one for one in self._loaders.values() if one.number == message.get("loader")), None)
             worker, states = message.get("worker"), message.get("states")
             if found is not None and isinstance(worker, int) and isinstance(states, dict):

@@ -43,7 +43,7 @@ class RuleCard:
         vars(self).update(values)
         self.leads_to, self.causes = _read_links(self.leads_to), _read_links(self.causes)
 
-    def load(self) -> Rule:
+    def load_rule(self) -> Rule:
         """An instance of the rule."""
         found = {rule.code: rule for rule in RULES.load_from_files([self.module])}
         if self.code not in found:
@@ -66,7 +66,7 @@ class LoadedCard(RuleCard):
         self.rule = rule
         super().__init__(**describe_rule(rule))
 
-    def load(self) -> Rule:
+    def load_rule(self) -> Rule:
         """An instance of the rule."""
         return self.rule()
 

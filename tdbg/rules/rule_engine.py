@@ -62,7 +62,9 @@ class RuleEngine:
         early = self._admit_rank_rules(process, event, key) if self._unseen_starts is not None else []
         feeds = self._feeds_by_key.get(key)
         if feeds is None:
-            rules = self._make_rules(card for card in self._cards_by_key.get(key, ()) if not self._is_held(card))
+            rules = self._make_rules(
+                card for card in self._cards_by_key.get(key, ()) if not self._is_load_deferred(card)
+            )
             feeds = self._feeds_by_key[key] = tuple((rule, rule.feed) for rule in rules)
         new = early + evaluate_rules(feeds, self._switch_off, process, event)
         self.view.add_event(process, event)  # last: it drops the long vectors
@@ -77,15 +79,17 @@ class RuleEngine:
             return []
         if key in self._feeds_by_key and not isinstance(event, Start):  # known to be none of theirs
             return []
-        cards = [card for card in self._cards_by_key.get(Start, ()) if self._is_held(card)]
-        if not isinstance(event, Start) and not any(self._is_held(card) for card in self._cards_by_key.get(key, ())):
+        cards = [card for card in self._cards_by_key.get(Start, ()) if self._is_load_deferred(card)]
+        if not isinstance(event, Start) and not any(
+            self._is_load_deferred(card) for card in self._cards_by_key.get(key, ())
+        ):
             return []
         self._unseen_starts = None
         self._feeds_by_key.clear()
         feeds = [(rule, rule.feed) for rule in self._make_rules(cards)]
         return [new for start in unseen for new in evaluate_rules(feeds, self._switch_off, *start)]
 
-    def _is_held(self, card: RuleCard) -> bool:
+    def _is_load_deferred(self, card: RuleCard) -> bool:
         """True for a rule for several ranks that is not loaded, as long as there is one."""
         return self._unseen_starts is not None and card.needed_ranks > 1 and not isinstance(card, LoadedCard)
 
@@ -102,7 +106,7 @@ class RuleEngine:
     def _has_conclusion(self, card: RuleCard) -> bool:
         """True if the rule's `finish` may have something to say."""
         known = bool(self.view.processes) or card.code in self._rules or not card.needs_process
-        return card.has_finish and known and not self._is_held(card)
+        return card.has_finish and known and not self._is_load_deferred(card)
 
     def _make_rules(self, cards: Iterable[RuleCard]) -> list[Rule]:
         """The rules of these cards, each loaded when it is first needed; without those that failed."""
@@ -111,7 +115,7 @@ class RuleEngine:
 
     def _make_rule(self, card: RuleCard) -> tuple[Rule]:
         if card.code not in self._rules:
-            self._rules[card.code] = card.load()
+            self._rules[card.code] = card.load_rule()
         return (self._rules[card.code],)
 
     def _add_findings(self, found: list[Finding]) -> list[Finding]:

@@ -131,7 +131,7 @@ class Alarm:
         if probe is None or self._state.rerunning:
             return
         begun = time.perf_counter()
-        probe.guard.call(getattr(probe, how), *args)
+        probe.guard.call_guarded(getattr(probe, how), *args)
         seconds = time.perf_counter() - begun
         self._budget.report_s += seconds
         self._budget.exclude(seconds)

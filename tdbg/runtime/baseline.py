@@ -44,7 +44,7 @@ class Alternation:
         self._left = 0
 
     def _after_step(self, optimizer: "Optimizer", args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        self._guard.call(self._count_step, optimizer)
+        self._guard.call_guarded(self._count_step, optimizer)
 
     def _count_step(self, optimizer: "Optimizer") -> None:
         if not self.monitor.is_main(optimizer):

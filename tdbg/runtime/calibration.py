@@ -64,7 +64,7 @@ def measure_overhead() -> Overhead:
     """The overhead on this machine, measured once; a usual one where the program's own hooks would run meanwhile."""
     if any(getattr(module_registry, name, None) for name in CALL_HOOKS):
         return USUAL
-    return Guard("calibration").call(_measure_once) or USUAL
+    return Guard("calibration").call_guarded(_measure_once) or USUAL
 
 
 @cache
@@ -77,7 +77,7 @@ def _measure_once() -> Overhead:
         budget.charge(PART, time.perf_counter() - begun)
 
     def enter_hook() -> None:
-        call_outside_compiler(guard.call, charge_empty_call)
+        call_outside_compiler(guard.call_guarded, charge_empty_call)
 
     idle, hooked = _Idle(), _Idle()
     hook = CallHook(guard)

@@ -67,13 +67,13 @@ class ProbeDispatcher:
         for probe in self.probes:
             probe.read_flags()
         for probe in new:
-            probe.guard.call(probe.attach)
+            probe.guard.call_guarded(probe.attach)
         self.dispatch("changed")
 
     def _create_probes(self, classes: Iterable[type[Listener]]) -> list[Listener]:
         made = []
         for cls in classes:
-            probe = Guard(cls.name, self._say_failed).call(self._make, cls)
+            probe = Guard(cls.name, self._say_failed).call_guarded(self._make, cls)
             if probe is not None:
                 made.append(probe)
             else:
@@ -83,7 +83,7 @@ class ProbeDispatcher:
     def _detach_probe(self, probe: Listener) -> None:
         self.probes = [other for other in self.probes if other is not probe]
         self.rebuild_subscribers()
-        Guard(probe.name, self._say_failed).call(probe.detach)
+        Guard(probe.name, self._say_failed).call_guarded(probe.detach)
 
     def handle_failure(self, probe: Listener | str, error: BaseException) -> None:
         """Switch a probe off for good and record why; of another part of tdbg, given by name, only the latter."""
@@ -118,11 +118,11 @@ class ProbeDispatcher:
     def dispatch(self, point: str, *args: object) -> None:
         """Call the probes that watch this point; one that raises is switched off."""
         for probe, method in self.subscribers[point]:
-            probe.guard.call(method, *args)
+            probe.guard.call_guarded(method, *args)
 
     def must_watch(self) -> bool:
         """True if a probe asks for the next call, whatever it costs."""
         asked = False
         for probe, method in self.subscribers["must_watch"]:
-            asked = bool(probe.guard.call(method)) or asked
+            asked = bool(probe.guard.call_guarded(method)) or asked
         return asked

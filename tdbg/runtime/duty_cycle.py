@@ -186,7 +186,7 @@ class DutyCycle:
         """Have a thread put the hooks back when the stretch is over: one, however often steps interrupt it."""
         if self._waker is None or not self._waker.is_alive():
             self._waker = threading.Thread(
-                target=self._guard.call, args=[self._wait_for_stretch_end], name="tdbg-duty", daemon=True
+                target=self._guard.call_guarded, args=[self._wait_for_stretch_end], name="tdbg-duty", daemon=True
             )
             self._waker.start()
 

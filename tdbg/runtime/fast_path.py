@@ -171,7 +171,7 @@ class FastPath:
                     if is_usual:
                         self._losses.append(loss)
                         return original(tensors, *args, **kwargs)
-                    call_outside_compiler(self._guard.call, self.stop_skipping)
+                    call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
                 return whole_path(tensors, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)
@@ -210,7 +210,7 @@ class FastPath:
                     is_usual = False
                 if not is_usual:
                     call_outside_compiler(
-                        self._guard.call, self.stop_skipping
+                        self._guard.call_guarded, self.stop_skipping
                     )  # the report of bad gradients runs the step's calls again
                     glance(parameters if type(parameters) is list else [parameters], total)
                 return total
@@ -230,7 +230,7 @@ class FastPath:
                 return
             if id(state.in_update) == self._main_id:
                 return  # inside the step of one that wraps it
-            call_outside_compiler(self._guard.call, self.stop_skipping)
+            call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
         self._before_update(optimizer)
 
     @hide_from_compiler
@@ -242,7 +242,7 @@ class FastPath:
                 if id(state.in_update) == self._main_id:
                     state.updates += 1
                     return
-                call_outside_compiler(self._guard.call, self.stop_skipping)
+                call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
             else:
                 try:
                     rate = optimizer.param_groups[0].get("lr")
@@ -267,5 +267,5 @@ class FastPath:
                     if self._calls:
                         self._calls.clear()
                     return
-                call_outside_compiler(self._guard.call, self.stop_skipping)
+                call_outside_compiler(self._guard.call_guarded, self.stop_skipping)
         self._after_update(optimizer)

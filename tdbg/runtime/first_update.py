@@ -21,7 +21,7 @@ def end_first_update(monitor: Monitor, end: Callable[[], None]) -> None:
         try:
             probe = monitor.find_probe("preflight")
             if probe is not None:
-                probe.guard.call(probe.carry_out)  # it ends the process
+                probe.guard.call_guarded(probe.carry_out)  # it ends the process
             monitor.become_rank_now()
         finally:
             end()

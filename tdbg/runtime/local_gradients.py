@@ -102,7 +102,7 @@ class LocalGradients:
     def begin_backward(self, losses: object) -> HookHandle | None:
         """Backward is about to run: have its gradients looked at. Returns what `end_backward` takes, None for no look."""
         begun = time.perf_counter()
-        handle = self._guard.call(self._start_watch, losses, begun)
+        handle = self._guard.call_guarded(self._start_watch, losses, begun)
         self._budget.spend_on_checks("local_gradients", time.perf_counter() - begun)
         return handle
 
@@ -122,7 +122,7 @@ class LocalGradients:
         begun = time.perf_counter()
         self._running = False
         handle.remove()
-        self._guard.call(self._finish_watch, returned)
+        self._guard.call_guarded(self._finish_watch, returned)
         seconds = self._read_s + time.perf_counter() - begun
         if self._read_s > 0.0:
             self._usual_s = min(self._read_s, self._usual_s * CREEP or self._read_s)
@@ -187,13 +187,13 @@ class LocalGradients:
     def _backward_begun(self, grad: Tensor) -> None:
         """The first gradient of a backward pass is there: ours is the first of its final callbacks."""
         if self._running:
-            self._guard.call(after_backward, self._backward_done)
+            self._guard.call_guarded(after_backward, self._backward_done)
 
     @hide_from_compiler
     def _backward_done(self) -> None:
         """All gradients of this rank are there, and DDP has not copied the reduced ones back."""
         if self._running and not self._views:
-            self._guard.call(self._look_timed, self._read_all, None)
+            self._guard.call_guarded(self._look_timed, self._read_all, None)
 
     @hide_from_compiler
     def _on_gradient_accumulated(self, parameter: Tensor) -> None:
@@ -202,18 +202,18 @@ class LocalGradients:
             return
         if self._one_bucket:
             self._last_arrived = weakref.ref(parameter)
-        self._guard.call(self._look_timed, self._read_gradients, [parameter])
+        self._guard.call_guarded(self._look_timed, self._read_gradients, [parameter])
 
     @hide_from_compiler
     def _last_accumulated(self, parameter: Tensor) -> None:
         """The last gradient of the only bucket is there: its reduction comes next."""
         if self._running:
-            self._guard.call(self._look_timed, self._read_all, None)
+            self._guard.call_guarded(self._look_timed, self._read_all, None)
 
     def group_ready(self, group: object) -> None:
         """FSDP2 is about to reduce the gradients of one group of parameters."""
         if self._running:
-            self._guard.call(self._look_timed, self._read_group, group)
+            self._guard.call_guarded(self._look_timed, self._read_group, group)
 
     def _look_timed(self, read: Callable[[Of], None], of: Of) -> None:
         begun = time.perf_counter()
@@ -263,7 +263,7 @@ class LocalGradients:
 
     def _resolve_names(self) -> Names:
         gradients = self._dispatcher.find_probe("gradient-norms")
-        return gradients.names if gradients is not None else Names(self._search.trained_roots())
+        return gradients.model_names if gradients is not None else Names(self._search.trained_roots())
 
     def _name_of(self, parameter: Tensor) -> str:
         shape = "x".join(map(str, parameter.shape)) or "scalar"

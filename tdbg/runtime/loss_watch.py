@@ -131,7 +131,7 @@ class LossWatch:
         if suspects is None or self._state.glances or self._state.scaling or isinstance(loss, complex):
             return False
         triggers = self._dispatcher.find_probe("triggers")
-        if not (triggers.guard.call(suspects, loss) if triggers is not None else suspects(loss)):
+        if not (triggers.guard.call_guarded(suspects, loss) if triggers is not None else suspects(loss)):
             return False
         self._plan.watch = self._plan.record = True
         self._recorder.began_at = 0.0  # nobody timed this step's beginning

@@ -177,7 +177,7 @@ class Tour:
         return -(-len(self.stops) // IN_TURN)
 
     @property
-    def turn(self) -> int:
+    def turn_number(self) -> int:
         """Whose turn it is, from 1."""
         return self.looks % self.turns + 1
 
@@ -321,7 +321,7 @@ class ModuleSampler:
             chosen = self._all_of(root)
         else:
             tour = self._tours[root]
-            self.turn, self.turns = tour.turn, tour.turns
+            self.turn, self.turns = tour.turn_number, tour.turns
             chosen = tour.select_turn()
         for module, place in chosen:
             module._forward_hooks[HOOK] = _Hook(self, place)
@@ -363,7 +363,7 @@ class ModuleSampler:
 
     def end_pass(self) -> None:
         """The root has returned: take the hooks away; gradients still arrive."""
-        self.guard.call(self._finish_pass)
+        self.guard.call_guarded(self._finish_pass)
 
     def give_up_pass(self, raising: nn.Module | None = None) -> None:
         """Forget the pass that runs, if there is one: its root has raised, and the step may yet be looked at.
@@ -602,7 +602,7 @@ class _Hook:
 
     def __call__(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         if not torch.compiler.is_compiling() and not self.look.monitor.rerunning:
-            call_outside_compiler(self.look.guard.call, self.look.record_output, module, self.place, output)
+            call_outside_compiler(self.look.guard.call_guarded, self.look.record_output, module, self.place, output)
 
 
 hide_from_compiler(_Hook.__call__)
@@ -618,7 +618,9 @@ class _GradientHook:
         self.look, self.row, self.step, self.reaches_alone = look, row, step, reaches_alone
 
     def __call__(self, grad: Tensor) -> None:
-        self.look.guard.call(self.look.record_gradient, self.row, self.step, grad, reaches_alone=self.reaches_alone)
+        self.look.guard.call_guarded(
+            self.look.record_gradient, self.row, self.step, grad, reaches_alone=self.reaches_alone
+        )
 
 
 class _Fill:

@@ -299,7 +299,7 @@ class Monitor(State):
 
     def log_line(self, mark: str, text: str, level: str = "D", step: int | None = None) -> None:
         """A line of the program's in the rank's log; held back until this process is one. step: if it is known."""
-        self.event_buffer.log_line(level, self.spoken_step if step is None else step, mark, text)
+        self.event_buffer.log_line(level, self.user_facing_step if step is None else step, mark, text)
 
     def when_rank(self, say: Callable[[], None]) -> None:
         """Say it now if this process is a rank, else as soon as it is one; a bounded number of things waits."""
@@ -310,7 +310,7 @@ class Monitor(State):
         self.event_buffer.become_rank()
 
     @property
-    def spoken_step(self) -> int:
+    def user_facing_step(self) -> int:
         """The step that the program itself speaks of now: people print what a step was like after its update.
 
         So the running one counts once its forward pass has begun, and until then the last one done.
@@ -646,7 +646,7 @@ class Monitor(State):
             self.dispatcher.dispatch("run_ends")
             return
         for probe in [probe for probe in self.dispatcher.probes if type(probe) in self.lasting]:
-            probe.guard.call(probe.run_ends)  # what it wrote must be closed
+            probe.guard.call_guarded(probe.run_ends)  # what it wrote must be closed
 
     def forked(self) -> None:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
@@ -662,4 +662,4 @@ class Monitor(State):
         if self._inspecting:
             self.inspection.open_inspection(self.settings.allowance)
         for probe in self.dispatcher.probes:
-            probe.guard.call(probe.forked)
+            probe.guard.call_guarded(probe.forked)

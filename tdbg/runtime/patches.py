@@ -18,7 +18,7 @@ class Patches:
     def __init__(self) -> None:
         self._done: list[tuple[object, str, object, object, bool]] = []
 
-    def wrap(
+    def wrap_attribute(
         self,
         owner: object,
         name: str,

@@ -141,7 +141,7 @@ class _Keep:
         self.into, self.index = into, index
 
     def __call__(self, grad: Tensor) -> None:
-        GUARD.call(self._keep_gradient, grad)
+        GUARD.call_guarded(self._keep_gradient, grad)
 
     def _keep_gradient(self, grad: Tensor) -> None:
         self.into[self.index] = grad.detach()
@@ -236,12 +236,12 @@ def _followed_checkpoints() -> Iterator[None]:
     own = "apply" in vars(kind)  # somebody else's patch
     before = kind.apply
 
-    def apply(function: Callable[..., object], preserve_rng_state: bool, *args: object) -> Any:
+    def checkpoint_non_reentrant(function: Callable[..., object], preserve_rng_state: bool, *args: object) -> Any:
         return checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, determinism_check="none"
         )
 
-    kind.apply = staticmethod(apply)
+    kind.apply = staticmethod(checkpoint_non_reentrant)
     try:
         yield
     finally:
@@ -339,7 +339,7 @@ class _Tracer:
         if self.backward:
             found = first_bad((args, kwargs))
             visit.fed_bad = found is not None and not found[1].only_minus_inf
-            self._watch_inputs(visit, (args, kwargs))
+            self._hook_input_gradients(visit, (args, kwargs))
         elif parent is not None and self.strong is None:
             entered = first_bad((args, kwargs))
             if entered:
@@ -359,7 +359,7 @@ class _Tracer:
         else:
             return
         if self.backward:
-            self._watch_outputs(visit, output)
+            self._hook_output_gradients(visit, output)
         elif self.strong is None:
             found = first_bad(output)
             if found:
@@ -376,12 +376,12 @@ class _Tracer:
     def _resolve_path(self, module: nn.Module) -> str:
         return self.names.modules.get(id(module), "") or type(module).__name__
 
-    def _watch_inputs(self, visit: _Visit, value: object) -> None:
+    def _hook_input_gradients(self, visit: _Visit, value: object) -> None:
         for name, tensor in iter_tensors(value):
             if tensor.requires_grad:
                 add_gradient_hook(tensor, partial(self._record_gradient, visit, visit.grad_inputs, name))
 
-    def _watch_outputs(self, visit: _Visit, value: object) -> None:
+    def _hook_output_gradients(self, visit: _Visit, value: object) -> None:
         for name, tensor in iter_tensors(value):
             if tensor.requires_grad and tensor.grad_fn is not None:
                 add_gradient_hook(tensor, partial(self._record_gradient, visit, visit.grad_outputs, name))

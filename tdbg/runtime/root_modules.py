@@ -68,12 +68,12 @@ class CallHook:
             self.on_call_raised(module)
             return
         if self.target is not None:
-            call_outside_compiler(self.guard.call, self.target, module, args, more)
+            call_outside_compiler(self.guard.call_guarded, self.target, module, args, more)
 
     def on_call_raised(self, module: nn.Module) -> None:
         """The module's call has raised."""
         if self.raised is not None:
-            call_outside_compiler(self.guard.call, self.raised, module)
+            call_outside_compiler(self.guard.call_guarded, self.raised, module)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "CallHook":
         return self
@@ -143,10 +143,10 @@ class Roots:
         self._before.target = self._after.target = self._after.raised = None
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: torch.Tensor) -> None:
-        self._guard.call(self._register_module, module, None)
+        self._guard.call_guarded(self._register_module, module, None)
 
     def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        self._guard.call(self._register_module, parent, child)
+        self._guard.call_guarded(self._register_module, parent, child)
 
     def _register_module(self, module: nn.Module, child: nn.Module | None) -> None:
         """A module got a parameter, or a child."""
@@ -161,9 +161,9 @@ class Roots:
 
     def _hook_root(self, module: nn.Module) -> None:
         self._tops[module] = None
-        self._hook_instance(module)
+        self._hook_module(module)
 
-    def _hook_instance(self, module: nn.Module) -> None:
+    def _hook_module(self, module: nn.Module) -> None:
         if module in self._hooked or module in self._compiled or isinstance(module, UNHOOKED) or not can_hook(module):
             return
         kind = type(module)
@@ -239,7 +239,7 @@ class Roots:
         found = False
         for child in module.children():
             if next(child.parameters(), None) is not None:
-                self._hook_instance(child)
+                self._hook_module(child)
                 found = True
         return found
 
@@ -258,7 +258,7 @@ class Roots:
             self._is_paused = False
             paused, self._paused = list(self._paused), IdentityKeys()
             for module in paused:
-                self._hook_instance(module)
+                self._hook_module(module)
 
     def count_hooked(self) -> int:
         """How many modules carry hooks."""

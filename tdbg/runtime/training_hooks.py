@@ -102,9 +102,9 @@ class TrainingHooks:
             ("profile-ends", self._around_profiler, False),
         ):
             for owner, name in iter_targets(place):
-                self.patches.wrap(owner, name, make, drops_frames=drops_frames)
+                self.patches.wrap_attribute(owner, name, make, drops_frames=drops_frames)
         for module in modules_of("fsdp-reduce"):
-            self.monitor.when_imported(module, lambda _: self._backward.call(self._watch_groups))
+            self.monitor.when_imported(module, lambda _: self._backward.call_guarded(self._watch_groups))
 
     def detach(self) -> None:
         """Take them all away."""
@@ -162,7 +162,7 @@ class TrainingHooks:
 
         def call_guarded(optimizer: Optimizer) -> None:
             if not torch.compiler.is_compiling():
-                call_outside_compiler(guard.call, call_target, optimizer)
+                call_outside_compiler(guard.call_guarded, call_target, optimizer)
 
         return hide_from_compiler(call_guarded)
 
@@ -172,7 +172,7 @@ class TrainingHooks:
             "compiled-step",
             f"{type(optimizer).__name__}.step is compiled: its steps are counted; gradients and updates are not seen",
         )
-        self._step.call(self._update_ended, optimizer)
+        self._step.call_guarded(self._update_ended, optimizer)
 
     def __len__(self) -> int:
         return len(self._handles) + len(self.patches)
@@ -181,14 +181,14 @@ class TrainingHooks:
         """Stand before each reduction of FSDP2: there alone a rank's own gradients are to be seen."""
         if self._handles:
             for owner, name in iter_targets("fsdp-reduce"):
-                self.patches.wrap(owner, name, self._around_group)
+                self.patches.wrap_attribute(owner, name, self._around_group)
 
     def _around_group(self, original: Callable[..., object]) -> Callable[..., object]:
         monitor, guard = self.monitor, self._backward
 
         def post_backward(group: object, *args: object, **kwargs: object) -> object:
             if monitor.active and not torch.compiler.is_compiling():
-                call_outside_compiler(guard.call, monitor.local_gradients.group_ready, group)
+                call_outside_compiler(guard.call_guarded, monitor.local_gradients.group_ready, group)
             return original(group, *args, **kwargs)
 
         return hide_from_compiler(post_backward)
@@ -196,7 +196,7 @@ class TrainingHooks:
     def _around_optimizer_init(self, original: Callable[..., object]) -> Callable[..., object]:
         def __init__(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
             original(optimizer, *args, **kwargs)
-            self._optimizers.call(self.monitor.optimizers.add, optimizer)
+            self._optimizers.call_guarded(self.monitor.optimizers.add, optimizer)
 
         return __init__
 
@@ -206,15 +206,15 @@ class TrainingHooks:
         def create_script_module(module: object, *args: object, **kwargs: object) -> object:
             guard, removed = self._script, None
             if isinstance(module, nn.Module):
-                removed = guard.call(take_away, module.modules())
+                removed = guard.call_guarded(take_away, module.modules())
                 if removed is None:
                     guard = self._script_debuggers
-                    removed = guard.call(take_away, module.modules())
+                    removed = guard.call_guarded(take_away, module.modules())
             try:
                 return original(module, *args, **kwargs)
             finally:
                 if removed:
-                    guard.call(put_back, removed)
+                    guard.call_guarded(put_back, removed)
 
         return create_script_module
 
@@ -223,18 +223,18 @@ class TrainingHooks:
 
         def __setstate__(module: nn.Module, state: object) -> None:
             original(module, state)
-            self._copies.call(self.monitor.roots.take_in_copy, module)
+            self._copies.call_guarded(self.monitor.roots.take_in_copy, module)
 
         return __setstate__
 
     def _around_compile(self, original: Callable[..., object]) -> Callable[..., object]:
         def compile(module: nn.Module, *args: object, **kwargs: object) -> None:
             roots = self.monitor.roots
-            self._compile.call(self.monitor.modules.before_compile)
-            was_hooked = self._compile.call(roots.before_compile, module)
+            self._compile.call_guarded(self.monitor.modules.before_compile)
+            was_hooked = self._compile.call_guarded(roots.before_compile, module)
             original(module, *args, **kwargs)
             if was_hooked:
-                self._compile.call(roots.after_compile, module)
+                self._compile.call_guarded(roots.after_compile, module)
 
         return compile
 
@@ -242,12 +242,12 @@ class TrainingHooks:
         """While any profiler of torch records, ours or the program's, its trace is to show the program alone."""
 
         def begin_or_end(*args: object, **kwargs: object) -> object:
-            if not self._profiled.call(is_profiled):
-                self._profiled.call(self.monitor.suspend_probes, True)
+            if not self._profiled.call_guarded(is_profiled):
+                self._profiled.call_guarded(self.monitor.suspend_probes, True)
             try:
                 return original(*args, **kwargs)
             finally:
-                self._profiled.call(lambda: self.monitor.suspend_probes(is_profiled()))
+                self._profiled.call_guarded(lambda: self.monitor.suspend_probes(is_profiled()))
 
         return begin_or_end
 
@@ -258,24 +258,24 @@ class TrainingHooks:
             if (
                 torch.compiler.is_compiling()
                 or not monitor.active
-                or call_outside_compiler(guard.call, self.is_elsewhere)
+                or call_outside_compiler(guard.call_guarded, self.is_elsewhere)
             ):
                 return original(parameters, *args, **kwargs)
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
             clipped = [parameters] if isinstance(parameters, Tensor) else parameters
-            if call_outside_compiler(guard.call, monitor.clip_begins, clipped):
+            if call_outside_compiler(guard.call_guarded, monitor.clip_begins, clipped):
                 total = original(parameters, *args, **kwargs)
-                call_outside_compiler(guard.call, monitor.clip_ended, total)
+                call_outside_compiler(guard.call_guarded, monitor.clip_ended, total)
             else:
                 total = original(parameters, *args, **kwargs)
-                call_outside_compiler(guard.call, monitor.clip_glanced, clipped, total)
+                call_outside_compiler(guard.call_guarded, monitor.clip_glanced, clipped, total)
             return total
 
         hide_from_compiler(clip)
 
         def check_clipped_norm(clipped: list[Tensor], total: object) -> None:
-            call_outside_compiler(guard.call, monitor.clip_glanced, clipped, total)
+            call_outside_compiler(guard.call_guarded, monitor.clip_glanced, clipped, total)
 
         return self.fast_path.around_clip(original, clip, check_clipped_norm)
 
@@ -285,17 +285,17 @@ class TrainingHooks:
         def look_and_go(tensors: Any, *args: object, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
-            if call_outside_compiler(guard.call, self.is_elsewhere):
+            if call_outside_compiler(guard.call_guarded, self.is_elsewhere):
                 return original(tensors, *args, **kwargs)
             # type(): an object of the program's may have a say in isinstance
             if type(tensors) is not Tensor and call_outside_compiler(issubclass, type(tensors), Iterator):
                 tensors = tuple(tensors)  # looking must not use it up
             watched = monitor.plan.watch or not call_outside_compiler(
-                guard.call, monitor.losses.check_loss_cheaply, tensors
+                guard.call_guarded, monitor.losses.check_loss_cheaply, tensors
             )
             if watched:
-                call_outside_compiler(guard.call, monitor.losses.on_backward_start, tensors)
-            look = call_outside_compiler(guard.call, monitor.local_gradients.begin_backward, tensors)
+                call_outside_compiler(guard.call_guarded, monitor.losses.on_backward_start, tensors)
+            look = call_outside_compiler(guard.call_guarded, monitor.local_gradients.begin_backward, tensors)
             if not watched and look is None:
                 return original(tensors, *args, **kwargs)
             self._depth += 1
@@ -306,9 +306,9 @@ class TrainingHooks:
             finally:
                 self._depth -= 1
                 if look is not None:
-                    call_outside_compiler(guard.call, monitor.local_gradients.end_backward, look, returned)
+                    call_outside_compiler(guard.call_guarded, monitor.local_gradients.end_backward, look, returned)
             if watched:
-                call_outside_compiler(guard.call, monitor.losses.on_backward_end)
+                call_outside_compiler(guard.call_guarded, monitor.losses.on_backward_end)
             return result
 
         hide_from_compiler(look_and_go)

@@ -33,12 +33,12 @@ def test_nested_and_again():
 
 def test_recursion_counts_its_time_once():
     @tdbg.region("walk")
-    def walk(depth: int) -> int:
+    def recurse_in_region(depth: int) -> int:
         time.sleep(0.002)
-        return depth if depth == 0 else walk(depth - 1)
+        return depth if depth == 0 else recurse_in_region(depth - 1)
 
     begun = time.perf_counter()
-    walk(5)
+    recurse_in_region(5)
     elapsed = time.perf_counter() - begun
     found = take_totals()
     assert list(found) == ["walk"] and found["walk"][1] == 6
@@ -183,12 +183,12 @@ def test_it_is_cheap():
 def test_a_handler_of_a_signal_may_have_regions(signal_sender):
     """As one that saves a checkpoint, at the moment when a region of the program ends."""
 
-    def save() -> None:
+    def enter_regions() -> None:
         for name in ("save", "step"):
             with tdbg.region(name):
                 pass
 
-    send = signal_sender(save)
+    send = signal_sender(enter_regions)
 
     class Found(dict):
         def get(self, name):
@@ -201,7 +201,7 @@ def test_a_handler_of_a_signal_may_have_regions(signal_sender):
     assert {name: calls for name, (_, calls) in take_totals().items()} == {"save": 1, "step": 2}
     TOTALS.clear()
     TOTALS._found = Found()
-    send = signal_sender(save)  # the lock of a forked child is another one
+    send = signal_sender(enter_regions)  # the lock of a forked child is another one
     with tdbg.region("step"):
         pass
     assert {name: calls for name, (_, calls) in take_totals().items()} == {"save": 1, "step": 2}

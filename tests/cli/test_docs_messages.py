@@ -36,7 +36,7 @@ CASES = {
         "raise TdbgError('no such run', 'name another')",
         "raise ValueError(f'no such {run} here')",
         "error = TdbgError('no such run')",
-        "raise wrong('no such run')",
+        "raise build_argument_error('no such run')",
     ],
     "note": [
         "agent.note_once('code', 'log records were lost')",

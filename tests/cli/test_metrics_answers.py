@@ -118,22 +118,22 @@ def test_states_of_chosen_keys_and_phases(tmp_path):
     }
     (kept / "val.json").write_text(json.dumps(state))
 
-    def told(*words):
+    def dump_states(*words):
         (one,) = json.loads(run_metrics("dump", path, "--states", *words).stdout)["data"]["states"]
         return {name: sorted(found["metrics"]) for name, found in one["phases"].items()}, sorted(one["stores"])
 
-    assert told("--key", "val/l*") == ({"val": ["val/loss"]}, [])
-    assert told("--key", "lr/*") == ({}, ["lr/group0"])
-    assert told("--phase", "train")[0] == {"train": ["train/f1", "train/loss"]}
+    assert dump_states("--key", "val/l*") == ({"val": ["val/loss"]}, [])
+    assert dump_states("--key", "lr/*") == ({}, ["lr/group0"])
+    assert dump_states("--phase", "train")[0] == {"train": ["train/f1", "train/loss"]}
     for words, what, there in (
         (("--key", "val/nothing"), "no state has", "val/loss"),
         (("--phase", "vall"), "no state has", "did you mean val?"),
         (("--step", "4"), "no state is as early as step 4", "step 5"),
     ):
         none = run_metrics("dump", path, "--states", *words)
-        told = none.stderr.splitlines()
-        assert none.returncode == 1 and none.stdout == "" and len(told) == 2, none.stderr
-        assert what in told[0] and there in told[1]
+        dump_states = none.stderr.splitlines()
+        assert none.returncode == 1 and none.stdout == "" and len(dump_states) == 2, none.stderr
+        assert what in dump_states[0] and there in dump_states[1]
 
 
 def test_nan_stands_in_the_course_the_plot_and_the_findings(tmp_path):

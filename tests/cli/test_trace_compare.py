@@ -81,13 +81,13 @@ def test_compare_says_what_changed_and_fails_on_a_regression(runs_folder):
 def test_the_change_of_a_part_is_that_of_its_row(tmp_path):
     """Medians, whose difference the median of all differences need not be: `backward 1.91 1.12 +0.176` was told."""
 
-    def made(name, *works):
+    def write_op_trace(name, *works):
         events = []
         for number, work in enumerate(works):
             events += [make_step(number, 10_000 * number, 10_000), make_op("aten::mm", 10_000 * number, work)]
         return write_trace(tmp_path / name, events)
 
-    done = run_trace("compare", made("a.json", 1000, 1910, 2000), made("b.json", 1110, 1120, 5000))
+    done = run_trace("compare", write_op_trace("a.json", 1000, 1910, 2000), write_op_trace("b.json", 1110, 1120, 5000))
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("forward"))
     assert line.split("\t") == ["forward", "1.91", "1.12", "-0.79", "no"]
 

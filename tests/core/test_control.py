@@ -356,7 +356,7 @@ def test_a_probe_that_raises_is_switched_off_for_good(
         if leaves == "badly":
             raise RuntimeError("planted: it cannot even leave")
 
-    def change(step: int) -> None:
+    def change_level_twice(step: int) -> None:
         if step == 3:
             seen.monitor.level_overrides.change_now("extreme", {}, "api")
             seen.monitor.level_overrides.change_now("advanced", {}, "api")
@@ -369,7 +369,7 @@ def test_a_probe_that_raises_is_switched_off_for_good(
         )
     )
     seen = start_watch(level="advanced", max_overhead=1e5)
-    assert torch.equal(train_weights(6, change), expected)
+    assert torch.equal(train_weights(6, change_level_twice), expected)
     assert len(calls) == 1, "it is not brought back by a change of level"
     assert "thirdparty" not in list_probe_names(seen.monitor) and [record.step for record in seen.train_steps] == [
         1,

@@ -69,8 +69,8 @@ def make_guard() -> tuple[Guard, list[tuple[str, BaseException]]]:
 def test_what_tdbg_raises_ends_the_part(fault: Callable[[], Any]) -> None:
     guard, reports = make_guard()
     ran: list[int] = []
-    assert guard.call(fault) is None and not guard.on
-    assert guard.call(ran.append, 1) is None and not ran
+    assert guard.call_guarded(fault) is None and not guard.on
+    assert guard.call_guarded(ran.append, 1) is None and not ran
     with guard:
         fault()
     assert [part for part, _ in reports] == ["part"]
@@ -78,14 +78,14 @@ def test_what_tdbg_raises_ends_the_part(fault: Callable[[], Any]) -> None:
 
 def test_a_report_that_fails_as_well() -> None:
     guard = Guard("part", lambda part, error: raise_error(SystemExit(1)))
-    assert guard.call(raise_error, RuntimeError()) is None and not guard.on
+    assert guard.call_guarded(raise_error, RuntimeError()) is None and not guard.on
 
 
 def test_the_process_has_one_report() -> None:
     reports: list[str] = []
     set_process_report(lambda part, error: reports.append(part))
     try:
-        Guard("part").call(raise_error, RuntimeError())
+        Guard("part").call_guarded(raise_error, RuntimeError())
     finally:
         set_process_report(lambda part, error: None)
     assert reports == ["part"]
@@ -94,7 +94,7 @@ def test_the_process_has_one_report() -> None:
 def test_what_means_to_end_the_run_passes() -> None:
     guard, reports = make_guard()
     with pytest.raises(EndRun):
-        guard.call(raise_error, EndRun(1))
+        guard.call_guarded(raise_error, EndRun(1))
     assert guard.on and not reports
 
 
@@ -140,7 +140,7 @@ def test_what_a_signal_handler_raises_passes() -> None:
     guard, reports = make_guard()
     handler = signal.getsignal(signal.SIGUSR1)
     with pytest.raises((Stop, SystemExit)):
-        guard.call(signal.raise_signal, signal.SIGUSR1)
+        guard.call_guarded(signal.raise_signal, signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, handler)  # it may have uninstalled itself
     with pytest.raises((Stop, SystemExit)), guard:
         signal.raise_signal(signal.SIGUSR1)
@@ -152,7 +152,7 @@ def test_ctrl_c_passes() -> None:
     guard, reports = make_guard()
     try:
         with pytest.raises(KeyboardInterrupt):
-            guard.call(signal.raise_signal, signal.SIGINT)
+            guard.call_guarded(signal.raise_signal, signal.SIGINT)
     finally:
         signal.signal(signal.SIGINT, before)
     assert guard.on and not reports
@@ -188,7 +188,7 @@ def test_what_another_thread_sends_passes(
 
     def work() -> None:
         try:
-            guard.call(spinning, began)
+            guard.call_guarded(spinning, began)
         except sent as error:
             caught.append(error)
 
@@ -218,13 +218,13 @@ def test_a_guarded_block_ends_at_an_exception() -> None:
 
 
 def test_a_guarded_block_gives_what_it_returns() -> None:
-    def read(value: object) -> object:
+    def read_length(value: object) -> object:
         with guarded("a test"):
             return len(value)  # type: ignore[arg-type]
         return None
 
-    assert read("abc") == 3
-    assert read(3) is None
+    assert read_length("abc") == 3
+    assert read_length(3) is None
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, EndRun, StopAll])

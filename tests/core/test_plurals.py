@@ -73,7 +73,7 @@ SEVERAL = {
     ("pages/pickle_reader/conversion.py", "'more' if stored is None else 'fewer'"),
     ("pages/read/tensor_values.py", "dtype.name"),
     ("probes/loss/class_weighting.py", "report.classes"),
-    ("probes/loss/class_weighting.py", "number(ratio)"),
+    ("probes/loss/class_weighting.py", "format_number(ratio)"),
     ("probes/loss/gradnorm_metrics.py", "row['tensors']"),
     ("probes/loss/null_faults.py", "found.format if found.format != 'indices' else 'one-hot'"),
     ("probes/loss_calls/call_faults.py", "len(weights)"),

@@ -198,11 +198,13 @@ def test_another_thread_may_hand_out_a_batch_at_any_moment(move: Any, right: lis
 
             given = (move(x), y.clone())
 
-            def call(batches: Batches = batches, given: Any = given) -> list[Any] | None:
+            def record_and_find_ids(batches: Batches = batches, given: Any = given) -> list[Any] | None:
                 batches.record_call()
                 return find_ids(batches, given)
 
-            found, reached = run_interrupted(call, after, lambda hand=hand_out: thread.submit(hand).result())
+            found, reached = run_interrupted(
+                record_and_find_ids, after, lambda hand=hand_out: thread.submit(hand).result()
+            )
             after += 1
             assert found in right, after
     assert after > 50

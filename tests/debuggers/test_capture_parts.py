@@ -200,13 +200,13 @@ def test_what_is_copied_is_what_was_there(net: Net) -> None:
 def test_a_steady_program_is_copied_by_plan_into_the_same_memory(net: Net) -> None:
     tap, wanted = Tap(Pool(), raise_error), make_targets(net, conv="output", same="output", act="input")
     first = capture_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6))
-    assert not first.whole and len(first.loose) == 4
+    assert not first.is_complete and len(first.loose) == 4
     tap.release_buffers(first)
     buffers = set()
     for number in range(4):
         x_BCHW = torch.randn(2, 1, 6, 6)
         copied = capture_pass(tap, net, wanted, x_BCHW)
-        assert copied.whole and copied.buffer is not None, number
+        assert copied.is_complete and copied.buffer is not None, number
         assert torch.equal(read_values(copied)["conv:output"], net.conv(x_BCHW))
         assert copied.plan is not None and all(offset % 64 == 0 for offset in copied.plan.offsets)
         buffers.add(id(copied.buffer))
@@ -228,11 +228,11 @@ def test_another_batch_size_is_another_plan_and_both_stay(net: Net) -> None:
         x_BCHW = torch.randn(size, 1, 6, 6)
         copied = capture_pass(tap, net, wanted, x_BCHW)
         assert torch.equal(read_values(copied)["conv:output"], net.conv(x_BCHW))
-        whole = copied.whole
+        whole = copied.is_complete
         tap.release_buffers(copied)
     assert not whole, "one sample a batch is new"
     copied = capture_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6))
-    assert copied.whole
+    assert copied.is_complete
 
 
 def test_a_pass_that_leaves_its_plan_is_whole_all_the_same(net: Net) -> None:
@@ -245,7 +245,7 @@ def test_a_pass_that_leaves_its_plan_is_whole_all_the_same(net: Net) -> None:
     with pytest.raises(RuntimeError):
         net(x_BCHW)
     copied = tap.end_pass()
-    assert copied is not None and copied.plan is not None and not copied.whole
+    assert copied is not None and copied.plan is not None and not copied.is_complete
     found = read_values(copied)
     assert torch.equal(found["conv:output"], net.conv(x_BCHW)) and found["same:output"].shape == (2, 5)
 
@@ -296,8 +296,8 @@ def test_whatever_modules_put_out_is_what_is_kept() -> None:
         assert all(torch.equal(got[path], tensor) for path, tensor in expected.items())
         assert copied.data_bytes == sum(tensor.nbytes for tensor in expected.values())
         assert copied.find_row_paths(3) == [path for path, tensor in expected.items() if tensor.shape[:1] == (3,)]
-        steady += copied.whole
-        moved += copied.plan is not None and copied.calls is copied.plan.calls
+        steady += copied.is_complete
+        moved += copied.plan is not None and copied.calls is copied.plan.call_counts
         tap.release_buffers(copied)
     assert steady > 150 and moved > 50 and tap.pool.used_bytes == 0
 

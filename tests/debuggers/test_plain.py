@@ -81,7 +81,9 @@ def test_quantised_tensors_keep_their_values(tmp_path: Path, make: Callable[[Ten
         assert tensor.dtype.name == str(expected.dtype).removeprefix("torch.")
         assert tensor.read() == expected.int_repr().numpy().tobytes()
         assert np.allclose(tensor.array(), expected.dequantize().numpy(), atol=1e-6)
-    assert copied[-1].whole == (make is not quantize_with_moving_scale), "a scale of its own is a layout of its own"
+    assert copied[-1].is_complete == (make is not quantize_with_moving_scale), (
+        "a scale of its own is a layout of its own"
+    )
 
 
 def test_figures_of_quantised_tensors_and_integers_are_those_of_their_values(tmp_path: Path) -> None:
@@ -115,14 +117,14 @@ def test_sparse_tensors_are_kept_as_their_parts(tmp_path: Path) -> None:
 
 
 def test_nested_tensors_are_kept_as_rows_behind_one_another(tmp_path: Path) -> None:
-    def make(x: Tensor) -> dict[str, Tensor]:
+    def build_nested_tensors(x: Tensor) -> dict[str, Tensor]:
         rows = [x[:1], x]
         return {
             "strided": torch.nested.nested_tensor(rows),
             "jagged": torch.nested.nested_tensor(rows, layout=torch.jagged),
         }
 
-    points, _ = capture_passes(tmp_path, make, X)
+    points, _ = capture_passes(tmp_path, build_nested_tensors, X)
     for point, x in zip(points, X, strict=True):
         whole = torch.cat([x[:1], x])
         found = {path.removeprefix("a:output."): tensor.array() for path, tensor in point.tensors.items()}
@@ -152,7 +154,7 @@ def test_nested_tensors_are_kept_as_rows_behind_one_another(tmp_path: Path) -> N
 )
 def test_what_torch_calls_one_tensor_is_one(tmp_path: Path, name: str, make: Callable[[Tensor], Tensor]) -> None:
     points, copied = capture_passes(tmp_path, make, X)
-    assert copied[-1].whole and not copied[-1].skipped
+    assert copied[-1].is_complete and not copied[-1].skipped
     for point, x in zip(points, X, strict=True):
         tensor, expected = point.tensors["a:output"], make(x)
         expected = expected.to_dense() if expected.is_mkldnn else expected.as_subclass(Tensor)
@@ -176,7 +178,7 @@ class Given:
 def test_structures_and_plain_values_are_kept_and_the_rest_is_named(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers.modeling_outputs")
 
-    def make(x: Tensor) -> tuple[Any, ...]:
+    def build_structures(x: Tensor) -> tuple[Any, ...]:
         hugging = transformers.BaseModelOutput(last_hidden_state=x, hidden_states=(x + 1, x + 2))
         given = Given(last=x * 2, loss=0.5, cache=object())
         return (
@@ -191,7 +193,7 @@ def test_structures_and_plain_values_are_kept_and_the_rest_is_named(tmp_path: Pa
             {"deep": [{"x": x - 1}]},
         )
 
-    points, copied = capture_passes(tmp_path, make, X)
+    points, copied = capture_passes(tmp_path, build_structures, X)
     for point, x in zip(points, X, strict=True):
         found = {path.removeprefix("a:output."): tensor.array() for path, tensor in point.tensors.items()}
         expected = {
@@ -213,7 +215,7 @@ def test_a_layer_without_tensors_is_kept_too(tmp_path: Path) -> None:
 
 
 def test_what_has_no_values_is_named_and_costs_nothing_else(tmp_path: Path) -> None:
-    def make(x: Tensor) -> dict[str, Any]:
+    def build_valueless_tensors(x: Tensor) -> dict[str, Any]:
         with FakeTensorMode():
             fake = torch.zeros(3)
         itself: list[Any] = []
@@ -223,7 +225,7 @@ def test_what_has_no_values_is_named_and_costs_nothing_else(tmp_path: Path) -> N
             x, torch.ones(4), torch.zeros(4), 0, torch.quint4x2
         )}  # fmt: skip
 
-    points, copied = capture_passes(tmp_path, make, X)
+    points, copied = capture_passes(tmp_path, build_valueless_tensors, X)
     for point, x in zip(points, X, strict=True):
         assert list(point.tensors) == ["a:output.x"] and np.array_equal(point.tensors["a:output.x"].array(), x.numpy())
     told = {path.removeprefix("a:output."): why for path, why in copied[-1].skipped.items()}
@@ -257,7 +259,7 @@ def test_a_subclass_made_of_tensors_is_kept_as_these(tmp_path: Path) -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
     points, copied = capture_passes(tmp_path, lambda x: TwoTensor(x, x * 2), X)
-    assert copied[-1].whole
+    assert copied[-1].is_complete
     for point, x in zip(points, X, strict=True):
         assert np.array_equal(point.tensors["a:output/b"].array(), x.numpy() * 2)
         assert point.tensors["a:output/a"].note == {"subclass": "TwoTensor", "shape": [4, 6]}
@@ -272,13 +274,13 @@ def test_of_a_dtensor_it_is_this_rank_s_part(tmp_path: Path) -> None:
     try:
         mesh = dist.init_device_mesh("cpu", (2,))
 
-        def make(x: Tensor) -> list[Tensor]:
+        def build_dtensors(x: Tensor) -> list[Tensor]:
             return [DTensor.from_local(x[:, 3:], mesh, [Shard(1)]), DTensor.from_local(x, mesh, [Replicate()])]
 
-        points, copied = capture_passes(tmp_path, make, X)
+        points, copied = capture_passes(tmp_path, build_dtensors, X)
     finally:
         dist.destroy_process_group()
-    assert copied[-1].whole
+    assert copied[-1].is_complete
     for point, x in zip(points, X, strict=True):
         part, whole = point.tensors["a:output.0"], point.tensors["a:output.1"]
         assert np.array_equal(part.array(), x[:, 3:].numpy()) and np.array_equal(whole.array(), x.numpy())

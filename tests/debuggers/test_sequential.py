@@ -567,30 +567,30 @@ def test_pages_below_an_epochs_folder_are_of_that_epoch(
         only(make_datapoint(6))
         only.save_all(tmp_path / f"epoch_{epoch}" / "notes")
 
-    def ask(*words: str) -> tuple[int, str]:
+    def run_inspect_pages(*words: str) -> tuple[int, str]:
         code = main(["inspect-pages", command, *words])
         return code, capsys.readouterr().out
 
     place = str(tmp_path)
     if command == "ls":
-        code, out = ask(place, "--json", "--datapoints", "--epoch", "7")
+        code, out = run_inspect_pages(place, "--json", "--datapoints", "--epoch", "7")
         found = json.loads(out)["data"]
         assert code == 0 and found["epochs"] == [7]
         assert {row["key"]: row["epoch"] for row in found["list"]} == {5: 7, 6: 7}
         monkeypatch.chdir(tmp_path / "epoch_2" / "debugger")
-        assert json.loads(ask(".", "--json")[1])["data"]["epochs"] == [2]
+        assert json.loads(run_inspect_pages(".", "--json")[1])["data"]["epochs"] == [2]
     elif command == "show":
-        code, out = ask(place, "5/ones/x", "--epoch", "7")
+        code, out = run_inspect_pages(place, "5/ones/x", "--epoch", "7")
         assert code == 0 and "7" in out and "epoch 7" in out
-        assert ask(place, "5", "--epoch", "3")[0] == 1
+        assert run_inspect_pages(place, "5", "--epoch", "3")[0] == 1
     elif command == "find":
-        code, out = ask(place, "max > 1", "--epoch", "2:2", "--json")
+        code, out = run_inspect_pages(place, "max > 1", "--epoch", "2:2", "--json")
         assert code == 0 and '"epoch": 2' in out and '"epoch": 7' not in out
     elif command == "stats":
-        code, out = ask(place, "--epoch", "7", "--json")
+        code, out = run_inspect_pages(place, "--epoch", "7", "--json")
         assert code == 0 and "7.0" in out and "2.0" not in out
     else:
-        code, out = ask(place, "--epochs", "2,7")
+        code, out = run_inspect_pages(place, "--epochs", "2,7")
         assert code == 1 and "ones/x" in out
 
 

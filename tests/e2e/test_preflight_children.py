@@ -46,7 +46,7 @@ def start(folder: Path, kinds: tuple[str, ...], *options: str) -> Result:
     return result
 
 
-def lines(result: Result, key: str) -> dict[str, dict[str, Any]]:
+def index_lines(result: Result, key: str) -> dict[str, dict[str, Any]]:
     """What the processes saw (key "kind"), or what the program saw of them (key "of"), by kind."""
     found = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     return {line[key]: line for line in found if key in line}
@@ -62,14 +62,14 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
+def real_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Result]:
     yield start(tmp_path_factory.mktemp("real"), (*REAL, *THROUGH_A_SHELL), "--preflight")
 
 
 @pytest.mark.parametrize("kind", [*SHARED, *THROUGH_A_SHELL])
-def test_a_process_of_python_shares_the_files(shared: Result, real: Result, kind: str) -> None:
-    result = shared if kind in SHARED else real
-    seen = lines(result, "kind")[kind]
+def test_a_process_of_python_shares_the_files(shared: Result, real_run: Result, kind: str) -> None:
+    result = shared if kind in SHARED else real_run
+    seen = index_lines(result, "kind")[kind]
     assert seen == {
         "kind": kind,
         "changed.txt": "changed",
@@ -77,7 +77,7 @@ def test_a_process_of_python_shares_the_files(shared: Result, real: Result, kind
         "deleted.txt": "",
         "listed": ["changed.txt", "new.txt"],
     }
-    assert lines(result, "of")[kind] == {"of": kind, "wrote": kind, "victim": False}
+    assert index_lines(result, "of")[kind] == {"of": kind, "wrote": kind, "victim": False}
 
 
 def test_nothing_of_theirs_is_written(shared: Result) -> None:
@@ -88,16 +88,18 @@ def test_nothing_of_theirs_is_written(shared: Result) -> None:
 
 
 @pytest.mark.parametrize("kind", REAL)
-def test_other_commands_write_for_real(real: Result, kind: str) -> None:
-    assert (real.folder / f"by-{kind}.txt").read_text() == ("old" if kind == "shell" else kind)
-    assert not (real.folder / f"victim-{kind}.txt").exists()
+def test_other_commands_write_for_real(real_run: Result, kind: str) -> None:
+    assert (real_run.folder / f"by-{kind}.txt").read_text() == ("old" if kind == "shell" else kind)
+    assert not (real_run.folder / f"victim-{kind}.txt").exists()
     if kind != "shell":
-        assert lines(real, "kind")[kind]["changed.txt"] == "old"
+        assert index_lines(real_run, "kind")[kind]["changed.txt"] == "old"
 
 
-def test_it_is_said_that_they_may(real: Result) -> None:
-    assert AS_BEFORE in real.tdbg_lines
-    assert any("other commands, and Python that ignores PYTHONPATH, wrote for real" in line for line in real.tdbg_lines)
+def test_it_is_said_that_they_may(real_run: Result) -> None:
+    assert AS_BEFORE in real_run.tdbg_lines
+    assert any(
+        "other commands, and Python that ignores PYTHONPATH, wrote for real" in line for line in real_run.tdbg_lines
+    )
 
 
 @pytest.mark.parametrize("kind", REAL)

@@ -10,14 +10,14 @@ from tdbg.inject.deleted_paths import DeletedPaths
 NAMES = ["/a", "/a/b", "/odd name\n", "/\udcff", "/ü/" + "x" * 200]
 
 
-def make(tmp_path: Path) -> tuple[DeletedPaths, DeletedPaths]:
+def make_deleted_paths(tmp_path: Path) -> tuple[DeletedPaths, DeletedPaths]:
     journal = str(tmp_path / "host.deleted")
     return DeletedPaths(journal), DeletedPaths(journal)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_others_see_what_one_deletes_and_makes_again(tmp_path: Path, name: str) -> None:
-    mine, other = make(tmp_path)
+    mine, other = make_deleted_paths(tmp_path)
     other.read_new_records()
     assert not other and not other.is_gone(name)
     mine.add(name, is_folder=False)
@@ -30,7 +30,7 @@ def test_others_see_what_one_deletes_and_makes_again(tmp_path: Path, name: str) 
 
 
 def test_what_was_in_a_folder_stays_gone_when_it_is_made_again(tmp_path: Path) -> None:
-    mine, other = make(tmp_path)
+    mine, other = make_deleted_paths(tmp_path)
     mine.add("/runs", is_folder=True)
     mine.discard("/runs")
     other.read_new_records()
@@ -39,7 +39,7 @@ def test_what_was_in_a_folder_stays_gone_when_it_is_made_again(tmp_path: Path) -
 
 
 def test_half_a_record_is_read_once_it_is_whole(tmp_path: Path) -> None:
-    mine, other = make(tmp_path)
+    mine, other = make_deleted_paths(tmp_path)
     mine.add("/one", is_folder=False)
     journal = tmp_path / "host.deleted"
     whole = journal.read_bytes() + b"-/two\0"

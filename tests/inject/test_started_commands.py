@@ -11,7 +11,7 @@ BOOT = "/runs/one/boot"
 ENV = {"PYTHONPATH": f"/elsewhere{os.pathsep}{BOOT}"}
 
 
-def told(event: str, *words: str, env: Any = ENV, executable: str = "") -> tuple[Any, ...]:
+def build_audit_args(event: str, *words: str, env: Any = ENV, executable: str = "") -> tuple[Any, ...]:
     program = executable or words[0]
     forms = {
         "subprocess.Popen": (program, list(words), None, env),
@@ -43,14 +43,14 @@ def told(event: str, *words: str, env: Any = ENV, executable: str = "") -> tuple
 )
 def test_python_with_its_start_up_file(event: str, options: list[str]) -> None:
     for name in ("/usr/bin/python3", "python", "/opt/bin/python3.12"):
-        assert is_redirected(event, told(event, name, *options, "train.py"), BOOT)
+        assert is_redirected(event, build_audit_args(event, name, *options, "train.py"), BOOT)
 
 
 @pytest.mark.parametrize("options", ["-I", "-E", "-S", "-uI", "-sE", "-Ic", "-Em", "-X dev -S", "--unknown", "-Z"])
 def test_python_without_it(options: str) -> None:
     event = "subprocess.Popen"
-    assert is_redirected(event, told(event, "python", "train.py", options), BOOT)
-    assert not is_redirected(event, told(event, "python", *options.split(), "train.py"), BOOT)
+    assert is_redirected(event, build_audit_args(event, "python", "train.py", options), BOOT)
+    assert not is_redirected(event, build_audit_args(event, "python", *options.split(), "train.py"), BOOT)
 
 
 @pytest.mark.parametrize(
@@ -58,20 +58,20 @@ def test_python_without_it(options: str) -> None:
 )
 def test_without_the_folder_of_the_start_up_file(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/x")
-    assert not is_redirected("os.exec", told("os.exec", "python", "train.py", env=env), BOOT)
+    assert not is_redirected("os.exec", build_audit_args("os.exec", "python", "train.py", env=env), BOOT)
 
 
 @pytest.mark.parametrize("env", [{b"PYTHONPATH": BOOT.encode()}, None])
 def test_other_forms_of_the_environment(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", BOOT)
-    assert is_redirected("os.exec", told("os.exec", "python", "train.py", env=env), BOOT)
+    assert is_redirected("os.exec", build_audit_args("os.exec", "python", "train.py", env=env), BOOT)
 
 
 @pytest.mark.parametrize(
     "words", [["sh", "-c", "python x.py"], ["pythonic", "x.py"], ["python2", "x.py"], ["git", "log"]]
 )
 def test_other_commands(words: list[str]) -> None:
-    assert not is_redirected("subprocess.Popen", told("subprocess.Popen", *words), BOOT)
+    assert not is_redirected("subprocess.Popen", build_audit_args("subprocess.Popen", *words), BOOT)
 
 
 @pytest.mark.parametrize("event", ["os.system", "subprocess.Popen"])

@@ -286,14 +286,14 @@ def test_the_ranks_that_one_agent_started_on_other_hosts_are_its_own(run_dir: Ru
 
 @pytest.mark.parametrize(("source", "refused"), [("option", True), ("environment", False)])
 def test_a_typed_command_that_is_not_there_is_refused(source: str, refused: bool) -> None:
-    def check() -> None:
+    def check_settings() -> None:
         alerts.check_on_finding(Settings(on_finding="no-such-command-anywhere x"), {"on_finding": source})
 
     if refused:
         with pytest.raises(TdbgError, match="command not found: no-such-command-anywhere"):
-            check()
+            check_settings()
     else:
-        check()
+        check_settings()
 
 
 WRONG: list[tuple[str, str, str]] = [

@@ -166,12 +166,12 @@ def test_only_the_ends_of_long_files_are_read(run_stream: Stream, monkeypatch: p
     original = os.stat(path).st_size
     from tdbg.launch.run_follower import Tail
 
-    def take(self: Tail, data: bytes, known: Any = Tail._decode_chunk) -> Any:
+    def count_and_decode(self: Tail, data: bytes, known: Any = Tail._decode_chunk) -> Any:
         nonlocal read
         read += len(data)
         return known(self, data)
 
-    monkeypatch.setattr(Tail, "_decode_chunk", take)
+    monkeypatch.setattr(Tail, "_decode_chunk", count_and_decode)
     (rank,) = read_snapshot(run_stream.run).ranks
     assert rank.step == 20_000 and original > 10 * TAIL_BYTES and read <= TAIL_BYTES
     assert rank.pid == os.getpid(), "the first line is read too"

@@ -237,11 +237,11 @@ def test_bytes_and_live_line_never_cross() -> None:
     """Two threads: whatever their order, each row is one's alone."""
     shared = Shared()
 
-    def draw() -> None:
+    def redraw_repeatedly() -> None:
         for number in range(400):
             shared.rows.redraw_live_line(f"tdbg: step {number}")
 
-    thread = threading.Thread(target=draw)
+    thread = threading.Thread(target=redraw_repeatedly)
     with contextlib.redirect_stderr(shared.shown):
         thread.start()
         for number in range(400):

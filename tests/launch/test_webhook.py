@@ -29,7 +29,7 @@ def brief_times(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_server_that_fails_twice_gets_the_message_at_the_third_try() -> None:
     with serve_webhook([503, 500]) as server:
-        assert WebhookChannel(server.url).send(DOCUMENT, LINES, FAR) == ""
+        assert WebhookChannel(server.url).send_message(DOCUMENT, LINES, FAR) == ""
     assert server.statuses == [503, 500, 200]
     assert server.accepted_bodies == [{"text": "\n".join(LINES), **DOCUMENT}]
     first, second, third = server.times
@@ -41,18 +41,18 @@ def test_a_server_that_fails_twice_gets_the_message_at_the_third_try() -> None:
 def test_after_three_tries_it_gives_up_and_the_next_message_gets_one() -> None:
     with serve_webhook([500] * 5) as server:
         channel = WebhookChannel(server.url)
-        assert channel.send(DOCUMENT, LINES, FAR) == "HTTP 500 Internal Server Error"
+        assert channel.send_message(DOCUMENT, LINES, FAR) == "HTTP 500 Internal Server Error"
         assert len(server.statuses) == 3
-        assert channel.send(DOCUMENT, LINES, FAR) and len(server.statuses) == 4
-        assert channel.send(DOCUMENT, LINES, FAR) and len(server.statuses) == 5
-        assert channel.send(DOCUMENT, LINES, FAR) == "", "it is back"
+        assert channel.send_message(DOCUMENT, LINES, FAR) and len(server.statuses) == 4
+        assert channel.send_message(DOCUMENT, LINES, FAR) and len(server.statuses) == 5
+        assert channel.send_message(DOCUMENT, LINES, FAR) == "", "it is back"
 
 
 @pytest.mark.usefixtures("brief_times")
 @pytest.mark.parametrize(("status", "tries"), [(404, 1), (403, 1), (400, 1), (429, 2), (408, 2), (502, 2)])
 def test_what_another_try_cannot_mend_is_tried_once(status: int, tries: int) -> None:
     with serve_webhook([status]) as server:
-        WebhookChannel(server.url).send(DOCUMENT, LINES, FAR)
+        WebhookChannel(server.url).send_message(DOCUMENT, LINES, FAR)
     assert len(server.statuses) == tries
 
 
@@ -61,7 +61,7 @@ def test_what_another_try_cannot_mend_is_tried_once(status: int, tries: int) -> 
 def test_a_slow_server_is_not_waited_for(how: dict[str, float]) -> None:
     with serve_webhook(**how) as server:
         begun = time.monotonic()
-        why = WebhookChannel(server.url).send(DOCUMENT, LINES, FAR)
+        why = WebhookChannel(server.url).send_message(DOCUMENT, LINES, FAR)
         assert why.startswith("no answer within") and time.monotonic() - begun < 2.5
         assert len(server.bodies) == 3
 
@@ -69,7 +69,7 @@ def test_a_slow_server_is_not_waited_for(how: dict[str, float]) -> None:
 def test_a_try_lasts_five_seconds() -> None:
     with serve_webhook(delay_s=8.0) as server:
         begun = time.monotonic()
-        why = WebhookChannel(server.url).send(DOCUMENT, LINES, begun + 5.5)
+        why = WebhookChannel(server.url).send_message(DOCUMENT, LINES, begun + 5.5)
         assert why and 4.5 < time.monotonic() - begun < 6.5
 
 
@@ -78,7 +78,7 @@ def test_a_try_lasts_five_seconds() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_no_redirect_is_followed(target: str, status: int) -> None:
     with serve_webhook([status], location=target) as server:
-        why = WebhookChannel(server.url).send(DOCUMENT, LINES, FAR)
+        why = WebhookChannel(server.url).send_message(DOCUMENT, LINES, FAR)
     assert "it redirects" in why and server.paths == ["/hook"]
 
 
@@ -88,10 +88,10 @@ def test_no_error_names_the_url() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]  # nobody listens there
     for url in (f"http://127.0.0.1:{port}/s3cretPath", f"https://127.0.0.1:{port}/s3cretPath"):
-        why = WebhookChannel(url).send(DOCUMENT, LINES, FAR)
+        why = WebhookChannel(url).send_message(DOCUMENT, LINES, FAR)
         assert why == "Connection refused"
     with serve_webhook(path="/s3cretPath") as server:
-        why = WebhookChannel(server.url.replace("http:", "https:")).send(DOCUMENT, LINES, FAR)
+        why = WebhookChannel(server.url.replace("http:", "https:")).send_message(DOCUMENT, LINES, FAR)
     assert why and "s3cret" not in why, why
 
 
@@ -124,7 +124,7 @@ def test_a_server_that_does_not_speak_http(answer: bytes | None, why: str) -> No
 
         threading.Thread(target=accept, daemon=True).start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/s3cretPath"
-        assert WebhookChannel(url).send(DOCUMENT, LINES, FAR) == why
+        assert WebhookChannel(url).send_message(DOCUMENT, LINES, FAR) == why
 
 
 SLACK = "https://hooks.slack.com/services/T0/B0/x"

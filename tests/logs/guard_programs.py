@@ -116,12 +116,12 @@ class Program:
         style = self.random.choice(STYLES)
         self._style = style.__name__.strip("_")
 
-        def body() -> None:
+        def add_function_body() -> None:
             for _ in range(self.random.randint(0, 2)):
                 self.add_record([])
             style(self)
 
-        self.add_block(f"def {name}():", body)
+        self.add_block(f"def {name}():", add_function_body)
         return name
 
     # records
@@ -269,11 +269,11 @@ def _early_else(made: Program) -> None:
 def _early_try(made: Program) -> None:
     flag, ask = made.choose_flag()
 
-    def body() -> None:
+    def add_try_body() -> None:
         made.add_lines(f"if not ({ask}): return")
         made.add_records([flag])
 
-    made.add_block("try:", body)
+    made.add_block("try:", add_try_body)
     made.add_lines("except ValueError: pass")
     made.add_records([flag])
 
@@ -286,15 +286,15 @@ def _quiet(made: Program) -> None:
     made.add_records([flag])
 
 
-def _loop(made: Program) -> None:
+def _loop_exit(made: Program) -> None:
     flag, ask = made.choose_flag()
 
-    def body() -> None:
+    def add_loop_body() -> None:
         made.add_record([])
         made.add_lines(f"if not ({ask}): {made.random.choice(('continue', 'break'))}")
         made.add_records([flag])
 
-    made.add_block(made.random.choice(("for i in some:", "for i in range(2):")), body)
+    made.add_block(made.random.choice(("for i in some:", "for i in range(2):")), add_loop_body)
     made.add_record([])
 
 
@@ -308,11 +308,11 @@ def _nested(made: Program) -> None:
     first, ask = made.choose_flag()
     second, again = made.choose_flag()
 
-    def inner() -> None:
+    def add_inner_block() -> None:
         made.add_block(f"if {again}:", lambda: made.add_records([first, second]))
         made.add_record([first])
 
-    made.add_block(f"if {ask}:", inner)
+    made.add_block(f"if {ask}:", add_inner_block)
     made.add_record([])
 
 
@@ -320,11 +320,11 @@ def _nested_early(made: Program) -> None:
     first, ask = made.choose_flag()
     second, again = made.choose_flag()
 
-    def inner() -> None:
+    def add_inner_block() -> None:
         made.add_lines(f"if not ({again}): return")
         made.add_records([first, second])
 
-    made.add_block(f"if {ask} and yes:", inner)
+    made.add_block(f"if {ask} and yes:", add_inner_block)
 
 
 def _several(made: Program) -> None:
@@ -336,7 +336,7 @@ def _several(made: Program) -> None:
     made.add_block("else:", lambda: made.add_record([first]))
 
 
-def _match(made: Program) -> None:
+def _match_statement(made: Program) -> None:
     flag, ask = made.choose_flag()
 
     def cases() -> None:
@@ -366,16 +366,16 @@ def _helper_nested(made: Program) -> None:
     second, again = made.choose_flag()
     helper = made.make_name("show")
 
-    def body() -> None:
+    def add_helper_body() -> None:
         made.add_record([first])
         made.add_lines(f"if not ({again}): return")
         made.add_records([first, second])
 
-    made.add_block(f"def {helper}():", body)
+    made.add_block(f"def {helper}():", add_helper_body)
     made.add_lines(f"if {ask}: {helper}()")
 
 
-def _answer(made: Program) -> None:
+def _helper_answer(made: Program) -> None:
     flag, ask = made.choose_flag()
     helper = made.make_name("wants")
     made.add_block(f"def {helper}():", lambda: made.add_lines(f"if {ask}: return True", "return False"))
@@ -388,7 +388,7 @@ def _attribute(made: Program) -> None:
         flag, ask = made.choose_flag()
         name = made.make_name("Part")
 
-        def body(flag: str = flag, ask: str = ask) -> None:
+        def add_class_body(flag: str = flag, ask: str = ask) -> None:
             made.add_lines("def __init__(self):", f"    self.debug = {ask}")
             show = made.make_name("show")
             made.add_block(
@@ -396,7 +396,7 @@ def _attribute(made: Program) -> None:
             )
             made.add_lines(f"def run(self): self.{show}()")
 
-        made.add_block(f"class {name}:", body)
+        made.add_block(f"class {name}:", add_class_body)
         made.add_lines(f"{name}().run()")
 
 
@@ -419,7 +419,7 @@ def _closure(made: Program) -> None:
     made.add_lines(f"{inner}()")
 
 
-def _given(made: Program) -> None:
+def _given_argument(made: Program) -> None:
     flag, ask = made.choose_flag()
     name = made.make_name("show")
     made.add_block(
@@ -444,15 +444,15 @@ def _counted(made: Program) -> None:
     made.add_record([])
 
 
-def _plain(made: Program) -> None:
+def _plain_records(made: Program) -> None:
     for _ in range(4):
         made.add_record([])
 
 
 STYLES = (
-    _direct, _alias, _reassigned, _switched, _early, _early_else, _early_try, _quiet, _loop, _endless, _nested,
-    _nested_early, _several, _match, _assertion, _helper, _helper_nested, _answer, _attribute, _section, _closure, _given,
-    _branches, _counted, _plain,
+    _direct, _alias, _reassigned, _switched, _early, _early_else, _early_try, _quiet, _loop_exit, _endless, _nested,
+    _nested_early, _several, _match_statement, _assertion, _helper, _helper_nested, _helper_answer, _attribute, _section, _closure, _given_argument,
+    _branches, _counted, _plain_records,
 )  # fmt: skip
 
 

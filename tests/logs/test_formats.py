@@ -317,19 +317,19 @@ def test_a_format_of_another_package_is_found_by_its_name(tmp_path: Path, monkey
 
 
 def test_a_rank_is_that_of_the_path_then_of_the_launcher_then_of_the_header() -> None:
-    def line(prefix: bytes) -> bytes:
+    def make_line(prefix: bytes) -> bytes:
         return prefix + b"2026-11-21T03:06:40.000299 W r0009 s00000012 [DEBUG_LR] x\n"
 
     kinds = {b"": 9, b"[rank3]: ": 3, b"3: ": 3, b"[default3]:": 9}
     for prefix, rank in kinds.items():
-        data = line(prefix)
+        data = make_line(prefix)
         for wanted in (3, 9):
             matcher = Matcher(Query(ranks=((wanted, wanted),)), FORMATS["tdbg"])
             assert filter_bytes(data, matcher) == (data if wanted == rank else b"")
     for rank, kept in ((5, True), (9, False)):
         matcher = Matcher(Query(ranks=((rank, rank),)), FORMATS["tdbg"], 5)
-        assert matcher.possible is kept and filter_bytes(line(b"[rank9]: "), matcher) == (
-            line(b"[rank9]: ") if kept else b""
+        assert matcher.possible is kept and filter_bytes(make_line(b"[rank9]: "), matcher) == (
+            make_line(b"[rank9]: ") if kept else b""
         )
 
 
@@ -376,18 +376,18 @@ def test_tdbg_s_own_lines_are_records_in_a_log_of_another_kind(kind: str, often:
     found = split_records(data, form)
     assert [record for record in found if record in OWN] == OWN * 3
 
-    def kept(query: Query) -> bytes:
+    def filter_data(query: Query) -> bytes:
         return filter_bytes(data, Matcher(query, form))
 
-    assert kept(Query(families=(resolve_tag_family("NULL_MASKING"),))) == b"".join(OWN * 3)
-    assert kept(Query(families=(resolve_tag_family("NULL_MASKING"),), level=40)) == OWN[1] * 3
-    assert kept(Query(prefixes=(b"[DEBUG_NULL",))) == b"".join(OWN * 3)
-    assert kept(Query(steps=((20000, 20000),))) == b"".join(OWN * 3)
-    assert kept(Query(ranks=((3, 3),), since=b"2026-11-20T03:06:40.0002", until=b"2026-11-20T03:06:41")).endswith(
-        OWN[1]
-    )
-    assert OWN[1] in kept(Query(level=40)) and OWN[0] not in kept(Query(level=40))
-    assert not any(own in kept(Query(excluded=(resolve_tag_family("NULL_MASKING"),))) for own in OWN)
+    assert filter_data(Query(families=(resolve_tag_family("NULL_MASKING"),))) == b"".join(OWN * 3)
+    assert filter_data(Query(families=(resolve_tag_family("NULL_MASKING"),), level=40)) == OWN[1] * 3
+    assert filter_data(Query(prefixes=(b"[DEBUG_NULL",))) == b"".join(OWN * 3)
+    assert filter_data(Query(steps=((20000, 20000),))) == b"".join(OWN * 3)
+    assert filter_data(
+        Query(ranks=((3, 3),), since=b"2026-11-20T03:06:40.0002", until=b"2026-11-20T03:06:41")
+    ).endswith(OWN[1])
+    assert OWN[1] in filter_data(Query(level=40)) and OWN[0] not in filter_data(Query(level=40))
+    assert not any(own in filter_data(Query(excluded=(resolve_tag_family("NULL_MASKING"),))) for own in OWN)
 
 
 @pytest.mark.parametrize("often", [1, 30])

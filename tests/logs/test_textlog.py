@@ -134,10 +134,10 @@ def test_a_handler_of_a_signal_logs_while_the_log_is_rotated(
     def stuck(number: int, frame: Any) -> None:
         raise TimeoutError("it waits for itself")
 
-    def handle(number: int, frame: Any) -> None:
+    def log_on_signal(number: int, frame: Any) -> None:
         rank_logs.write_record(1795000000.0, "D", 1, "[T]", "handler")
 
-    before = signal.signal(signal.SIGUSR1, handle), signal.signal(signal.SIGALRM, stuck)
+    before = signal.signal(signal.SIGUSR1, log_on_signal), signal.signal(signal.SIGALRM, stuck)
     signal.setitimer(signal.ITIMER_REAL, 10)
     try:
         run_at_first_rename(monkeypatch, lambda: signal.raise_signal(signal.SIGUSR1))

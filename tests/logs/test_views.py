@@ -120,7 +120,7 @@ def write_rank_logs(count: int, lines: Callable[[int], list[str]]) -> None:
 
 
 def test_what_all_say_is_said_once(run_question: Ask) -> None:
-    def lines(rank: int) -> list[str]:
+    def make_rank_lines(rank: int) -> list[str]:
         own = [stamp_line(2 + rank / 100, "only here")] if rank == 5 else []
         return [
             stamp_line(
@@ -131,7 +131,7 @@ def test_what_all_say_is_said_once(run_question: Ask) -> None:
             stamp_line(3 + rank / 100, "step 1 loss 0.5\n    of two lines"),
         ]
 
-    write_rank_logs(12, lines)
+    write_rank_logs(12, make_rank_lines)
     code, out, _ = run_question(paths=["."], collapse=True)
     heads = [line.partition("]")[0] + "]" for line in out.splitlines() if line.startswith("[r")]
     assert code == 0 and heads == ["[r0-11]", "[r5]", "[r0-11]"] and out.count("of two lines") == 1
@@ -168,14 +168,14 @@ def test_the_window_bounds_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_what_differs_and_the_first_such_step(run_question: Ask) -> None:
-    def lines(rank: int) -> list[str]:
+    def make_rank_lines(rank: int) -> list[str]:
         bad = 0.125 if rank == 2 else 0.0
         steps = [
             stamp_line(n + rank / 100, f"step {n} loss {1 / n + (bad if n >= 7 else 0):.4f}") for n in range(1, 10)
         ]
         return [*steps, *([stamp_line(20, "checkpoint saved"), stamp_line(21, "uploaded to /x")] if rank == 0 else [])]
 
-    write_rank_logs(4, lines)
+    write_rank_logs(4, make_rank_lines)
     code, out, err = run_question(paths=["."], diverge=True)
     assert code == 0 and err == "tdbg: the first step in which ranks differ: 7\n"
     assert {line.partition("]")[0] for line in out.splitlines()} == {"[r0-1,3", "[r2"}

@@ -167,7 +167,7 @@ def test_pages(sample_files: dict[str, bytes], good_pages: Path, tmp_path: Path)
     folder, out = tmp_path / "in", tmp_path / "out"
 
     @given(st.data())
-    def over(data: st.DataObject) -> None:
+    def fuzz_pages(data: st.DataObject) -> None:
         name = data.draw(st.sampled_from([name for name in sorted(sample_files) if not name.endswith("part")]))
         for path in (folder, out):
             shutil.rmtree(path, ignore_errors=True)
@@ -181,7 +181,7 @@ def test_pages(sample_files: dict[str, bytes], good_pages: Path, tmp_path: Path)
             _read_all(folder / name)
             call_inspect_pages(data.draw(st.sampled_from(list(iter_commands(folder, good_pages, out)))))
 
-    run_for_seconds(over)
+    run_for_seconds(fuzz_pages)
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_pickles(tmp_path: Path) -> None:
     pool = [*SEEDS, *(make(canary) for make, _ in HOSTILE.values())]
 
     @given(st.sampled_from(range(len(pool))), st.randoms(use_true_random=False), st.integers(1, 12), st.integers(0, 4))
-    def over(number: int, source: random.Random, count: int, line: int) -> None:
+    def fuzz_pickles(number: int, source: random.Random, count: int, line: int) -> None:
         for path in (folder, out):
             shutil.rmtree(path, ignore_errors=True)
             path.mkdir()
@@ -203,4 +203,4 @@ def test_pickles(tmp_path: Path) -> None:
                     call_inspect_pages(words)
         assert not canary.exists()
 
-    run_for_seconds(over)
+    run_for_seconds(fuzz_pickles)

@@ -17,10 +17,10 @@ def test_a_handler_s_exit_is_not_lost_and_the_work_is_done_all_the_same() -> Non
         inside.set()
         done.set()
 
-    def leave(*_: object) -> None:
+    def raise_exit(*_: object) -> None:
         raise SystemExit(3)
 
-    before = signal.signal(signal.SIGALRM, leave)
+    before = signal.signal(signal.SIGALRM, raise_exit)
     try:
         with pytest.raises(SystemExit):
             import_off_main_thread(work)

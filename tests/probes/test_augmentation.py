@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from tdbg.core.events import Observation
-from tdbg.probes.augmentation.transforms import Meter, find, glimpse, name_of, steps_of
+from tdbg.probes.augmentation.transforms import Meter, find_pipelines, name_of, steps_of, take_glimpse
 from tdbg.probes.augmentation.worker_pipe import LIMIT, WorkerPipe
 from tdbg.probes.dataloader import feeds
 from tdbg.runtime import tensors
@@ -253,7 +253,7 @@ def test_a_transform_that_raises_is_the_programs_own_affair(start_watch: Any) ->
     with pytest.raises(RuntimeError, match="no"):
         train_model(Images(compose))
     assert compose.transforms[0] is to_float and compose.transforms[1] is fails
-    assert not watched.monitor.find_probe("augmentation")._meter.armed
+    assert not watched.monitor.find_probe("augmentation")._meter.is_armed
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -387,9 +387,9 @@ def test_pipelines_are_found_where_programs_keep_them() -> None:
 
     holds = Images(compose)
     for place in (holds, Subset(holds, [0]), collate, functools.partial(collate), [holds], {"a": compose}):
-        assert [one.owner for one in find(place)] == [compose]
-    assert [one.owner for one in find(UsesGlobal())] == [AT_HAND]
-    assert find(Images(to_float)) == [] and find(None, 3, "x") == []
+        assert [one.owner for one in find_pipelines(place)] == [compose]
+    assert [one.owner for one in find_pipelines(UsesGlobal())] == [AT_HAND]
+    assert find_pipelines(Images(to_float)) == [] and find_pipelines(None, 3, "x") == []
 
 
 def test_what_counts_as_a_pipeline() -> None:
@@ -406,7 +406,7 @@ def test_a_meter_leaves_other_threads_alone() -> None:
 
     compose = Compose([to_float])
     meter = Meter(lambda error: pytest.fail(str(error)))
-    meter.arm(find(compose), samples=2)
+    meter.arm(find_pipelines(compose), samples=2)
     other = threading.Thread(target=compose, args=(torch.zeros(4),))
     other.start()
     other.join()
@@ -417,17 +417,17 @@ def test_a_meter_leaves_other_threads_alone() -> None:
 def test_glimpses_of_arrays_and_pictures() -> None:
     numpy = pytest.importorskip("numpy")
     image = numpy.arange(3000, dtype=numpy.float32).reshape(10, 100, 3)
-    flipped = glimpse({"image": image[:, ::-1], "mask": image})
+    flipped = take_glimpse({"image": image[:, ::-1], "mask": image})
     assert flipped is not None and flipped.low is not None and flipped.finite and flipped.shape == (10, 100, 3)
     image[5, 5, 1] = numpy.nan
     image.flags.writeable = False
-    seen_bad = glimpse((image, 3))
+    seen_bad = take_glimpse((image, 3))
     assert seen_bad is not None and seen_bad.finite is False
     pil = pytest.importorskip("PIL.Image")
     picture = pil.new("RGB", (8, 8), (10, 20, 30))
-    found = glimpse(picture)
+    found = take_glimpse(picture)
     assert found is not None and (found.low, found.high, found.kind) == (10.0, 30.0, "RGB")
-    assert glimpse("no image") is None
+    assert take_glimpse("no image") is None
 
 
 # the pipe
@@ -435,31 +435,31 @@ def test_glimpses_of_arrays_and_pictures() -> None:
 
 def test_messages_of_a_forked_child_arrive_and_a_full_pipe_loses_them() -> None:
     pipe = WorkerPipe()
-    pipe.open()
+    pipe.open_pipe()
     child = os.fork()
     if child == 0:
         pipe.forked()
-        kept = [pipe.send({"n": n, "text": "x" * 500}) for n in range(1000)]
+        kept = [pipe.send_message({"n": n, "text": "x" * 500}) for n in range(1000)]
         os._exit(0 if all(kept) else 1)
     assert os.waitpid(child, 0)[1] == 0, "nobody waited, nobody failed"
     numbers = []
-    while found := pipe.receive():
+    while found := pipe.receive_messages():
         numbers += [message["n"] for message in found]
     assert numbers == list(range(len(numbers))) and 20 < len(numbers) < 1000
-    assert pipe.send({"text": "x" * LIMIT}) and pipe.receive() == [], "too long for one piece"
+    assert pipe.send_message({"text": "x" * LIMIT}) and pipe.receive_messages() == [], "too long for one piece"
     pipe.close()
-    assert not pipe.send({}) and not pipe.is_open
+    assert not pipe.send_message({}) and not pipe.is_open
 
 
 def test_a_child_learns_that_the_parent_no_longer_reads() -> None:
     pipe, back = WorkerPipe(), WorkerPipe()
-    pipe.open()
-    back.open()
+    pipe.open_pipe()
+    back.open_pipe()
     child = os.fork()
     if child == 0:
         pipe.forked()
         until = time.time() + 10
-        while pipe.send({"n": 1}) and time.time() < until:
+        while pipe.send_message({"n": 1}) and time.time() < until:
             time.sleep(0.01)
         os._exit(7 if time.time() < until else 1)
     pipe.close()
@@ -469,10 +469,10 @@ def test_a_child_learns_that_the_parent_no_longer_reads() -> None:
 
 def test_a_child_with_workers_of_its_own_gets_a_pipe_of_its_own() -> None:
     pipe = WorkerPipe()
-    pipe.open()
+    pipe.open_pipe()
     end = pipe._write
     pipe.forked()
-    pipe.open()
-    assert pipe._read >= 0 and pipe.send({"n": 1}) and pipe.receive() == [{"n": 1}]
+    pipe.open_pipe()
+    assert pipe._read >= 0 and pipe.send_message({"n": 1}) and pipe.receive_messages() == [{"n": 1}]
     assert end >= 0
     pipe.close()

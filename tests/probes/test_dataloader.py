@@ -16,7 +16,7 @@ from tdbg.core.config import BUDGET_PCT
 from tdbg.core.events import Observation
 from tdbg.probes import dataloader
 from tdbg.probes.dataloader import batch_contents, feeds
-from tdbg.probes.dataloader.feeds import Waits, told_by
+from tdbg.probes.dataloader.feeds import Waits, parse_loader_error
 from tdbg.runtime import tensors
 
 FEATURES = 48
@@ -195,7 +195,7 @@ MEANT = {
 def inspect_parts(batch: Any) -> list[batch_contents.Part]:
     parts = batch_contents.parts_of(batch)
     for part in parts:
-        batch_contents.look(part)
+        batch_contents.measure_part(part)
     return parts
 
 
@@ -419,7 +419,7 @@ def test_an_evaluation_of_many_batches_costs_no_look_at_each(start_watch: Any) -
     train_model(make_model(), DataLoader(Numbers(8), batch_size=8))
     probe = watched.monitor.find_probe("dataloader")
     looks = []
-    probe._look = lambda *args: looks.append(args)
+    probe._measure_batch = lambda *args: looks.append(args)
     with torch.no_grad():
         for _ in DataLoader(Numbers(200), batch_size=1):
             pass
@@ -438,8 +438,8 @@ def test_for_a_level_the_batches_of_every_other_step_are_looked_at(
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     looked = []
     probe = watched.monitor.find_probe("dataloader")
-    look = probe._look
-    probe._look = lambda *args: (looked.append(watched.monitor.step + 1), look(*args))
+    look = probe._measure_batch
+    probe._measure_batch = lambda *args: (looked.append(watched.monitor.step + 1), look(*args))
     for number, (x_BF, y_B) in enumerate(DataLoader(Numbers(20), batch_size=1)):
         nn.functional.cross_entropy(net(x_BF), y_B).backward()
         if number < 8 or number % 3 == 1:  # from the ninth step on, three batches a step
@@ -476,13 +476,13 @@ def test_switching_the_flag_off_leaves_no_patch(start_watch: Any) -> None:
 
 
 def test_batches_and_order_are_the_same_with_and_without(start_watch: Any) -> None:
-    def run() -> list[float]:
+    def sum_batches() -> list[float]:
         torch.manual_seed(3)
         return [float(x_BF.sum()) for x_BF, _ in DataLoader(Numbers(), batch_size=8, shuffle=True, num_workers=1)]
 
-    bare = run()
+    bare = sum_batches()
     watched = start_watch(flags={"DATALOADER": True})
-    assert run() == bare
+    assert sum_batches() == bare
     assert list_observations(watched, "BATCH") == [] or watched.claims == 0  # no rank yet: nothing is written
 
 
@@ -505,7 +505,7 @@ def test_batches_on_an_accelerator_are_read_a_step_late(start_watch: Any, monkey
 def test_a_sample_is_spread_over_the_whole_tensor() -> None:
     x_NF = torch.arange(64 * 1024, dtype=torch.float64).reshape(64, 1024)
     for tensor in (x_NF, x_NF.T, x_NF.reshape(8, 8, 32, 32).permute(0, 2, 3, 1)):
-        sample = batch_contents.spread(tensor, 1024)
+        sample = batch_contents.sample_elements(tensor, 1024)
         assert 256 <= sample.numel() <= 1024
         assert (sample % 1024).unique().numel() >= 16, "not one column only"
         assert sample.max() > 0.9 * x_NF.max() and sample.min() < 0.1 * x_NF.max()
@@ -515,14 +515,14 @@ def test_one_bad_element_in_a_large_tensor_is_seen() -> None:
     x_BF = torch.randn(256, 512)
     x_BF[200, 7] = float("inf")
     (part,) = batch_contents.parts_of(x_BF)
-    batch_contents.look(part)
-    assert part.bad is not None and part.bad.count == 1 and batch_contents.bad_rows(x_BF) == [200]
+    batch_contents.measure_part(part)
+    assert part.bad is not None and part.bad.count == 1 and batch_contents.find_bad_rows(x_BF) == [200]
     assert part.high is not None and part.high < 10
 
 
 def test_halves_whose_sum_overflows_are_finite() -> None:
     (part,) = batch_contents.parts_of(torch.full((64, 64), 60000.0, dtype=torch.float16))
-    batch_contents.look(part)
+    batch_contents.measure_part(part)
     assert part.bad is None and part.constant
 
 
@@ -531,10 +531,10 @@ def test_fingerprints_tell_content_apart() -> None:
     x_BF = torch.randn(64, 1000)
     moved = x_BF.clone()
     moved[1, 1] += 1e-3
-    one = prints.of(batch_contents.parts_of(x_BF[:4]))
-    assert one == prints.of(batch_contents.parts_of(x_BF[:4].clone()))
-    assert one != prints.of(batch_contents.parts_of(moved[:4]))
-    assert prints.of(batch_contents.parts_of(["a", 3])) is None
+    one = prints.compute_fingerprint(batch_contents.parts_of(x_BF[:4]))
+    assert one == prints.compute_fingerprint(batch_contents.parts_of(x_BF[:4].clone()))
+    assert one != prints.compute_fingerprint(batch_contents.parts_of(moved[:4]))
+    assert prints.compute_fingerprint(batch_contents.parts_of(["a", 3])) is None
 
 
 @pytest.mark.parametrize(
@@ -549,12 +549,12 @@ def test_the_width_of_an_output(shape: tuple[int, ...], target: tuple[int, ...],
 def test_waits_are_judged_with_an_idle_device_only() -> None:
     for idle in (True, False):
         waits = Waits()
-        waits.begin(0.0)
+        waits.begin_pass(0.0)
         for number in range(1, 51):
-            waits.add(number * 0.02, 0.015, idle=idle)
-        assert waits.share() == pytest.approx(0.75)
-        assert waits.starved(0.5) == idle
-        assert not waits.starved(0.8)
+            waits.add_wait(number * 0.02, 0.015, idle=idle)
+        assert waits.compute_share() == pytest.approx(0.75)
+        assert waits.is_starved(0.5) == idle
+        assert not waits.is_starved(0.8)
 
 
 @pytest.mark.parametrize(
@@ -562,10 +562,10 @@ def test_waits_are_judged_with_an_idle_device_only() -> None:
 )
 def test_a_run_that_is_soon_over_is_not_starved(batches: int, gap_s: float, starved: bool) -> None:
     waits = Waits()
-    waits.begin(0.0)
+    waits.begin_pass(0.0)
     for number in range(1, batches + 1):
-        waits.add(number * gap_s, 0.75 * gap_s, idle=True)
-    assert waits.starved(0.5) == starved
+        waits.add_wait(number * gap_s, 0.75 * gap_s, idle=True)
+    assert waits.is_starved(0.5) == starved
 
 
 def test_what_a_wrapped_error_says() -> None:
@@ -574,5 +574,5 @@ def test_what_a_wrapped_error_says() -> None:
         '  File "/x/fetch.py", line 52, in fetch\n    data = self.dataset[i]\n'
         '  File "/me/data.py", line 40, in __getitem__\n    raise KeyError("a.png")\nKeyError: \'a.png\'\n'
     )
-    assert told_by(KeyError(wrapped)) == (3, "KeyError: 'a.png'", "/me/data.py:40")
-    assert told_by(RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed."))[0] is None
+    assert parse_loader_error(KeyError(wrapped)) == (3, "KeyError: 'a.png'", "/me/data.py:40")
+    assert parse_loader_error(RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed."))[0] is None

@@ -129,7 +129,7 @@ class Placed:
 def test_a_few_parameters_left_on_the_host_by_a_model_that_moved(start_watch: Start) -> None:
     probe = start_watch(flags={"DEVICE": True}).monitor.find_probe("device")
     heard: list[Any] = []
-    probe._tell_odd = lambda *args: heard.append(args)
+    probe._emit_mixed_kinds = lambda *args: heard.append(args)
     probe._accelerator = True
     moved: dict[str, Any] = {f"w{i}": Placed("cuda:0") for i in range(20)}
     probe._judge_devices({**moved, "left": Placed("cpu")}, {}, offloaded=False)
@@ -143,11 +143,11 @@ def test_a_few_parameters_left_on_the_host_by_a_model_that_moved(start_watch: St
 
 
 def test_an_idle_accelerator_is_told_once(start_watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "accelerators", lambda: 2)
+    monkeypatch.setattr(device, "count_accelerators", lambda: 2)
     seen = start_watch(flags={"DEVICE": True})
     train_model(make_network(), 12)
     (event,) = list_observations(seen, "IDLE")
-    assert event.step == 8 and event.values["accelerators"] == 2
+    assert event.step == 8 and event.values["count_accelerators"] == 2
 
 
 def test_accelerators_are_counted_without_waking_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,10 +155,10 @@ def test_accelerators_are_counted_without_waking_a_driver(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("asks the driver"))
     monkeypatch.setattr(device.glob, "glob", lambda pattern: [f"/dev/nvidia{i}" for i in range(4)])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert device.accelerators() == 4
+    assert device.count_accelerators() == 4
     for text, count in (("0,2", 2), ("", 0), ("-1", 0)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
-        assert device.accelerators() == count
+        assert device.count_accelerators() == count
 
 
 # copies and waits
@@ -213,7 +213,7 @@ def test_torch_is_as_it_was_after_each_counted_step(start_watch: Start) -> None:
 def test_results_types_and_errors_stay(start_watch: Start) -> None:
     start_watch(flags={"DEVICE": True})
 
-    def check(loss: Tensor) -> None:
+    def check_conversions(loss: Tensor) -> None:
         assert type(loss.item()) is float and type(torch.tensor(3).item()) is int
         assert torch.arange(3).tolist() == [0, 1, 2] and loss.detach().numpy().shape == ()
         assert bool(torch.tensor(True)) is True and int(torch.tensor(3.7)) == 3
@@ -223,7 +223,7 @@ def test_results_types_and_errors_stay(start_watch: Start) -> None:
         with pytest.raises(RuntimeError, match="ambiguous"):
             bool(torch.ones(2))
 
-    train_model(make_network(), 2, check)
+    train_model(make_network(), 2, check_conversions)
 
 
 def test_with_a_loader_the_lines_after_the_update_belong_to_the_step(start_watch: Start) -> None:
@@ -265,7 +265,7 @@ def test_lines_over_the_bound_on_an_accelerator() -> None:
     window.syncs["a.py:1 .item()"] = 40
     window.syncs["a.py:2 .item()"] = 3
     window.copies["a.py:3 .to()"] = 16
-    assert device._lines(window, 16) == ["a.py:1 .item() x40", "a.py:3 .to() x16"]
+    assert device._format_lines(window, 16) == ["a.py:1 .item() x40", "a.py:3 .to() x16"]
 
 
 def test_in_a_program_that_compiles_nothing_is_counted(start_watch: Start) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tdbg.core.events import Observation
-from tdbg.probes.distributed import Distributed, flight_entries
+from tdbg.probes.distributed import Distributed, read_flight_entries
 from tdbg.probes.distributed.collectives import COLLECTIVES, FIRST_CUTS, FUNCTIONAL, LONG_CHUNK, LONG_CUTS, Kind, Order
 from tdbg.probes.distributed.watchdog import Watchdog
 
@@ -156,11 +156,11 @@ def test_what_makes_two_calls_differ(watched_group: Any, make_world: Any, one: A
     run = watched_group()
     make_world()
     one()
-    first = run.probe._group(None).order.marks[-1][2]
+    first = run.probe._find_group(None).order.marks[-1][2]
     dist.destroy_process_group()
     make_world()
     other()
-    assert (run.probe._group(None).order.marks[-1][2] == first) is same
+    assert (run.probe._find_group(None).order.marks[-1][2] == first) is same
 
 
 def test_a_second_world_is_another_group(watched_group: Any, make_world: Any) -> None:
@@ -205,7 +205,7 @@ def test_other_threads_keep_no_order(watched_group: Any, make_world: Any) -> Non
     thread = threading.Thread(target=dist.barrier)
     thread.start()
     thread.join()
-    assert run.probe._group(None).order.number == 1
+    assert run.probe._find_group(None).order.number == 1
     dist.destroy_process_group()
     assert run.parts("DESTROY")[0].values["calls"] == 2
 
@@ -246,7 +246,7 @@ def test_steps_that_were_not_seen_end_the_numbers(watched_group: Any, make_world
     run = watched_group()
     make_world()
 
-    def each(step: int) -> None:
+    def pause_monitor(step: int) -> None:
         dist.barrier()
         if step == 2:
             run.monitor.set_active(False)
@@ -254,8 +254,8 @@ def test_steps_that_were_not_seen_end_the_numbers(watched_group: Any, make_world
             run.monitor.set_active(True)
             run.probe.changed()
 
-    train_model(20, each)
-    assert run.probe._counts() == {}
+    train_model(20, pause_monitor)
+    assert run.probe._collect_call_counts() == {}
     dist.destroy_process_group()
     groups = [group for event in run.parts("ORDER") for group in event.values["groups"]]
     assert [group["since"] for group in groups] == [0, 16, 16, 16, 16]
@@ -284,7 +284,7 @@ def test_a_group_torch_does_not_know_keeps_no_order(watched_group: Any, make_wor
     run = watched_group()
     make_world()
     owner = SimpleNamespace(barrier=lambda group=None: None)
-    run.probe._stand_before(owner, KINDS["barrier"])
+    run.probe._patch_collective(owner, KINDS["barrier"])
     owner.barrier(group=object())
     assert run.probe._groups == {} and run.probe._left == 2
 
@@ -364,7 +364,7 @@ def make_stuck_collective(run: Any) -> Callable[..., None]:
     """A collective that takes its time."""
     wait = until_quiet(run)
     owner = SimpleNamespace(all_reduce=lambda tensor: wait())
-    run.probe._stand_before(owner, KINDS["all_reduce"])
+    run.probe._patch_collective(owner, KINDS["all_reduce"])
     return owner.all_reduce
 
 
@@ -407,13 +407,13 @@ def test_steps_alone_are_signs_of_life(watched_group: Any, make_world: Any) -> N
     run = watched_group(thresholds={"DISTRIBUTED.quiet_s": 10.0})
     make_world()
     dog = run.probe._watchdog
-    dog.stop()
+    dog.stop_watching()
     dog._thread.join(PATIENCE_S)
     now = time.monotonic()
-    train_model(5, lambda step: dog.look(now + 6.0 * step))
+    train_model(5, lambda step: dog.check_pulse(now + 6.0 * step))
     assert run.parts("QUIET") == []
     for later in (31.0, 40.0, 42.0):  # the update of step 5 is seen in the first of them
-        dog.look(now + later)
+        dog.check_pulse(now + later)
     (quiet,) = run.parts("QUIET")
     assert quiet.values["quiet_s"] == 11.0
 
@@ -445,7 +445,7 @@ def test_an_asynchronous_call_that_is_waited_for(watched_group: Any, make_world:
     make_world()
     run.probe._backend = "gloo"
     owner = SimpleNamespace(all_reduce=lambda tensor: SimpleNamespace(wait=until_quiet(run)))
-    run.probe._stand_before(owner, KINDS["all_reduce"])
+    run.probe._patch_collective(owner, KINDS["all_reduce"])
     work = owner.all_reduce(torch.ones(1))
     work.wait()
     values = run.parts("QUIET")[0].values
@@ -456,10 +456,10 @@ def test_flight_entries_are_read_as_json(monkeypatch: pytest.MonkeyPatch) -> Non
     c10d = torch._C._distributed_c10d
     text = b'{"entries": [{"profiling_name": "gloo:all_reduce"}]}'
     monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda collectives, active: text, raising=False)
-    assert flight_entries() == [{"profiling_name": "gloo:all_reduce"}]
+    assert read_flight_entries() == [{"profiling_name": "gloo:all_reduce"}]
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
         monkeypatch.setattr(c10d, name, lambda collectives, active: b"{}", raising=False)
-    assert flight_entries() == []
+    assert read_flight_entries() == []
 
 
 # the parts
@@ -468,7 +468,7 @@ def test_flight_entries_are_read_as_json(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_chunks_grow_with_the_numbers() -> None:
     order = Order(0)
     for _ in range(LONG_CUTS + 2 * LONG_CHUNK):
-        order.add("barrier", b"barrier", 1)
+        order.add_call("barrier", b"barrier", 1)
     ends = [mark[1] for mark in order.marks]
     assert ends[:7] == [1, 2, 4, 8, 16, 32, FIRST_CUTS] and ends[7] == 2 * FIRST_CUTS
     assert ends[-2:] == [LONG_CUTS + LONG_CHUNK, LONG_CUTS + 2 * LONG_CHUNK]
@@ -479,22 +479,22 @@ def test_what_varies_too_much_is_not_spelt_out() -> None:
     order = Order(0)
     for number in range(200):
         text = f"all_reduce float32[{number}]"
-        order.add(text, text.encode(), 1)
+        order.add_call(text, text.encode(), 1)
     assert len(order.texts) == len(order.marks)
     order = Order(0)
     order._cut = 1000
     for number in range(1000):
         text = f"all_reduce float32[{number}]"
-        order.add(text, text.encode(), 1)
+        order.add_call(text, text.encode(), 1)
     assert len(order.marks) == 1 and order.texts == {}
 
 
 def test_the_tail_is_marked_and_goes_on() -> None:
     order = Order(0)
     for _ in range(3):
-        order.add("barrier", b"barrier", 1)
-    order.tail()
-    order.add("barrier", b"barrier", 2)
+        order.add_call("barrier", b"barrier", 1)
+    order.mark_tail()
+    order.add_call("barrier", b"barrier", 2)
     assert [mark[:2] for mark in order.marks] == [[1, 1], [2, 2], [3, 3], [3, 4]]
 
 
@@ -502,12 +502,12 @@ def test_the_dog_barks_at_doubling_times() -> None:
     pulse, said, stirred = [0], [], []
     dog = Watchdog(10.0, lambda: pulse[0], lambda s, n: said.append((round(s), n)), lambda s: stirred.append(round(s)))
     for now in range(0, 100, 5):
-        dog.look(float(now))
+        dog.check_pulse(float(now))
     assert said == [(10, 1), (20, 2), (40, 3), (80, 4)]
     pulse[0] = 1
-    dog.look(100.0)
+    dog.check_pulse(100.0)
     assert stirred == [100] and dog.told == 0
-    dog.look(105.0)
+    dog.check_pulse(105.0)
     assert len(said) == 4
 
 
@@ -522,25 +522,25 @@ def test_two_threads_that_look_take_turns() -> None:
         told.append("written")
 
     dog = Watchdog(1.0, lambda: pulse[0], quiet, lambda seconds: told.append("stirred"))
-    dog.look(0.0)
-    thread = threading.Thread(target=dog.look, args=(5.0,))
+    dog.check_pulse(0.0)
+    thread = threading.Thread(target=dog.check_pulse, args=(5.0,))
     thread.start()
     assert writing.wait(10)
     pulse[0] = 1
-    dog.look(6.0)
+    dog.check_pulse(6.0)
     assert told == ["quiet"]
     threading.Timer(0.1, written.set).start()
-    dog.look(7.0, wait_s=10.0)
+    dog.check_pulse(7.0, wait_s=10.0)
     thread.join(10)
     assert told == ["quiet", "written", "stirred"]
-    dog.look(7.5, wait_s=0.0)
+    dog.check_pulse(7.5, wait_s=0.0)
     assert dog.told == 0
 
 
 def test_a_call_costs_little(watched_group: Any) -> None:
     run = watched_group()
     owner = SimpleNamespace(barrier=lambda: None)
-    run.probe._stand_before(owner, Kind("barrier"))
+    run.probe._patch_collective(owner, Kind("barrier"))
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         spent = []

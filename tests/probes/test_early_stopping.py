@@ -9,7 +9,7 @@ import torch
 from probes.judging import judge_codes, judge_watch, list_observations
 from torch import nn
 
-from tdbg.probes.early_stopping.stoppers import Course, State, as_number, direction, metric_of, state_of
+from tdbg.probes.early_stopping.stoppers import Course, State, as_number, find_direction, find_metric, read_state
 
 FLAG = {"flags": {"EARLY_STOPPING": True}, "max_overhead": 1e6}
 FALLING = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3]
@@ -295,16 +295,16 @@ def test_one_with_slots_or_properties_is_not_asked(start_watch: Any) -> None:
     ],
 )
 def test_which_way_is_better(name: str, better: str) -> None:
-    assert direction(name) == better
+    assert find_direction(name) == better
 
 
 def test_the_metric_of_a_call() -> None:
-    assert metric_of(object(), ["epoch", "val_loss"], (3, 0.5), {}) == ("val_loss", 0.5)
-    assert metric_of(object(), ["value"], (), {"value": 2}) == ("value", 2.0)
-    assert metric_of(object(), ["model"], (nn.Linear(1, 1),), {}) == ("", None)
+    assert find_metric(object(), ["epoch", "val_loss"], (3, 0.5), {}) == ("val_loss", 0.5)
+    assert find_metric(object(), ["value"], (), {"value": 2}) == ("value", 2.0)
+    assert find_metric(object(), ["model"], (nn.Linear(1, 1),), {}) == ("", None)
     stopper = EarlyStopping()
     stopper.monitor = "f1"  # type: ignore[attr-defined]
-    assert metric_of(stopper, ["metrics"], ({"f1": 0.7, "loss": 1.0},), {}) == ("f1", 0.7)
+    assert find_metric(stopper, ["metrics"], ({"f1": 0.7, "loss": 1.0},), {}) == ("f1", 0.7)
 
 
 def test_numbers() -> None:
@@ -313,8 +313,8 @@ def test_numbers() -> None:
 
 
 def test_what_a_stopper_keeps() -> None:
-    assert state_of(object()) == State()
-    assert state_of(EarlyStopping(patience=5, delta=-0.1)) == State(
+    assert read_state(object()) == State()
+    assert read_state(EarlyStopping(patience=5, delta=-0.1)) == State(
         patience=5.0, counter=0.0, best=None, delta=0.1, mode="min"
     )
 
@@ -323,9 +323,9 @@ def test_one_that_smooths_its_metric_lags_behind_a_spike() -> None:
     course = Course("loss")
     rows = [(1.0, 0, 0, False), (5.0, 0, 1, False), (0.9, 1, 2, True)]
     states = [(value, State(2, before, 1.0), State(2, after, 1.0, stop)) for value, before, after, stop in rows]
-    assert [course.add(value, before, after, 1) for value, before, after in states] == ["", "", ""]
+    assert [course.add_check(value, before, after, 1) for value, before, after in states] == ["", "", ""]
 
 
 def test_a_value_that_is_not_known_says_nothing() -> None:
     course = Course("loss")
-    assert [course.add(None, State(), State(), step) for step in range(5)] == [""] * 5
+    assert [course.add_check(None, State(), State(), step) for step in range(5)] == [""] * 5

@@ -3,7 +3,7 @@
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset
 
-from tdbg.probes.dataloader.feeds import in_whole, padded_rows
+from tdbg.probes.dataloader.feeds import find_padded_rows, to_parent_indices
 
 
 def list_batches(
@@ -16,7 +16,7 @@ def list_batches(
     for _ in range(passes):
         iterator, taken = iter(loader), 0
         for (samples,) in iterator:
-            padded = padded_rows(iterator, taken, len(samples))
+            padded = find_padded_rows(iterator, taken, len(samples))
             taken += len(samples)
             found.append((samples.tolist(), padded))
     return found
@@ -36,12 +36,12 @@ def test_padding_is_what_another_rank_has_too() -> None:
 
 def test_without_such_a_sampler_nothing_is_padding() -> None:
     iterator = iter(DataLoader(TensorDataset(torch.arange(4)), batch_size=2, shuffle=True))
-    assert padded_rows(iterator, 0, 2) == []
+    assert find_padded_rows(iterator, 0, 2) == []
 
 
 def test_indices_of_a_subset_of_a_subset() -> None:
     data = TensorDataset(torch.arange(10))
     inner = Subset(data, [9, 7, 5, 3])
-    assert in_whole(Subset(inner, [3, 0]), [0, 1]) == [3, 9]
-    assert in_whole(data, [2, 1]) == [2, 1]
-    assert in_whole(Subset(inner, [3, 0]), [5]) == [5], "an index that it does not have is left as it is"
+    assert to_parent_indices(Subset(inner, [3, 0]), [0, 1]) == [3, 9]
+    assert to_parent_indices(data, [2, 1]) == [2, 1]
+    assert to_parent_indices(Subset(inner, [3, 0]), [5]) == [5], "an index that it does not have is left as it is"

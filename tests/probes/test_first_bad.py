@@ -130,16 +130,16 @@ class Nested(Checkpointed):
     """Blocks in two checkpointed halves, the first of which has a checkpoint of its own."""
 
     def forward(self, x: Tensor) -> Tensor:
-        def run(begin: int, end: int, x: Tensor) -> Tensor:
+        def run_blocks(begin: int, end: int, x: Tensor) -> Tensor:
             for block in self.blocks[begin:end]:
                 x = block(x)
             return x
 
-        def first(x: Tensor) -> Tensor:
-            return run(2, 3, checkpoint(run, 0, 2, x, use_reentrant=self.reentrant))
+        def run_first_half(x: Tensor) -> Tensor:
+            return run_blocks(2, 3, checkpoint(run_blocks, 0, 2, x, use_reentrant=self.reentrant))
 
-        x = checkpoint(first, self.stem(x), use_reentrant=self.reentrant)
-        x = checkpoint(run, 3, 6, x, use_reentrant=self.reentrant)
+        x = checkpoint(run_first_half, self.stem(x), use_reentrant=self.reentrant)
+        x = checkpoint(run_blocks, 3, 6, x, use_reentrant=self.reentrant)
         out: Tensor = self.head(self.drop(x))
         return out
 

@@ -99,7 +99,7 @@ def test_calls_of_an_evaluation_are_counted_but_in_a_stretch_that_the_cost_tells
 
 
 def test_pythons_own_random_state_survives_the_report(start_watch: Start) -> None:
-    def run(start: Start | None) -> float:
+    def train_and_draw(start: Start | None) -> float:
         seen = start() if start else None
         random.seed(3)
         model = nn.Linear(4, 1)
@@ -110,7 +110,7 @@ def test_pythons_own_random_state_survives_the_report(start_watch: Start) -> Non
         assert seen is None or len(seen.bad_values) == 1
         return random.random()
 
-    assert run(None) == run(start_watch)
+    assert train_and_draw(None) == train_and_draw(start_watch)
 
 
 def test_an_output_with_its_graph_is_saved_in_silence(

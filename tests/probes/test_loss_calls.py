@@ -563,7 +563,7 @@ def test_a_mode_of_the_program_sees_its_own_calls_alone(
             seen.append(func)
             return func(*args, **(kwargs or {}))
 
-    def call() -> list[object]:
+    def record_functions() -> list[object]:
         seen.clear()
         with Noting():
             F.cross_entropy(*given)
@@ -571,11 +571,11 @@ def test_a_mode_of_the_program_sees_its_own_calls_alone(
 
     seen: list[object] = []
     given = torch.randn(8, CLASSES), make_labels()
-    before = call()
+    before = record_functions()
     run = make_training(max_overhead=max_overhead)
     for _ in range(12):
         run.run_step(lambda y: F.cross_entropy(y, make_labels()))
-    assert call() == before and F.cross_entropy in before
+    assert record_functions() == before and F.cross_entropy in before
 
 
 def test_large_targets_are_not_kept_alive(make_training: Callable[..., Training]) -> None:
@@ -607,14 +607,14 @@ class Marked(Tensor):
 
 
 def test_a_tensor_subclass_sees_the_functions_that_it_knows(make_training: Callable[..., Training]) -> None:
-    def seen() -> tuple[list[object], type]:
+    def record_functions() -> tuple[list[object], type]:
         Marked.seen = []
         found = F.cross_entropy(torch.ones(3, 4).as_subclass(Marked), torch.tensor([0, 1, 2]).as_subclass(Marked))
         return Marked.seen, type(found)
 
-    before = seen()
+    before = record_functions()
     make_training()
-    assert seen() == before and before == ([F.cross_entropy], Marked)
+    assert record_functions() == before and before == ([F.cross_entropy], Marked)
 
 
 def test_training_is_the_same_to_the_bit(start_watch: Callable[..., Any]) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tdbg.core.errors import TdbgError
 from tdbg.probes.loss import class_losses, class_weighting
-from tdbg.probes.loss.class_weighting import effective_numbers
+from tdbg.probes.loss.class_weighting import compute_effective_numbers
 
 pytestmark = pytest.mark.usefixtures("loss_flags")
 
@@ -36,11 +36,13 @@ def test_effective_numbers_are_the_sum_of_their_series(beta: float) -> None:
     """Cui et al. 2019, eq. 3: 1 + beta + beta^2 + ..., n terms."""
     counts_C = torch.tensor([0.0, 1.0, 2.0, 10.0, 300.0], dtype=torch.float64)
     series = [sum(beta**power for power in range(int(count))) for count in counts_C]
-    assert effective_numbers(counts_C, beta).tolist() == pytest.approx(series)
+    assert compute_effective_numbers(counts_C, beta).tolist() == pytest.approx(series)
 
 
 def test_a_beta_near_one_gives_the_counts() -> None:
-    assert effective_numbers(torch.tensor([7.0], dtype=torch.float64), 1 - 1e-12).item() == pytest.approx(7.0, rel=1e-6)
+    assert compute_effective_numbers(torch.tensor([7.0], dtype=torch.float64), 1 - 1e-12).item() == pytest.approx(
+        7.0, rel=1e-6
+    )
 
 
 def test_exponents_and_shares() -> None:

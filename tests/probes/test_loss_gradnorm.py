@@ -50,7 +50,7 @@ def test_drift_since_the_first_update() -> None:
     report_gradnorm(weights={"family": 0.8, "genus": 1.2})
     found = report_gradnorm(weights={"family": 0.9, "genus": 1.1})
     assert found.drift == pytest.approx([0.4, -0.4]) and found.change == pytest.approx([0.1, -0.1])
-    assert found.updates == 3 and found.values()["drift"] == pytest.approx(0.4)
+    assert found.updates == 3 and found.collect_event_values()["drift"] == pytest.approx(0.4)
     assert report_gradnorm(name="another").updates == 1
     forget()
     assert report_gradnorm().drift == [0.0, 0.0]

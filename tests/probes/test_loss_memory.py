@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tdbg.probes.loss import GradNormMemory, gradnorm_memory
-from tdbg.probes.loss.held import Meter, held_by, rows_of
+from tdbg.probes.loss.held import Meter, build_rows, record_held
 from tdbg.runtime import torch_compat
 
 pytestmark = pytest.mark.usefixtures("loss_flags")
@@ -26,8 +26,8 @@ def make_body() -> nn.Sequential:
 
 def list_held_rows(tensors: Any) -> list[dict[str, Any]]:
     seen: dict[int, Any] = {}
-    held_by("given", tensors, seen)
-    return rows_of(seen)
+    record_held("given", tensors, seen)
+    return build_rows(seen)
 
 
 @needs_saved_tensors
@@ -182,7 +182,7 @@ def test_what_torch_hides_is_unknown_and_not_zero(monkeypatch: pytest.MonkeyPatc
     assert (
         f"saved for backward: unknown, torch {torch.__version__} does not show it" in text and "0 MB saved" not in text
     )
-    assert "saved_mb" not in report.values() and "stays_mb" in report.values()
+    assert "saved_mb" not in report.collect_event_values() and "stays_mb" in report.collect_event_values()
 
 
 def test_an_exception_passes_and_leaves_no_report() -> None:

@@ -10,8 +10,8 @@ from torch.nn.functional import one_hot
 
 from tdbg.core.errors import TdbgError
 from tdbg.probes.loss import NullMasking, null_masking
-from tdbg.probes.loss.arithmetic import surprise, wilson
-from tdbg.probes.loss.null_targets import format_of
+from tdbg.probes.loss.arithmetic import compute_surprise, compute_wilson_interval
+from tdbg.probes.loss.null_targets import find_format
 
 pytestmark = pytest.mark.usefixtures("loss_flags")
 
@@ -46,7 +46,7 @@ def draw_mask(nulls_B: Tensor, probability: float, seed: int) -> Tensor:
 )
 def test_the_interval_is_that_of_newcombes_table(successes: int, trials: int, low: float, high: float) -> None:
     """Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method 3."""
-    assert wilson(successes, trials) == pytest.approx((low, high), abs=5e-5)
+    assert compute_wilson_interval(successes, trials) == pytest.approx((low, high), abs=5e-5)
 
 
 @pytest.mark.parametrize("probability", [0.02, 0.3, 0.5, 0.9])
@@ -55,13 +55,13 @@ def test_the_bound_is_above_the_exact_chance(probability: float) -> None:
     weights = [math.comb(trials, k) * probability**k * (1 - probability) ** (trials - k) for k in range(trials + 1)]
     for seen in range(trials + 1):
         tail = sum(weights[: seen + 1]) if seen < probability * trials else sum(weights[seen:])
-        assert math.exp(-surprise(seen, trials, probability)) >= tail * (1 - 1e-9)
+        assert math.exp(-compute_surprise(seen, trials, probability)) >= tail * (1 - 1e-9)
 
 
 def test_the_bound_of_the_impossible() -> None:
-    assert surprise(3, 4, 1.0) == math.inf == surprise(1, 4, 0.0)
-    assert surprise(4, 4, 1.0) == 0.0 == surprise(0, 4, 0.0) == surprise(0, 0, 0.5)
-    assert surprise(64, 64, 0.5) == pytest.approx(64 * math.log(2))
+    assert compute_surprise(3, 4, 1.0) == math.inf == compute_surprise(1, 4, 0.0)
+    assert compute_surprise(4, 4, 1.0) == 0.0 == compute_surprise(0, 4, 0.0) == compute_surprise(0, 0, 0.5)
+    assert compute_surprise(64, 64, 0.5) == pytest.approx(64 * math.log(2))
 
 
 def test_counts_of_one_batch() -> None:
@@ -104,7 +104,7 @@ def test_counts_go_on_apart_for_validation() -> None:
     ids=str,
 )
 def test_formats(targets: Tensor, form: str) -> None:
-    assert format_of(targets) == form
+    assert find_format(targets) == form
 
 
 def test_nulls_of_rows_are_those_of_their_classes() -> None:

@@ -135,12 +135,12 @@ def test_values_alone_or_a_buffer_that_is_done_growing_are_no_creep(
     buffer: list[torch.Tensor] = []
     fake_resident_memory(buffer)
 
-    def after(loss: torch.Tensor) -> None:
+    def record_loss(loss: torch.Tensor) -> None:
         history.append(loss.item())
         if len(buffer) < 30:
             buffer.append(torch.ones(4))
 
-    train_model(100, after)
+    train_model(100, record_loss)
     assert [event for event in list_observations(seen, "CREEP") if event.values["sure"]] == []
 
 

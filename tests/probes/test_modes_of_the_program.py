@@ -206,7 +206,7 @@ def test_modes_come_back_though_setting_them_aside_or_leaving_failed(
     monkeypatch.setattr(torch_compat._ModesAside, method, fail_once)
     guard = Guard("part", lambda part, error: failed.append(f"{part}: {error}"))
     with Functions() as functions, Operations() as operations:
-        guard.call(torch.ones, 1)
+        guard.call_guarded(torch.ones, 1)
         now = torch_compat._Modes.in_force()
     assert failed == [method, f"part: {method}"]
     assert (functions in now.functions, operations in now.dispatches) == (True, True)

@@ -253,7 +253,7 @@ def test_a_probe_that_raises_is_switched_off_and_training_goes_on(start_watch: S
     def broken(*args: Any) -> None:
         raise ZeroDivisionError("planted")
 
-    gradients._look_at = broken
+    gradients._check_gradients = broken
     seen.monitor.dispatcher.rebuild_subscribers()
     model = make_network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -43,7 +43,7 @@ def test_labels_may_be_unsigned() -> None:
     labels = torch.tensor([3, 1, 2], dtype=torch.uint16)
     assert batch_contents.label_range(labels) == (1, 3)
     part = batch_contents.Part("0", torch.full((4, 3), 7, dtype=torch.uint16))
-    batch_contents.look(part)
+    batch_contents.measure_part(part)
     assert part.constant
 
 

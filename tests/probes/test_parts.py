@@ -65,23 +65,23 @@ def test_late_values_reach_those_who_asked_one_step_later() -> None:
 
 def test_patches_restore_only_what_is_still_theirs() -> None:
     class Owner:
-        def one(self) -> int:
+        def return_one(self) -> int:
             return 1
 
-        def two(self) -> int:
+        def return_two(self) -> int:
             return 2
 
-    one, two = Owner.one, Owner.two
+    one, two = Owner.return_one, Owner.return_two
     patches = Patches()
-    patches.wrap(Owner, "one", lambda original: lambda self: original(self) + 10)
-    patches.wrap(Owner, "two", lambda original: lambda self: original(self) + 10)
-    patches.wrap(Owner, "absent", lambda original: original)
-    assert (Owner().one(), Owner().two(), len(patches)) == (11, 12, 2)
+    patches.wrap_attribute(Owner, "return_one", lambda original: lambda self: original(self) + 10)
+    patches.wrap_attribute(Owner, "return_two", lambda original: lambda self: original(self) + 10)
+    patches.wrap_attribute(Owner, "absent", lambda original: original)
+    assert (Owner().return_one(), Owner().return_two(), len(patches)) == (11, 12, 2)
     later = lambda self: 99  # noqa: E731 - somebody else patched on top
-    Owner.two = later  # type: ignore[method-assign]
+    Owner.return_two = later  # type: ignore[method-assign]
     patches.restore()
-    assert Owner.one is one
-    assert Owner.two is later and two is not later
+    assert Owner.return_one is one
+    assert Owner.return_two is later and two is not later
 
 
 def test_walk_finds_tensors_in_the_structures_of_real_batches() -> None:

@@ -9,7 +9,7 @@ from tdbg.runtime.patches import Patches
 
 
 class Base:
-    def plain(self) -> str:
+    def plain_method(self) -> str:
         return "plain"
 
     @classmethod
@@ -36,13 +36,13 @@ def make_wrapper(name: str) -> Any:
 
 
 @pytest.mark.parametrize("owner", [Base, Child])
-@pytest.mark.parametrize("name", ["plain", "of_class", "static"])
+@pytest.mark.parametrize("name", ["plain_method", "of_class", "static"])
 @pytest.mark.parametrize("order", permutations(range(3)))
 def test_nothing_is_left_whatever_the_order(owner: type[Base], name: str, order: tuple[int, ...]) -> None:
     before, plain = dict(vars(owner)), getattr(owner(), name)()
     owners = [Patches() for _ in range(3)]
     for index, patches in enumerate(owners):
-        patches.wrap(owner, name, make_wrapper(str(index)))
+        patches.wrap_attribute(owner, name, make_wrapper(str(index)))
     assert getattr(owner(), name)() == f"2(1(0({plain})))"
     for index in order:
         owners[index].restore()
@@ -52,15 +52,15 @@ def test_nothing_is_left_whatever_the_order(owner: type[Base], name: str, order:
 
 def test_a_wrapper_of_the_programs_own_stays() -> None:
     ours, again = Patches(), Patches()
-    original = Base.plain
-    ours.wrap(Base, "plain", make_wrapper("ours"))
-    below = Base.plain
-    Base.plain = theirs = lambda self: f"theirs({below(self)})"  # type: ignore[method-assign]
+    original = Base.plain_method
+    ours.wrap_attribute(Base, "plain_method", make_wrapper("ours"))
+    below = Base.plain_method
+    Base.plain_method = theirs = lambda self: f"theirs({below(self)})"  # type: ignore[method-assign]
     try:
         ours.restore()
-        assert Base.plain is theirs
-        again.wrap(Base, "plain", make_wrapper("again"))
+        assert Base.plain_method is theirs
+        again.wrap_attribute(Base, "plain_method", make_wrapper("again"))
         again.restore()
-        assert Base.plain is theirs
+        assert Base.plain_method is theirs
     finally:
-        Base.plain = original  # type: ignore[method-assign]
+        Base.plain_method = original  # type: ignore[method-assign]

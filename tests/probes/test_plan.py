@@ -109,9 +109,9 @@ class Breaks(Probe):
     levels = ()
 
     def attach(self) -> None:
-        self.patch(torch, "relu", before=self._before)
+        self.patch(torch, "relu", before=self._raise_broken)
 
-    def _before(self, args: Any, kwargs: Any) -> None:
+    def _raise_broken(self, args: Any, kwargs: Any) -> None:
         raise ValueError("broken")
 
     def update_begins(self, optimizer: Any) -> None:

@@ -100,11 +100,11 @@ def test_a_group_that_is_made_after_the_inspection_has_begun_is_noticed(start_wa
 def test_a_wrapped_module_is_told_with_its_group_and_without_what_it_ignores(
     start_watch: Any, two_rank_world: None
 ) -> None:
-    def wrap(net: Net) -> nn.Module:
+    def wrap_ddp(net: Net) -> nn.Module:
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["head.bias"])
         return DistributedDataParallel(net)
 
-    first, second, *_ = list_observations(train_model(start_watch, 4, wrap), "rank-weights", "WEIGHTS")
+    first, second, *_ = list_observations(train_model(start_watch, 4, wrap_ddp), "rank-weights", "WEIGHTS")
     assert first.values["wrapped"] and first.values["group"] == [0, 1]
     assert first.values["names"] == ["body.weight [8, 16]", "body.bias [8]", "head.weight [2, 8]"]
     assert "names" not in second.values and len(second.values["checksums"]) == len(second.values["norms"]) == 3

@@ -98,12 +98,12 @@ def test_rates_set_by_hand_are_seen(start_watch: Any) -> None:
 def test_a_warm_up_is_recognised_and_its_end_told(start_watch: Any, tmp_path: Path) -> None:
     watched = start_watch(**EVERY_STEP)
 
-    def make(optimizer: Any) -> Any:
+    def build_warmup_cosine(optimizer: Any) -> Any:
         warm = lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=5)
         cosine = lr_scheduler.CosineAnnealingLR(optimizer, T_max=15)
         return lr_scheduler.SequentialLR(optimizer, [warm, cosine], milestones=[5])
 
-    run_updates(20, make)
+    run_updates(20, build_warmup_cosine)
     rates = list_observations(watched, "schedule", "RATE")
     assert [event.values["phase"] for event in rates if event.step in (4, 5)] == ["warm-up"] * 2
     ends = [event.values["warm_up_steps"] for event in rates if "warm_up_steps" in event.values]

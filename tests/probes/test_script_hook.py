@@ -20,7 +20,7 @@ def test_a_scripted_class_and_function(start_watch: Callable[..., Any]) -> None:
             self.x = double(torch.ones(2))
 
     @torch.jit.script
-    def make() -> torch.Tensor:
+    def read_local_x() -> torch.Tensor:
         return Local().x
 
-    assert make().tolist() == [2.0, 2.0]
+    assert read_local_x().tolist() == [2.0, 2.0]

@@ -129,9 +129,9 @@ def test_below_a_guard_and_back_again(start_watch: Callable[..., Watch]) -> None
         before = len(Counted.seen)
         with with_subclass():
             x.sum()
-        return before, len(Counted.seen), Guard("inner").call(lambda: (x.sum(), len(Counted.seen))[1])
+        return before, len(Counted.seen), Guard("inner").call_guarded(lambda: (x.sum(), len(Counted.seen))[1])
 
-    assert Guard("outer").call(own_work) == (0, 1, 1)
+    assert Guard("outer").call_guarded(own_work) == (0, 1, 1)
     x.sum()
     assert len(Counted.seen) == 2
 
@@ -141,7 +141,7 @@ def test_below_a_guard_and_back_again(start_watch: Callable[..., Watch]) -> None
 
     with Mode():
         before = len(Counted.seen)
-        assert Guard("outer").call(lambda: (x.sum(), len(Counted.seen))[1]) == before
+        assert Guard("outer").call_guarded(lambda: (x.sum(), len(Counted.seen))[1]) == before
         x.sum()
         assert len(Counted.seen) > before
 

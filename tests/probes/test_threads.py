@@ -256,8 +256,8 @@ def test_a_claim_that_failed_is_not_tried_again() -> None:
 def test_a_tail_asked_for_while_a_call_is_added_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     order = Order(0)
     for _ in range(3):
-        order.add("barrier", b"barrier", 1)
-    watchdog = threading.Thread(target=order.tail)
+        order.add_call("barrier", b"barrier", 1)
+    watchdog = threading.Thread(target=order.mark_tail)
 
     def slow(raw: bytes, before: int) -> int:
         """The call has its number, and is not in the checksum yet."""
@@ -267,7 +267,7 @@ def test_a_tail_asked_for_while_a_call_is_added_is_whole(monkeypatch: pytest.Mon
 
     order._cut = 100
     monkeypatch.setattr(collectives, "crc32", slow)
-    order.add("barrier", b"barrier", 1)
+    order.add_call("barrier", b"barrier", 1)
     watchdog.join(30)
     for first, last, crc, *_ in order.marks:
         assert crc == f"{crc32(b'barrier' * (last - first + 1)):08x}", (first, last)
@@ -278,7 +278,7 @@ class _Growing(Group):
 
     def __init__(self, probe: Distributed) -> None:
         self.probe, self.name, self.ranks, self.order = probe, "world", [], Order(0)
-        self.order.add("barrier", b"barrier", 1)
+        self.order.add_call("barrier", b"barrier", 1)
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("size", "order"):
@@ -295,8 +295,8 @@ def test_groups_may_be_made_while_the_order_is_told(start_watch: Any) -> None:
     probe = watched.monitor.find_probe("distributed")
     probe._groups["world"] = _Growing(probe)
     probe._from_start = False
-    probe._tell_order(tail=True)
-    probe._turn(16)
+    probe._emit_order(tail=True)
+    probe._begin_step(16)
     probe._tally.step = 1
     watched.monitor.step = 2
     probe.changed()

@@ -610,7 +610,7 @@ def test_a_skipped_update_ends_its_window(start_watch: Any) -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_recomputation_is_counted_and_changes_nothing(start_watch: Any, reentrant: bool) -> None:
-    def run() -> Tensor:
+    def train_checkpointed() -> Tensor:
         model, optimizer = make_setup()
         for x in iter_inputs():
             optimizer.zero_grad()
@@ -619,10 +619,10 @@ def test_recomputation_is_counted_and_changes_nothing(start_watch: Any, reentran
             optimizer.step()
         return model[0].weight.detach()
 
-    expected, original = run(), checkpoint
+    expected, original = train_checkpointed(), checkpoint
     watched = start_watch(**FLAG)
     assert torch.utils.checkpoint.checkpoint is not original
-    assert torch.equal(run(), expected)
+    assert torch.equal(train_checkpointed(), expected)
     told = list_observations(watched, "training-loop", "RECOMPUTE")
     assert len(told) == 12
     assert {(event.values["runs"], event.values["recomputed"]) for event in told} == {(2, 1)}

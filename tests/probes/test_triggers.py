@@ -237,15 +237,15 @@ def test_more_summands_are_no_spike() -> None:
 
 
 def test_skip_streaks() -> None:
-    def first(skips: range) -> int | None:
+    def find_first_streak(skips: range) -> int | None:
         streak = SkipStreak()
         records = (Step(step=n, skipped=n in skips) for n in range(1, 100))
         return next((record.step for record in records if streak.is_met(record)), None)
 
-    assert first(range(1, 11)) is None, "the scale comes down from its first value"
-    assert first(range(1, 30)) == 12
-    assert first(range(50, 54)) is None
-    assert first(range(50, 60)) == 54
+    assert find_first_streak(range(1, 11)) is None, "the scale comes down from its first value"
+    assert find_first_streak(range(1, 30)) == 12
+    assert find_first_streak(range(50, 54)) is None
+    assert find_first_streak(range(50, 60)) == 54
 
 
 def test_not_finite() -> None:

@@ -31,7 +31,7 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.body(x)
-        for layer in each(self.layers):
+        for layer in iter_layers(self.layers):
             x = x + (layer(x) if isinstance(layer, nn.Module) else x * layer)
         return self.head(x)
 
@@ -53,7 +53,7 @@ def linear() -> nn.Linear:
     return nn.Linear(WIDTH, WIDTH)
 
 
-def each(held: Any) -> Any:
+def iter_layers(held: Any) -> Any:
     """The layers in a container, in whatever it is nested."""
     if isinstance(held, nn.ModuleList):
         yield from held
@@ -61,7 +61,7 @@ def each(held: Any) -> Any:
         yield held
     else:
         for item in held.values() if isinstance(held, dict) else held:
-            yield from each(item)
+            yield from iter_layers(item)
 
 
 CONTAINERS: dict[str, tuple[Callable[[int], Any], str]] = {  # makes it of so many layers -> name of the first
@@ -89,7 +89,7 @@ def sgd(parameters: Any, lr: float = 0.01) -> torch.optim.SGD:
     return torch.optim.SGD(parameters, lr=lr)
 
 
-def told(watched: Any, folder: Path) -> list[Finding]:
+def list_findings(watched: Any, folder: Path) -> list[Finding]:
     return [finding for finding in judge_watch(watched, folder) if finding.code == "TD-S006"]
 
 
@@ -103,7 +103,7 @@ def test_layers_in_a_container_are_named(start_watch: Any, tmp_path: Path, kind:
     optimizer = sgd(net.parameters())
     for _ in range(8):
         step(net, optimizer)
-    (finding,) = told(watched, tmp_path)
+    (finding,) = list_findings(watched, tmp_path)
     each_has = 1 if kind == "parameters" else 2
     owner = "Block.parts (list)" if "block" in kind or "child" in kind else f"Net.layers ({type(net.layers).__name__})"
     assert finding.title.startswith(f"{each_has * count} parameter") and f"in {owner}" in finding.title
@@ -137,7 +137,7 @@ def test_layers_of_a_large_model_are_named(
     optimizer = sgd(net.parameters())
     for _ in range(8):
         step(net, optimizer)
-    (finding,) = told(watched, tmp_path)
+    (finding,) = list_findings(watched, tmp_path)
     assert finding.first_step == 6 and "layers[0].weight" in finding.title
 
 
@@ -149,7 +149,7 @@ def test_the_model_in_a_wrapper(start_watch: Any, tmp_path: Path, wrap: Any) -> 
     optimizer = sgd(wrapped.parameters())
     for _ in range(8):
         step(wrapped, optimizer)
-    assert "layers[0].weight" in told(watched, tmp_path)[0].title
+    assert "layers[0].weight" in list_findings(watched, tmp_path)[0].title
 
 
 @pytest.mark.parametrize("at", [2, 5, 9])
@@ -161,7 +161,7 @@ def test_layers_that_come_later(start_watch: Any, tmp_path: Path, at: int) -> No
         if number == at:
             net.layers.append(linear())
         step(net, optimizer)
-    (finding,) = told(watched, tmp_path)
+    (finding,) = list_findings(watched, tmp_path)
     assert finding.first_step is not None and at + 5 <= finding.first_step <= at + 6
 
 
@@ -171,7 +171,7 @@ def test_more_layers_in_the_list_than_anywhere_else(start_watch: Any, tmp_path: 
     optimizer = torch.optim.Adam(net.parameters())
     for _ in range(8):
         step(net, optimizer)
-    assert told(watched, tmp_path)[0].title.startswith("80 parameters in Net.layers (list)")
+    assert list_findings(watched, tmp_path)[0].title.startswith("80 parameters in Net.layers (list)")
 
 
 def test_registered_ones_beside_those_that_are_not(start_watch: Any, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_registered_ones_beside_those_that_are_not(start_watch: Any, tmp_path: P
     optimizer = sgd([*net.body.parameters(), net.head.weight])
     for _ in range(8):
         step(net, optimizer)
-    assert sorted(finding.module for finding in told(watched, tmp_path)) == ["head", "layers[0]"]
+    assert sorted(finding.module for finding in list_findings(watched, tmp_path)) == ["head", "layers[0]"]
 
 
 # healthy twins: each trains a model with layers in a list
@@ -447,7 +447,7 @@ def test_nothing_is_said_where_something_updates_them(start_watch: Any, tmp_path
     torch.manual_seed(0)
     train(Net([linear() for _ in range(count)]))
     assert watched.monitor.step >= STEPS - 10  # as in a GAN: of one optimizer
-    assert told(watched, tmp_path) == []
+    assert list_findings(watched, tmp_path) == []
     assert not any(look.values.get("unregistered") for look in list_observations(watched, "optimizer", "COVERAGE"))
 
 
@@ -468,7 +468,7 @@ def test_the_finding_becomes_a_note_once_something_updates_them(start_watch: Any
             for parameter in of_list(net):
                 parameter.data.mul_(0.9)
         step(net, *optimizers)
-    (finding,) = told(watched, tmp_path)
+    (finding,) = list_findings(watched, tmp_path)
     assert (finding.severity, finding.first_step) == ("info", 6)
     words = "the program updates them itself" if way == "by hand" else "an optimizer held them only from step 13 on"
     assert finding.evidence[-1] == words
@@ -482,7 +482,7 @@ def test_an_optimizer_of_something_else_leaves_the_finding(start_watch: Any, tmp
         if number == 12:
             optimizers.append(sgd(other.parameters()))
         step(net, *optimizers)
-    assert told(watched, tmp_path)[0].severity == "warning"
+    assert list_findings(watched, tmp_path)[0].severity == "warning"
 
 
 def test_a_container_class_of_the_program_is_not_gone_through(start_watch: Any, tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_a_container_class_of_the_program_is_not_gone_through(start_watch: Any, 
     optimizer = sgd(net.parameters())
     for _ in range(8):
         step(net, optimizer)
-    assert told(watched, tmp_path) == [] and not watched.failures
+    assert list_findings(watched, tmp_path) == [] and not watched.failures
 
 
 def test_a_list_that_holds_itself(start_watch: Any, tmp_path: Path) -> None:
@@ -507,4 +507,4 @@ def test_a_list_that_holds_itself(start_watch: Any, tmp_path: Path) -> None:
     optimizer = sgd(net.parameters())
     for _ in range(8):
         step(net, optimizer)
-    assert len(told(watched, tmp_path)) == 1
+    assert len(list_findings(watched, tmp_path)) == 1

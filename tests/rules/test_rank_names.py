@@ -168,14 +168,14 @@ def texts_of(finding: Finding) -> list[str]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
+def run_dir(tmp_path: Path) -> RunDir:
     return RunDir.create(tmp_path / "run", {"command": ["x.py"], "settings": {}, "start": 1.0})[0]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("code", list_codes())
-def test_a_finding_names_the_process_that_it_is_of(run: RunDir, code: str, folder: str) -> None:
-    process = ProcessDir(run, run.path / folder)
+def test_a_finding_names_the_process_that_it_is_of(run_dir: RunDir, code: str, folder: str) -> None:
+    process = ProcessDir(run_dir, run_dir.path / folder)
     streams = (find(rule_of(code), process, events) for events in make_streams(rule_of(code)))
     found = list(itertools.islice((finding for findings in streams for finding in findings), 3))
     assert found, f"{code} found nothing in what was planted"
@@ -186,13 +186,13 @@ def test_a_finding_names_the_process_that_it_is_of(run: RunDir, code: str, folde
 
 
 @pytest.mark.parametrize("code", list_codes())
-def test_the_same_of_a_second_process_is_named_too(run: RunDir, code: str) -> None:
+def test_the_same_of_a_second_process_is_named_too(run_dir: RunDir, code: str) -> None:
     """`report_once` adds where else it was found."""
     one = rule_of(code)()
     said: list[Finding] = []
     for events in itertools.islice(make_streams(rule_of(code)), 20):
         for folder in ("rank0001", "other/vm-77", "other/vm-78"):
-            process = ProcessDir(run, run.path / folder)
+            process = ProcessDir(run_dir, run_dir.path / folder)
             copies = [dataclasses.replace(event) for event in events]
             said += [new for event in copies if isinstance(event, one.listens) for new in one.feed(process, event)]
     assert not [text for finding in said for text in texts_of(finding) if re.search(r"\bNone\b", text)]

@@ -99,7 +99,7 @@ def test_a_rule_of_another_package_comes_last(cards_file: Path, monkeypatch: pyt
 def test_a_rule_whose_file_cannot_be_loaded_any_more(cards_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     card = RuleCard(**{**describe_rule(next(iter(RULES))), "module": "gone"})
     with pytest.raises(ImportError, match="gone"):
-        card.load()
+        card.load_rule()
     RULES.broken.clear()
 
 
@@ -138,11 +138,11 @@ def test_rules_for_several_ranks_miss_nothing(
     shown: list[list[ProcessDir]] = []
     note_start = RankLooks.record_launch
 
-    def note(looks: Any, process: ProcessDir, event: Event) -> None:
+    def record_process(looks: Any, process: ProcessDir, event: Event) -> None:
         shown[-1] += [process] if isinstance(event, Start) else []
         note_start(looks, process, event)
 
-    monkeypatch.setattr(RankLooks, "record_launch", note)
+    monkeypatch.setattr(RankLooks, "record_launch", record_process)
     shown.append([])
     loaded = judge_run(run.run).as_dict()
     forget_cards(monkeypatch)
@@ -157,12 +157,12 @@ def test_a_small_run_loads_the_rules_that_it_needs(tmp_path: Path) -> None:
     run = unpack_run("single", tmp_path)
     environ = {"PYTHONPATH": str(Path(_rule_cards.__file__).parents[2]), "PYTHONPYCACHEPREFIX": str(tmp_path / "cache")}
 
-    def load() -> list[str]:
+    def list_loaded_rules() -> list[str]:
         command = [sys.executable, "-c", SHOW_LOADED, str(run)]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
         return done.stdout.split()
 
-    first, second = load(), load()
+    first, second = list_loaded_rules(), list_loaded_rules()
     assert "a001_skip_streak" in first and "l001_no_nulls_seen" in first
     assert "r001_uneven_ranks" in first and not [name for name in second if name.startswith(("r001", "r005", "r008"))]
     assert "a001_skip_streak" in second and "l001_no_nulls_seen" not in second and len(second) < len(first) - 30
@@ -176,7 +176,7 @@ def test_rules_on_runs_without_events_say_so(cards_file: Path, make_stream: Any)
     run.run.update_info(end=1.0, exit={"code": 1, "signal": None})
     view = View(run.run)
     view.read_outcome(1)
-    spoke = {card.code: bool(list(card.load().finish(view))) for card in list_rule_cards()}
+    spoke = {card.code: bool(list(card.load_rule().finish(view))) for card in list_rule_cards()}
     assert {code for code, said in spoke.items() if said} == {"TD-C003", "TD-C005"}
     silent = [card.code for card in list_rule_cards() if card.has_finish and card.needs_process]
     assert len(silent) > 10 and not any(spoke[code] for code in silent)

@@ -127,7 +127,9 @@ def test_no_other_file_replaces_a_part_of_torch() -> None:
             first = call.args[0] if call.args else None
             while isinstance(first, ast.Attribute):
                 first = first.value
-            puts = name in ("wrap", "patch", "setattr", "put", "replace") and isinstance(first, ast.Name)
+            puts = name in ("wrap_attribute", "patch", "patch_at", "setattr", "set_value", "replace") and isinstance(
+                first, ast.Name
+            )
             if (puts and first.id in of_torch) or (name.startswith("register_") and name.endswith("_hook")):
                 found.append(f"{file}:{call.lineno} {name}")
     assert found == []

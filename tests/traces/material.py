@@ -45,7 +45,7 @@ def dense(events, head=None, tail=None):
     )
 
 
-def lines(events, head=None, tail=None):
+def line_per_event(events, head=None, tail=None):
     """A line an event, the comma before it."""
     return python([], head, tail).replace("[]", "[" + "\n,".join(map(json.dumps, events)) + "\n]", 1)
 
@@ -55,7 +55,7 @@ def bare(events, head=None, tail=None):
     return json.dumps(events)
 
 
-LAYOUTS = (kineto, python, dense, lines, bare)
+LAYOUTS = (kineto, python, dense, line_per_event, bare)
 
 
 def make_span(name, ts, dur, cat="cpu_op", tid=1, pid=1, **args):

@@ -162,7 +162,7 @@ def test_a_leak_that_is_the_first_thing_a_step_allocates(tmp_path):
     """Gradients of before the trace are freed unseen, so that the first event of the first step is the leak itself."""
 
     def leaking(kept):
-        def make(number, begin):
+        def make_leaking_step(number, begin):
             low, grads = kept * number, 4 if number else 0
             clear = [make_memory_event(begin + 10, -grads, low + 4, address=1)] if number else []
             keep = (
@@ -176,7 +176,7 @@ def test_a_leak_that_is_the_first_thing_a_step_allocates(tmp_path):
             ]
             return [*plain(number, begin), *clear, *keep, *rise]
 
-        return make
+        return make_leaking_step
 
     for kept, codes in ((40_000, ["TD-P116"]), (0, [])):
         read = summarize_trace(write_trace(tmp_path / "t.json", slow_down(make_steps(leaking(kept)))))
@@ -257,14 +257,14 @@ def test_a_slow_rank_is_named_with_what_makes_it_slow(tmp_path):
         late = [make_op("c10d::allreduce_", number * 1000 + 700, 200 - wait) for number in range(6)]
         return summarize_trace(write_trace(tmp_path / "t.json", [*events, *late]))
 
-    def said(*waits, **thresholds):
+    def evaluate_ranks(*waits, **thresholds):
         every = {f"rank {number}": rank(wait) for number, wait in enumerate(waits)}
         return evaluate_traces(list(every.items()), thresholds, every)[0]
 
-    found = said(10, 10, 40, straggler_warning=0.02)
+    found = evaluate_ranks(10, 10, 40, straggler_warning=0.02)
     one = next(one for one in found if one.code == "TD-P115")
     assert one.title.startswith("rank 2 has") and "input" in one.try_next
-    assert "TD-P115" not in [one.code for one in said(10, 10)]
+    assert "TD-P115" not in [one.code for one in evaluate_ranks(10, 10)]
 
 
 def test_every_rule_has_a_case_a_page_and_thresholds():
@@ -290,21 +290,21 @@ def test_the_profilers_own_wait_is_never_blamed(tmp_path):
 
 
 def test_waiting_for_input_is_not_told_as_work_of_the_accelerator(tmp_path):
-    def make(number, begin):
+    def make_starved_step(number, begin):
         return [make_annotation(LOADER, begin, 200), *device(number, begin, size=200, at=300)]
 
-    found = {one.code: one for one in evaluate_events(tmp_path, make_steps(make))[0]}
+    found = {one.code: one for one in evaluate_events(tmp_path, make_steps(make_starved_step))[0]}
     assert found["TD-P104"].title == "the accelerator is idle for 60% of a step"
     assert found["TD-P104"].evidence[0].startswith("busy 20% of a step")
 
 
 def test_waits_of_other_threads_are_not_the_programs(tmp_path):
-    def make(number, begin):
+    def make_pinning_step(number, begin):
         """A thread that pins memory waits all the time, and the accelerator has little to do."""
         wait = make_span("cudaEventSynchronize", begin + 100, 800, "cuda_runtime", tid=9)
         return [*device(number, begin, size=500), wait]
 
-    assert "TD-P106" not in [one.code for one in evaluate_events(tmp_path, make_steps(make))[0]]
+    assert "TD-P106" not in [one.code for one in evaluate_events(tmp_path, make_steps(make_pinning_step))[0]]
 
 
 @pytest.mark.parametrize(("code", "head"), [("TD-P108", A100), ("TD-P117", HIGHEST)])
@@ -369,15 +369,15 @@ def test_one_step_is_a_notice_two_a_warning_and_the_three_of_a_window_can_be_cri
 def test_a_loader_without_workers_is_judged_by_its_usual_wait(tmp_path):
     """Two hiccups in five steps are no batches that are made; one quick step does not hide those that are."""
 
-    def said(waits, loader):
+    def judge_waits(waits, loader):
         events = slow_down(make_steps(lambda number, begin: plain(number, begin, waits[number], loader), len(waits)))
         return [(one.code, one.severity) for one in evaluate_events(tmp_path, events)[0]]
 
     hiccups = [30, 330, 30, 330, 30]
-    assert said(hiccups, ALONE) == [] and said([30, 330], ALONE) == []
-    assert said(hiccups, LOADER) == [("TD-P101", "warning")], "workers deliver in bursts"
-    assert said([330, 330, 30, 330, 330], ALONE) == [("TD-P102", "warning")]
-    assert said([330] * 5, ALONE) == [("TD-P102", "critical")]
+    assert judge_waits(hiccups, ALONE) == [] and judge_waits([30, 330], ALONE) == []
+    assert judge_waits(hiccups, LOADER) == [("TD-P101", "warning")], "workers deliver in bursts"
+    assert judge_waits([330, 330, 30, 330, 330], ALONE) == [("TD-P102", "warning")]
+    assert judge_waits([330] * 5, ALONE) == [("TD-P102", "critical")]
 
 
 def test_a_longer_hiccup_hides_no_save(tmp_path):

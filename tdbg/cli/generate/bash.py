@@ -112,7 +112,7 @@ def render_script(found: list[pages.Page]) -> str:
         _render_function(
             "_tdbg_argument", "$1", "kind of the arguments of the command $1", _list_argument_cases(found)
         ),
-        _render_function("_tdbg_words", "$1", "values of the kind $1", _list_word_cases()),
+        _render_function("_tdbg_words", "$1", "values of the kind $1", _list_value_cases()),
     ]
     return "\n".join([HEAD, *tables]) + BODY
 
@@ -142,7 +142,7 @@ def _list_argument_cases(found: list[pages.Page]) -> Iterable[tuple[list[str], s
     return [([_format_path(page)], page.arguments[-1].kind) for page in found if page.arguments]
 
 
-def _list_word_cases() -> Iterable[tuple[list[str], str]]:
+def _list_value_cases() -> Iterable[tuple[list[str], str]]:
     return [([kind], " ".join(word for word, _text in words.list_words(kind))) for kind in kinds.LISTED]
 
 

@@ -138,10 +138,10 @@ def render_findings() -> str:
         parts.append(
             f"## {rule.code}: {rule.title}\n\nUsual severity: {rule.severity}.\n\n{_render_prose(rule.page())}\n"
         )
-    return "\n".join([*parts, render_advice()])
+    return "\n".join([*parts, render_trace_rules()])
 
 
-def render_advice() -> str:
+def render_trace_rules() -> str:
     """The page of every rule of `tdbg trace advise`."""
     from tdbg.traces.rules import RULES
 

@@ -87,7 +87,9 @@ class _Reader(ast.NodeVisitor):
         ):
             if calls.search(called):
                 return kind
-        return "error" if called.endswith(("Error", "Exit")) or called in ("wrong", "suggest_name") else ""
+        return (
+            "error" if called.endswith(("Error", "Exit")) or called in ("build_argument_error", "suggest_name") else ""
+        )
 
     def visit_Raise(self, node: ast.Raise) -> None:
         if node.exc is not None:
@@ -114,27 +116,27 @@ class _Reader(ast.NodeVisitor):
             self.generic_visit(node)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        self._add(node, "".join(_part(value) for value in node.values))
+        self._add_text(node, "".join(_format_part(value) for value in node.values))
         for value in node.values:
             if isinstance(value, ast.FormattedValue):
                 self.visit(value.value)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str):
-            self._add(node, node.value)
+            self._add_text(node, node.value)
 
     def _visit_as(self, node: ast.AST, kind: str) -> None:
         self._kinds.append(kind or self._kinds[-1])
         self.visit(node)
         self._kinds.pop()
 
-    def _add(self, node: ast.expr, text: str) -> None:
+    def _add_text(self, node: ast.expr, text: str) -> None:
         text = " ".join(text.split())
         if WORDS.search(text):
             self.found.append((node.lineno, self._kinds[-1], text))
 
 
-def _part(value: ast.expr) -> str:
+def _format_part(value: ast.expr) -> str:
     if isinstance(value, ast.FormattedValue):
         return f"{{{ast.unparse(value.value)}}}"
     return str(value.value) if isinstance(value, ast.Constant) else ""

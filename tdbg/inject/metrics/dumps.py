@@ -43,7 +43,9 @@ class Dumps:
     def listen_when_imported(self) -> None:
         """Listen as soon as the program has trackers."""
         guard = self.feed.guard
-        when_imported("tdbg.metrics.tracker.metrics_tracker", lambda module: guard.call(self._start_listening, module))
+        when_imported(
+            "tdbg.metrics.tracker.metrics_tracker", lambda module: guard.call_guarded(self._start_listening, module)
+        )
 
     def _start_listening(self, module: ModuleType) -> None:
         if not self._listening and not self.feed.is_off:
@@ -72,7 +74,7 @@ class Dumps:
 
     def _handle_phase_finalized(self, tracker: "MetricsTracker", phase: str) -> None:
         """A phase of a tracker was finalised; its sums are still there. Nothing reaches the program."""
-        self.feed.guard.call(self._look_at, tracker, phase)
+        self.feed.guard.call_guarded(self._look_at, tracker, phase)
 
     def _look_at(self, tracker: "MetricsTracker", phase: str) -> None:
         feed = self.feed
@@ -84,13 +86,13 @@ class Dumps:
         if missing := [key for key in found.empty if key not in found.strange]:
             self._tell_empty(phase, found, missing)  # of those that had samples, all NaN, TD-K011 tells
         if phase != TRAIN and self.asked:
-            self._dump_state(tracker, phase, feed.monitor.spoken_step)
+            self._dump_state(tracker, phase, feed.monitor.user_facing_step)
         feed.monitor.budget.charge("metrics", time.perf_counter() - begun, asked=bool(self.asked))
 
     def _tell_empty(self, phase: str, found: Any, missing: list[str]) -> None:
         """Metrics without a sample: TD-K003 reads it."""
         names = ", ".join(missing[:MOST_NAMED])
-        step = self.feed.monitor.spoken_step
+        step = self.feed.monitor.user_facing_step
         row = Row(time.time(), step, found.epoch, phase, text={f"{phase}/{COUNT_0}": names}, source="tdbg")
         self.feed.record_own_row(row)
 

@@ -76,7 +76,7 @@ class Feed:
         """Write what an event says; other kinds of events are none of its business."""
         if self.is_off or self.me.rank is None or self.rehearses:
             return
-        self.guard.call(self._take_event, event)
+        self.guard.call_guarded(self._take_event, event)
 
     def _take_event(self, event: Event) -> None:
         if isinstance(event, Step):
@@ -152,7 +152,7 @@ class Feed:
         if not data or SENDING or not self._is_affordable():
             return
         found = sort_values(data)
-        step = self.monitor.spoken_step if step is None else step
+        step = self.monitor.user_facing_step if step is None else step
         row = Row(time.time(), step, self.monitor.epoch if epoch is None else epoch, phase, source=source)
         row.values, row.text, row.own_step = found.values, found.text, own_step
         if found.late:
@@ -210,7 +210,7 @@ class Feed:
 
     def _record_guarded(self, row: Row, gather: bool) -> None:
         """Write a row, or join it to the one that waits for more of its step."""
-        self.guard.call(self._record_row, row, gather)  # it may be called as the process becomes a rank
+        self.guard.call_guarded(self._record_row, row, gather)  # it may be called as the process becomes a rank
 
     def _record_row(self, row: Row, gather: bool) -> None:
         if gather:
@@ -288,7 +288,7 @@ class Feed:
         """The process leaves in good order."""
         if self.is_off or self.me.rank is None:
             return
-        self.guard.call(self.printed.parse_waiting)
+        self.guard.call_guarded(self.printed.parse_waiting)
         over = self._passes.end_last_pass(self.monitor.eval_calls)
         if over is not None:
             self._write_pass(over, time.time())

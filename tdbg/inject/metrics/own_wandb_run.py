@@ -65,8 +65,8 @@ class OwnRun:
 
     def patch_run_class(self, run_class: type, log: str, patches: "Patches") -> None:
         """Stand in front of ``log`` and of the end of each run."""
-        patches.wrap(run_class, log, self._wrap_log)
-        patches.wrap(run_class, "_finish" if hasattr(run_class, "_finish") else "finish", self._wrap_finish)
+        patches.wrap_attribute(run_class, log, self._wrap_log)
+        patches.wrap_attribute(run_class, "_finish" if hasattr(run_class, "_finish") else "finish", self._wrap_finish)
 
     def add_row(self, row: Row) -> None:
         """Keep what a row of tdbg's says until the program logs."""
@@ -90,7 +90,7 @@ class OwnRun:
         def log(*args: Any, **kwargs: Any) -> object:
             if is_compiling() or not (self._has_news or time.perf_counter() - self._looked_at > LOOK_EVERY_S):
                 return original(*args, **kwargs)
-            extended = call_outside_compiler(guard.call, self._extend_arguments, args, kwargs)
+            extended = call_outside_compiler(guard.call_guarded, self._extend_arguments, args, kwargs)
             if extended is None:
                 return original(*args, **kwargs)
             (more_args, more_kwargs), share = extended
@@ -116,7 +116,7 @@ class OwnRun:
         guard = self._guard
 
         def finish(*args: Any, **kwargs: Any) -> object:
-            call_outside_compiler(guard.call, self._complete_run, args[0])
+            call_outside_compiler(guard.call_guarded, self._complete_run, args[0])
             return original(*args, **kwargs)
 
         return hide_from_compiler(finish)
@@ -158,7 +158,7 @@ class OwnRun:
         if run.id not in self._runs:
             # W&B ends its runs at exit without finishing them. It has registered that when this run began, so this
             # comes before.
-            atexit.register(self._guard.call, self._complete_open)
+            atexit.register(self._guard.call_guarded, self._complete_open)
             state = self._runs[run.id] = self._open[run.id] = RunState(run, self._values)
             self._values = {}
             about = {"id": run.id, "project": run.project, "entity": run.entity, "folder": run.dir}

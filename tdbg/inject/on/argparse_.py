@@ -54,7 +54,7 @@ def _after_parse(cls: object, name: str) -> None:
 
             drop_own_frames(error)
             raise
-        guard.call(_look_at, self, result)
+        guard.call_guarded(_look_at, self, result)
         return result
 
     setattr(cls, name, parse_and_set_flags)

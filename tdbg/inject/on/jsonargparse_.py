@@ -48,11 +48,11 @@ def arrive(module: ModuleType) -> None:
     tree = Json(module)
     for name in PARSERS:
         if hasattr(module.ArgumentParser, name):
-            then = functools.partial(_offer_result, tree, name == "parse_args")
+            then = functools.partial(_handle_parsed_config, tree, name == "parse_args")
             install_after_hook(module.ArgumentParser, name, then, "inject-jsonargparse")
 
 
-def _offer_result(tree: Json, final: bool, _: object, config: object) -> None:
+def _handle_parsed_config(tree: Json, final: bool, _: object, config: object) -> None:
     _apply_flags(config, tree, final=final)
 
 

@@ -62,7 +62,7 @@ def _install_after_hook(owner: object, name: str, tree: Omega) -> None:
     @without_own_frames
     def call_and_set_flags(*args: object, **kwargs: object) -> object:
         config = real(*args, **kwargs)
-        guard.call(set_flags, config, tree, unknown="doubt")
+        guard.call_guarded(set_flags, config, tree, unknown="doubt")
         return config
 
     setattr(owner, name, staticmethod(call_and_set_flags))

@@ -41,19 +41,19 @@ def arrive(module: ModuleType) -> None:
     me = get_agent()
     begun = time.perf_counter()
     if not is_child():  # its parent said hello
-        me.get_guard("hello").call(me.write_hello)
-    me.get_guard("tracebacks").call(tracebacks.install_recorder, me)
-    me.get_guard("children").call(children.install_child_watch, me)
-    when_imported(DIAGNOSTICS, lambda module: me.get_guard("diagnostics").call(_give_host, me))
+        me.get_guard("hello").call_guarded(me.write_hello)
+    me.get_guard("tracebacks").call_guarded(tracebacks.install_recorder, me)
+    me.get_guard("children").call_guarded(children.install_child_watch, me)
+    when_imported(DIAGNOSTICS, lambda module: me.get_guard("diagnostics").call_guarded(_give_host, me))
     if me.settings.level == "off":
         return
     if me.settings.preflight:
         redirects.install_torch_redirects()
-    rank = me.get_guard("monitor").call(Rank, me, begun)
+    rank = me.get_guard("monitor").call_guarded(Rank, me, begun)
     if me.settings.preflight and (rank is None or not rank.can_preflight()):
         raise RuntimeError("its trials could not be set up")  # the boot file ends the process
     if me.settings.records:
-        me.get_guard("records").call(log_recorder.install_recorder, me)
+        me.get_guard("records").call_guarded(log_recorder.install_recorder, me)
         if me.feed is not None:
             log_recorder.read_texts(me.feed.printed.add_text)
 
@@ -112,8 +112,8 @@ class Rank:
         if me.settings.preflight:
             self.monitor.lasting += CATALOG.load_probes("preflight")
         own_passes = me.get_guard("own-passes")
-        when_imported("tdbg.debuggers.hooks", lambda module: own_passes.call(self._expect_own_passes, module))
-        me.feed = self.feed = me.get_guard("metrics").call(self._build_feed)
+        when_imported("tdbg.debuggers.hooks", lambda module: own_passes.call_guarded(self._expect_own_passes, module))
+        me.feed = self.feed = me.get_guard("metrics").call_guarded(self._build_feed)
         self.monitor.attach(CATALOG.select_probes(me.settings.level, me.settings.flags))
         if me.settings.disk_budget_bytes >= INSPECTION_BYTES:
             self.monitor.inspection.begin_inspection(me.settings.allowance)
@@ -234,7 +234,7 @@ class Rank:
 
     def record_process_end(self) -> None:
         """The process leaves in good order: write what is pending, and how it ended."""
-        self._guard.call(self._record_process_end)
+        self._guard.call_guarded(self._record_process_end)
 
     def _end_process(self) -> None:
         """End the program here: nothing that it does at its end is to happen. The code is 0 if the trials did not fail."""
@@ -259,33 +259,35 @@ class Rank:
         """Every piece of the end has a guard of its own: what one cannot say must not keep the others from it."""
         guard = self.me.get_guard
         if self.me.rank is None and self.monitor.spoke:
-            guard("late rank").call(self._speak_late)
+            guard("late rank").call_guarded(self._speak_late)
         if self.ended or self.me.rank is None:
-            guard("optimizers").call(self.monitor.optimizers.note_missing_class)
-            guard("uncaught").call(self._record_uncaught)
-            guard("records").call(log_recorder.flush_records_at_exit)
+            guard("optimizers").call_guarded(self.monitor.optimizers.note_missing_class)
+            guard("uncaught").call_guarded(self._record_uncaught)
+            guard("records").call_guarded(log_recorder.flush_records_at_exit)
             return
         self.ended = True
-        failed = guard("uncaught").call(self._record_uncaught)  # first: what comes next may fail with the device
-        guard("records").call(log_recorder.flush_records_at_exit)
-        guard("last steps").call(self.monitor.finish_run)
+        failed = guard("uncaught").call_guarded(
+            self._record_uncaught
+        )  # first: what comes next may fail with the device
+        guard("records").call_guarded(log_recorder.flush_records_at_exit)
+        guard("last steps").call_guarded(self.monitor.finish_run)
         if self.feed is not None:
-            guard("metrics").call(self.feed.flush_at_exit)
+            guard("metrics").call_guarded(self.feed.flush_at_exit)
         if self.alternation is not None:
-            guard("baseline").call(lambda: self.me.emit(self.alternation.build_result()))  # type: ignore[union-attr]
-        guard("cost").call(self._emit_cost)
+            guard("baseline").call_guarded(lambda: self.me.emit(self.alternation.build_result()))  # type: ignore[union-attr]
+        guard("cost").call_guarded(self._emit_cost)
         last = self.monitor.losses.last
-        loss = number(guard("last loss").call(last.read_loss))
+        loss = number(guard("last loss").call_guarded(last.read_loss))
         reason = "exception" if failed else "exit"
         loss_step = last.step if loss is not None else 0
-        recent = [float(f"{value:.6g}") for value in guard("recent losses").call(last.read_recent) or ()]
+        recent = [float(f"{value:.6g}") for value in guard("recent losses").call_guarded(last.read_recent) or ()]
         self.me.emit(End(step=self.monitor.step, reason=reason, loss=loss, loss_step=loss_step, recent_losses=recent))
 
     def _emit_cost(self) -> None:
         cost = self.monitor.build_cost()
         cost.errors, cost.dropped = self.me.errors, self.me.dropped
-        cost.records_ms = log_recorder.spent_ms()
-        cost.startup_ms += log_recorder.reading_ms()
+        cost.records_ms = log_recorder.get_recording_ms()
+        cost.startup_ms += log_recorder.get_config_reading_ms()
         self.me.emit(cost)
 
     def _speak_late(self) -> None:

@@ -29,7 +29,7 @@ def _install_plan_hook(owner: object, name: str, plan_of: Any) -> None:
     @functools.wraps(original)
     @without_own_frames
     def call_with_plan(*args: object, **kwargs: object) -> object:
-        guard.call(record_plan, *args)
+        guard.call_guarded(record_plan, *args)
         return original(*args, **kwargs)
 
     setattr(owner, name, call_with_plan)

@@ -50,7 +50,7 @@ def _before_freeze(node: Any) -> None:
 
     @functools.wraps(real)
     def freeze(self: object) -> object:
-        guard.call(set_flags, self, TREE, unknown="refuse")
+        guard.call_guarded(set_flags, self, TREE, unknown="refuse")
         return real(self)
 
     node.freeze = freeze
@@ -67,7 +67,7 @@ def _before_read(node: Any) -> None:
     @functools.wraps(real)
     def get_attribute(self: object, name: str) -> object:
         if name in ("DEBUG", "debug"):
-            guard.call(offer_thawed, self)
+            guard.call_guarded(offer_thawed, self)
         return real(self, name)
 
     node.__getattr__ = get_attribute

@@ -47,7 +47,7 @@ def row_of(found: object, *, of_trainer: bool = False) -> Row | None:
     )
 
 
-def rows_of_document(path: Path) -> Iterator[Row]:
+def read_json_rows(path: Path) -> Iterator[Row]:
     """The rows of a whole JSON document: ``log_history`` of a trainer's state, or a list of flat objects.
 
     Raises TdbgError for one that cannot be read.

@@ -85,7 +85,7 @@ class Reading:
 
     def _of_file(self, file: RowsFile, ranks: Mapping[int, list[Attempt]]) -> Iterator[Batch]:
         if foreign_rows.is_document(file.path):
-            found = [_of_row(row) for row in foreign_rows.rows_of_document(file.path)]
+            found = [_of_row(row) for row in foreign_rows.read_json_rows(file.path)]
             self.counts.rows += len(found)
             yield from (Batch(rank, lines) for rank, lines in _by_rank(found, file.rank) if lines)
             return

@@ -92,4 +92,4 @@ class ShutdownHandler:
 
 
 SHUTDOWN = ShutdownHandler()
-os.register_at_fork(after_in_child=lambda: Guard("metrics at exit").call(SHUTDOWN.reset_after_fork))
+os.register_at_fork(after_in_child=lambda: Guard("metrics at exit").call_guarded(SHUTDOWN.reset_after_fork))

@@ -169,7 +169,7 @@ class MetricsTracker(TrackerState):
 
     def state_dict(self) -> dict[str, object]:
         """All of the state as plain data: going on from it equals never having stopped."""
-        return saved_state.dump_state(self)
+        return saved_state.build_state_dict(self)
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Take a state over, whole; the sums under way are part of it. Raises StateError for one that is not sound."""

@@ -49,7 +49,7 @@ class Partial:
         self._add_exact(total, 1)
         self.count += count
 
-    def merge(self, other: "Partial") -> None:
+    def merge_partial(self, other: "Partial") -> None:
         """Add another rank's, or an earlier part of the same phase."""
         self._add_scaled(other.numerator, other.shift)
         self.count += other.count
@@ -63,7 +63,7 @@ class Partial:
             return None
         return self.numerator / (self.count << self.shift)
 
-    def copy(self) -> "Partial":
+    def copy_all(self) -> "Partial":
         """The same, apart."""
         return Partial(self.numerator, self.shift, self.count, self.batches, self.nan, self.inf)
 
@@ -83,7 +83,7 @@ class Partial:
         return [hex(self.numerator), self.shift, self.count, self.batches, self.nan, self.inf]
 
     @property
-    def seen(self) -> bool:
+    def has_samples(self) -> bool:
         """True if any sample was added, finite or not."""
         return self.batches > 0
 

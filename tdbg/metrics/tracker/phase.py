@@ -84,7 +84,7 @@ class Phase:
                 self.snapshot[key] = metric.value
             else:
                 self.empty.append(str(key))
-                if metric.partial.seen:
+                if metric.partial.has_samples:
                     self.strange.append(str(key))
         self.empty.sort()
         self.epoch, self.step = epoch, step

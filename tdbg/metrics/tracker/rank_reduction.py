@@ -35,7 +35,7 @@ def reduce_phase(phase: Phase, group: Any = None) -> None:
         for (name, task, subset), unit, row in state["sums"]:
             own = phase.get_or_create_metric(name, task, subset)
             own.unit = own.unit or unit
-            own.partial.merge(saved_state.partial_of(row, f"{phase.name}/{name}"))
+            own.partial.merge_partial(saved_state.partial_of(row, f"{phase.name}/{name}"))
     phase.reduced = True
 
 

@@ -24,7 +24,7 @@ MAX_SHIFT = 1100  # the smallest float is 2**-1074
 MAX_DIGITS = 700  # hexadecimal, of a sum
 
 
-def dump_state(tracker: "TrackerState") -> dict[str, Any]:
+def build_state_dict(tracker: "TrackerState") -> dict[str, Any]:
     """All of a tracker as plain data (JSON, and `torch.load` with ``weights_only``, take it)."""
     begun = {} if tracker.val_phase == "val" else {"val_phase": tracker.val_phase}
     return {

@@ -52,7 +52,7 @@ class Export:
     def write_selection(self) -> "Export":
         """Write all. Raises TdbgError where nothing can be, OSError of the disk; an archive is there whole or not at all."""
         exporter = self.exporter
-        with Progress("exporting", sum(pick.size for pick in self.picks.iter_all_tensors())) as progress:
+        with Progress("exporting", sum(pick.nbytes for pick in self.picks.iter_all_tensors())) as progress:
             if isinstance(exporter, ArchiveExporter):
                 self._write_archive(exporter, progress)
             elif isinstance(exporter, FileExporter):
@@ -93,7 +93,7 @@ class Export:
             for suffix, tensor in exporter.split_tensor(pick.tensor):
                 path = self.target / f"{name}{suffix}.{exporter.name}"
                 self._write_tensor(exporter, path, pick.datapoint, tensor)
-            progress.advance(pick.size)
+            progress.advance(pick.nbytes)
         if exporter.scalars_file:
             self._write_scalars(exporter, self.target / exporter.scalars_file)
 
@@ -157,4 +157,4 @@ def _iter_with_progress(
 ) -> Iterator[tuple[str, SelectedTensor]]:
     for name, pick in found:
         yield name, pick
-        progress.advance(pick.size)
+        progress.advance(pick.nbytes)

@@ -47,7 +47,7 @@ class Entries:
         tails = sum(len(tail.encode()) for tail, _, _ in self.pieces)
         pads = (len(layout.find_gaps()) + 1) * len(PAD)
         self.bytes = tails + len(self.pieces) * (6 + 3 * NUMBER) + pads  # never more than that
-        self.layout_bytes = _quoted_bytes(layout.body) + 1
+        self.layout_bytes = _quoted_bytes(layout.journal_body) + 1
 
     def format_entries(self, seq: int, base: int) -> list[str]:
         """The entries of one datapoint. base: from the first byte behind the header."""
@@ -103,7 +103,7 @@ def _format_metadata(placed: Sequence[Placed], about: Mapping[str, object]) -> s
         "format": FORMAT,
         "version": f"{MAJOR}.{MINOR}",
         **{name: json.dumps(value, separators=(",", ":")) for name, value in about.items() if value is not None},
-        "layouts": "[" + ",".join(layout.body.decode() for layout in layouts.values()) + "]",
+        "layouts": "[" + ",".join(layout.journal_body.decode() for layout in layouts.values()) + "]",
         "datapoints": "[" + ",".join(one.body.decode() for one in placed) + "]",
     }
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

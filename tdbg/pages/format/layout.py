@@ -78,13 +78,13 @@ class Layout:
             raise UnstorableError(f"two tensors of one datapoint are named {twice!r}", "give each a path of its own")
         if self.length > LARGEST:
             raise UnstorableError("a datapoint of more than 2**62 bytes cannot be stored")
-        if len(self.body) > FRAME_LIMIT:
+        if len(self.journal_body) > FRAME_LIMIT:
             raise UnstorableError(
                 f"{format_count(len(self.pieces), 'tensor')} in one datapoint are too many", "capture fewer layers"
             )
 
     @property
-    def body(self) -> bytes:
+    def journal_body(self) -> bytes:
         """Its record in a journal."""
         if not self._body:
             items = [[p.path, p.dtype.name, list(p.shape), p.offset, p.length, p.note] for p in self.pieces]

@@ -292,7 +292,7 @@ class PageWriter:
         """The data, then the record. Number and place are used up before the record is written, so that whatever
         happens to it they never mean another datapoint."""
         entries = self._recorded.get(layout.id)
-        first = frame_body(layout.body) if entries is None else b""
+        first = frame_body(layout.journal_body) if entries is None else b""
         entries = entries or Entries(layout)
         longest = datapoint_record.encode_placed_record(start, self.seq, 10**11, 10**19, layout, rest)
         page = self._page_for(layout, entries, longest, HEAD.size + len(longest) + len(first))

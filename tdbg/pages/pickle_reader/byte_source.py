@@ -175,7 +175,7 @@ class ByteReader:
         return self._base + self._at
 
     @property
-    def left(self) -> int:
+    def bytes_left(self) -> int:
         """Bytes from here to the end."""
         return self.source.size - self.position
 

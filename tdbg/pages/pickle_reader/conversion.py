@@ -43,7 +43,7 @@ class Conversion:
     def __init__(self, source: Path, target: Path, **options: Any) -> None:
         """options: those of a PageWriter. Raises TdbgError where there is nothing to convert, or the target is in use."""
         self.source, self.target, self._options = source, target, options
-        self.legacy = LegacyPages.open(source)
+        self.legacy = LegacyPages.from_path(source)
         self.datapoints = self.tensors = self.nbytes = 0
         self.lost: list[str] = []
         self.mismatches: list[str] = []
@@ -143,7 +143,7 @@ class Conversion:
             self.mismatches += [str(problem) for problem in pages.problems if problem.grave]
 
     def _reread_legacy(self) -> Iterator[Stored]:
-        known = LegacyPages.open(self.source)
+        known = LegacyPages.from_path(self.source)
         for place, point in enumerate(known):
             if place not in self.left_out:
                 yield self._prepare_datapoint(point)

@@ -171,6 +171,6 @@ def note_of(found: Array) -> dict[str, object]:
 def _list_numbers(found: Array) -> list[object]:
     from tdbg.pages.read import tensor_values
 
-    if found.size > CHANNELS:
-        raise TdbgError(f"{found.size:,} channels have scales of their own", "it is not converted")
+    if found.value_count > CHANNELS:
+        raise TdbgError(f"{found.value_count:,} channels have scales of their own", "it is not converted")
     return tensor_values.decode_numbers(found.load_bytes(), DTYPES[found.dtype], found.shape)

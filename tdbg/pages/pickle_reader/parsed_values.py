@@ -138,7 +138,7 @@ class Array:
         self._validate_extent()
 
     @property
-    def size(self) -> int:
+    def value_count(self) -> int:
         """The number of values."""
         return math.prod(self.shape)
 
@@ -157,7 +157,7 @@ class Array:
             raise ValueError("as many strides as dimensions are needed")
         if not 0 <= self._start < LARGEST or self.nbytes >= LARGEST:
             raise ValueError("it is larger than any memory")
-        if not self.size:
+        if not self.value_count:
             return
         width = DTYPES[self.dtype].size
         if DTYPES[self.dtype].counts_values:
@@ -178,7 +178,7 @@ class Array:
                 "it repeats the same values; it is not written out",
             )
         if DTYPES[self.dtype].counts_values or self._strides == contiguous_strides(self.shape):
-            data = self._storage.read_range(self._start * width, self.nbytes) if self.size else b""
+            data = self._storage.read_range(self._start * width, self.nbytes) if self.value_count else b""
         else:
             data = gather_view(self._storage.read_range, self._start * width, self.shape, self._strides, width)
         return self._apply_order_and_signs(data) if self._swapped or self._conj or self._neg else data

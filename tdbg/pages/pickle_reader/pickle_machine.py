@@ -67,7 +67,7 @@ class PickleMachine:
         if (module, name) in self.rules.calls or (module, name) in self.rules.names:
             return Global(module, name)
         found = Refused(module, name)
-        self.ledger.record_lookup(found)
+        self.ledger.record_refused_name(found)
         return found
 
     def refuse_value(self, module: str, name: str, why: str = "", *parts: object) -> Refused:

@@ -84,7 +84,7 @@ class LegacyPages:
         self._counted: set[tuple[Path, int | None]] = set()
 
     @classmethod
-    def open(cls, path: Path) -> "LegacyPages":
+    def from_path(cls, path: Path) -> "LegacyPages":
         """A page, a folder of pages, or the folder above ``debugger`` or ``epoch_N/debugger``. TdbgError if none is there."""
         found = find_pickled_pages(path)
         if not found:
@@ -180,8 +180,8 @@ def _parse_entries(source: ByteSource, ledger: ReadBudget, problems: list[str]) 
             found = torch_save_format.read_torch_save(machine, source)
         else:
             found = follow_pickle(machine)
-            if reader.left:
-                problems.append(f"{reader.left} bytes follow the end of its data; they are not read")
+            if reader.bytes_left:
+                problems.append(f"{reader.bytes_left} bytes follow the end of its data; they are not read")
     except (TruncatedError, ValueError, TdbgError) as torn:
         return _salvage_entries(machine, str(torn), reader, problems)
     if not isinstance(found, dict):
@@ -245,7 +245,7 @@ def _normalize_idx(key: object) -> object:
     """An idx as users write it: a tensor of one whole number is that number."""
     while isinstance(key, Unbuilt):
         key = key.value
-    if isinstance(key, Array) and key.size == 1 and key.dtype in ("int64", "int32"):
+    if isinstance(key, Array) and key.value_count == 1 and key.dtype in ("int64", "int32"):
         with contextlib.suppress(TdbgError):
             return int.from_bytes(key.load_bytes(), "little", signed=True)
     return key

@@ -43,7 +43,7 @@ class ReadBudget:
         if time.thread_time() - self._began > self._patience_s + self.spent * PATIENCE_S_PER_BYTE:
             raise BudgetExhausted("it takes far longer to read than its size explains")
 
-    def record_lookup(self, refused: Refused) -> None:
+    def record_refused_name(self, refused: Refused) -> None:
         """A name that is not on the list was looked up."""
         self._refused.setdefault(refused.label, 0)
 

@@ -86,7 +86,7 @@ class Document:
         names = {"title": html.escape(self.title), "style": style, "script": script, **hashes}
         file.write(fill_template(before, names).encode("utf-8", "backslashreplace"))
         file.write(b'{"datapoints":[')
-        total = sum(pick.size for datapoint in self.chosen for pick in self.picks.iter_tensors(datapoint))
+        total = sum(pick.nbytes for datapoint in self.chosen for pick in self.picks.iter_tensors(datapoint))
         with Progress("drawing", total) as progress:
             for number, datapoint in enumerate(self.chosen):
                 file.write((b",\n" if number else b"\n") + as_json(self._build_datapoint(datapoint, progress)))
@@ -103,7 +103,7 @@ class Document:
         for pick in self.picks.iter_tensors(datapoint):
             self.tensors += 1
             tensors.append(self._build_tensor(pick.tensor))
-            progress.advance(pick.size)
+            progress.advance(pick.nbytes)
         scalars = [(path, value) for path, value in datapoint.scalars.items() if self.picks.is_chosen(path)]
         about = {name: getattr(datapoint, name) for name in ("rank", "step", "epoch", "phase")}
         return {
@@ -160,7 +160,7 @@ def _encode_preview(found: Preview) -> dict[str, object]:
     about: dict[str, object] = {
         name: getattr(found, name) for name in ("kind", "shape", "whole", "block", "exact", "image")
     }
-    about |= {"scale": found.scale, "low": found.low, "high": found.high, "said": found.said}
+    about |= {"scale": found.scale, "low": found.low, "high": found.high, "said": found.reduction_note}
     return {**about, "data": base64.b64encode(found.data).decode()}
 
 

@@ -44,7 +44,7 @@ class Preview(NamedTuple):
     high: float = 0.0
 
     @property
-    def said(self) -> str:
+    def reduction_note(self) -> str:
         """What a person has to know who looks at it."""
         planes = f"the first {self.shape[0]} of {self.whole[0]} planes" if self.shape[0] < self.whole[0] else ""
         _, high, wide = self.block
@@ -80,7 +80,7 @@ def build_preview(tensor: Tensor, budget: int) -> Preview | None:
         return None
     image = is_image(tensor)
     if image and tensor.shape[0] != 3:
-        return _of_channels_last(tensor, budget)
+        return _build_image_preview(tensor, budget)
     count, block = _fit_to_budget(whole, budget)
     cells = _compute_cells(tensor, count, block)
     return _pack_cells(cells, tensor, whole, (1, *block), budget, image and count == 3)
@@ -184,7 +184,7 @@ def _pack_cells(
     return made._replace(data=codes.tobytes(), kind="u1", exact=False)
 
 
-def _of_channels_last(tensor: Tensor, budget: int) -> Preview | None:
+def _build_image_preview(tensor: Tensor, budget: int) -> Preview | None:
     """An image of bytes whose channels come last: its planes are the first three."""
     import numpy
 

@@ -156,7 +156,7 @@ def _write_records(pages: list[SealedSource], write: Callable[[bytes], object]) 
         for datapoint, body in page.with_bodies():
             if datapoint.layout is not None and datapoint.layout.id not in known:
                 known.add(datapoint.layout.id)
-                write(frame_body(datapoint.layout.body))
+                write(frame_body(datapoint.layout.journal_body))
             write(frame_body(body))
             count += 1
         write(encode_frame({"t": "seal", "page": page.number, "size": page.size}))

@@ -31,7 +31,7 @@ class SelectedTensor(NamedTuple):
     tensor: Tensor
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of it."""
         return self.tensor.nbytes
 

@@ -42,7 +42,7 @@ class FloatBins:
             if used[first]:
                 self._add_bins(sign, *_coarsen_counts(first + 1, half[first:last], self.shift))
 
-    def merge(self, other: "FloatBins") -> None:
+    def merge_bins(self, other: "FloatBins") -> None:
         """Add another histogram; the coarser of both decides."""
         self.coarsen(max(other.shift - self.shift, 0))
         self.zero += other.zero

@@ -59,7 +59,7 @@ class GroupStats:
             else:
                 tally = StreamingStats()  # of its own: half a tensor does not count
                 tally.add_tensor(tensor)
-                self._get_tally(group, tensor.path).merge(tally)
+                self._get_tally(group, tensor.path).merge_stats(tally)
         except TdbgError as error:
             troubles.report(datapoint, error)
             return

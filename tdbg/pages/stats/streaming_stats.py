@@ -84,7 +84,7 @@ class StreamingStats:
             for start in range(0, len(flat), COUNTED):
                 self._add_some(flat[start : start + COUNTED])
 
-    def merge(self, other: "StreamingStats") -> None:
+    def merge_stats(self, other: "StreamingStats") -> None:
         """Add what another has seen."""
         self._merge_moments(other.finite, other.mean, other.spread)
         self.count += other.count
@@ -95,7 +95,7 @@ class StreamingStats:
         self.whole &= other.whole
         self.zeros_unknown |= other.zeros_unknown
         if self.bins and other.bins:
-            self.bins.merge(other.bins)
+            self.bins.merge_bins(other.bins)
         elif other.finite:
             self.bins = None
 

@@ -27,14 +27,14 @@ from tdbg.probes.augmentation.transforms import (
     Meter,
     Pipeline,
     Run,
-    find,
+    build_pipeline,
+    find_pipelines,
     in_library,
-    pipeline,
     steps_of,
 )
 from tdbg.probes.augmentation.worker_pipe import WorkerPipe
-from tdbg.probes.dataloader.feeds import ENOUGH, Waits, in_worker, start_method
-from tdbg.probes.forward import short
+from tdbg.probes.dataloader.feeds import ENOUGH, Waits, find_start_method, is_in_worker
+from tdbg.probes.forward import round_number
 from tdbg.runtime.deferred_reads import device_idle
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class StepTally:
     device: str = ""
     made_bad: int = 0  # finite before, not finite after
 
-    def add(self, row: "Figures") -> None:
+    def add_call(self, row: "Figures") -> None:
         """One more call."""
         self.calls += 1
         self.seconds.append(row.seconds)
@@ -94,8 +94,8 @@ class StepTally:
         if None in (row.low_in, row.high_in, row.low_out, row.high_out):
             return
         self.ranges += 1
-        self.low_in, self.high_in = _wider(self.low_in, self.high_in, row.low_in, row.high_in)
-        self.low_out, self.high_out = _wider(self.low_out, self.high_out, row.low_out, row.high_out)
+        self.low_in, self.high_in = _widen_range(self.low_in, self.high_in, row.low_in, row.high_in)
+        self.low_out, self.high_out = _widen_range(self.low_out, self.high_out, row.low_out, row.high_out)
         self.width_in = max(self.width_in, row.high_in - row.low_in)
         self.width_out = max(self.width_out, row.high_out - row.low_out)
         peak = max(abs(row.low_out), abs(row.high_out))
@@ -143,14 +143,14 @@ class Tally:
         self.where = ""  # process, workers or loop
         self.said: set[str] = set()
 
-    def add(self, runs: list[list[Figures]], fetch_s: float, calls: int) -> None:
+    def add_fetch(self, runs: list[list[Figures]], fetch_s: float, calls: int) -> None:
         """The measured samples of one fetch, and how many there were in it."""
         for rows in runs:
             self.samples += 1
             self.order = [row.place for row in rows]
             for row in rows:
                 if row.place < len(self.steps):
-                    self.steps[row.place].add(row)
+                    self.steps[row.place].add_call(row)
         self.seconds.append(fetch_s / max(calls, 1))
 
     def sample_s(self) -> float:
@@ -158,7 +158,7 @@ class Tally:
         found = sorted(self.seconds)
         return found[len(found) // 2] if found else 0.0
 
-    def slowest(self) -> tuple[int, float]:
+    def find_slowest_step(self) -> tuple[int, float]:
         """(place, part of the fetch) of the step that takes most of it."""
         sample_s = self.sample_s()
         shares = [step.median_s() / sample_s if sample_s > 0 else 0.0 for step in self.steps]
@@ -188,7 +188,7 @@ class Augmentation(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._pipe = WorkerPipe()
-        self._meter = Meter(self._broken)
+        self._meter = Meter(self._handle_meter_failure)
         self._fetchers: weakref.WeakKeyDictionary[object, list[Pipeline]] = weakref.WeakKeyDictionary()
         self._tallies: dict[tuple[str, ...], Tally] = {}
         self._waits = Waits()
@@ -198,7 +198,7 @@ class Augmentation(Probe):
         self._root: object = None  # the library pipeline that the loop is calling
 
     def attach(self) -> None:
-        self.patch_at("fetch", before=self._fetch_begins, after=self._fetched, raised=self._fetch_failed)
+        self.patch_at("fetch", before=self._fetch_begins, after=self._fetch_ended, raised=self._fetch_failed)
         self.patch_at("workers-begin", before=self._workers_begin, after=self._workers_began)
 
     def detach(self) -> None:
@@ -213,9 +213,9 @@ class Augmentation(Probe):
         self._waits = Waits()
         self._fetches, self._step = 0, -1
 
-    def _broken(self, error: BaseException) -> None:
+    def _handle_meter_failure(self, error: BaseException) -> None:
         self.on = False
-        if not in_worker():  # a worker has nobody to tell and writes no file
+        if not is_in_worker():  # a worker has nobody to tell and writes no file
             self.monitor.handle_failure(self, error)
 
     # workers
@@ -223,15 +223,15 @@ class Augmentation(Probe):
     def _workers_begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Workers are about to be forked: if there is something to measure they need a way to tell of it."""
         loader = args[1] if len(args) > 1 else kwargs.get("loader")
-        if in_worker() or loader is None:
+        if is_in_worker() or loader is None:
             return
-        if find(loader.dataset, loader.collate_fn):
-            self._pipe.open()
+        if find_pipelines(loader.dataset, loader.collate_fn):
+            self._pipe.open_pipe()
         else:
             self._abstain_without(loader.dataset)
 
     def _workers_began(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
-        how = start_method(args[0])
+        how = find_start_method(args[0])
         if how != "fork" and self._pipe.is_open:
             self.unavailable(f"workers started by {how} cannot tell of their transforms: num_workers=0 or fork can")
 
@@ -242,22 +242,22 @@ class Augmentation(Probe):
     # one fetch, in whichever process it happens
 
     def _fetch_begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
-        if not self._affords():
+        if not self._can_afford():
             return
         fetcher = args[0]
         found = self._fetchers.get(fetcher)
         if found is None:
-            found = self._fetchers[fetcher] = find(fetcher.dataset, fetcher.collate_fn)
-            if not found and not in_worker():
+            found = self._fetchers[fetcher] = find_pipelines(fetcher.dataset, fetcher.collate_fn)
+            if not found and not is_in_worker():
                 self._abstain_without(fetcher.dataset)
         if found:
             long = any(len(one.steps) > MANY_STEPS for one in found)
             self._meter.arm(found, 1 if long else SAMPLES)  # a message has to fit into the pipe in one piece
             self._began_at = time.perf_counter()
 
-    def _affords(self) -> bool:
+    def _can_afford(self) -> bool:
         """True if this fetch may be measured: in a worker, which has no steps, by its own budget alone."""
-        worker, step = in_worker(), self.monitor.step
+        worker, step = is_in_worker(), self.monitor.step
         self._fetches = self._fetches + 1 if step == self._step else 1
         self._step = step
         if worker:
@@ -271,8 +271,8 @@ class Augmentation(Probe):
             return False
         return self._fetches <= free or self.monitor.budget.allows_extra(KIND, time.perf_counter())
 
-    def _fetched(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
-        if not self._meter.armed:
+    def _fetch_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
+        if not self._meter.is_armed:
             return
         meter = self._meter
         runs = meter.disarm()
@@ -280,13 +280,17 @@ class Augmentation(Probe):
         messages = [
             message
             for owner, calls in meter.calls.items()
-            if (message := _message([r for r in runs if id(r.pipeline.owner) == owner], seconds, meter.spent_s, calls))
+            if (
+                message := _build_message(
+                    [r for r in runs if id(r.pipeline.owner) == owner], seconds, meter.spent_s, calls
+                )
+            )
         ]
         for message in messages:
-            if not in_worker():
-                self._take(message, where="process")
-                self._tell_due()
-            elif not self._pipe.send(message):
+            if not is_in_worker():
+                self._add_message(message, where="process")
+                self._emit_due_tallies()
+            elif not self._pipe.send_message(message):
                 self.on = False  # the parent no longer wants to know
         spent = meter.spent_s + time.perf_counter() - begun
         self.monitor.budget.charge(self.name, meter.spent_s)
@@ -301,12 +305,12 @@ class Augmentation(Probe):
 
     def call_begins(self, module: torch.nn.Module, call: "Call") -> None:
         here = any(name in sys.modules for name in LIBRARIES)
-        if not here or self._meter.armed or not in_library(module) or not self.should_sample(KIND):
+        if not here or self._meter.is_armed or not in_library(module) or not self.should_sample(KIND):
             return
         steps = steps_of(module) or [child for child in module.children() if in_library(child)]
         if steps:
             self._root = module
-            self._meter.begin(pipeline(module, steps))
+            self._meter.begin_run(build_pipeline(module, steps))
 
     def call_ended(self, module: torch.nn.Module, call: "Call", output: object) -> None:
         if module is not self._root:
@@ -314,22 +318,28 @@ class Augmentation(Probe):
         self._root = None
         runs = self._meter.disarm()
         total_s = sum(row.seconds for run in runs for row in run.rows)
-        late = {id(seen): seen for run in runs for row in run.rows for seen in (row.before, row.after) if _waits(seen)}
+        late = {
+            id(seen): seen
+            for run in runs
+            for row in run.rows
+            for seen in (row.before, row.after)
+            if _has_late_values(seen)
+        }
 
-        def take(values: list[float], record: Step | None) -> None:
+        def record_late_ranges(values: list[float], record: Step | None) -> None:
             for place, seen in enumerate(late.values()):
                 if seen is not None:
                     seen.low, seen.high = values[2 * place : 2 * place + 2]
-            message = _message(runs, total_s, 0.0, 1)
+            message = _build_message(runs, total_s, 0.0, 1)
             if message:
-                self._take(message, where="loop")
-                self._tell_due()
+                self._add_message(message, where="loop")
+                self._emit_due_tallies()
 
         waiting = [seen.late for seen in late.values() if seen is not None and seen.late is not None]
         if waiting:
-            self.monitor.read_late(torch.cat(waiting), take)
+            self.monitor.read_late(torch.cat(waiting), record_late_ranges)
         else:
-            take([], None)
+            record_late_ranges([], None)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._root is not None:  # its call raised
@@ -341,18 +351,18 @@ class Augmentation(Probe):
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         now = time.perf_counter()
         if loader_iter._num_yielded == 1:
-            self._waits.begin(now)
+            self._waits.begin_pass(now)
         else:
-            self._waits.add(now, wait_s, idle=wait_s < 1e-3 or device_idle())
+            self._waits.add_wait(now, wait_s, idle=wait_s < 1e-3 or device_idle())
         if loader_iter._num_workers > 0 and not self._pipe.is_open and loader_iter._num_yielded == LATE_BATCH:
             self.unavailable("the workers were started before this flag was on, or there is nothing to measure")
-        for message in self._pipe.receive():
-            self._take(message, where="workers")
-        self._tell_due()
-        if self._waits.due():
+        for message in self._pipe.receive_messages():
+            self._add_message(message, where="workers")
+        self._emit_due_tallies()
+        if self._waits.is_due():
             self._judge_time()
 
-    def _take(self, message: dict[str, Any], *, where: str) -> None:
+    def _add_message(self, message: dict[str, Any], *, where: str) -> None:
         key = (str(message["pipeline"]), *map(str, message["steps"]))
         tally = self._tallies.get(key)
         if tally is None:
@@ -360,17 +370,19 @@ class Augmentation(Probe):
                 return
             tally = self._tallies[key] = Tally(key[0], list(key[1:]), message["chance"])
         tally.where = where
-        tally.add([[Figures(*row) for row in rows] for rows in message["runs"]], message["fetch_s"], message["calls"])
-        self._judge(tally)
+        tally.add_fetch(
+            [[Figures(*row) for row in rows] for rows in message["runs"]], message["fetch_s"], message["calls"]
+        )
+        self._judge_tally(tally)
 
-    def _tell_due(self) -> None:
+    def _emit_due_tallies(self) -> None:
         """Tell of what has doubled since it was told."""
         for tally in self._tallies.values():
             if tally.samples >= max(2 * tally.told_at, 1):
                 tally.told_at = tally.samples
-                self._tell(tally)
+                self._emit_pipeline(tally)
 
-    def _tell(self, tally: Tally) -> None:
+    def _emit_pipeline(self, tally: Tally) -> None:
         steps = tally.steps
         measured = PipelineMeasured(
             pipeline=tally.name,
@@ -384,24 +396,26 @@ class Augmentation(Probe):
             changed=[round(step.changed / step.compared, 3) if step.compared else None for step in steps],
             chance=tally.chances,
             fetch_ms=round(tally.sample_s() * 1e3, 4),
-            described=tuple(_line(name, step) for name, step in zip(tally.names, steps, strict=True)),
-            **_ranges(steps),
+            described=tuple(_format_step(name, step) for name, step in zip(tally.names, steps, strict=True)),
+            **_collect_ranges(steps),
         )
         self.emit(measured)
 
     # what is wrong
 
-    def _judge(self, tally: Tally) -> None:
+    def _judge_tally(self, tally: Tally) -> None:
         for place, step in enumerate(tally.steps):
             if step.made_bad:
-                self._warn(tally, TransformMadeNan(count=step.made_bad, **_about(tally, place)))
+                self._warn_once(tally, TransformMadeNan(count=step.made_bad, **_build_step_fields(tally, place)))
             if _without_effect(tally.names[place], tally.chances[place], step):
-                self._warn(tally, TransformIdle(count=step.compared, **_about(tally, place)))
+                self._warn_once(tally, TransformIdle(count=step.compared, **_build_step_fields(tally, place)))
             problem = self._range_problem(tally, place)
             if problem is not None:
                 kind, other = problem
-                mistaken = RangeMistaken(problem=kind, other=other, count=step.ranges, **_about(tally, place))
-                self._warn(tally, mistaken)
+                mistaken = RangeMistaken(
+                    problem=kind, other=other, count=step.ranges, **_build_step_fields(tally, place)
+                )
+                self._warn_once(tally, mistaken)
 
     def _range_problem(self, tally: Tally, place: int) -> tuple[str, str] | None:
         """(kind, the other step) if the values that leave this step cannot be meant."""
@@ -426,10 +440,10 @@ class Augmentation(Probe):
     def _judge_time(self) -> None:
         """One transform takes most of each fetch, and the program waits for it."""
         bound = self.threshold("slow_share")
-        if not self._waits.starved(0.5):
+        if not self._waits.is_starved(0.5):
             return
         for tally in self._tallies.values():
-            place, share = tally.slowest()
+            place, share = tally.find_slowest_step()
             if tally.where != "loop" and tally.samples >= ENOUGH // 2 and share >= bound:
                 self._waits.said_at = self._waits.count
                 slow = TransformSlow(
@@ -437,32 +451,33 @@ class Augmentation(Probe):
                     slow_share=round(share, 3),
                     slow_ms=round(tally.steps[place].median_s() * 1e3, 4),
                     samples=tally.samples,
-                    wait_share=round(self._waits.share(), 3),
-                    **_about(tally, place),
+                    wait_share=round(self._waits.compute_share(), 3),
+                    **_build_step_fields(tally, place),
                 )
-                self._warn(tally, slow)
+                self._warn_once(tally, slow)
 
-    def _warn(self, tally: Tally, seen: Observed) -> None:
+    def _warn_once(self, tally: Tally, seen: Observed) -> None:
         """Say once a pipeline and part that something is wrong; a rule reads it."""
         if seen.PART not in tally.said:
             tally.said.add(seen.PART)
             self.emit(seen)
 
 
-def _about(tally: Tally, place: int) -> dict[str, Any]:
+def _build_step_fields(tally: Tally, place: int) -> dict[str, Any]:
     """What is told of one step, whatever is wrong with it."""
     step = tally.steps[place]
-    return {"pipeline": tally.name, "step_name": tally.names[place], "order": [place], **_ranges([step])}
+    return {"pipeline": tally.name, "step_name": tally.names[place], "order": [place], **_collect_ranges([step])}
 
 
-def _ranges(steps: list[StepTally]) -> dict[str, Any]:
+def _collect_ranges(steps: list[StepTally]) -> dict[str, Any]:
     """The range before and after each of these steps."""
     return {
-        name: [short(getattr(step, name)) for step in steps] for name in ("low_in", "high_in", "low_out", "high_out")
+        name: [round_number(getattr(step, name)) for step in steps]
+        for name in ("low_in", "high_in", "low_out", "high_out")
     }
 
 
-def _message(runs: list[Run], fetch_s: float, own_s: float, calls: int) -> dict[str, object] | None:
+def _build_message(runs: list[Run], fetch_s: float, own_s: float, calls: int) -> dict[str, object] | None:
     """What was measured of one pipeline in one fetch, as plain data; tdbg's own time is taken off."""
     if not runs:
         return None
@@ -473,21 +488,21 @@ def _message(runs: list[Run], fetch_s: float, own_s: float, calls: int) -> dict[
         "chance": found.chances,
         "fetch_s": round(max(fetch_s - own_s, 0.0), 7),
         "calls": calls,
-        "runs": [[_figures(row).as_list() for row in run.rows] for run in runs],
+        "runs": [[_build_figures(row).as_list() for row in run.rows] for run in runs],
     }
 
 
-def _figures(row: Any) -> Figures:
+def _build_figures(row: Any) -> Figures:
     before, after = row.before or Glimpse(), row.after or Glimpse()
     known = before.print is not None and after.print is not None
     same = (before.print, before.kind, before.shape) == (after.print, after.kind, after.shape)
     return Figures(
         place=row.place,
         seconds=round(row.seconds, 7),
-        low_in=_rounded(before.low),
-        high_in=_rounded(before.high),
-        low_out=_rounded(after.low),
-        high_out=_rounded(after.high),
+        low_in=_round_value(before.low),
+        high_in=_round_value(before.high),
+        low_out=_round_value(after.low),
+        high_out=_round_value(after.high),
         changed=not same if known else None,
         made_bad=before.finite is True and after.finite is False,
         dtype_in=before.kind,
@@ -496,15 +511,15 @@ def _figures(row: Any) -> Figures:
     )
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_value(value: float | None) -> float | None:
     return None if value is None or number(value) != value else float(f"{value:.6g}")
 
 
-def _waits(seen: Glimpse | None) -> bool:
+def _has_late_values(seen: Glimpse | None) -> bool:
     return seen is not None and seen.late is not None
 
 
-def _wider(low: float | None, high: float | None, new_low: float, new_high: float) -> tuple[float, float]:
+def _widen_range(low: float | None, high: float | None, new_low: float, new_high: float) -> tuple[float, float]:
     return (new_low if low is None else min(low, new_low)), (new_high if high is None else max(high, new_high))
 
 
@@ -514,7 +529,7 @@ def _without_effect(name: str, chance: float | None, step: StepTally) -> bool:
     return step.changed == 0 and enough and step.width_in > 0 and not SHAPING.search(name)
 
 
-def _line(name: str, step: StepTally) -> str:
+def _format_step(name: str, step: StepTally) -> str:
     text = f"{name} {step.median_s() * 1e3:.3g} ms"
     if step.low_in is not None and step.low_out is not None:
         text += f" {step.low_in:.4g} to {step.high_in:.4g} -> {step.low_out:.4g} to {step.high_out:.4g}"

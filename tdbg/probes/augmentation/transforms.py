@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tdbg.core.frames import without_own_frames
 from tdbg.core.guard import belongs_to_program
-from tdbg.probes.dataloader.batch_contents import spread
+from tdbg.probes.dataloader.batch_contents import sample_elements
 from tdbg.runtime import tensors
 from tdbg.runtime.compiler import hide_from_compiler
 from tdbg.runtime.patches import Patches
@@ -60,9 +60,9 @@ def steps_of(item: Any) -> list[object]:
     return list(found)[:MAX_STEPS]
 
 
-def pipeline(owner: object, steps: list[object]) -> Pipeline:
+def build_pipeline(owner: object, steps: list[object]) -> Pipeline:
     """The pipeline of these steps."""
-    chances = [_chance(step) for step in steps]
+    chances = [_read_chance(step) for step in steps]
     return Pipeline(owner, type(owner).__name__, steps, [name_of(step) for step in steps], chances)
 
 
@@ -78,7 +78,7 @@ def name_of(step: object) -> str:
     return type(step).__name__
 
 
-def _chance(step: object) -> float | None:
+def _read_chance(step: object) -> float | None:
     chance = getattr(step, "__dict__", {}).get("p")
     return float(chance) if isinstance(chance, int | float) and 0 <= chance <= 1 else None
 
@@ -88,7 +88,7 @@ def in_library(module: nn.Module) -> bool:
     return any(cls.__module__.startswith(LIBRARIES) for cls in type(module).__mro__)
 
 
-def find(*places: object) -> list[Pipeline]:
+def find_pipelines(*places: object) -> list[Pipeline]:
     """The pipelines that hang on a dataset or a collate function.
 
     Looks through attributes, containers, wrapped datasets, and the globals and closures of functions; reads
@@ -104,19 +104,19 @@ def find(*places: object) -> list[Pipeline]:
         seen.add(id(item))
         steps = steps_of(item)
         if steps:
-            found.append(pipeline(item, steps))
+            found.append(build_pipeline(item, steps))
         elif depth < MAX_DEPTH:
-            waiting.extend((other, depth + 1) for other in _inside(item))
+            waiting.extend((other, depth + 1) for other in _iter_inside(item))
     return found
 
 
-def _inside(item: object) -> Iterator[object]:
+def _iter_inside(item: object) -> Iterator[object]:
     if isinstance(item, functools.partial):
         yield from (item.func, *item.args, *item.keywords.values())
     elif isinstance(item, types.MethodType):
         yield from (item.__self__, item.__func__)
     elif isinstance(item, types.FunctionType):
-        yield from _reached_by(item)
+        yield from _iter_references(item)
     elif isinstance(item, list | tuple):
         yield from item[:MAX_ITEMS]
     elif isinstance(item, dict):
@@ -127,10 +127,10 @@ def _inside(item: object) -> Iterator[object]:
             if not base.__module__.startswith(("torch.", "builtins")):
                 methods = (method for method in vars(base).values() if isinstance(method, types.FunctionType))
                 for method in methods:
-                    yield from (other for other in _reached_by(method) if steps_of(other))
+                    yield from (other for other in _iter_references(method) if steps_of(other))
 
 
-def _reached_by(function: types.FunctionType) -> Iterator[object]:
+def _iter_references(function: types.FunctionType) -> Iterator[object]:
     """What a function refers to: the globals it names, and its closure."""
     for name in function.__code__.co_names[: 4 * MAX_ITEMS]:
         if name in function.__globals__:
@@ -156,19 +156,19 @@ class Glimpse:
     late: Tensor | None = None  # smallest and largest, still on an accelerator
 
 
-def glimpse(value: object) -> Glimpse | None:
+def take_glimpse(value: object) -> Glimpse | None:
     """A look at the image in what a transform takes or gives; None if there is none. Cost: 20 to 100 us."""
-    found = _image_in(value)
+    found = _find_image(value)
     if found is None:
         return None
     if isinstance(found, Tensor):
-        return _of_tensor(found)
+        return _glimpse_tensor(found)
     if type(found).__module__.startswith("PIL"):
-        return _of_pil(found)
-    return _of_array(found)
+        return _glimpse_pil(found)
+    return _glimpse_array(found)
 
 
-def _image_in(value: object) -> object:
+def _find_image(value: object) -> object:
     if _is_image(value):
         return value
     if isinstance(value, dict):
@@ -188,19 +188,19 @@ def _is_image(value: Any) -> bool:
     return kind.__module__.startswith("PIL") and hasattr(value, "getextrema")
 
 
-def _of_tensor(tensor: Tensor) -> Glimpse:
+def _glimpse_tensor(tensor: Tensor) -> Glimpse:
     seen = Glimpse(str(tensor.dtype).removeprefix("torch."), str(tensor.device), tuple(tensor.shape))
     if tensor.numel() == 0 or tensor.is_meta:
         return seen
-    sample = spread(tensor, SAMPLE)
+    sample = sample_elements(tensor, SAMPLE)
     if not tensors.on_host(tensor):
         seen.late = torch.stack([sample.amin(), sample.amax()]).to(torch.float32)
         return seen
     whole = tensor.detach() if tensor.is_floating_point() and tensor.numel() <= FULL_PASS else None
-    return _figures(seen, sample, whole)
+    return _fill_figures(seen, sample, whole)
 
 
-def _of_array(array: Any) -> Glimpse:
+def _glimpse_array(array: Any) -> Glimpse:
     seen = Glimpse(str(array.dtype), "cpu", tuple(map(int, array.shape)))
     step = max(math.ceil(array.size / SAMPLE), 1)
     while step > 1 and math.gcd(step, array.shape[-1]) > 1:
@@ -212,10 +212,10 @@ def _of_array(array: Any) -> Glimpse:
         whole = torch.from_numpy(array if plain else array.copy()) if wanted else None
     except (TypeError, ValueError, RuntimeError):  # a dtype that torch has not, or torch without numpy
         return seen
-    return _figures(seen, sample, whole)
+    return _fill_figures(seen, sample, whole)
 
 
-def _figures(seen: Glimpse, sample: Tensor, whole: Tensor | None) -> Glimpse:
+def _fill_figures(seen: Glimpse, sample: Tensor, whole: Tensor | None) -> Glimpse:
     wide = sample.to(torch.float64)
     good = wide.isfinite()
     seen.finite = bool(good.all())
@@ -229,7 +229,7 @@ def _figures(seen: Glimpse, sample: Tensor, whole: Tensor | None) -> Glimpse:
     return seen
 
 
-def _of_pil(image: Any) -> Glimpse:
+def _glimpse_pil(image: Any) -> Glimpse:
     seen = Glimpse(str(image.mode), "cpu", tuple(map(int, image.size)))
     held = getattr(image, "__dict__", {})
     if held.get("_im", held.get("im")) is None or image.mode == "P":
@@ -265,7 +265,7 @@ class Run:
     done: set[int] = field(default_factory=set)
     last: tuple[Any, Glimpse | None] = (None, None)  # what the last step gave
 
-    def place_of(self, step: object) -> int | None:
+    def find_place(self, step: object) -> int | None:
         """The place of a step that is called now; of one that stands there twice, the next place."""
         for place, known in enumerate(self.pipeline.steps):
             if known is step and place not in self.done:
@@ -273,7 +273,7 @@ class Run:
         return None
 
 
-def replaceable(kind: type) -> bool:
+def is_replaceable(kind: type) -> bool:
     """True for a class whose ``__call__`` is written in Python; functions and built-in callables have none."""
     return isinstance(inspect.getattr_static(kind, "__call__", None), types.FunctionType)
 
@@ -297,7 +297,7 @@ class Meter:
         self._run: Run | None = None
 
     @property
-    def armed(self) -> bool:
+    def is_armed(self) -> bool:
         """True between `arm` and `disarm`."""
         return bool(self._pipelines)
 
@@ -308,9 +308,9 @@ class Meter:
         self._pipelines = {id(found.owner): found for found in pipelines}
         for found in self._pipelines.values():
             for item in (found.owner, *found.steps):
-                self._stand_before(type(item))
+                self._wrap_class(type(item))
 
-    def begin(self, found: Pipeline) -> None:
+    def begin_run(self, found: Pipeline) -> None:
         """Arm, with the pipeline's call already under way."""
         self.arm([found], samples=0)
         self._run = Run(found)
@@ -326,38 +326,38 @@ class Meter:
         self._patches.restore()
         return self.runs
 
-    def _stand_before(self, kind: type) -> None:
+    def _wrap_class(self, kind: type) -> None:
         known = any(owner is kind for owner, *_ in self._patches._done)
-        if known or not replaceable(kind):
+        if known or not is_replaceable(kind):
             return
         try:
-            self._patches.wrap(kind, "__call__", self._around)
+            self._patches.wrap_attribute(kind, "__call__", self._make_wrapper)
         except (TypeError, AttributeError):  # a class that lets nobody touch it: its calls are not measured
             pass
 
-    def _around(self, original: Callable[..., object]) -> Callable[..., object]:
+    def _make_wrapper(self, original: Callable[..., object]) -> Callable[..., object]:
         def __call__(item: object, *args: object, **kwargs: object) -> object:
             run = self._run
             if threading.get_ident() != self._thread or (run is not None and run.inside):
                 return original(item, *args, **kwargs)
             if run is None:
                 found = self._pipelines.get(id(item))
-                if found is None or not self._wanted(item):
+                if found is None or not self._is_wanted(item):
                     return original(item, *args, **kwargs)
-                return self._whole(found, original, item, args, kwargs)
-            place = run.place_of(item)
+                return self._measure_pipeline(found, original, item, args, kwargs)
+            place = run.find_place(item)
             if place is None:
                 return original(item, *args, **kwargs)
-            return self._step(run, place, functools.partial(original, item), args, kwargs)
+            return self._measure_step(run, place, functools.partial(original, item), args, kwargs)
 
         return hide_from_compiler(__call__)
 
-    def _wanted(self, item: object) -> bool:
+    def _is_wanted(self, item: object) -> bool:
         self.calls[id(item)] = self.calls.get(id(item), 0) + 1
         self._left -= 1
         return self._left >= 0
 
-    def _whole(
+    def _measure_pipeline(
         self,
         found: Pipeline,
         original: Callable[..., object],
@@ -369,7 +369,7 @@ class Meter:
         held = getattr(item, "__dict__", {})
         before = held.get("transforms")
         if isinstance(before, list | tuple):
-            held["transforms"] = self._with_functions(run, before)
+            held["transforms"] = self._wrap_functions(run, before)
         try:
             result = original(item, *args, **kwargs)
             self.runs.append(run)
@@ -379,31 +379,31 @@ class Meter:
                 held["transforms"] = before
             self._run = None
 
-    def _with_functions(self, run: Run, steps: Any) -> object:
+    def _wrap_functions(self, run: Run, steps: Any) -> object:
         """The same list with its functions wrapped; itself if there are none."""
         wrapped = [
-            self._around_function(run, place, step) if not replaceable(type(step)) else step
+            self._wrap_function(run, place, step) if not is_replaceable(type(step)) else step
             for place, step in enumerate(steps)
         ]
         changed = any(new is not old for new, old in zip(wrapped, steps, strict=True))
         return type(steps)(wrapped) if changed and type(steps) in (list, tuple) else steps
 
-    def _around_function(self, run: Run, place: int, step: Any) -> Callable[..., object]:
-        def measured(*args: object, **kwargs: object) -> object:
+    def _wrap_function(self, run: Run, place: int, step: Any) -> Callable[..., object]:
+        def call_measured(*args: object, **kwargs: object) -> object:
             mine = self._run is run and threading.get_ident() == self._thread and not run.inside
-            return self._step(run, place, step, args, kwargs) if mine else step(*args, **kwargs)
+            return self._measure_step(run, place, step, args, kwargs) if mine else step(*args, **kwargs)
 
         return (
-            hide_from_compiler(functools.update_wrapper(without_own_frames(measured), step))
+            hide_from_compiler(functools.update_wrapper(without_own_frames(call_measured), step))
             if place < MAX_STEPS
             else step
         )
 
-    def _step(
+    def _measure_step(
         self, run: Run, place: int, call: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
         value = args[0] if args else kwargs
-        before = self._glimpse(run, value)
+        before = self._take_glimpse(run, value)
         run.inside = True
         begun = time.perf_counter()
         try:
@@ -413,19 +413,19 @@ class Meter:
             run.inside = False
         run.done.add(place)
         run.last = (None, None)
-        after = self._glimpse(run, result)
-        run.last = (_image_in(result), after)
+        after = self._take_glimpse(run, result)
+        run.last = (_find_image(result), after)
         run.rows.append(Row(place, seconds, before, after))
         return result
 
-    def _glimpse(self, run: Run, value: object) -> Glimpse | None:
+    def _take_glimpse(self, run: Run, value: object) -> Glimpse | None:
         """A look that can never hurt the program."""
         begun = time.perf_counter()
         try:
-            image = _image_in(value)
+            image = _find_image(value)
             if image is not None and image is run.last[0]:
                 return run.last[1]
-            return glimpse(image)
+            return take_glimpse(image)
         except BaseException as error:  # an image of a kind nobody has thought of; inline: each step of each sample
             if belongs_to_program(error):
                 raise

@@ -24,7 +24,7 @@ class WorkerPipe:
         """True if there is an end to write to."""
         return self._write >= 0
 
-    def open(self) -> None:
+    def open_pipe(self) -> None:
         """Make the pipe, once; a forked child that has workers of its own makes its own."""
         if self._read < 0:
             self.close()
@@ -45,7 +45,7 @@ class WorkerPipe:
                 os.close(end)
         self._read = self._write = -1
 
-    def send(self, message: dict[str, object]) -> bool:
+    def send_message(self, message: dict[str, object]) -> bool:
         """Write one message; False if nobody reads any more. One that is too long or finds no room is lost."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         if not self.is_open or len(line) > LIMIT:
@@ -58,7 +58,7 @@ class WorkerPipe:
             return False
         return True
 
-    def receive(self) -> list[dict[str, object]]:
+    def receive_messages(self) -> list[dict[str, object]]:
         """Every message that has arrived. Cost: one system call where there is none."""
         if self._read < 0:
             return []

@@ -9,7 +9,7 @@ from tdbg.core.events import number
 from tdbg.core.observations.backward import LossGraph, ModuleGradients
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.backward.loss_graph import read_loss_graph
-from tdbg.probes.forward import short
+from tdbg.probes.forward import round_number
 from tdbg.runtime.forward_calls import is_capturing
 from tdbg.runtime.module_sampler import STRIDE, ModuleSampler, SampleRequest, Seen
 
@@ -97,7 +97,7 @@ class Backward(Probe):
         (first, first_flow), (last, last_flow) = reached[0], reached[-1]
         vanishes = math.isfinite(last_flow) and first_flow < self.threshold("ratio") * last_flow
         seen = ModuleGradients(
-            flow=[short(flow) for flow in flows],
+            flow=[round_number(flow) for flow in flows],
             first=number(first_flow),
             last=number(last_flow),
             first_module=first.path,

@@ -128,9 +128,9 @@ class Checkpoint(EveryUpdate):
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
-        self._forget()
+        self._reset_state()
 
-    def _forget(self) -> None:
+    def _reset_state(self) -> None:
         self._inside = threading.local()
         self._files: deque[File] = deque(maxlen=KEPT_FILES)
         self._resume = Resume()
@@ -145,38 +145,44 @@ class Checkpoint(EveryUpdate):
         self._said: set[str] = set()
 
     def forked(self) -> None:
-        self._forget()
+        self._reset_state()
 
     def attach(self) -> None:
         super().attach()
-        self.for_each_function("save", lambda owner, name: self._watch(owner, name, saved.torch_save, self._saved))
-        self.for_each_function("load", lambda owner, name: self._watch(owner, name, saved.torch_load, self._loaded))
         self.for_each_function(
-            "sharded-save", lambda owner, name: self._watch(owner, name, saved.distributed_arguments, self._saved)
+            "save", lambda owner, name: self._watch_calls(owner, name, saved.torch_save, self._handle_save)
         )
         self.for_each_function(
-            "sharded-load", lambda owner, name: self._watch(owner, name, saved.distributed_arguments, self._loaded)
+            "load", lambda owner, name: self._watch_calls(owner, name, saved.torch_load, self._handle_load)
+        )
+        self.for_each_function(
+            "sharded-save",
+            lambda owner, name: self._watch_calls(owner, name, saved.distributed_arguments, self._handle_save),
+        )
+        self.for_each_function(
+            "sharded-load",
+            lambda owner, name: self._watch_calls(owner, name, saved.distributed_arguments, self._handle_load),
         )
         self.patch_at("module-loaded", after=self._module_loaded, raised=self._module_failed)
         self.patch_at("optimizer-loaded", after=self._optimizer_loaded)
         self.patch_at("scheduler-made", after=self._scheduler_made)
         self.patch_at("scheduler-loaded", after=self._scheduler_loaded)
-        self.when_imported("safetensors.torch", self._meet_safetensors)
+        self.when_imported("safetensors.torch", self._watch_safetensors)
         for name in LIGHTNING:
-            self.when_imported(name, self._meet_lightning)
+            self.when_imported(name, self._watch_lightning)
 
-    def _meet_safetensors(self, module: ModuleType) -> None:
-        self._watch(module, "save_file", saved.safetensors_save, self._saved)
-        self._watch(module, "save_model", saved.safetensors_save, self._saved)
-        self._watch(module, "load_file", saved.safetensors_load, self._loaded)
-        self._watch(module, "load_model", saved.safetensors_load_model, self._loaded)
+    def _watch_safetensors(self, module: ModuleType) -> None:
+        self._watch_calls(module, "save_file", saved.safetensors_save, self._handle_save)
+        self._watch_calls(module, "save_model", saved.safetensors_save, self._handle_save)
+        self._watch_calls(module, "load_file", saved.safetensors_load, self._handle_load)
+        self._watch_calls(module, "load_model", saved.safetensors_load_model, self._handle_load)
 
-    def _meet_lightning(self, module: ModuleType) -> None:
+    def _watch_lightning(self, module: ModuleType) -> None:
         if hasattr(module, "TorchCheckpointIO"):  # it saves into memory first, and writes that
-            self._watch(module.TorchCheckpointIO, "save_checkpoint", saved.lightning_save, self._saved)
-            self._watch(module.TorchCheckpointIO, "load_checkpoint", saved.lightning_load, self._loaded)
+            self._watch_calls(module.TorchCheckpointIO, "save_checkpoint", saved.lightning_save, self._handle_save)
+            self._watch_calls(module.TorchCheckpointIO, "load_checkpoint", saved.lightning_load, self._handle_load)
 
-    def _watch(
+    def _watch_calls(
         self, owner: object, name: str, read: Callable[..., tuple[object, object]], then: Callable[..., None]
     ) -> None:
         """Be told of a call that saves or loads, unless it is part of another one.
@@ -187,26 +193,26 @@ class Checkpoint(EveryUpdate):
             return
         called = f"{getattr(owner, '__name__', owner)}.{name}"
 
-        def before(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+        def enter_call(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
             self._inside.depth = getattr(self._inside, "depth", 0) + 1
 
-        def left() -> bool:
+        def leave_call() -> bool:
             self._inside.depth = max(getattr(self._inside, "depth", 0) - 1, 0)
             return bool(self._inside.depth == 0)
 
-        def after(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
-            if left():
+        def handle_result(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+            if leave_call():
                 then(called, seconds, *read(result, args, kwargs))
 
-        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
-            if left():
-                self._failed(called, seconds, read(None, args, kwargs)[0], error)
+        def handle_error(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
+            if leave_call():
+                self._handle_failed_call(called, seconds, read(None, args, kwargs)[0], error)
 
-        self.patch(owner, name, before=before, after=after, raised=raised)
+        self.patch(owner, name, before=enter_call, after=handle_result, raised=handle_error)
 
     # files
 
-    def _tell(self, seen: Observed) -> None:
+    def _emit_bounded(self, seen: Observed) -> None:
         """`emit`, for things that are rare and belong on record at once; bounded all the same."""
         step = self.monitor.step
         at, lines = self._told.get(seen.PART, (-1, 0))
@@ -215,7 +221,7 @@ class Checkpoint(EveryUpdate):
         if lines <= MAX_NAMES:
             self.emit(seen, step=step)
 
-    def _tell_file(
+    def _emit_file(
         self, kind: type[CheckpointSaved | CheckpointRead], called: str, seconds: float, where: object, what: object
     ) -> tuple[str, dict[str, int]]:
         """A line of what was saved or loaded; returns its path and the counters in it."""
@@ -228,11 +234,11 @@ class Checkpoint(EveryUpdate):
             tensors=saved.count_tensors(what),
             steps=saved.read_step_counters(what),
         )
-        self._tell(file)
+        self._emit_bounded(file)
         return file.path, file.steps
 
-    def _saved(self, called: str, seconds: float, where: object, what: object) -> None:
-        path, steps = self._tell_file(CheckpointSaved, called, seconds, where, what)
+    def _handle_save(self, called: str, seconds: float, where: object, what: object) -> None:
+        path, steps = self._emit_file(CheckpointSaved, called, seconds, where, what)
         self._compare_counters(path, steps)
         self._await_counter(steps)
         if path and self.monitor.step not in self._saves:
@@ -241,12 +247,12 @@ class Checkpoint(EveryUpdate):
             regular = len(self._saves) > REGULAR and len(gaps) == 1
             self._overdue_at = self.monitor.step + OVERDUE * gaps.pop() if regular else 0
 
-    def _loaded(self, called: str, seconds: float, where: object, what: object) -> None:
-        path, steps = self._tell_file(CheckpointRead, called, seconds, where, what)
+    def _handle_load(self, called: str, seconds: float, where: object, what: object) -> None:
+        path, steps = self._emit_file(CheckpointRead, called, seconds, where, what)
         if isinstance(what, Mapping):
-            self._remember(path, what, steps)
+            self._record_file(path, what, steps)
 
-    def _remember(self, path: str, what: Mapping[object, object], steps: dict[str, int]) -> None:
+    def _record_file(self, path: str, what: Mapping[object, object], steps: dict[str, int]) -> None:
         parts = [what, *(value for value in what.values() if isinstance(value, Mapping))][:64]
         shapes: Shapes = {}
         for part in parts:
@@ -259,7 +265,7 @@ class Checkpoint(EveryUpdate):
             self._resume = Resume()
         self._resume.files = [*self._resume.files, file][-KEPT_FILES:]
 
-    def _failed(self, called: str, seconds: float, where: object, error: Exception) -> None:
+    def _handle_failed_call(self, called: str, seconds: float, where: object, error: Exception) -> None:
         kind = SaveFailed if "save" in called else LoadFailed
         failed = kind(
             call=called,
@@ -268,7 +274,7 @@ class Checkpoint(EveryUpdate):
             took_s=round(seconds, 4),
             error=f"{type(error).__name__}: {error}"[:MAX_TEXT],
         )
-        self._tell(failed)
+        self._emit_bounded(failed)
 
     # keys of modules
 
@@ -285,13 +291,13 @@ class Checkpoint(EveryUpdate):
         with self.work():
             offered = collect_shapes(given)
             found = compare_keys(collect_module_shapes(module), offered, missing, unexpected)
-            state = _state(module, found, strict)
+            state = _build_state(module, found, strict)
             if few:
-                file = self._add_way(state, offered)
+                file = self._match_file(state, offered)
                 if file is not None and file.has_averages:
                     loaded = [*self._resume.modules, (weakref.ref(module), file)]
                     self._resume.modules = loaded[-MAX_NAMES:]
-            self._tell(state)
+            self._emit_bounded(state)
         self._partial = [one for one in self._partial if one.module() is not module]
         if _is_partial(found):
             self._await_others(module, found, state.describe_keys())
@@ -305,11 +311,11 @@ class Checkpoint(EveryUpdate):
         wanted, offered = collect_module_shapes(args[0]), collect_shapes(given)
         found = compare_keys(wanted, offered, list_absent_names(wanted, offered), list_absent_names(offered, wanted))
         lines = str(error).splitlines()
-        state = _state(args[0], found, strict=True)
+        state = _build_state(args[0], found, strict=True)
         state.error = f"{type(error).__name__}: {' '.join(lines)}"[:MAX_TEXT]
-        self._tell(state)
+        self._emit_bounded(state)
 
-    def _add_way(self, state: StateLoaded, offered: Shapes) -> File | None:
+    def _match_file(self, state: StateLoaded, offered: Shapes) -> File | None:
         """What became of the keys between the file they came from and the call; the file, as far as one is known."""
         for file in reversed(self._files):
             if not file.shapes:
@@ -331,7 +337,7 @@ class Checkpoint(EveryUpdate):
         """Keys did not fit although they were there under other names: unless something else fills them, it is told."""
         parameters = dict(module.named_parameters(remove_duplicate=False))
         watched: list[tuple[weakref.ref[Tensor], int, list[float]]] = [
-            (weakref.ref(parameter), read_version(parameter), _begin(parameter))
+            (weakref.ref(parameter), read_version(parameter), _read_first_elements(parameter))
             for parameter in (parameters.get(name) for name in found.missing[:WATCHED])
             if parameter is not None
         ]
@@ -361,7 +367,7 @@ class Checkpoint(EveryUpdate):
         waiting, self._partial = self._partial, []
         for one in waiting:
             if one.module() is not None and all(_is_as_before(*watched) for watched in one.watched):
-                self._tell(one.seen)
+                self._emit_bounded(one.seen)
 
     # a resumed run
 
@@ -404,25 +410,25 @@ class Checkpoint(EveryUpdate):
         self._inside.depth = 0  # a save that was interrupted never left
         step = self.monitor.step
         if self._overdue_at and step >= self._overdue_at:
-            self._miss_save(step)
+            self._report_missed_save(step)
         resume = self._resume
         if resume.files and resume.updates < SETTLED_AFTER:
             resume.updates += 1
             if resume.updates == SETTLED_AFTER:
                 if resume.optimizers or resume.schedulers:
-                    self._tell_resume(resume)
+                    self._emit_resume(resume)
                 self._judge_optimizer(resume, optimizer)
 
-    def _miss_save(self, step: int) -> None:
+    def _report_missed_save(self, step: int) -> None:
         last = self._saves[-1]
         every = last - self._saves[-2]
         self._overdue_at = 0
         self._saves.clear()
         if "missed" not in self._said:
             self._said.add("missed")
-            self._tell(SaveMissed(every_steps=every, last_step=last))
+            self._emit_bounded(SaveMissed(every_steps=every, last_step=last))
 
-    def _tell_resume(self, resume: Resume) -> None:
+    def _emit_resume(self, resume: Resume) -> None:
         # The file with the optimizer's state comes first: another may hold the weights of a teacher, trained elsewhere.
         files = sorted(resume.files, key=lambda file: not file.has_optimizer)
         steps = dict(next((file.steps for file in files if file.steps), {}))
@@ -439,7 +445,7 @@ class Checkpoint(EveryUpdate):
             scheduler_step=scheduler_step,
             fault=fault,
         )
-        self._tell(resumed)
+        self._emit_bounded(resumed)
 
     def _resume_fault(self, resume: Resume, scheduler_step: int | None) -> str:
         """What was in the file, is there in the program, and was not restored."""
@@ -467,7 +473,7 @@ class Checkpoint(EveryUpdate):
         if not behind or any(steps[name] > recorded[name] for name in common):
             return  # a count within the epoch begins anew with each epoch
         name = behind[0]
-        self._tell(CounterBehind(path=path, name=name, recorded=recorded[name], saved=steps[name]))
+        self._emit_bounded(CounterBehind(path=path, name=name, recorded=recorded[name], saved=steps[name]))
 
     # a run that goes on without its optimizer's state
 
@@ -487,7 +493,7 @@ class Checkpoint(EveryUpdate):
         at = max((one.last_epoch for one in mine if isinstance(one.last_epoch, int)), default=0)
         if mine and (resume.schedulers or at > max(FRESH_STEPS, self.monitor.step)):
             missed.sign = f"its scheduler is at step {at}"
-            self._tell(missed)
+            self._emit_bounded(missed)
         else:
             self._missed = missed
 
@@ -503,13 +509,13 @@ class Checkpoint(EveryUpdate):
         name = max(common, key=lambda one: steps[one])
         if all(steps[one] >= missed.steps[one] for one in common) and steps[name] > fresh.get(name, usual):
             missed.sign = f"the next save says {name} {steps[name]}"
-            self._tell(missed)
+            self._emit_bounded(missed)
 
 
 # keys that found no place
 
 
-def _state(module: nn.Module, found: Difference, strict: bool) -> StateLoaded:
+def _build_state(module: nn.Module, found: Difference, strict: bool) -> StateLoaded:
     return StateLoaded(
         module=type(unwrap_module(module)).__name__,
         strict=strict,
@@ -538,7 +544,7 @@ def _is_partial(found: Difference) -> bool:
     return found.prefixed > 0 or found.placed_count <= NOTHING_SHARE * min(found.given, found.wanted)
 
 
-def _begin(parameter: Tensor) -> list[float]:
+def _read_first_elements(parameter: Tensor) -> list[float]:
     """The first elements, on the host; elsewhere reading them would wait."""
     if not on_host(parameter) or parameter.is_meta or hasattr(parameter, "to_local"):
         return []
@@ -548,4 +554,4 @@ def _begin(parameter: Tensor) -> list[float]:
 
 def _is_as_before(ref: "weakref.ref[Tensor]", written: int, begin: list[float]) -> bool:
     parameter = ref()
-    return parameter is not None and read_version(parameter) == written and _begin(parameter) == begin
+    return parameter is not None and read_version(parameter) == written and _read_first_elements(parameter) == begin

@@ -15,7 +15,7 @@ from tdbg.probes.data_splits.label_order import Order, class_labels, is_sequenti
 from tdbg.probes.data_splits.shared_samples import Samples, checksum_samples, compare_indices, main_samples
 from tdbg.probes.dataloader import batch_contents
 from tdbg.probes.dataloader.batch_contents import Part
-from tdbg.probes.dataloader.feeds import Feed, Feeds, in_worker, length_of, samplers
+from tdbg.probes.dataloader.feeds import Feed, Feeds, get_length, is_in_worker, iter_samplers
 from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime import tensors
@@ -59,7 +59,7 @@ class Split:
     def add_figures(self, path: str, dtype: str, loaded: list[float], given: list[float]) -> None:
         """What one batch held, and what the model was called with."""
         for known, values in ((self.loaded, loaded), (self.given, given)):
-            known.setdefault(path, Figures(dtype)).add(*values)
+            known.setdefault(path, Figures(dtype)).add_batch(*values)
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class DataSplits(EveryUpdate):
 
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         self._pending = None
-        if in_worker():
+        if is_in_worker():
             return
         split = self._last = self._find_split(loader_iter)
         if split is None:
@@ -141,16 +141,16 @@ class DataSplits(EveryUpdate):
     def _add_samples(self, split: Split, parts: list[Part]) -> None:
         rows_NE = main_samples(parts)
         if rows_NE is not None:
-            split.samples.add(checksum_samples(rows_NE))
+            split.samples.add_checksums(checksum_samples(rows_NE))
         labels = class_labels(parts) if split.order is not None else None
         if labels is None or split.order is None or labels[1].numel() > MAX_LABELS:
             split.order = None
         else:
             split.order.path = labels[0]
-            split.order.add(labels[1].tolist())
+            split.order.add_labels(labels[1].tolist())
 
     def _find_split(self, loader_iter: "BatchIterator") -> Split | None:
-        feed, splits = self._known.feeds.of(loader_iter), self._known.splits
+        feed, splits = self._known.feeds.find_feed(loader_iter), self._known.splits
         known = splits.get(id(feed))
         if known is None:
             if len(splits) >= MAX_SPLITS:
@@ -217,7 +217,7 @@ class DataSplits(EveryUpdate):
             if not (split.trains or split.awaited or split in self._evaluating):
                 self._emit_ranges(split)
 
-        sample = batch_contents.spread(given, batch_contents.SAMPLE).to(torch.float32)
+        sample = batch_contents.sample_elements(given, batch_contents.SAMPLE).to(torch.float32)
         self.monitor.read_late(measure_sample(sample), record_figures)
 
     # what is told
@@ -234,7 +234,7 @@ class DataSplits(EveryUpdate):
         self._end_evaluation()
 
     def _judge_order(self, split: Split) -> None:
-        found = split.order.judge(split.name) if split.order is not None and not split.has_told_order else None
+        found = split.order.judge_order(split.name) if split.order is not None and not split.has_told_order else None
         if found is not None:
             split.has_told_order = True
             self.emit(found)
@@ -269,8 +269,8 @@ class DataSplits(EveryUpdate):
             feed=split.number,
             use="training" if split.trains else "evaluation",
             looks=split.looks,
-            loaded=[figures.row(path) for path, figures in split.loaded.items()],
-            given=[figures.row(path) for path, figures in split.given.items()],
+            loaded=[figures.build_row(path) for path, figures in split.loaded.items()],
+            given=[figures.build_row(path) for path, figures in split.given.items()],
         )
         self.emit(ranges)
 
@@ -307,8 +307,8 @@ def _measure_inputs(parts: list[Part]) -> dict[str, tuple[str, int, list[float]]
 
 def _count_samples(loader_iter: "BatchIterator") -> int | None:
     """The samples that passes over a loader take theirs from, on all ranks; None if it does not say."""
-    length, batches = length_of(loader_iter._dataset), length_of(loader_iter._index_sampler)
-    chain = list(samplers(loader_iter))
+    length, batches = get_length(loader_iter._dataset), get_length(loader_iter._index_sampler)
+    chain = list(iter_samplers(loader_iter))
     size = next((found for one in chain if isinstance(found := getattr(one, "batch_size", None), int)), None)
     is_shared = any(hasattr(one, "num_replicas") for one in chain)
     if length is None or batches is None or size is None or is_shared:

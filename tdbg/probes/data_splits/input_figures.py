@@ -10,7 +10,7 @@ from torch import Tensor
 from tdbg.core.observations.data_splits import InputRow
 from tdbg.probes.dataloader import batch_contents
 from tdbg.probes.dataloader.batch_contents import LABEL_WORDS, SIDE_WORDS, Part
-from tdbg.probes.forward import short
+from tdbg.probes.forward import round_number
 from tdbg.runtime import tensors
 
 SAMPLE = 1024  # elements of a batch
@@ -32,25 +32,25 @@ class Figures:
     least_std: float = math.inf
     most_std: float = -math.inf
 
-    def add(self, low: float, high: float, mean: float, std: float) -> None:
+    def add_batch(self, low: float, high: float, mean: float, std: float) -> None:
         """One more batch."""
         self.looks += 1
         self.low, self.high = min(low, self.low), max(high, self.high)
         self.least_mean, self.most_mean = min(mean, self.least_mean), max(mean, self.most_mean)
         self.least_std, self.most_std = min(std, self.least_std), max(std, self.most_std)
 
-    def row(self, name: str) -> InputRow:
+    def build_row(self, name: str) -> InputRow:
         """As an observation carries it."""
         return InputRow(
             name=name,
             dtype=self.dtype,
             looks=self.looks,
-            low=short(self.low),
-            high=short(self.high),
-            least_mean=short(self.least_mean),
-            most_mean=short(self.most_mean),
-            least_std=short(self.least_std),
-            most_std=short(self.most_std),
+            low=round_number(self.low),
+            high=round_number(self.high),
+            least_mean=round_number(self.least_mean),
+            most_mean=round_number(self.most_mean),
+            least_std=round_number(self.least_std),
+            most_std=round_number(self.most_std),
         )
 
 
@@ -63,7 +63,7 @@ def _is_input(part: Part, parts: list[Part]) -> bool:
     tensor = part.tensor
     if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided or tensor.is_quantized:
         return False
-    if part.word in LABEL_WORDS or any(word in part.word for word in SIDE_WORDS):
+    if part.last_word in LABEL_WORDS or any(word in part.last_word for word in SIDE_WORDS):
         return False
     is_target = len(parts) > 1 and part is parts[-1] and part.path.isdigit()
     return not is_target and tensor.numel() >= MIN_ROW * tensor.shape[0] > 0
@@ -71,9 +71,9 @@ def _is_input(part: Part, parts: list[Part]) -> bool:
 
 def sample_input(tensor: Tensor) -> Tensor | None:
     """A part of the elements of a float tensor on the host; None where they say nothing of its scale."""
-    if not batch_contents.readable(tensor):
+    if not batch_contents.is_readable(tensor):
         return None
-    sample = batch_contents.spread(tensor, SAMPLE).to(torch.float64)
+    sample = batch_contents.sample_elements(tensor, SAMPLE).to(torch.float64)
     sample = sample[sample.isfinite()]
     return sample if torch.unique(sample).numel() >= MIN_DISTINCT else None
 

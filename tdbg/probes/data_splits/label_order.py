@@ -8,7 +8,7 @@ from torch import Tensor
 from tdbg.core.observations.data_splits import LabelOrder
 from tdbg.probes.dataloader import batch_contents
 from tdbg.probes.dataloader.batch_contents import Part
-from tdbg.probes.dataloader.feeds import is_stream, samplers
+from tdbg.probes.dataloader.feeds import is_stream, iter_samplers
 
 if TYPE_CHECKING:
     from tdbg.runtime.torch_compat import BatchIterator
@@ -34,7 +34,7 @@ class Order:
     rises: bool = True
     falls: bool = True
 
-    def add(self, labels: list[int]) -> None:
+    def add_labels(self, labels: list[int]) -> None:
         """The labels of the next batch."""
         self.smallest = len(labels) if not self.batches else min(len(labels), self.smallest)
         self.batches += 1
@@ -60,7 +60,7 @@ class Order:
         alike = sum((count / self.samples) ** self.smallest for count in self.counts.values())
         return bool(alike**self.batches < CHANCE)
 
-    def judge(self, dataset: str) -> LabelOrder | None:
+    def judge_order(self, dataset: str) -> LabelOrder | None:
         """What is to be told of it; None while the order is none, or too few labels were seen."""
         are_classes = self.samples >= LEAST_PER_CLASS * len(self.counts)
         if self.batches < LEAST_BATCHES or not are_classes or not (self.is_sorted or self.is_grouped):
@@ -80,14 +80,14 @@ def is_sequential(loader_iter: "BatchIterator") -> bool:
     """True if a loader takes the samples of a map-style dataset as they are stored."""
     if is_stream(loader_iter):
         return False
-    innermost = list(samplers(loader_iter))[-1]
+    innermost = list(iter_samplers(loader_iter))[-1]
     in_order = type(innermost).__name__ == "SequentialSampler"
     return in_order or (type(innermost).__name__ == "DistributedSampler" and not getattr(innermost, "shuffle", True))
 
 
 def class_labels(parts: list[Part]) -> tuple[str, Tensor] | None:
     """The labels of a batch, one a sample, with their path."""
-    part = batch_contents.labels(parts)
+    part = batch_contents.find_labels(parts)
     if part is None or part.tensor.dim() == 0 or part.tensor.numel() != part.tensor.shape[0]:
         return None
     return part.path, part.tensor.detach().reshape(-1)

@@ -8,7 +8,7 @@ from torch import Tensor
 from tdbg.core.guard import guarded
 from tdbg.probes.dataloader import batch_contents
 from tdbg.probes.dataloader.batch_contents import Part
-from tdbg.probes.dataloader.feeds import CHAIN, in_whole, length_of, parent_of
+from tdbg.probes.dataloader.feeds import CHAIN, find_parent_dataset, get_length, to_parent_indices
 from tdbg.runtime.checksums import checksum_rows
 from tdbg.runtime.sampling import select_evenly
 
@@ -33,7 +33,7 @@ class Samples:
         """A pass over the loader begins, in which no sample should come twice."""
         self.in_pass = set()
 
-    def add(self, checksums: list[int]) -> None:
+    def add_checksums(self, checksums: list[int]) -> None:
         """Samples of one batch."""
         for checksum in checksums:
             if len(self.found) < MAX_SAMPLES:
@@ -50,7 +50,7 @@ class Samples:
 
 def main_samples(parts: list[Part]) -> Tensor | None:
     """The samples of a batch, a row of at most 64 numbers each; None where none can be read, or all are small."""
-    able = [part for part in parts if part.tensor.dim() >= 2 and batch_contents.readable(part.tensor)]
+    able = [part for part in parts if part.tensor.dim() >= 2 and batch_contents.is_readable(part.tensor)]
     floats = [part for part in able if part.tensor.is_floating_point()]
     main = max(floats or able, key=lambda part: part.tensor.numel(), default=None)
     if main is None or not main.tensor.is_contiguous():
@@ -70,24 +70,24 @@ def checksum_samples(rows_NE: Tensor) -> list[int]:
 
 def compare_indices(trained: Any, evaluated: Any) -> tuple[int, int] | None:
     """Of two subsets of one dataset: indices of the second that were compared, and those that the first has as well."""
-    lengths = length_of(trained), length_of(evaluated)
-    if _whole(trained) is not _whole(evaluated) or None in lengths or (trained is evaluated):
+    lengths = get_length(trained), get_length(evaluated)
+    if _find_root_dataset(trained) is not _find_root_dataset(evaluated) or None in lengths or (trained is evaluated):
         return None
-    if parent_of(trained) is None and parent_of(evaluated) is None:
+    if find_parent_dataset(trained) is None and find_parent_dataset(evaluated) is None:
         return None
     if max(length for length in lengths if length is not None) > MAX_INDICES:
         return None
     ours = select_evenly(list(range(lengths[1] or 0)), COMPARED_INDICES)
     with guarded("the program's own class may hold anything as indices"):
-        theirs = set(in_whole(trained, list(range(lengths[0] or 0))))
-        return len(ours), sum(index in theirs for index in in_whole(evaluated, ours))
+        theirs = set(to_parent_indices(trained, list(range(lengths[0] or 0))))
+        return len(ours), sum(index in theirs for index in to_parent_indices(evaluated, ours))
     return None
 
 
-def _whole(dataset: Any) -> Any:
+def _find_root_dataset(dataset: Any) -> Any:
     """The dataset that a chain of subsets is taken from."""
     for _ in range(CHAIN):
-        parent = parent_of(dataset)
+        parent = find_parent_dataset(dataset)
         if parent is None:
             break
         dataset = parent

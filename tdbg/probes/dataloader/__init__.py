@@ -32,19 +32,19 @@ from tdbg.probes.dataloader.feeds import (
     Feed,
     Feeds,
     Pass,
-    cache_counts,
-    cores,
-    draws_again,
-    in_order,
-    in_worker,
+    count_cores,
+    find_parent_dataset,
+    get_length,
+    has_replacement,
+    is_in_worker,
     is_stream,
-    length_of,
-    parent_of,
+    measure_order,
+    parse_loader_error,
+    read_cache_counts,
+    read_loader_settings,
     sampler_epoch,
-    settings,
-    told_by,
 )
-from tdbg.probes.forward import short
+from tdbg.probes.forward import round_number
 from tdbg.runtime import tensors
 from tdbg.runtime.budget import ALWAYS_STEPS
 from tdbg.runtime.deferred_reads import device_idle
@@ -110,9 +110,9 @@ class DataLoading(Probe):
         super().__init__(monitor)
         self._feeds = Feeds()
         self._prints = Prints()
-        self._clear()
+        self._reset_state()
 
-    def _clear(self) -> None:
+    def _reset_state(self) -> None:
         self._feeds.clear()
         self._lines = self._errors = 0
         self._step = -1
@@ -123,107 +123,113 @@ class DataLoading(Probe):
         self._bad: dict[int, BadValues] = {}  # step -> what was not finite in a batch of it
 
     def forked(self) -> None:
-        self._clear()
+        self._reset_state()
 
     # where it stands
 
     def attach(self) -> None:
-        self.patch_at("loader-made", after=self._made)
-        self.patch_at("pass-begins", before=self._begins)
-        self.patch_at("batch-asked-for", after=self._asked)
-        self.patch_at("batch-failed", raised=self._raised)
+        self.patch_at("loader-made", after=self._handle_construction)
+        self.patch_at("pass-begins", before=self._handle_pass_start)
+        self.patch_at("batch-asked-for", after=self._handle_requested_batch)
+        self.patch_at("batch-failed", raised=self._handle_raised_error)
 
-    def _made(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
-        self._feeds.made(args[0], time.perf_counter())
+    def _handle_construction(
+        self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
+    ) -> None:
+        self._feeds.record_construction(args[0], time.perf_counter())
 
-    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
-        self._feeds.iteration(args[0]).begun_at = time.perf_counter()
+    def _handle_pass_start(self, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+        self._feeds.find_iteration(args[0]).begun_at = time.perf_counter()
 
-    def _asked(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
-        self._feeds.asked(args[0], result)
+    def _handle_requested_batch(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object
+    ) -> None:
+        self._feeds.record_indices(args[0], result)
 
-    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
-        if in_worker():
+    def _handle_raised_error(
+        self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception
+    ) -> None:
+        if is_in_worker():
             return
         if isinstance(error, StopIteration):
-            self._pass_ends(self._feeds.of(args[0]), args[0])
+            self._pass_ends(self._feeds.find_feed(args[0]), args[0])
         elif self._errors < MAX_ERRORS:
             self._errors += 1
-            self._failed(args[0], error)
+            self._emit_failure(args[0], error)
 
     # one batch
 
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         now = time.perf_counter()
-        feed = self._feed = self._feeds.of(loader_iter)
-        self._indices = self._feeds.handed_out(loader_iter)
+        feed = self._feed = self._feeds.find_feed(loader_iter)
+        self._indices = self._feeds.pop_indices(loader_iter)
         self._labels = None
         current = feed.now
         if loader_iter._num_yielded == 1 or current is None:
             current = self._pass_begins(feed, loader_iter, now, wait_s)
         else:
             feed.times.append(wait_s)
-            feed.waits.add(now, wait_s, idle=wait_s < 1e-3 or device_idle())
+            feed.waits.add_wait(now, wait_s, idle=wait_s < 1e-3 or device_idle())
         current.batches += 1
         current.wait_s += wait_s
         feed.waited_s += wait_s
         feed.trains = feed.trains or self.monitor.step > current.step
-        if feed.waits.due():
+        if feed.waits.is_due():
             self._judge_waits(feed, now)
         if feed.trained_epoch is not None and self.monitor.step > current.step:
             self._judge_sampler(feed, current)
-        self._maybe_look(feed, current, batch, wait_s, loader_iter)
+        self._sample_batch(feed, current, batch, wait_s, loader_iter)
 
-    def _maybe_look(
+    def _sample_batch(
         self, feed: Feed, current: Pass, batch: object, wait_s: float, loader_iter: "BatchIterator"
     ) -> None:
         step = self.monitor.step
         self._looks = self._looks + 1 if step == self._step else 1
         self._step = step
-        if not self._passes_over() and self._affords(CONTENT):
+        if not self._should_skip_batch() and self._can_afford(CONTENT):
             with self.work(CONTENT):
-                self._look(feed, current, batch, wait_s)
-        elif feed.width and "LABELS" not in feed.said and self._affords(LABELS):
+                self._measure_batch(feed, current, batch, wait_s)
+        elif feed.width and "LABELS" not in feed.said and self._can_afford(LABELS):
             with self.work(LABELS):
-                self._note_labels(feed, batch_contents.labels(batch_contents.parts_of(batch)))
-        if "repeat" not in feed.said and self._affords(PRINT):
+                self._record_labels(feed, batch_contents.find_labels(batch_contents.parts_of(batch)))
+        if "repeat" not in feed.said and self._can_afford(PRINT):
             with self.work(PRINT):
-                self._compare(feed, current, batch, loader_iter)
+                self._find_repeat(feed, current, batch, loader_iter)
 
-    def _passes_over(self) -> bool:
+    def _should_skip_batch(self) -> bool:
         """True if this batch is the only one of its step so far, and the level leaves out this step."""
         step = self.monitor.step + 1
         rare = self.by_level_alone and not self.monitor.level_overrides.temporary
         return rare and step > ALWAYS_STEPS and step % STRIDE > 0 and self._looks == 1
 
-    def _affords(self, kind: str) -> bool:
+    def _can_afford(self, kind: str) -> bool:
         """True if this batch may be looked at; while one step runs (evaluation) only the first are free."""
         free = self._looks <= LOOKS_A_STEP
         return self.should_sample(kind) and (free or self.monitor.budget.allows_extra(kind, time.perf_counter()))
 
-    def _look(self, feed: Feed, current: Pass, batch: Any, wait_s: float) -> None:
+    def _measure_batch(self, feed: Feed, current: Pass, batch: Any, wait_s: float) -> None:
         parts = batch_contents.parts_of(batch)
         if not parts:
             self.unavailable(f"the batches of {feed.name} hold no tensors")
             return
         for part in parts:
-            batch_contents.look(part)
+            batch_contents.measure_part(part)
         current.looked += 1
         if feed.told_step != self.monitor.step or current.looked.bit_count() == 1:
             feed.told_step = self.monitor.step
-            self._tell_batch(feed, current, parts, wait_s)
+            self._emit_batch(feed, current, parts, wait_s)
         if not tensors.on_host(parts[0].tensor):
-            self._read_late(parts)
-        self._judge(feed, current, parts)
+            self._request_batch_range(parts)
+        self._judge_batch(feed, current, parts)
 
-    def _tell_batch(self, feed: Feed, current: Pass, parts: list[Part], wait_s: float) -> None:
+    def _emit_batch(self, feed: Feed, current: Pass, parts: list[Part], wait_s: float) -> None:
         batch = Batch(
             dataset=feed.name,
             batch=current.batches,
             wait_ms=round(wait_s * 1e3, 3),
-            low=[short(part.low) for part in parts],
-            high=[short(part.high) for part in parts],
-            mean=[short(part.mean) for part in parts],
+            low=[round_number(part.low) for part in parts],
+            high=[round_number(part.high) for part in parts],
+            mean=[round_number(part.mean) for part in parts],
             constant=[part.path for part in parts if part.constant],
             alike=[part.path for part in parts if part.alike],
             described=tuple(part.describe() for part in parts),
@@ -234,45 +240,45 @@ class DataLoading(Probe):
             batch.names, batch.kinds = [part.path for part in parts], [part.kind for part in parts]
         if self._indices:
             batch.indices, batch.taken = self._indices[:SHOWN], len(self._indices)
-            batch.in_order = in_order(self._indices)
+            batch.in_order = measure_order(self._indices)
         self.emit(batch)
 
-    def _read_late(self, parts: list[Part]) -> None:
+    def _request_batch_range(self, parts: list[Part]) -> None:
         """The range of a batch that is on an accelerator, with the step's one copy."""
         part = next((p for p in parts if p.tensor.is_floating_point() and p.tensor.numel()), None)
         if part is None or part.tensor.layout != torch.strided:
             return
-        sample = batch_contents.spread(part.tensor, batch_contents.SAMPLE).to(torch.float32)
+        sample = batch_contents.sample_elements(part.tensor, batch_contents.SAMPLE).to(torch.float32)
         step, path = self.monitor.running_step, part.path
 
-        def arrived(values: list[float], record: Step | None) -> None:
-            low, high, mean = ([short(value)] for value in values)
+        def emit_range(values: list[float], record: Step | None) -> None:
+            low, high, mean = ([round_number(value)] for value in values)
             self.emit(BatchRange(names=[path], low=low, high=high, mean=mean), step=step)
 
-        self.monitor.read_late(torch.stack([sample.amin(), sample.amax(), sample.mean()]), arrived)
+        self.monitor.read_late(torch.stack([sample.amin(), sample.amax(), sample.mean()]), emit_range)
 
     # what is wrong with it
 
-    def _judge(self, feed: Feed, current: Pass, parts: list[Part]) -> None:
+    def _judge_batch(self, feed: Feed, current: Pass, parts: list[Part]) -> None:
         main = batch_contents.constant_input(parts)
         if main is not None:
             current.constant += 1
             if current.constant >= max(CONSTANT, CONSTANT_SHARE * current.looked):
-                self._tell_constant(feed, current, main)
-        self._note_labels(feed, batch_contents.labels(parts))
+                self._report_constant(feed, current, main)
+        self._record_labels(feed, batch_contents.find_labels(parts))
         bad = next((part for part in parts if part.bad is not None), None)
         if bad is not None:
             if len(self._bad) >= LOOKS_A_STEP:
                 self._bad.pop(next(iter(self._bad)))
-            self._bad[self.monitor.running_step] = self._not_finite(feed, bad)
+            self._bad[self.monitor.running_step] = self._build_bad_values(feed, bad)
 
-    def _warn(self, feed: Feed, seen: Observed, *, step: int | None = None) -> None:
+    def _warn_once(self, feed: Feed, seen: Observed, *, step: int | None = None) -> None:
         """Say once a loader that something is wrong; a rule reads it."""
         if seen.PART not in feed.said:
             feed.said.add(seen.PART)
             self.emit(seen, step=step)
 
-    def _tell_constant(self, feed: Feed, current: Pass, part: Part) -> None:
+    def _report_constant(self, feed: Feed, current: Pass, part: Part) -> None:
         constant = ConstantInput(
             dataset=feed.name,
             batch=current.batches,
@@ -280,15 +286,15 @@ class DataLoading(Probe):
             count=current.constant,
             looked=current.looked,
             constant=[part.path] if part.constant else [],
-            low=[short(part.low)],
+            low=[round_number(part.low)],
             indices=self._indices[:SHOWN],
         )
-        self._warn(feed, constant)
+        self._warn_once(feed, constant)
 
-    def _compare(self, feed: Feed, current: Pass, batch: object, loader_iter: "BatchIterator") -> None:
+    def _find_repeat(self, feed: Feed, current: Pass, batch: object, loader_iter: "BatchIterator") -> None:
         """Has this batch come before in this pass?"""
         parts = batch_contents.parts_of(batch)
-        found = self._prints.of(parts)
+        found = self._prints.compute_fingerprint(parts)
         if found is None:
             return
         current.printed += 1
@@ -299,9 +305,9 @@ class DataLoading(Probe):
             return
         current.repeats += Prints.means_something(parts)
         if current.repeats >= max(REPEATS, REPEAT_SHARE * current.printed):
-            self._tell_repeat(feed, current, first, loader_iter)
+            self._report_repeat(feed, current, first, loader_iter)
 
-    def _tell_repeat(self, feed: Feed, current: Pass, first: int, loader_iter: "BatchIterator") -> None:
+    def _report_repeat(self, feed: Feed, current: Pass, first: int, loader_iter: "BatchIterator") -> None:
         repeated = RepeatedBatch(
             dataset=feed.name,
             batch=current.batches,
@@ -312,16 +318,16 @@ class DataLoading(Probe):
             workers=loader_iter._num_workers,
             indices=self._indices[:SHOWN],
         )
-        self._warn(feed, repeated)
+        self._warn_once(feed, repeated)
 
-    def _note_labels(self, feed: Feed, part: Part | None) -> None:
+    def _record_labels(self, feed: Feed, part: Part | None) -> None:
         if part is None:
             return
         low, high = batch_contents.label_range(part.tensor)
         feed.label_low = low if feed.label_low is None else min(low, feed.label_low)
         feed.label_high = high if feed.label_high is None else max(high, feed.label_high)
         if len(feed.classes) < MAX_CLASSES:
-            feed.classes.update(map(int, batch_contents.spread(part.tensor, 256).tolist()))
+            feed.classes.update(map(int, batch_contents.sample_elements(part.tensor, 256).tolist()))
         if feed.width is None:
             self._labels = part
         else:
@@ -339,7 +345,7 @@ class DataLoading(Probe):
         width = feed.width or 0
         if width < 2 or (high < width and (low >= 0 or low == IGNORED)):
             return
-        rows = batch_contents.outside_rows(part.tensor, width)
+        rows = batch_contents.find_outside_rows(part.tensor, width)
         self.monitor.become_rank_now()  # the loss may end the process at once
         outside = LabelsOutside(
             dataset=feed.name,
@@ -348,9 +354,9 @@ class DataLoading(Probe):
             label_high=high,
             width=width,
             rows=rows,
-            indices=self._picked(rows),
+            indices=self._pick_indices(rows),
         )
-        self._warn(feed, outside)
+        self._warn_once(feed, outside)
 
     def backward_begins(self, loss: Tensor | None) -> None:
         """A loss that is not finite: was the batch?"""
@@ -360,37 +366,37 @@ class DataLoading(Probe):
         if waiting is None or waiting.batch is None or self._feed is None:
             return
         for part in batch_contents.parts_of(waiting.batch):
-            part.bad = tensors.find_bad_values(part.tensor) if batch_contents.readable(part.tensor) else None
+            part.bad = tensors.find_bad_values(part.tensor) if batch_contents.is_readable(part.tensor) else None
             if part.bad is not None:
-                self._tell_not_finite(self._feed, self._not_finite(self._feed, part), None)
+                self._report_bad_values(self._feed, self._build_bad_values(self._feed, part), None)
                 return
 
     def record_written(self, record: Step) -> None:
         bad = self._bad.pop(record.step, None)
         if bad is not None and record.finite is False and self._feed is not None:
-            self._tell_not_finite(self._feed, bad, record.step)
+            self._report_bad_values(self._feed, bad, record.step)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._labels = None
 
-    def _not_finite(self, feed: Feed, part: Part) -> BadValues:
+    def _build_bad_values(self, feed: Feed, part: Part) -> BadValues:
         assert part.bad is not None
-        rows = batch_contents.bad_rows(part.tensor)
+        rows = batch_contents.find_bad_rows(part.tensor)
         return BadValues(
             tensor=part.path,
             kind=part.bad.kind,
             count=part.bad.count,
             batch=feed.now.batches if feed.now is not None else 0,
             rows=rows,
-            indices=self._picked(rows),
+            indices=self._pick_indices(rows),
             loss_finite=False,
         )
 
-    def _tell_not_finite(self, feed: Feed, bad: BadValues, step: int | None) -> None:
+    def _report_bad_values(self, feed: Feed, bad: BadValues, step: int | None) -> None:
         bad.dataset = feed.name
-        self._warn(feed, bad, step=step)
+        self._warn_once(feed, bad, step=step)
 
-    def _picked(self, rows: list[int]) -> list[int]:
+    def _pick_indices(self, rows: list[int]) -> list[int]:
         """The dataset's indices of these positions of the batch, where they are known."""
         return [self._indices[row] for row in rows if row < len(self._indices)]
 
@@ -401,19 +407,19 @@ class DataLoading(Probe):
         """
         waits, elapsed_s = feed.waits, self._feeds.elapsed_s(now)
         whole_share = feed.waited_s / elapsed_s
-        if whole_share < WHOLE_SHARE or not waits.starved(self.threshold("wait_share")):
+        if whole_share < WHOLE_SHARE or not waits.is_starved(self.threshold("wait_share")):
             return
         if not (self.monitor.step or at_the_end or elapsed_s > LONG_EVALUATION_S):
             return
         waits.said_at = waits.count
-        median_ms, p95_ms, max_ms = feed.spread_ms()
+        median_ms, p95_ms, max_ms = feed.wait_quantiles_ms()
         wait = DataWait(
             dataset=feed.name,
-            use=feed.use,
-            share=round(waits.share(), 3),
+            use=feed.batch_use,
+            share=round(waits.compute_share(), 3),
             whole_share=round(whole_share, 3),
             count=waits.count,
-            cores=cores(),
+            cores=count_cores(),
             median_ms=median_ms,
             p95_ms=p95_ms,
             max_ms=max_ms,
@@ -436,21 +442,21 @@ class DataLoading(Probe):
             mean_s = feed.starts_s / feed.passes
             slow = SlowStart(
                 dataset=feed.name,
-                use=feed.use,
+                use=feed.batch_use,
                 starting=round(starting, 3),
                 first_s=round(mean_s, 3),
                 count=feed.passes,
-                cores=cores(),
-                **settings(loader_iter),
+                cores=count_cores(),
+                **read_loader_settings(loader_iter),
             )
-            self._warn(feed, slow)
+            self._warn_once(feed, slow)
 
     def _judge_sampler(self, feed: Feed, current: Pass) -> None:
         """Does this pass train with the sampler's epoch of the pass before, so with its order?"""
         before, now = feed.trained_epoch, current.sampler_epoch
         if before is None or now is None or before[1] != now or before[0] == feed.passes:
             return
-        self._warn(feed, SamplerNotSet(dataset=feed.name, sampler_epoch=now, passes=feed.passes, before=before[0]))
+        self._warn_once(feed, SamplerNotSet(dataset=feed.name, sampler_epoch=now, passes=feed.passes, before=before[0]))
 
     # passes
 
@@ -458,30 +464,30 @@ class DataLoading(Probe):
         if feed.now is not None:
             self._pass_ends(feed, loader_iter)
         self._feeds.began_at = self._feeds.began_at or now - wait_s
-        feed.setup = feed.setup or settings(loader_iter)
-        current = feed.begin(now, self.monitor.step, sampler_epoch(loader_iter), wait_s)
+        feed.setup = feed.setup or read_loader_settings(loader_iter)
+        current = feed.begin_pass(now, self.monitor.step, sampler_epoch(loader_iter), wait_s)
         if self._lines < MAX_LINES and "loader" not in feed.said:
             feed.said.add("loader")
             self._lines += 1
-            self._describe(feed, loader_iter, now)
+            self._emit_loader(feed, loader_iter, now)
         self._judge_starts(feed, loader_iter, now)
         return current
 
-    def _describe(self, feed: Feed, loader_iter: "BatchIterator", now: float) -> None:
-        loader = LoaderMade(dataset=feed.name, **settings(loader_iter), **self._split(loader_iter))
-        made, begun = self._feeds.made_at(loader_iter), self._feeds.iteration(loader_iter).begun_at
+    def _emit_loader(self, feed: Feed, loader_iter: "BatchIterator", now: float) -> None:
+        loader = LoaderMade(dataset=feed.name, **read_loader_settings(loader_iter), **self._describe_split(loader_iter))
+        made, begun = self._feeds.find_construction_time(loader_iter), self._feeds.find_iteration(loader_iter).begun_at
         if made is not None:
             loader.made_s = round(made - self.monitor.budget.start, 3)
         if begun:
             loader.first_s = round(now - begun, 3)
         self.emit(loader)
 
-    def _split(self, loader_iter: "BatchIterator") -> dict[str, Any]:
+    def _describe_split(self, loader_iter: "BatchIterator") -> dict[str, Any]:
         """Of a subset: how long the whole is, and the subsets of it that were read from."""
-        parent = parent_of(loader_iter._dataset)
+        parent = find_parent_dataset(loader_iter._dataset)
         if parent is None:
             return {}
-        return {"subset_of": length_of(parent), "split": self._feeds.split_beside(loader_iter._dataset)}
+        return {"subset_of": get_length(parent), "split": self._feeds.list_subset_lengths(loader_iter._dataset)}
 
     def _pass_ends(self, feed: Feed, loader_iter: "BatchIterator") -> None:
         current, feed.now = feed.now, None
@@ -491,7 +497,7 @@ class DataLoading(Probe):
             self._judge_sampler(feed, current)
             feed.trained_epoch = feed.passes, current.sampler_epoch
         elapsed = max(time.perf_counter() - current.begun_at, 1e-9)
-        median_ms, p95_ms, max_ms = feed.spread_ms()
+        median_ms, p95_ms, max_ms = feed.wait_quantiles_ms()
         ended = PassEnded(
             dataset=feed.name,
             passes=feed.passes,
@@ -502,20 +508,20 @@ class DataLoading(Probe):
             share=round(current.wait_s / elapsed, 3),
             looked=current.looked,
             repeats=current.repeats,
-            **self._split(loader_iter),
+            **self._describe_split(loader_iter),
         )
         if feed.label_low is not None:
             ended.label_low, ended.label_high, ended.classes = feed.label_low, feed.label_high, len(feed.classes)
-        ended.cache_hits, ended.cache_misses = cache_counts(loader_iter._dataset) or (None, None)
+        ended.cache_hits, ended.cache_misses = read_cache_counts(loader_iter._dataset) or (None, None)
         self.emit(ended)
 
     # errors
 
-    def _failed(self, loader_iter: "BatchIterator", error: Exception) -> None:
+    def _emit_failure(self, loader_iter: "BatchIterator", error: Exception) -> None:
         """An exception came out of a loader instead of a batch."""
-        feed = self._feeds.of(loader_iter)
-        indices = self._feeds.handed_out(loader_iter)
-        worker, text, where = told_by(error)
+        feed = self._feeds.find_feed(loader_iter)
+        indices = self._feeds.pop_indices(loader_iter)
+        worker, text, where = parse_loader_error(error)
         self.monitor.become_rank_now()  # few programs outlive it
         failed = LoaderFailed(
             dataset=feed.name,
@@ -537,5 +543,5 @@ def _too_soon(distance: int, loader_iter: "BatchIterator") -> bool:
     """
     if is_stream(loader_iter):
         return distance < max(int(loader_iter._num_workers), 2)
-    length = length_of(loader_iter._index_sampler)
-    return length is not None and distance < length and not draws_again(loader_iter)
+    length = get_length(loader_iter._index_sampler)
+    return length is not None and distance < length and not has_replacement(loader_iter)

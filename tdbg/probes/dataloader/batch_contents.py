@@ -43,7 +43,7 @@ class Part:
         return f"{str(self.tensor.dtype).removeprefix('torch.')}[{shape}]{where}"
 
     @property
-    def word(self) -> str:
+    def last_word(self) -> str:
         """The last part of the path, in lower case."""
         return self.path.rpartition(".")[2].lower()
 
@@ -66,13 +66,13 @@ def parts_of(batch: object) -> list[Part]:
     return found
 
 
-def readable(tensor: Tensor) -> bool:
+def is_readable(tensor: Tensor) -> bool:
     """True if values can be read at once: plain numbers on the host."""
     plain = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_complex() or tensor.is_nested)
     return plain and tensors.on_host(tensor) and tensor.numel() > 0
 
 
-def spread(tensor: Tensor, count: int) -> Tensor:
+def sample_elements(tensor: Tensor, count: int) -> Tensor:
     """About ``count`` elements, flat and evenly spread, without a copy of the whole."""
     data = tensor.detach().as_subclass(Tensor)
     if data.is_contiguous():
@@ -89,14 +89,14 @@ def spread(tensor: Tensor, count: int) -> Tensor:
     return data[tuple(slices)].reshape(-1)[:count]  # the steps were rounded
 
 
-def look(part: Part) -> None:
+def measure_part(part: Part) -> None:
     """Fill in the figures of one tensor on the host. Cost: a sample, one sum, and more only where suspicious."""
     tensor = part.tensor
-    if not readable(tensor):
+    if not is_readable(tensor):
         return
-    sample = spread(tensor, SAMPLE).to(torch.float64)
+    sample = sample_elements(tensor, SAMPLE).to(torch.float64)
     if tensor.is_floating_point():
-        part.bad = _not_finite(tensor, sample)
+        part.bad = _find_bad_values(tensor, sample)
         sample = sample[sample.isfinite()]
     if sample.numel() == 0:
         return
@@ -106,7 +106,7 @@ def look(part: Part) -> None:
     part.alike = part.bad is None and _same_samples(tensor)
 
 
-def _not_finite(tensor: Tensor, sample: Tensor) -> tensors.Bad | None:
+def _find_bad_values(tensor: Tensor, sample: Tensor) -> tensors.Bad | None:
     if tensor.numel() > FULL_PASS or tensor.element_size() == 1:
         suspicious = not bool(sample.isfinite().all())
     else:
@@ -115,7 +115,7 @@ def _not_finite(tensor: Tensor, sample: Tensor) -> tensors.Bad | None:
     return tensors.find_bad_values(tensor) if suspicious else None
 
 
-def _signed(data: Tensor) -> Tensor:
+def _to_signed(data: Tensor) -> Tensor:
     """The same numbers in a dtype that can be compared: the wide unsigned ones have few operators."""
     return data.to(torch.int64) if data.dtype in (torch.uint16, torch.uint32, torch.uint64) else data
 
@@ -124,7 +124,7 @@ def _all_equal(tensor: Tensor) -> bool:
     data = tensor.detach()
     if data.element_size() == 1 and data.is_floating_point():
         data = data.to(torch.float32)
-    low, high = torch.aminmax(_signed(data))
+    low, high = torch.aminmax(_to_signed(data))
     return bool(low == high)
 
 
@@ -133,13 +133,13 @@ def _same_samples(tensor: Tensor) -> bool:
     if tensor.dim() < 2 or tensor.shape[0] < 2 or tensor[0].numel() < 2:
         return False
     data = tensor.detach().as_subclass(Tensor)
-    first, last = spread(data[0], 256), spread(data[-1], 256)
+    first, last = sample_elements(data[0], 256), sample_elements(data[-1], 256)
     if not torch.equal(first, last):
         return False
     return bool((data == data[:1]).all())
 
 
-def bad_rows(tensor: Tensor) -> list[int]:
+def find_bad_rows(tensor: Tensor) -> list[int]:
     """Positions in the batch whose sample is not finite, at most eight. Cost: one pass."""
     if tensor.dim() == 0:
         return []
@@ -148,7 +148,7 @@ def bad_rows(tensor: Tensor) -> list[int]:
     return rows
 
 
-def outside_rows(labels: Tensor, width: int) -> list[int]:
+def find_outside_rows(labels: Tensor, width: int) -> list[int]:
     """Positions in the batch of labels below 0 or not below ``width``, at most eight. Cost: one pass."""
     out = ((labels < 0) | (labels >= width)).reshape(labels.shape[0], -1).any(dim=1)
     rows: list[int] = out.nonzero().flatten()[:MAX_ROWS].tolist()
@@ -157,7 +157,7 @@ def outside_rows(labels: Tensor, width: int) -> list[int]:
 
 def main_input(parts: list[Part]) -> Part | None:
     """The tensor that carries the samples: the largest with floats, else the largest with integers."""
-    able = _able(parts)
+    able = _list_input_candidates(parts)
     floats = [part for part in able if part.tensor.is_floating_point()]
     return max(floats or able, key=lambda part: part.tensor.numel(), default=None)
 
@@ -171,23 +171,23 @@ def constant_input(parts: list[Part]) -> Part | None:
     main = main_input(parts)
     if main is None or not (main.constant or main.alike):
         return None
-    able = _able(parts)
+    able = _list_input_candidates(parts)
     varying = [part for part in able if not (part.constant or part.alike)]
     for other in varying:
         comes_after = able.index(main) > able.index(other)
-        if main.constant and main.low in MASKS and (main.low == 1.0 or comes_after) and _covers(main, other):
+        if main.constant and main.low in MASKS and (main.low == 1.0 or comes_after) and _is_mask_of(main, other):
             return None
         if not _is_last_of_tuple(other, parts) and main.tensor.numel() < MUCH_LARGER * other.tensor.numel():
             return None
     return main
 
 
-def _able(parts: list[Part]) -> list[Part]:
+def _list_input_candidates(parts: list[Part]) -> list[Part]:
     """Those that may carry samples."""
     return [p for p in parts if p.tensor.dim() >= 2 and p.low is not None and not _is_side(p)]
 
 
-def _covers(mask: Part, other: Part) -> bool:
+def _is_mask_of(mask: Part, other: Part) -> bool:
     """True if a tensor of this shape can be a mask of the other: (B, T), (B, 1, T, T) of (B, T) or (B, T, C)."""
     lengths = set(other.tensor.shape[1:])
     return mask.tensor.shape[0] == other.tensor.shape[0] and set(mask.tensor.shape[1:]) <= {1, *lengths}
@@ -199,14 +199,14 @@ def _is_last_of_tuple(part: Part, parts: list[Part]) -> bool:
 
 
 def _is_side(part: Part) -> bool:
-    return part.word in LABEL_WORDS or any(word in part.word for word in SIDE_WORDS)
+    return part.last_word in LABEL_WORDS or any(word in part.last_word for word in SIDE_WORDS)
 
 
-def labels(parts: list[Part]) -> Part | None:
+def find_labels(parts: list[Part]) -> Part | None:
     """The integer tensor that holds the targets: by its name, or last in a tuple of inputs and targets."""
     whole = [p for p in parts if not p.tensor.is_floating_point() and not p.tensor.is_complex()]
-    whole = [part for part in whole if part.tensor.dtype != torch.bool and readable(part.tensor)]
-    named = [part for part in whole if part.word in LABEL_WORDS]
+    whole = [part for part in whole if part.tensor.dtype != torch.bool and is_readable(part.tensor)]
+    named = [part for part in whole if part.last_word in LABEL_WORDS]
     if named:
         return named[0]
     last = whole[-1] if whole and len(parts) > 1 and whole[-1] is parts[-1] else None
@@ -215,7 +215,7 @@ def labels(parts: list[Part]) -> Part | None:
 
 def label_range(tensor: Tensor) -> tuple[int, int]:
     """Smallest and largest label. Cost: one pass over the labels."""
-    low, high = torch.aminmax(_signed(tensor.detach()))
+    low, high = torch.aminmax(_to_signed(tensor.detach()))
     return int(low), int(high)
 
 
@@ -241,13 +241,13 @@ class Prints:
         place = torch.arange(1, PRINTED + 1, dtype=torch.float64, device="cpu")
         self._weights = torch.frac(torch.sin(place * 12.9898) * 43758.5453)
 
-    def of(self, parts: list[Part]) -> tuple[Any, ...] | None:
+    def compute_fingerprint(self, parts: list[Part]) -> tuple[Any, ...] | None:
         """The fingerprint of a batch, None where it cannot be read. Cost: about 10 us a tensor."""
-        if not parts or not all(readable(part.tensor) for part in parts):
+        if not parts or not all(is_readable(part.tensor) for part in parts):
             return None
         found: list[Any] = []
         for part in parts:
-            sample = spread(part.tensor, PRINTED).to(torch.float64)
+            sample = sample_elements(part.tensor, PRINTED).to(torch.float64)
             sample = sample.nan_to_num(nan=0.5, posinf=1e9, neginf=-1e9)
             value = float(sample @ self._weights[: sample.numel()])
             found.append((tuple(part.tensor.shape), value))
@@ -259,5 +259,5 @@ class Prints:
         elements = sum(part.tensor.numel() for part in parts)
         distinct: set[float] = set()
         for part in parts:
-            distinct.update(spread(part.tensor, PRINTED).to(torch.float64).tolist())
+            distinct.update(sample_elements(part.tensor, PRINTED).to(torch.float64).tolist())
         return elements >= MIN_ELEMENTS and len(distinct) >= MIN_DISTINCT

@@ -45,11 +45,11 @@ class Waits:
         self._window: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW)
         self._last_at = 0.0
 
-    def begin(self, now: float) -> None:
+    def begin_pass(self, now: float) -> None:
         """A pass begins with the batch handed out now."""
         self._last_at = now
 
-    def add(self, now: float, wait_s: float, *, idle: bool) -> None:
+    def add_wait(self, now: float, wait_s: float, *, idle: bool) -> None:
         """A batch was handed out after ``wait_s``. idle: the device had nothing to do when it came."""
         gap_s = max(now - self._last_at, wait_s)
         self.count += 1
@@ -57,11 +57,11 @@ class Waits:
         self._window.append((wait_s, gap_s, idle))
         self._last_at = now
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """True if there are enough batches, and twice as many as when this was last said."""
         return self.count >= ENOUGH and self.count % 10 == 0 and self.count >= 2 * self.said_at
 
-    def share(self) -> float:
+    def compute_share(self) -> float:
         """The part of the time that went into waiting."""
         total = sum(gap for _, gap, _ in self._window)
         return sum(wait for wait, _, _ in self._window) / total if total > 0 else 0.0
@@ -71,11 +71,11 @@ class Waits:
         waits = sorted(wait for wait, _, _ in self._window)
         return waits[len(waits) // 2] if waits else 0.0
 
-    def starved(self, bound: float) -> bool:
+    def is_starved(self, bound: float) -> bool:
         """True if most of the last batches took ``bound`` of their time in waiting, with an idle device."""
         if len(self._window) < ENOUGH or (self.count < LEAST_BATCHES and self.lasted_s < LEAST_S):
             return False
-        if self.median_s() < FLOOR_S or self.share() < bound:
+        if self.median_s() < FLOOR_S or self.compute_share() < bound:
             return False
         waited = sum(1 for wait, gap, idle in self._window if wait >= bound * gap and idle)
         return waited >= MOST * len(self._window)
@@ -121,21 +121,21 @@ class Feed:
         self.classes: set[int] = set()
         self.said: set[str] = set()
 
-    def begin(self, now: float, step: int, sampler_epoch: int | None, wait_s: float) -> Pass:
+    def begin_pass(self, now: float, step: int, sampler_epoch: int | None, wait_s: float) -> Pass:
         """A pass begins with the batch handed out now."""
         self.passes += 1
         self.begun_at = self.begun_at or now - wait_s
         self.starts_s += wait_s
         self.now = Pass(now - wait_s, step, sampler_epoch, first_s=wait_s)
-        self.waits.begin(now)
+        self.waits.begin_pass(now)
         return self.now
 
     @property
-    def use(self) -> str:
+    def batch_use(self) -> str:
         """What its batches are for, as far as it is known."""
         return "training" if self.trains else "evaluation"
 
-    def spread_ms(self) -> tuple[float, float, float]:
+    def wait_quantiles_ms(self) -> tuple[float, float, float]:
         """Median, 95th percentile and maximum of the last waits, in ms."""
         found = sorted(self.times) or [0.0]
         high = min(round(0.95 * len(found)), len(found) - 1)
@@ -170,7 +170,7 @@ class Feeds:
         """The time since the program asked for its first batch: what waits are a share of."""
         return max(now - self.began_at, 1e-9) if self.began_at else math.inf
 
-    def of(self, loader_iter: "BatchIterator") -> Feed:
+    def find_feed(self, loader_iter: "BatchIterator") -> Feed:
         """The feed that an iterator belongs to."""
         dataset = loader_iter._dataset
         sampler = loader_iter._index_sampler
@@ -180,40 +180,40 @@ class Feeds:
             while len(self._feeds) >= MAX_FEEDS:
                 oldest = next(iter(self._feeds))
                 del self._feeds[oldest], self._owners[oldest]
-            feed = self._feeds[key] = Feed(name_of(dataset))
-            self._owners[key] = _weakly(dataset)
+            feed = self._feeds[key] = Feed(format_dataset_name(dataset))
+            self._owners[key] = _make_weak_reference(dataset)
         return feed
 
-    def iteration(self, loader_iter: "BatchIterator") -> Iteration:
+    def find_iteration(self, loader_iter: "BatchIterator") -> Iteration:
         """What is known of an iterator."""
         found = self._iterations.get(loader_iter)
         if found is None:
             found = self._iterations[loader_iter] = Iteration()
         return found
 
-    def made(self, loader: Any, now: float) -> None:
+    def record_construction(self, loader: Any, now: float) -> None:
         """A DataLoader was constructed."""
         sampler = loader._index_sampler
-        if _weakly(sampler) is not None:
+        if _make_weak_reference(sampler) is not None:
             self._made[sampler] = now
 
-    def made_at(self, loader_iter: "BatchIterator") -> float | None:
+    def find_construction_time(self, loader_iter: "BatchIterator") -> float | None:
         """When the iterator's loader was constructed, if that was seen."""
         sampler = loader_iter._index_sampler
-        return self._made.get(sampler) if _weakly(sampler) is not None else None
+        return self._made.get(sampler) if _make_weak_reference(sampler) is not None else None
 
-    def split_beside(self, dataset: object) -> list[int]:
+    def list_subset_lengths(self, dataset: object) -> list[int]:
         """Lengths of all subsets of the same dataset that were read from: the split, as far as it is known."""
-        parent = parent_of(dataset)
+        parent = find_parent_dataset(dataset)
         if parent is None:
             return []
         others = [ref() for ref in self._owners.values() if ref is not None]
-        found = {id(other): other for other in others if parent_of(other) is parent}
-        return [length for length in map(length_of, found.values()) if length is not None]
+        found = {id(other): other for other in others if find_parent_dataset(other) is parent}
+        return [length for length in map(get_length, found.values()) if length is not None]
 
-    def asked(self, loader_iter: "BatchIterator", indices: object) -> None:
+    def record_indices(self, loader_iter: "BatchIterator", indices: object) -> None:
         """An iterator took the indices of a further batch from its sampler."""
-        known = self.iteration(loader_iter)
+        known = self.find_iteration(loader_iter)
         if known.source is not loader_iter._sampler_iter:  # a new pass of persistent workers
             known.source = loader_iter._sampler_iter
             known.pending.clear()
@@ -223,9 +223,9 @@ class Feeds:
         else:
             known.pending.append(indices)
 
-    def handed_out(self, loader_iter: "BatchIterator") -> list[int]:
+    def pop_indices(self, loader_iter: "BatchIterator") -> list[int]:
         """The dataset's indices in the batch just handed out (or failed); empty where they are not known."""
-        known = self.iteration(loader_iter)
+        known = self.find_iteration(loader_iter)
         if known.lost or not known.pending:
             return []
         indices = known.pending.popleft()
@@ -243,14 +243,14 @@ class Feeds:
         self.began_at = 0.0
 
 
-def name_of(dataset: object) -> str:
+def format_dataset_name(dataset: object) -> str:
     """The class of a dataset; of a subset also whose, and how long: ``Subset of Images (800)``."""
-    parent = parent_of(dataset)
+    parent = find_parent_dataset(dataset)
     own = type(dataset).__name__
-    return own if parent is None else f"{own} of {type(parent).__name__} ({length_of(dataset)})"
+    return own if parent is None else f"{own} of {type(parent).__name__} ({get_length(dataset)})"
 
 
-def _weakly(item: object) -> "weakref.ref[Any] | None":
+def _make_weak_reference(item: object) -> "weakref.ref[Any] | None":
     try:
         hash(item)
         return weakref.ref(item)
@@ -258,20 +258,20 @@ def _weakly(item: object) -> "weakref.ref[Any] | None":
         return None
 
 
-def length_of(item: Any) -> int | None:
+def get_length(item: Any) -> int | None:
     """Its length, if it has one."""
     with guarded("the program's own __len__ may raise anything"):
         return len(item)
     return None
 
 
-def parent_of(dataset: object) -> Any:
+def find_parent_dataset(dataset: object) -> Any:
     """The dataset that a Subset (of `random_split`, say) takes its samples from."""
     held = getattr(dataset, "__dict__", {})
     return held.get("dataset") if "indices" in held else None
 
 
-def samplers(loader_iter: "BatchIterator") -> Iterator[object]:
+def iter_samplers(loader_iter: "BatchIterator") -> Iterator[object]:
     """The batch sampler and the samplers inside it, outermost first."""
     found: object = loader_iter._index_sampler
     for _ in range(CHAIN):
@@ -282,10 +282,10 @@ def samplers(loader_iter: "BatchIterator") -> Iterator[object]:
             return
 
 
-def in_whole(dataset: Any, indices: list[int]) -> list[int]:
+def to_parent_indices(dataset: Any, indices: list[int]) -> list[int]:
     """Indices of a subset as those of the dataset that it was taken from: two splits never share one."""
     for _ in range(CHAIN):
-        whole = parent_of(dataset)
+        whole = find_parent_dataset(dataset)
         if whole is None:
             break
         inside: list[int] | None = None
@@ -297,13 +297,13 @@ def in_whole(dataset: Any, indices: list[int]) -> list[int]:
     return indices
 
 
-def padded_rows(loader_iter: "BatchIterator", taken: int, count: int) -> list[int]:
+def find_padded_rows(loader_iter: "BatchIterator", taken: int, count: int) -> list[int]:
     """Which of a batch's rows a DistributedSampler drew once more, so that all ranks have as many.
 
     taken: how many samples this rank had before the batch, over all passes. count: of the batch.
     """
     module = sys.modules.get("torch.utils.data.distributed")
-    for sampler in samplers(loader_iter):
+    for sampler in iter_samplers(loader_iter):
         if module is not None and isinstance(sampler, module.DistributedSampler) and not sampler.drop_last:
             length = len(sampler.dataset)
             numbers = [(taken + row) % sampler.num_samples for row in range(count)]
@@ -314,18 +314,18 @@ def padded_rows(loader_iter: "BatchIterator", taken: int, count: int) -> list[in
 def sampler_epoch(loader_iter: "BatchIterator") -> int | None:
     """The epoch of a shuffling DistributedSampler, None where there is no such sampler."""
     module = sys.modules.get("torch.utils.data.distributed")
-    for sampler in samplers(loader_iter):
+    for sampler in iter_samplers(loader_iter):
         if module is not None and isinstance(sampler, module.DistributedSampler) and sampler.shuffle:
             return int(sampler.epoch)
     return None
 
 
-def draws_again(loader_iter: "BatchIterator") -> bool:
+def has_replacement(loader_iter: "BatchIterator") -> bool:
     """True if a sampler may draw a sample twice on purpose."""
-    return any(getattr(sampler, "replacement", False) is True for sampler in samplers(loader_iter))
+    return any(getattr(sampler, "replacement", False) is True for sampler in iter_samplers(loader_iter))
 
 
-def cache_counts(dataset: object) -> tuple[int, int] | None:
+def read_cache_counts(dataset: object) -> tuple[int, int] | None:
     """Hits and misses of a dataset that counts them under the usual names, on it or on those inside it."""
     for _ in range(CHAIN):
         held = getattr(dataset, "__dict__", {})
@@ -339,18 +339,18 @@ def cache_counts(dataset: object) -> tuple[int, int] | None:
     return None
 
 
-def in_worker() -> bool:
+def is_in_worker() -> bool:
     """True in a DataLoader's worker process."""
     return torch.utils.data.get_worker_info() is not None
 
 
-def settings(loader_iter: "BatchIterator") -> dict[str, Any]:
+def read_loader_settings(loader_iter: "BatchIterator") -> dict[str, Any]:
     """How a loader was set up, as plain data."""
-    chain = list(samplers(loader_iter))
+    chain = list(iter_samplers(loader_iter))
     batched = next((s for s in chain if isinstance(getattr(s, "batch_size", None), int)), None)
     found: dict[str, Any] = {
-        "length": None if is_stream(loader_iter) else length_of(loader_iter._dataset),
-        "batches": None if is_stream(loader_iter) else length_of(loader_iter._index_sampler),
+        "length": None if is_stream(loader_iter) else get_length(loader_iter._dataset),
+        "batches": None if is_stream(loader_iter) else get_length(loader_iter._index_sampler),
         "batch_size": getattr(batched, "batch_size", None),
         "samplers": [type(sampler).__name__ for sampler in chain],
         "collate": getattr(loader_iter._collate_fn, "__name__", type(loader_iter._collate_fn).__name__),
@@ -361,11 +361,11 @@ def settings(loader_iter: "BatchIterator") -> dict[str, Any]:
     }
     if loader_iter._num_workers > 0:
         found |= {"prefetch": loader_iter._prefetch_factor, "persistent": bool(loader_iter._persistent_workers)}
-        found["start_method"] = start_method(loader_iter)
+        found["start_method"] = find_start_method(loader_iter)
     return {name: value for name, value in found.items() if value is not None}
 
 
-def start_method(loader_iter: "BatchIterator") -> str:
+def find_start_method(loader_iter: "BatchIterator") -> str:
     """fork, spawn or forkserver; empty without workers."""
     workers = getattr(loader_iter, "_workers", None)
     if not workers:
@@ -378,19 +378,19 @@ def is_stream(loader_iter: "BatchIterator") -> bool:
     return isinstance(loader_iter._dataset, torch.utils.data.IterableDataset)
 
 
-def in_order(indices: list[int]) -> float | None:
+def measure_order(indices: list[int]) -> float | None:
     """Share of the indices that follow the one before."""
     if len(indices) < 2:
         return None
     return round(sum(1 for one, other in itertools.pairwise(indices) if other == one + 1) / (len(indices) - 1), 3)
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def told_by(error: Exception) -> tuple[int | None, str, str]:
+def parse_loader_error(error: Exception) -> tuple[int | None, str, str]:
     """(worker, class and text of the original exception, its file:line) of what came out of a loader."""
     text = str(error.args[0]) if error.args else str(error)  # str() of a KeyError would quote it
     match = re.search(r"in DataLoader worker process (\d+)", text)
@@ -401,10 +401,10 @@ def told_by(error: Exception) -> tuple[int | None, str, str]:
         where = f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
         return None, f"{type(error).__name__}: {text}"[:MAX_TEXT], where
     places = re.findall(r'File "(.+)", line (\d+)', text)
-    return int(match[1]), _last_words(lines)[:MAX_TEXT], ":".join(places[-1]) if places else ""
+    return int(match[1]), _extract_exception_text(lines)[:MAX_TEXT], ":".join(places[-1]) if places else ""
 
 
-def _last_words(lines: list[str]) -> str:
+def _extract_exception_text(lines: list[str]) -> str:
     """The exception itself, after the last line of its traceback."""
     after = next((n for n in range(len(lines) - 1, 0, -1) if lines[n - 1].startswith("  ")), len(lines) - 1)
     return " ".join(lines[after:])

@@ -32,9 +32,9 @@ from tdbg.probes.distributed.collectives import (
     Kind,
     Order,
     Tally,
-    argument,
-    payload,
-    signature,
+    find_argument,
+    format_signature,
+    measure_payload,
 )
 from tdbg.probes.distributed.watchdog import Watchdog
 from tdbg.runtime.identity_keys import IdentityKeys
@@ -87,9 +87,9 @@ class Distributed(Probe):
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
         self._models: IdentityKeys[nn.Module, None] = IdentityKeys()
-        self._reset()
+        self._reset_state()
 
-    def _reset(self) -> None:
+    def _reset_state(self) -> None:
         self._groups: dict[str, Group] = {}
         self._inside: dict[int, Entry] = {}  # thread -> the call it is in
         self._signatures: dict[tuple[str, str, int], tuple[str, bytes]] = {}
@@ -115,10 +115,10 @@ class Distributed(Probe):
             self.unavailable("this torch was built without torch.distributed")
             return
         for kind in COLLECTIVES:
-            self._stand_at("collective", kind)
+            self._patch_place("collective", kind)
         for kind in FUNCTIONAL:
-            self._stand_at("functional-collective", kind)
-        self.patch_at("group-made", before=self._init_begins, after=self._init_ended, raised=self._init_broke)
+            self._patch_place("functional-collective", kind)
+        self.patch_at("group-made", before=self._init_begins, after=self._init_ended, raised=self._init_failed)
         self.patch_at("group-destroyed", before=self._destroy_begins, after=self._destroy_ended)
         self.patch_at("ddp-made", after=self._model_wrapped)
         self.patch_at("join", before=self._join_entered)
@@ -128,17 +128,17 @@ class Distributed(Probe):
             self._models.update((root, None) for root in self.monitor.roots.list_roots() if _is_ddp(root))
             self._group_made(0.0, {})
 
-    def _stand_at(self, place: str, kind: Kind) -> None:
-        self.for_each_function(place, lambda owner, _: self._stand_before(owner, kind), name=kind.name)
+    def _patch_place(self, place: str, kind: Kind) -> None:
+        self.for_each_function(place, lambda owner, _: self._patch_collective(owner, kind), name=kind.name)
 
-    def _stand_before(self, owner: object, kind: Kind) -> None:
-        def before(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
-            self._enter(kind, args, kwargs)
+    def _patch_collective(self, owner: object, kind: Kind) -> None:
+        def enter_call(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+            self._enter_call(kind, args, kwargs)
 
-        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
-            self._broke(seconds, error)
+        def handle_error(seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], error: Exception) -> None:
+            self._handle_failed_call(seconds, error)
 
-        self.patch(owner, kind.name, before=before, after=self._leave, raised=raised)
+        self.patch(owner, kind.name, before=enter_call, after=self._leave_call, raised=handle_error)
 
     def _join_entered(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._uneven = True
@@ -157,7 +157,7 @@ class Distributed(Probe):
 
     def forked(self) -> None:
         self._models.clear()
-        self._reset()
+        self._reset_state()
 
     # process groups
 
@@ -169,12 +169,12 @@ class Distributed(Probe):
 
     def _init_ended(self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
         self._inside.pop(threading.get_ident(), None)
-        self._group_made(seconds, {"timeout": argument(args, kwargs, 2, "timeout")})
+        self._group_made(seconds, {"timeout": find_argument(args, kwargs, 2, "timeout")})
 
-    def _init_broke(
+    def _init_failed(
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception
     ) -> None:
-        self._broke(seconds, error)
+        self._handle_failed_call(seconds, error)
         if not torch.distributed.is_initialized():  # else it was asked for twice
             self._stop_watching()
 
@@ -190,7 +190,7 @@ class Distributed(Probe):
             world_size=dist.get_world_size(),
             rank=dist.get_rank(),
             seconds=round(seconds, 6),
-            timeout_s=_timeout_s(options.get("timeout")),
+            timeout_s=_find_timeout_s(options.get("timeout")),
             late=not self._from_start or None,
         )
         self.emit(made)
@@ -201,7 +201,7 @@ class Distributed(Probe):
 
     def _destroy_begins(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         self._inside[threading.get_ident()] = Entry("destroy_process_group", None, 0, 0, time.monotonic())
-        self._tell_order(tail=True)
+        self._emit_order(tail=True)
 
     def _destroy_ended(
         self, seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object
@@ -210,13 +210,13 @@ class Distributed(Probe):
         if torch.distributed.is_initialized():
             return  # only a smaller group is gone
         self._stop_watching()
-        calls, size_bytes, spent_s = self._total.totals()
+        calls, size_bytes, spent_s = self._total.sum_totals()
         destroyed = ProcessGroupDestroyed(
             seconds=round(seconds, 6),
             calls=calls,
             bytes=size_bytes,
             ms=round(spent_s * 1e3, 3),
-            ops=self._total.by_op(MAX_NAMES),
+            ops=self._total.list_longest(MAX_NAMES),
         )
         self.emit(destroyed)
         self._total = Tally()
@@ -228,43 +228,43 @@ class Distributed(Probe):
 
     # collectives
 
-    def _enter(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
+    def _enter_call(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, object]) -> None:
         """A function is about to run, and may block."""
-        given = argument(args, kwargs, kind.group, "group")
+        given = find_argument(args, kwargs, kind.group, "group")
         if type(given) is int:  # GroupMember.NON_GROUP_MEMBER: the call does nothing here
             return
-        dtype, elements, size_bytes = payload(argument(args, kwargs, kind.tensor, kind.keyword))
-        group = self._group(given) if kind.ordered else None
+        dtype, elements, size_bytes = measure_payload(find_argument(args, kwargs, kind.tensor, kind.keyword))
+        group = self._find_group(given) if kind.ordered else None
         ident = threading.get_ident()
         number = 0
         if not self._is_side(ident):
             step = self.monitor.step + 1
             if step != self._tally.step:
-                self._turn(step)
+                self._begin_step(step)
             order = group.order if group is not None else None
             if order is not None:
-                text, raw = self._signature(kind, dtype, elements if kind.sized else 0)
-                order.add(text, raw, step)
+                text, raw = self._get_signature(kind, dtype, elements if kind.sized else 0)
+                order.add_call(text, raw, step)
                 number = order.number
                 if len(order.marks) >= MAX_MARKS:
-                    self._tell_order()
+                    self._emit_order()
         self._entered += 1
         self._inside[ident] = Entry(kind.name.lstrip("_"), group, number, size_bytes, time.monotonic())
-        self._look_up()
+        self._check_watchdog()
 
-    def _leave(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
+    def _leave_call(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, object], result: object) -> None:
         """It has returned."""
         entry = self._inside.pop(threading.get_ident(), None)
         if entry is None:
             return
         self._left += 1
-        self._tally.add(entry, seconds)
-        self._total.add(entry, seconds)
+        self._tally.add_call(entry, seconds)
+        self._total.add_call(entry, seconds)
         if result is not None and entry.number:
             self._async = entry
-        self._look_up()
+        self._check_watchdog()
 
-    def _broke(self, seconds: float, error: Exception) -> None:
+    def _handle_failed_call(self, seconds: float, error: Exception) -> None:
         """It raised: a timeout, a lost peer, a wrong argument."""
         entry = self._inside.pop(threading.get_ident(), None)
         if entry is None:
@@ -273,17 +273,17 @@ class Distributed(Probe):
         said = f"{type(error).__name__}: {error}"[:300]
         self.emit(CollectiveFailed(op=entry.op, seconds=round(seconds, 3), error=said))
 
-    def _signature(self, kind: Kind, dtype: str, elements: int) -> tuple[str, bytes]:
+    def _get_signature(self, kind: Kind, dtype: str, elements: int) -> tuple[str, bytes]:
         key = (kind.name, dtype, elements)
         found = self._signatures.get(key)
         if found is None:
             if len(self._signatures) >= MAX_SIGNATURES:
                 self._signatures.clear()
-            text = signature(kind, dtype, elements)
+            text = format_signature(kind, dtype, elements)
             found = self._signatures[key] = text, text.encode()
         return found
 
-    def _group(self, given: Any) -> Group | None:
+    def _find_group(self, given: Any) -> Group | None:
         """What is known of a group; None if there are too many, or torch knows it by no name."""
         import torch.distributed as dist
 
@@ -291,12 +291,12 @@ class Distributed(Probe):
             name = WORLD if given is None or given is dist.group.WORLD else str(given.group_name)
             found = self._groups.get(name)
             if found is None and len(self._groups) < MAX_GROUPS and dist.is_initialized():
-                found = self._groups.setdefault(name, self._new_group(name, given))  # another thread may be first
+                found = self._groups.setdefault(name, self._build_group(name, given))  # another thread may be first
         except (AttributeError, RuntimeError, ValueError, KeyError):  # made past torch's own functions
             return None
         return found
 
-    def _new_group(self, name: str, given: Any) -> Group:
+    def _build_group(self, name: str, given: Any) -> Group:
         import torch.distributed as dist
 
         again = f"#{self._generation}" if self._generation > 1 else ""
@@ -315,15 +315,15 @@ class Distributed(Probe):
             return False
         return ident in getattr(threading, "_active", ())
 
-    def _turn(self, step: int) -> None:
+    def _begin_step(self, step: int) -> None:
         """The first call of a new step."""
         if not self._from_start and step % ALIGN_STEPS == 0:
             for group in list(self._groups.values()):
                 group.order = group.order or Order(step)
-        self._tell_order()
+        self._emit_order()
         self._tally = Tally(step)
 
-    def _tell_order(self, *, tail: bool = False) -> None:
+    def _emit_order(self, *, tail: bool = False) -> None:
         """Write the chunks that are complete; with ``tail`` also what was called since.
 
         The watchdog's thread does so while the program calls, and makes groups.
@@ -334,11 +334,11 @@ class Distributed(Probe):
         kept = [(group, order) for group, order in found if order is not None]
         if tail:
             for _, order in kept:
-                order.tail()
+                order.mark_tail()
         kept = [(group, order) for group, order in kept if order.marks][:MAX_NAMES]
         if kept:
             numbers = tuple(f"{order.number} on {group.name}" for group, order in kept)
-            self.emit(CallOrder(groups=[order.take(group) for group, order in kept], numbers=numbers))
+            self.emit(CallOrder(groups=[order.drain_chunks(group) for group, order in kept], numbers=numbers))
 
     # steps
 
@@ -353,46 +353,48 @@ class Distributed(Probe):
         self._home = threading.get_ident()
         if self._backend and self.should_sample():
             with self.work():
-                self._tell_step()
+                self._emit_step()
 
-    def _tell_step(self) -> None:
+    def _emit_step(self) -> None:
         """One line of what the step called, and of what DistributedDataParallel says of itself."""
         tally = self._tally if self._tally.step == self.monitor.step else Tally()
-        ddp = self._reducers()
+        ddp = self._read_reducer_figures()
         if not tally.rows and not ddp:
             return
-        calls, size_bytes, seconds = tally.totals()
+        calls, size_bytes, seconds = tally.sum_totals()
         step = StepCollectives(
             calls=calls,
             bytes=size_bytes,
             ms=round(seconds * 1e3, 3),
-            ops=tally.by_op(MAX_NAMES),
+            ops=tally.list_longest(MAX_NAMES),
             longest=tally.longest,
             longest_ms=round(tally.longest_s * 1e3, 3),
             **ddp,
         )
         self.emit(step)
 
-    def _reducers(self) -> dict[str, Any]:
+    def _read_reducer_figures(self) -> dict[str, Any]:
         """The reducers' own figures; nothing without a DistributedDataParallel model. Cost: 40 us a model."""
         rows = [model._get_ddp_logging_data() for model in self._models]  # type: ignore[operator]
         if not rows:
             return {}
         found: dict[str, Any] = {
-            "ddp_buckets": sum(len(_buckets(row)) for row in rows),
+            "ddp_buckets": sum(len(_parse_buckets(row)) for row in rows),
             "ddp_bytes": sum(int(row.get("total_parameter_size_bytes", 0)) for row in rows),
         }
         if any(row.get("avg_backward_comm_time") for row in rows):
-            found["ddp_comm_ms"] = _ms(rows, "avg_backward_comm_time")
-            found["ddp_overlap_ms"] = _ms(rows, "avg_backward_compute_comm_overlap_time")
+            found["ddp_comm_ms"] = _sum_ms(rows, "avg_backward_comm_time")
+            found["ddp_overlap_ms"] = _sum_ms(rows, "avg_backward_compute_comm_overlap_time")
         return found
 
     # a rank goes quiet
 
     def _start_watching(self) -> None:
         if self._watchdog is None:
-            self._watchdog = Watchdog(self.threshold("quiet_s"), self._pulse, self._quiet, self._stirred)
-            self._watchdog.start()
+            self._watchdog = Watchdog(
+                self.threshold("quiet_s"), self._get_progress_counters, self._handle_quiet, self._handle_stirred
+            )
+            self._watchdog.start_watching()
 
     def run_ends(self) -> None:
         self._stop_watching()
@@ -400,49 +402,49 @@ class Distributed(Probe):
     def _stop_watching(self) -> None:
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
-            watchdog.stop()
-            watchdog.look(time.monotonic(), LAST_LOOK_S)  # what came back to life since the last look is told
+            watchdog.stop_watching()
+            watchdog.check_pulse(time.monotonic(), LAST_LOOK_S)  # what came back to life since the last look is told
 
-    def _pulse(self) -> tuple[int, ...]:
+    def _get_progress_counters(self) -> tuple[int, ...]:
         """Changes with every sign of life."""
         monitor = self.monitor
         return self._entered, self._left, monitor.step, monitor.updates, monitor.eval_calls
 
-    def _look_up(self) -> None:
+    def _check_watchdog(self) -> None:
         """Something happened: if this rank was said to be quiet, it no longer is."""
         if self._watchdog is not None and self._watchdog.told:
-            self._watchdog.look(time.monotonic())
+            self._watchdog.check_pulse(time.monotonic())
 
-    def _quiet(self, seconds: float, again: int) -> None:
-        self.guard.call(self._run_timed, self._tell_quiet, seconds)
+    def _handle_quiet(self, seconds: float, again: int) -> None:
+        self.guard.call_guarded(self._run_timed, self._emit_quiet, seconds)
 
-    def _stirred(self, seconds: float) -> None:
-        self.guard.call(self._run_timed, self._tell_stirred, seconds)
+    def _handle_stirred(self, seconds: float) -> None:
+        self.guard.call_guarded(self._run_timed, self._emit_resumed, seconds)
 
-    def _tell_quiet(self, seconds: float) -> None:
+    def _emit_quiet(self, seconds: float) -> None:
         """From the watchdog's thread: nothing has happened for so long."""
         if not self.on:
             return
         self.monitor.become_rank_now()  # it may never come to its first step
-        self._tell_order(tail=True)
-        frame = stacks.frame_of(self._home if self._home is not None else threading.main_thread().ident or 0)
-        state, entry = self._state(frame)
-        at = stacks.where(frame)
+        self._emit_order(tail=True)
+        frame = stacks.get_frame(self._home if self._home is not None else threading.main_thread().ident or 0)
+        state, entry = self._find_state(frame)
+        at = stacks.locate_frame(frame)
         began_t = time.time() - (time.monotonic() - entry.began_at if entry and state != "wait" else seconds)
         step = self.monitor.step + 1
         quiet = self._told = QuietRank(
             state=state,
             op=entry.op if entry else "",
             began_t=round(began_t, 3),
-            **_place(entry),
-            **self._counts(),
+            **_build_place_fields(entry),
+            **self._collect_call_counts(),
             quiet_s=round(seconds, 3),
             where=at,
-            **self._keep_files(step, at, state),
+            **self._write_files(step, at, state),
         )
         self.emit(quiet, step=step)
 
-    def _counts(self) -> dict[str, Any]:
+    def _collect_call_counts(self) -> dict[str, Any]:
         """Calls begun on each group, where all ranks count from the group's beginning."""
         if not self._from_start or self._uneven:
             return {}
@@ -450,37 +452,37 @@ class Distributed(Probe):
         orders = [(group.name, group.order) for group in groups]
         return {"counts": {name: order.number for name, order in orders if order is not None}}
 
-    def _state(self, frame: Any) -> tuple[str, Entry | None]:
+    def _find_state(self, frame: Any) -> tuple[str, Entry | None]:
         """What the training thread is in, judged by the calls that have begun and by its stack."""
         inside = self._inside.copy()  # this is the watchdog's thread
         running = inside.get(self._home) if self._home is not None else next(iter(inside.values()), None)
         if running is not None:
             return ("init" if running.op == "init_process_group" else "collective"), running
-        if self._models and stacks.runs(frame, "_engine_run_backward"):
+        if self._models and stacks.is_running(frame, "_engine_run_backward"):
             return "backward", None
-        if self._async is not None and ".wait(" in stacks.line_at(frame):
+        if self._async is not None and ".wait(" in stacks.read_source_line(frame):
             return "wait", self._async
         blocking = any(word in self._backend for word in BLOCKING)
         return ("elsewhere" if blocking or not self._backend else "device"), None
 
-    def _keep_files(self, step: int, at: str, state: str) -> dict[str, Any]:
+    def _write_files(self, step: int, at: str, state: str) -> dict[str, Any]:
         """Stacks of all threads, and the flight recorder's entries, in files; their names."""
         name = f"stacks_step{step:08d}.json"
-        data = {"t": time.time(), "step": step, "state": state, "where": at, "threads": stacks.all_stacks()}
+        data = {"t": time.time(), "step": step, "state": state, "where": at, "threads": stacks.format_all_stacks()}
         found = {"stacks": self.monitor.keep(name, data)}
-        entries = flight_entries()
+        entries = read_flight_entries()
         if entries:
             found["flight"] = self.monitor.keep(f"flight_step{step:08d}.json", {"step": step, "entries": entries})
         return {name: file for name, file in found.items() if file}
 
-    def _tell_stirred(self, seconds: float) -> None:
+    def _emit_resumed(self, seconds: float) -> None:
         told, self._told = self._told, None
         if told is not None:
             resumed = RankResumed(op=told.op, began_t=told.began_t, quiet_s=round(seconds, 3))
             self.emit(resumed, step=self.monitor.step + 1)
 
 
-def _place(entry: Entry | None) -> dict[str, Any]:
+def _build_place_fields(entry: Entry | None) -> dict[str, Any]:
     """The group of a call, and its number there."""
     if entry is None:
         return {}
@@ -495,7 +497,7 @@ def _place(entry: Entry | None) -> dict[str, Any]:
     return found
 
 
-def flight_entries() -> list[Any]:
+def read_flight_entries() -> list[Any]:
     """The last collectives that torch's own flight recorder keeps, oldest first; none where it is off."""
     for dump in flight_dumps():
         found = json.loads(dump(True, False))
@@ -505,7 +507,7 @@ def flight_entries() -> list[Any]:
     return []
 
 
-def _timeout_s(given: object) -> float | None:
+def _find_timeout_s(given: object) -> float | None:
     """The timeout of the world's group: as asked for, else as the backend was set up."""
     import torch.distributed as dist
 
@@ -524,10 +526,10 @@ def _is_ddp(module: nn.Module) -> bool:
     return isinstance(module, nn.parallel.DistributedDataParallel)
 
 
-def _buckets(row: dict[str, object]) -> list[str]:
+def _parse_buckets(row: dict[str, object]) -> list[str]:
     """Sizes of a reducer's buckets: as rebuilt after the first step, else as planned."""
     return str(row.get("rebuilt_bucket_sizes") or row.get("bucket_sizes") or "").replace(",", " ").split()
 
 
-def _ms(rows: list[dict[str, Any]], name: str) -> float:
+def _sum_ms(rows: list[dict[str, Any]], name: str) -> float:
     return round(sum(int(row.get(name, 0)) for row in rows) / NS_PER_MS, 3)

@@ -78,7 +78,7 @@ FUNCTIONAL = (
 )
 
 
-def argument(args: tuple[object, ...], kwargs: Mapping[str, object], position: int, keyword: str) -> Any:
+def find_argument(args: tuple[object, ...], kwargs: Mapping[str, object], position: int, keyword: str) -> Any:
     """The argument at a position or of a name; None if it was left out."""
     if 0 <= position < len(args):
         return args[position]
@@ -88,7 +88,7 @@ def argument(args: tuple[object, ...], kwargs: Mapping[str, object], position: i
 _DTYPES: dict[object, str] = {}
 
 
-def payload(given: object) -> tuple[str, int, int]:
+def measure_payload(given: object) -> tuple[str, int, int]:
     """Dtype, elements and bytes of the tensor or tensors of one call. Cost: 1 us."""
     if isinstance(given, Tensor):
         dtype, elements = given.dtype, given.numel()
@@ -103,7 +103,7 @@ def payload(given: object) -> tuple[str, int, int]:
     return name, elements, elements * dtype.itemsize
 
 
-def signature(kind: Kind, dtype: str, elements: int) -> str:
+def format_signature(kind: Kind, dtype: str, elements: int) -> str:
     """What has to be the same on every rank: ``all_reduce float32[1024]``, ``all_gather int64``, ``barrier``."""
     name = kind.name.lstrip("_")
     if not dtype:
@@ -126,16 +126,16 @@ class Order:
         self._known: set[str] = set()
         self._cut = 1
         self._turn = RLock()
-        self._begin()
+        self._begin_chunk()
 
-    def _begin(self) -> None:
+    def _begin_chunk(self) -> None:
         self._first = self.number + 1
         self._crc = 0
         self._ops: list[list[Any]] = []  # [signature, times in a row]
         self._whole = True
         self._steps = [0, 0]  # of the first call and the last
 
-    def add(self, text: str, raw: bytes, step: int) -> None:
+    def add_call(self, text: str, raw: bytes, step: int) -> None:
         """One more call. Cost: 1 us."""
         with self._turn:
             self.number += 1
@@ -151,29 +151,29 @@ class Order:
             else:
                 self._whole = False
             if self.number >= self._cut:
-                self._mark()
+                self._mark_chunk()
                 self._cut += self._next_length()
-                self._begin()
+                self._begin_chunk()
 
     def _next_length(self) -> int:
         if self.number < FIRST_CUTS:
             return self.number
         return FIRST_CUTS if self.number < LONG_CUTS else LONG_CHUNK
 
-    def _mark(self) -> None:
+    def _mark_chunk(self) -> None:
         name = f"{self._crc:08x}"
         self.marks.append([self._first, self.number, name, *self._steps])
         if self._whole and name not in self._known and len(self._known) < MAX_TEXTS:
             self._known.add(name)
             self.texts[name] = [list(op) for op in self._ops]
 
-    def tail(self) -> None:
+    def mark_tail(self) -> None:
         """Mark what was called since the last chunk; the chunk goes on."""
         with self._turn:
             if self._ops:
-                self._mark()
+                self._mark_chunk()
 
-    def take(self, group: "Group") -> GroupOrder:
+    def drain_chunks(self, group: "Group") -> GroupOrder:
         """The chunks since the last time, as they are written."""
         with self._turn:
             marks, texts = self.marks, self.texts
@@ -220,7 +220,7 @@ class Tally:
     longest_s: float = 0.0
     longest: str = ""
 
-    def add(self, entry: Entry, seconds: float) -> None:
+    def add_call(self, entry: Entry, seconds: float) -> None:
         """One call has returned."""
         row = self.rows.setdefault(entry.op, [0, 0, 0.0])
         row[0] += 1
@@ -229,12 +229,12 @@ class Tally:
         if seconds > self.longest_s:
             self.longest_s, self.longest = seconds, entry.op
 
-    def totals(self) -> tuple[int, int, float]:
+    def sum_totals(self) -> tuple[int, int, float]:
         """Calls, bytes and seconds of all."""
         rows: Sequence[list[float]] = list(self.rows.values())
         return int(sum(row[0] for row in rows)), int(sum(row[1] for row in rows)), sum(row[2] for row in rows)
 
-    def by_op(self, limit: int) -> list[FunctionFigures]:
+    def list_longest(self, limit: int) -> list[FunctionFigures]:
         """The functions that took longest, with their figures."""
         longest = sorted(self.rows.items(), key=lambda item: -item[1][2])[:limit]
         return [

@@ -17,7 +17,7 @@ FOREIGN = tuple(
 )
 
 
-def all_stacks() -> dict[str, list[str]]:
+def format_all_stacks() -> dict[str, list[str]]:
     """Every other thread's Python stack, outermost frame first, by the thread's name. Cost: 1 ms and more."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found: dict[str, list[str]] = {}
@@ -29,12 +29,12 @@ def all_stacks() -> dict[str, list[str]]:
     return found
 
 
-def frame_of(ident: int) -> FrameType | None:
+def get_frame(ident: int) -> FrameType | None:
     """The innermost frame of a thread; None if it runs no Python."""
     return sys._current_frames().get(ident)
 
 
-def where(frame: FrameType | None) -> str:
+def locate_frame(frame: FrameType | None) -> str:
     """``train.py:41 in main``: the innermost line of the program's own, or of whatever runs."""
     own = frame
     while own is not None and own.f_code.co_filename.startswith((*FOREIGN, OWN_FOLDER, "<")):
@@ -45,7 +45,7 @@ def where(frame: FrameType | None) -> str:
     return f"{os.path.basename(found.f_code.co_filename)}:{found.f_lineno} in {found.f_code.co_name}"
 
 
-def runs(frame: FrameType | None, function: str) -> bool:
+def is_running(frame: FrameType | None, function: str) -> bool:
     """True if a function of this name is on the stack."""
     while frame is not None:
         if frame.f_code.co_name == function:
@@ -54,6 +54,6 @@ def runs(frame: FrameType | None, function: str) -> bool:
     return False
 
 
-def line_at(frame: FrameType | None) -> str:
+def read_source_line(frame: FrameType | None) -> str:
     """The source line that the innermost frame is at, if it can be read."""
     return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)

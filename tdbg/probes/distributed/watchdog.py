@@ -32,30 +32,30 @@ class Watchdog:
         self._since = time.monotonic()
         self._turn = threading.Lock()
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tdbg-watchdog", daemon=True)
+        self._thread = threading.Thread(target=self._watch_pulse, name="tdbg-watchdog", daemon=True)
 
-    def start(self) -> None:
+    def start_watching(self) -> None:
         """Begin to watch."""
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop_watching(self) -> None:
         """Watch no longer."""
         self._end.set()
 
-    def _run(self) -> None:
+    def _watch_pulse(self) -> None:
         while not self._end.wait(min(self.quiet_s / 8, 2.0)) and self._guard.on:
-            self._guard.call(self.look, time.monotonic())
+            self._guard.call_guarded(self.check_pulse, time.monotonic())
 
-    def look(self, now: float, wait_s: float = 0.0) -> None:
+    def check_pulse(self, now: float, wait_s: float = 0.0) -> None:
         """Compare the pulse with the last one, unless another thread is at it for ``wait_s`` more. Cost: 2 us."""
         if not self._turn.acquire(timeout=wait_s):
             return
         try:
-            self._compare(now)
+            self._compare_pulse(now)
         finally:
             self._turn.release()
 
-    def _compare(self, now: float) -> None:
+    def _compare_pulse(self, now: float) -> None:
         pulse = self._pulse()
         if pulse != self._last:
             told, since, self.told = self.told, self._since, 0

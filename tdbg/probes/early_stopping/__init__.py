@@ -12,7 +12,15 @@ from torch.optim import Optimizer
 from tdbg.core.events import number
 from tdbg.core.observations.early_stopping import StoppingCheck
 from tdbg.probes import PROBES
-from tdbg.probes.early_stopping.stoppers import METHODS, Course, State, as_number, metric_of, parameters, state_of
+from tdbg.probes.early_stopping.stoppers import (
+    METHODS,
+    Course,
+    State,
+    as_number,
+    find_metric,
+    list_parameters,
+    read_state,
+)
 from tdbg.probes.updates import EveryUpdate
 
 if TYPE_CHECKING:
@@ -63,23 +71,23 @@ class EarlyStopping(EveryUpdate):
     def attach(self) -> None:
         super().attach()
         for name in LIGHTNING:
-            self.when_imported(name, self._meet_lightning)
-        self.when_imported(HUGGING_FACE, self._meet_hugging_face)
-        self.when_imported(IGNITE, self._meet_ignite)
+            self.when_imported(name, self._watch_lightning)
+        self.when_imported(HUGGING_FACE, self._watch_hugging_face)
+        self.when_imported(IGNITE, self._watch_ignite)
 
-    def _meet_lightning(self, module: Any) -> None:
+    def _watch_lightning(self, module: Any) -> None:
         if not hasattr(getattr(module, "EarlyStopping", None), "_evaluate_stopping_criteria"):
             self.unavailable("this version of Lightning keeps its early stopping elsewhere")
             return
-        self._watch(module.EarlyStopping, "_evaluate_stopping_criteria", _read_lightning, state_of)
+        self._watch_method(module.EarlyStopping, "_evaluate_stopping_criteria", _read_lightning, read_state)
 
-    def _meet_hugging_face(self, module: object) -> None:
+    def _watch_hugging_face(self, module: object) -> None:
         if hasattr(module, "EarlyStoppingCallback"):
-            self._watch(module.EarlyStoppingCallback, "on_evaluate", _read_hugging_face, state_of)
+            self._watch_method(module.EarlyStoppingCallback, "on_evaluate", _read_hugging_face, read_state)
 
-    def _meet_ignite(self, module: object) -> None:
+    def _watch_ignite(self, module: object) -> None:
         if hasattr(module, "EarlyStopping"):
-            self._watch(module.EarlyStopping, "__call__", _read_ignite, state_of)
+            self._watch_method(module.EarlyStopping, "__call__", _read_ignite, read_state)
 
     # the program's own
 
@@ -87,11 +95,11 @@ class EarlyStopping(EveryUpdate):
         self._updates += 1
         if self._updates in SEARCH_AT:
             with self.work():
-                self._search()
+                self._watch_named_classes()
 
-    def _search(self) -> None:
+    def _watch_named_classes(self) -> None:
         """Watch the classes named like early stoppers among those that are defined by now."""
-        found = [cls for cls in _defined() if _named_so(cls)]
+        found = [cls for cls in _iter_classes() if _is_named_stopper(cls)]
         for cls in found:
             found += cls.__subclasses__()
             known = f"{cls.__module__}.".startswith(KNOWN)
@@ -103,19 +111,19 @@ class EarlyStopping(EveryUpdate):
         for name in METHODS:
             method = vars(cls).get(name)
             if isinstance(method, FunctionType):
-                self._watch(cls, name, _Own(parameters(method)), state_of)
+                self._watch_method(cls, name, _Own(list_parameters(method)), read_state)
 
     # checks
 
-    def _watch(
+    def _watch_method(
         self, cls: type, name: str, read: Callable[..., Reading | None], before_it: Callable[[object], State]
     ) -> None:
         """Be there whenever this method of a stopper runs."""
 
-        def before(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        def record_state(args: tuple[object, ...], kwargs: dict[str, object]) -> None:
             self._running.append((id(args[0]), before_it(args[0])))
 
-        def after(seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
+        def handle_result(seconds: float, args: tuple[object, ...], kwargs: dict[str, object], result: object) -> None:
             if not self._running:
                 return
             key, earlier = self._running.pop()
@@ -123,26 +131,26 @@ class EarlyStopping(EveryUpdate):
                 return  # a method that another one of the stopper calls
             reading = read(earlier, result, *args, **kwargs)
             if reading is not None:
-                self._check(args[0], earlier, *reading)
+                self._handle_check(args[0], earlier, *reading)
 
-        def raised(seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
+        def handle_error(seconds: float, args: tuple[object, ...], kwargs: dict[str, object], error: Exception) -> None:
             self._running.clear()
 
-        self.patch(cls, name, before=before, after=after, raised=raised)
+        self.patch(cls, name, before=record_state, after=handle_result, raised=handle_error)
 
-    def _course(self, stopper: object, name: str) -> Course:
+    def _find_course(self, stopper: object, name: str) -> Course:
         kept, course = self._courses.get(id(stopper), (None, None))
         if course is None or (isinstance(kept, weakref.ref) and kept() is not stopper) or course.name != name:
             while len(self._courses) >= MAX_STOPPERS:
                 del self._courses[next(iter(self._courses))]
             course = Course(name)
-            self._courses[id(stopper)] = _weakly(stopper), course
+            self._courses[id(stopper)] = _make_weak_reference(stopper), course
         return course
 
-    def _check(self, stopper: object, before: State, name: str, value: float | None, after: State) -> None:
-        course = self._course(stopper, name)
+    def _handle_check(self, stopper: object, before: State, name: str, value: float | None, after: State) -> None:
+        course = self._find_course(stopper, name)
         step = self.monitor.step
-        fault = course.add(value, before, after, step)
+        fault = course.add_check(value, before, after, step)
         if course.checks > ALWAYS_TOLD and not fault and not after.stop and not self.should_sample():
             return
         check = StoppingCheck(
@@ -172,17 +180,17 @@ class _Own:
     def __call__(
         self, before: State, result: object, stopper: object, *args: object, **kwargs: object
     ) -> Reading | None:
-        now = state_of(stopper)
+        now = read_state(stopper)
         if now.patience is None or (now.counter is None and now.best is None):
             return None
-        name, value = metric_of(stopper, self.names, args, kwargs)
+        name, value = find_metric(stopper, self.names, args, kwargs)
         if value is None and now.counter == before.counter and now.best == before.best:
             return None  # a question about the state, no check
-        return name, value, _with(now, stop=now.stop or (result is True and _is_reached(now)))
+        return name, value, _update_state(now, stop=now.stop or (result is True and _is_reached(now)))
 
 
 def _read_lightning(before: State, result: Any, stopper: Any, current: object) -> Reading:
-    return stopper.monitor, as_number(current), _with(state_of(stopper), stop=bool(result[0]))
+    return stopper.monitor, as_number(current), _update_state(read_state(stopper), stop=bool(result[0]))
 
 
 def _read_hugging_face(
@@ -199,41 +207,45 @@ def _read_hugging_face(
     value = (metrics or {}).get(name if name.startswith("eval_") else f"eval_{name}")
     if value is None:
         return None
-    now = state_of(callback)
+    now = read_state(callback)
     mode = "max" if args.greater_is_better else "min"
     # the control's flag is set at the last step as well, whatever this callback says
-    return name, as_number(value), _with(now, best=as_number(state.best_metric), mode=mode, stop=_is_reached(now))
+    return (
+        name,
+        as_number(value),
+        _update_state(now, best=as_number(state.best_metric), mode=mode, stop=_is_reached(now)),
+    )
 
 
 def _read_ignite(before: State, result: object, handler: object, *args: object, **kwargs: object) -> Reading:
-    now = state_of(handler)
+    now = read_state(handler)
     improved = now.best is not None and now.counter == 0
-    return "", now.best if improved else None, _with(now, stop=_is_reached(now))
+    return "", now.best if improved else None, _update_state(now, stop=_is_reached(now))
 
 
 def _is_reached(state: State) -> bool:
     return state.counter is not None and state.patience is not None and state.counter >= state.patience
 
 
-def _with(state: State, **changes: object) -> State:
+def _update_state(state: State, **changes: object) -> State:
     """The state, with some things better known."""
     parts = {name: getattr(state, name) for name in State.__dataclass_fields__}
     return State(**{**parts, **changes})
 
 
-def _named_so(cls: type) -> bool:
+def _is_named_stopper(cls: type) -> bool:
     return "earlystop" in cls.__name__.lower().replace("_", "")
 
 
-def _defined() -> Iterator[type]:
+def _iter_classes() -> Iterator[type]:
     """Classes without a base, wherever they are, and all that stand in the program's own modules."""
     yield from type.__subclasses__(object)
-    for name in _own_modules():
+    for name in _list_own_modules():
         held = getattr(sys.modules.get(name), "__dict__", {})
         yield from (value for value in list(held.values()) if issubclass(type(value), type))
 
 
-def _own_modules() -> list[str]:
+def _list_own_modules() -> list[str]:
     """Names of the modules that are no library's: their package lies outside of Python's own folders."""
     libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
     own: dict[str, bool] = {}
@@ -248,7 +260,7 @@ def _own_modules() -> list[str]:
     return found
 
 
-def _weakly(stopper: object) -> object:
+def _make_weak_reference(stopper: object) -> object:
     try:
         return weakref.ref(stopper)
     except TypeError:  # slots without __weakref__: told apart by identity alone

@@ -64,21 +64,21 @@ class State:
     mode: str = ""
 
 
-def state_of(stopper: object) -> State:
+def read_state(stopper: object) -> State:
     """Read the attributes of an early stopper; no property and no method of it is called."""
     kept = getattr(stopper, "__dict__", {})
     mode = kept.get("mode")
     return State(
-        patience=_first(kept, ("patience", "early_stopping_patience")),
-        counter=_first(kept, COUNTERS),
-        best=_first(kept, BESTS),
+        patience=_find_first_number(kept, ("patience", "early_stopping_patience")),
+        counter=_find_first_number(kept, COUNTERS),
+        best=_find_first_number(kept, BESTS),
         stop=any(kept.get(name) is True for name in STOPS),
-        delta=abs(_first(kept, DELTAS) or 0.0),
+        delta=abs(_find_first_number(kept, DELTAS) or 0.0),
         mode=mode if isinstance(mode, str) else "",
     )
 
 
-def _first(kept: dict[str, object], names: tuple[str, ...]) -> float | None:
+def _find_first_number(kept: dict[str, object], names: tuple[str, ...]) -> float | None:
     return next((value for value in (as_number(kept.get(name)) for name in names) if value is not None), None)
 
 
@@ -94,13 +94,13 @@ def as_number(value: object) -> float | None:
     return None
 
 
-def direction(name: str) -> str:
+def find_direction(name: str) -> str:
     """``min`` or ``max`` where a metric's name says which way is better; empty where it does not."""
     higher = certain_direction(name)
     return "" if higher is None else "max" if higher else "min"
 
 
-def parameters(method: Callable[..., object]) -> list[str]:
+def list_parameters(method: Callable[..., object]) -> list[str]:
     """The names of a method's parameters after the first."""
     try:
         return list(inspect.signature(method).parameters)[1:]
@@ -108,7 +108,7 @@ def parameters(method: Callable[..., object]) -> list[str]:
         return []
 
 
-def metric_of(
+def find_metric(
     stopper: object, names: list[str], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[str, float | None]:
     """(name, value) of the metric that a call of a stopper's method was given."""
@@ -119,7 +119,7 @@ def metric_of(
         if called and isinstance(value, dict):
             return called, as_number(value.get(called))
     numeric = {name: found for name, value in given.items() if (found := as_number(value)) is not None}
-    likely = [name for name in numeric if direction(name)] or [name for name in numeric if name not in NOT_METRICS]
+    likely = [name for name in numeric if find_direction(name)] or [name for name in numeric if name not in NOT_METRICS]
     if not likely:
         return called, None
     return called or likely[0], numeric[likely[0]]
@@ -135,7 +135,7 @@ class Course:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.direction = direction(name)
+        self.direction = find_direction(name)
         self.checks = 0
         self.first: float | None = None
         self.best_seen: float | None = None
@@ -143,7 +143,7 @@ class Course:
         self.since: dict[str, int] = {}  # the step of the first check of a streak
         self._last: tuple[float, bool, int] | None = None  # value of the check before, whether it was worse, its step
 
-    def add(self, value: float | None, before: State, after: State, step: int) -> str:
+    def add_check(self, value: float | None, before: State, after: State, step: int) -> str:
         """See one check; returns a fault or nothing."""
         self.checks += 1
         if value is None:
@@ -158,7 +158,7 @@ class Course:
         if not self.direction:
             return ""
         fault = self._add_number(value, before, after, step)
-        if self.best_seen is None or self._beats(value, self.best_seen, 0.0):
+        if self.best_seen is None or self._is_better(value, self.best_seen, 0.0):
             self.best_seen = value
         return fault
 
@@ -166,24 +166,24 @@ class Course:
         self._last = None
         counted = after.stop or (after.counter or 0) > (before.counter or 0)
         known = after.counter is not None or after.best is not None
-        self._count("nan", known and not counted, step)
+        self._count_streak("nan", known and not counted, step)
         return "nan" if self.streaks["nan"] >= NAN_CHECKS else ""
 
     def _add_number(self, value: float, before: State, after: State, step: int) -> str:
         if self._last is not None:
             earlier, worse, when = self._last
-            self._count("follows", worse and _is_same(before.best, earlier), when)
-        worse = self.best_seen is not None and self._beats(self.best_seen, value, _margin(value, after))
+            self._count_streak("follows", worse and _is_same(before.best, earlier), when)
+        worse = self.best_seen is not None and self._is_better(self.best_seen, value, _compute_margin(value, after))
         self._last = value, worse and not after.counter, step
-        ignores = self._ignores(value, before, after)
+        ignores = self._is_ignored(value, before, after)
         if ignores is not None:
-            self._count("ignores", ignores, step)
+            self._count_streak("ignores", ignores, step)
         ignored = self.streaks["ignores"]
         if ignored >= LASTING or (ignored and after.stop and ignored >= (after.counter or LASTING)):
             return "ignores"
         return "follows" if self.streaks["follows"] >= max(LASTING, (after.patience or 0) + 1) else ""
 
-    def _ignores(self, value: float, before: State, after: State) -> bool | None:
+    def _is_ignored(self, value: float, before: State, after: State) -> bool | None:
         """True for a value better than any before that is counted as no improvement; None if it is too close to call."""
         if after.counter is None or after.counter <= (before.counter or 0):
             return False
@@ -191,22 +191,24 @@ class Course:
         unset = best is None or not math.isfinite(best) or best == 0 or abs(best) >= UNSET
         if self.best_seen is None:
             return unset and best is not None  # nothing beats the value it starts from
-        if not self._beats(value, self.best_seen, _margin(self.best_seen, after)):
-            return None if self._beats(value, self.best_seen, 0.0) else False
+        if not self._is_better(value, self.best_seen, _compute_margin(self.best_seen, after)):
+            return None if self._is_better(value, self.best_seen, 0.0) else False
         if best is None or unset:
             return True
-        return self._beats(value, abs(best), _margin(best, after))  # some keep the metric with its sign turned
+        return self._is_better(
+            value, abs(best), _compute_margin(best, after)
+        )  # some keep the metric with its sign turned
 
-    def _beats(self, value: float, than: float, margin: float) -> bool:
+    def _is_better(self, value: float, than: float, margin: float) -> bool:
         return (than - value if self.direction == "min" else value - than) > margin
 
-    def _count(self, kind: str, is_shown: bool, step: int) -> None:
+    def _count_streak(self, kind: str, is_shown: bool, step: int) -> None:
         self.streaks[kind] = self.streaks[kind] + 1 if is_shown else 0
         if self.streaks[kind] == 1:
             self.since[kind] = step
 
 
-def _margin(base: float, state: State) -> float:
+def _compute_margin(base: float, state: State) -> float:
     """Changes up to this are held against nobody: the stopper's delta, absolute or relative, or one in a hundred."""
     return max(state.delta, state.delta * abs(base), RELATIVE_GAIN * abs(base))
 

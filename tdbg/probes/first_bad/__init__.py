@@ -8,7 +8,7 @@ from torch import nn
 from tdbg.core.events import MOMENT, REDUCED_GRADIENT, NonFinite, Step, as_float, number
 from tdbg.core.guard import guarded
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.first_bad.refuting import refute_gradient, trace_of_gradient, update_explains
+from tdbg.probes.first_bad.refuting import find_gradient_trace, refute_gradient, update_explains
 from tdbg.runtime import tensors
 from tdbg.runtime.rerun import Call, Located, locate_backward, locate_forward
 from tdbg.runtime.root_modules import Names
@@ -52,9 +52,9 @@ class FirstBad(Probe):
         """Called before backward, with the weights of the forward pass."""
         if self.monitor.bad_seen:
             return
-        event = self._event(self.monitor.step + 1, loss=value)
-        located = self._locate(lambda calls, names: locate_forward(calls, names))
-        self._fill(event, located)
+        event = self._build_event(self.monitor.step + 1, loss=value)
+        located = self._locate_fault(lambda calls, names: locate_forward(calls, names))
+        self._fill_event(event, located)
         event.origin = "here"  # a loss is local to its rank
         event.weights = "intact"
         if located.phase in ("", "loss"):
@@ -63,41 +63,41 @@ class FirstBad(Probe):
             self._from_weights(event)
         passes = self.monitor.recorder.micro
         if not self.monitor.updates and passes > 1:
-            event.note = _join(f"no optimizer has stepped yet, and this is backward pass {passes}", event.note)
-        self._send(event)
+            event.note = _join_notes(f"no optimizer has stepped yet, and this is backward pass {passes}", event.note)
+        self._send_event(event)
 
     def report_local(self, bad: list[tuple[str, Bad]]) -> None:
         """Called after backward, with gradients that are this rank's alone and the weights of the forward pass."""
         if self.monitor.bad_seen:
             return
-        event = self._event(self.monitor.step + 1)
+        event = self._build_event(self.monitor.step + 1)
         event.bad_params, event.bad_param_count = [name for name, _ in bad[:MAX_NAMES]], len(bad)
-        located = self._locate(locate_backward)
-        self._fill(event, located)
+        located = self._locate_fault(locate_backward)
+        self._fill_event(event, located)
         if not located.found:
             self._from_gradients(event, bad, located)
-            if self._bad_weights():
+            if self._list_bad_weights():
                 event.phase = "optimizer"
         event.weights = "intact"
         # Of a sharded model other ranks' weights took part; if these were bad, all ranks see it in their gradients.
         event.origin = "unknown" if located.shared and self.monitor.world_size > 1 else "here"
         if event.phase == "optimizer":
             self._from_weights(event)
-        self._send(event)
+        self._send_event(event)
 
     def report_gradients(self, bad: list[tuple[str, Bad]]) -> None:
         """Called before the update, with the weights of the forward pass."""
         if self.monitor.bad_seen:
             return
-        event = self._event(self.monitor.step + 1)
+        event = self._build_event(self.monitor.step + 1)
         event.bad_params, event.bad_param_count = [name for name, _ in bad[:MAX_NAMES]], len(bad)
         event.weights = "intact"
         if self.monitor.local_gradients.finite_at == event.step:
             self._from_gradients(event, bad, Located(""))
-            self._send(event)
+            self._send_event(event)
             return
-        located = self._locate(locate_backward)
-        self._fill(event, located)
+        located = self._locate_fault(locate_backward)
+        self._fill_event(event, located)
         if located.found:
             event.origin = "here"
             if event.phase == "optimizer":
@@ -106,11 +106,11 @@ class FirstBad(Probe):
             self._from_gradients(event, bad, located)
             if event.origin == "unknown":
                 event.tensor = REDUCED_GRADIENT
-        self._send(event)
+        self._send_event(event)
 
     def report_late(self, names: list[str], record: Step | None) -> None:
         """Called one step later: the weights have been updated with the bad values."""
-        event = self._event(
+        event = self._build_event(
             record.step if record else self.monitor.step, loss=as_float(record.loss) if record else None
         )
         event.weights, event.how = "updated", "check"
@@ -126,9 +126,9 @@ class FirstBad(Probe):
         )
         if bad_input and not bad_input[1].only_minus_inf:
             event.phase, event.tensor = "input", f"input {bad_input[0]}"
-            _describe(event, bad_input[1])
+            _fill_bad_values(event, bad_input[1])
         event.note = "seen one step late, after the update: run with --stop-before-update to look before it"
-        self._send(event)
+        self._send_event(event)
 
     # evaluation
 
@@ -138,23 +138,23 @@ class FirstBad(Probe):
         outputs = [local_elements(tensor.detach()) for _, tensor in iter_tensors(output) if is_checkable(tensor)]
         if not all(map(tensors.on_host, outputs)):
             return  # reading it would make the program wait for the device
-        if all(_finite(as_real(tensor).sum(dtype=torch.float32)) for tensor in outputs):
+        if all(_is_finite(as_real(tensor).sum(dtype=torch.float32)) for tensor in outputs):
             return
         found = first_bad(output)
         if found is None or found[1].only_minus_inf:
             return
-        event = self._event(self.monitor.step or self.monitor.eval_calls + 1)
+        event = self._build_event(self.monitor.step or self.monitor.eval_calls + 1)
         self._eval_reported = True
         event.eval, event.during, event.weights, event.origin = True, "eval", "intact", "here"
         with self.monitor.calls.restrict_to([call]):
-            located = self._locate(locate_forward)
-        self._fill(event, located)
+            located = self._locate_fault(locate_forward)
+        self._fill_event(event, located)
         if event.phase == "optimizer" and not self.monitor.step:
             event.note = "the weights were bad before the first step"
         if event.phase in ("", "loss"):
             event.phase, event.tensor, event.how = "forward", "output", "check"
-            _describe(event, found[1])
-        self._send(event)
+            _fill_bad_values(event, found[1])
+        self._send_event(event)
 
     def forked(self) -> None:
         self._reruns = self._reports = 0
@@ -162,10 +162,10 @@ class FirstBad(Probe):
 
     # making the report
 
-    def _event(self, step: int, loss: float | None = None) -> NonFinite:
+    def _build_event(self, step: int, loss: float | None = None) -> NonFinite:
         return NonFinite(step=step, loss=number(loss), last_good=self.monitor.recorder.last_good(), how="check")
 
-    def _locate(self, how: Any) -> Located:
+    def _locate_fault(self, how: Any) -> Located:
         if self._reruns >= MAX_RERUNS:
             return Located("", note="the batch was not run again: that was done three times in this run")
         self._reruns += 1
@@ -182,10 +182,10 @@ class FirstBad(Probe):
                 "the program's own forward may refuse a second call",
                 lambda error: raised.append(f"{type(error).__name__}: {error}"),
             ):
-                located = how(calls, gradients.names)
+                located = how(calls, gradients.model_names)
             if located is None:
                 return Located("", note=f"the batch could not be run again: {raised[0]}"[:200])
-            located.operation = self._operation(located, calls, gradients.names)
+            located.operation = self._find_operation(located, calls, gradients.model_names)
         if not located.module and any(call.rng is None for call in calls):
             located.note = "; ".join(
                 filter(
@@ -198,7 +198,7 @@ class FirstBad(Probe):
             )
         return located
 
-    def _operation(self, located: Located, calls: list[Call], names: Names) -> "Operation | None":
+    def _find_operation(self, located: Located, calls: list[Call], names: Names) -> "Operation | None":
         """The operation and its line, by one more run; a module whose second run shows nothing has none."""
         from tdbg.runtime.operators import backward_operation, forward_operation
 
@@ -209,7 +209,7 @@ class FirstBad(Probe):
             return look(calls, names, located.module)
         return None
 
-    def _fill(self, event: NonFinite, located: Located) -> None:
+    def _fill_event(self, event: NonFinite, located: Located) -> None:
         event.phase, event.module, event.module_class = located.phase, located.module, located.module_class
         event.parameter, event.tensor, event.note = located.parameter, located.tensor, located.note
         if located.found:
@@ -218,7 +218,7 @@ class FirstBad(Probe):
             found = located.operation
             event.operation, event.line, event.code = found.name, found.where, found.code
         if located.bad:
-            _describe(event, located.bad)
+            _fill_bad_values(event, located.bad)
 
     def _from_gradients(self, event: NonFinite, bad: list[tuple[str, Bad]], located: Located) -> None:
         """The second run showed nothing: speak of the gradients themselves."""
@@ -227,17 +227,17 @@ class FirstBad(Probe):
         event.tensor = "gradient"
         if 1 < self.monitor.clipped_badly <= len(bad):  # NaN times each: which were bad before is not to be told
             event.parameter = event.module = ""
-            located.note = _join(
+            located.note = _join_notes(
                 "clipping by a NaN norm made every gradient NaN, so the first bad one is unknown", located.note
             )
         elif len(bad) > 1:
             event.phase, event.how = "backward", "bracket"
         elif found.columns:
             event.phase, event.how, event.tensor = "forward", "bracket", f"what enters {event.module or 'the model'}"
-            located.note = _join(
+            located.note = _join_notes(
                 "whole columns of the gradient are bad: bad values in the module's input", located.note
             )
-        _describe(event, found)
+        _fill_bad_values(event, found)
         if located.note and not located.found:
             event.origin, event.note = ("here" if self.monitor.world_size == 1 else "unknown"), located.note
         elif self.monitor.world_size > 1:
@@ -254,21 +254,21 @@ class FirstBad(Probe):
         found = first_bad(outputs)
         if found is not None and not found[1].only_minus_inf:
             event.phase, event.tensor, event.how = "forward", "output", "check"
-            event.note = located.note if not located.found else _was_finite()
-            _describe(event, found[1])
+            event.note = located.note if not located.found else _format_finite_note()
+            _fill_bad_values(event, found[1])
         elif located.found:
             return
         elif outputs:
             event.phase, event.how, event.note = "loss", "check", f"the model's output is finite; {located.note}"
         else:
             event.phase = "forward" if self.monitor.calls else ""
-            event.tensor, event.note = "loss", located.note or _was_finite()
+            event.tensor, event.note = "loss", located.note or _format_finite_note()
         if located.shared and event.phase != "loss":  # other ranks have a part in this one's forward pass
             event.origin = "here" if self.monitor.world_size == 1 else "unknown"
-        if self._bad_weights():
+        if self._list_bad_weights():
             event.phase = "optimizer"
 
-    def _bad_weights(self) -> list[nn.Parameter]:
+    def _list_bad_weights(self) -> list[nn.Parameter]:
         """Parameters of the trained roots that are not finite, as far as this rank holds them."""
         return [p for root in self.monitor.trained_roots() for p in root.parameters() if find_bad_values(p)]
 
@@ -278,8 +278,8 @@ class FirstBad(Probe):
         if monitor.step == 0:
             self._from_first_weights(event)
             return
-        names = monitor.find_probe("gradient-norms").names
-        bad = self._bad_weights()
+        names = monitor.find_probe("gradient-norms").model_names
+        bad = self._list_bad_weights()
         bad_names = [names.parameters.get(id(p), "") for p in bad]
         event.bad_params, event.bad_param_count = bad_names[:MAX_NAMES], len(bad)
         event.origin = "here" if monitor.world_size == 1 else "unknown"
@@ -297,10 +297,10 @@ class FirstBad(Probe):
             event.note = f"{refuted}: the update itself made the weights bad"
             return
         event.parameter, event.module, event.module_class = bad_names[-1], bad_names[-1].rpartition(".")[0], ""
-        trace = trace_of_gradient(monitor.optimizers, bad[-1])
+        trace = find_gradient_trace(monitor.optimizers, bad[-1])
         if trace:
             event.tensor = MOMENT
-            _describe(event, trace)
+            _fill_bad_values(event, trace)
         event.phase, event.how = ("gradient", "check") if len(bad) == 1 else ("backward", "bracket")
         if monitor.local_gradients.finite_at == event.step:
             event.origin = "other-rank"
@@ -316,7 +316,7 @@ class FirstBad(Probe):
         elif len(monitor.trained_roots()) > 1:  # the losses before may have been another model's
             event.note = "the weights were bad from the beginning, or the program has written them since"
         else:
-            bad, names = self._bad_weights(), monitor.find_probe("gradient-norms").names.parameters
+            bad, names = self._list_bad_weights(), monitor.find_probe("gradient-norms").model_names.parameters
             last_good = f"the loss before, of backward pass {monitor.recorder.micro - 1}, was finite"
             self._from_writing(event, bad, [names.get(id(parameter), "") for parameter in bad], last_good)
 
@@ -326,7 +326,7 @@ class FirstBad(Probe):
         event.module, event.module_class, event.tensor = names[-1].rpartition(".")[0], "", "weight"
         found = find_bad_values(bad[-1])
         if found:
-            _describe(event, found)
+            _fill_bad_values(event, found)
         event.note = f"{refuted}, so no update wrote it"
 
     def _from_unwatched(self, event: NonFinite) -> None:
@@ -340,21 +340,21 @@ class FirstBad(Probe):
             "a profiler was recording" if recorded else "these steps were skipped to stay within the budget"
         )
 
-    def _send(self, event: NonFinite) -> None:
+    def _send_event(self, event: NonFinite) -> None:
         if not event.eval:
             if self.monitor.bad_seen or self._reports >= MAX_REPORTS:
                 return
             self.monitor.bad_seen = True
             self._reports += 1
-        event.kind = event.kind or _kind_of(event.loss)
+        event.kind = event.kind or _classify_loss(event.loss)
         event.own_finite = self.monitor.local_gradients.finite_at
         event.ring = self.monitor.recorder.list_rows()
         if event.origin != "other-rank":
-            event.batch = self._save(event)
+            event.batch = self._save_batch(event)
         self.monitor.become_rank_now()
         self.monitor.emit(event)
 
-    def _save(self, event: NonFinite) -> str:
+    def _save_batch(self, event: NonFinite) -> str:
         """Keep the batch of the event's step, if it is at hand: once the weights are updated, small inputs alone are."""
         monitor = self.monitor
         is_running = event.weights == "intact"
@@ -369,19 +369,19 @@ class FirstBad(Probe):
         return monitor.save_batch(event.step, parts)
 
 
-def _was_finite() -> str:
+def _format_finite_note() -> str:
     """What a second run says that showed nothing bad, and what of the program's it went without."""
     aside = modes_set_aside()
     without = f", without the program's own modes ({', '.join(aside[:3])})" if aside else ""
     return f"the second run of the batch was finite{without}"
 
 
-def _join(text: str, note: str) -> str:
+def _join_notes(text: str, note: str) -> str:
     """Both, if there is a note already."""
     return f"{text}; {note}" if note else text
 
 
-def _describe(event: NonFinite, bad: Bad) -> None:
+def _fill_bad_values(event: NonFinite, bad: Bad) -> None:
     event.kind, event.count, event.numel, event.shape, event.dtype = (
         bad.kind,
         bad.count,
@@ -391,9 +391,9 @@ def _describe(event: NonFinite, bad: Bad) -> None:
     )
 
 
-def _finite(value: torch.Tensor) -> bool:
+def _is_finite(value: torch.Tensor) -> bool:
     return bool(torch.isfinite(value))
 
 
-def _kind_of(loss: object) -> str:
+def _classify_loss(loss: object) -> str:
     return "nan" if loss == "nan" else ("inf" if loss in ("inf", "-inf") else "")

@@ -25,24 +25,24 @@ def refute_gradient(monitor: "Monitor", parameters: Iterable[Tensor]) -> str:
     gradients: Any = monitor.find_probe("gradient-norms")
     if gradients is not None and gradients.total_finite_at == step:
         return f"the total gradient norm of step {step} was finite"
-    found = [_moment(monitor.optimizers, parameter) for parameter in parameters]
+    found = [_find_moment(monitor.optimizers, parameter) for parameter in parameters]
     if found and all(moment is not None and find_bad_values(moment[1]) is None for moment in found):
         return f"{found[0][0] if found[0] else 'the moment'} in the optimizer is finite after step {step}"
     return ""
 
 
-def trace_of_gradient(optimizers: Iterable[Optimizer], parameter: Tensor) -> Bad | None:
+def find_gradient_trace(optimizers: Iterable[Optimizer], parameter: Tensor) -> Bad | None:
     """What the gradient was, from the moment the optimizer keeps of it: a weight shows NaN for either."""
-    moment = _moment(optimizers, parameter)
+    moment = _find_moment(optimizers, parameter)
     return find_bad_values(moment[1]) if moment is not None else None
 
 
 def update_explains(optimizers: Iterable[Optimizer], parameters: Iterable[Tensor]) -> bool:
     """True unless the last update is known to have been a finite one for all these parameters."""
-    return any(_ruins(optimizers, parameter) for parameter in parameters)
+    return any(_is_ruined(optimizers, parameter) for parameter in parameters)
 
 
-def _moment(optimizers: Iterable[Optimizer], parameter: Tensor) -> tuple[str, Tensor] | None:
+def _find_moment(optimizers: Iterable[Optimizer], parameter: Tensor) -> tuple[str, Tensor] | None:
     for optimizer in optimizers:
         state = optimizer.state.get(parameter, {})
         for name in MOMENTS:
@@ -51,7 +51,7 @@ def _moment(optimizers: Iterable[Optimizer], parameter: Tensor) -> tuple[str, Te
     return None
 
 
-def _ruins(optimizers: Iterable[Optimizer], parameter: Tensor) -> bool:
+def _is_ruined(optimizers: Iterable[Optimizer], parameter: Tensor) -> bool:
     """True if the update of this parameter was not finite, or cannot be worked out again."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:

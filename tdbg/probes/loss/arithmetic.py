@@ -11,7 +11,7 @@ SUM_TOLERANCE = 1e-3
 SURPRISE = 13.815510557964274  # -ln(1e-6): beyond this bound chance is no explanation
 
 
-def wilson(successes: int, trials: int, z: float = Z_95) -> tuple[float, float]:
+def compute_wilson_interval(successes: int, trials: int, z: float = Z_95) -> tuple[float, float]:
     """The Wilson score interval of a probability (Wilson 1927); (0, 1) without a trial."""
     if not trials:
         return 0.0, 1.0
@@ -22,7 +22,7 @@ def wilson(successes: int, trials: int, z: float = Z_95) -> tuple[float, float]:
     return max((middle - half) / scale, 0.0), min((middle + half) / scale, 1.0)
 
 
-def surprise(successes: int, trials: int, probability: float) -> float:
+def compute_surprise(successes: int, trials: int, probability: float) -> float:
     """-ln of a bound on the chance of a count as far off as this one (Hoeffding 1963, theorem 1), in nats.
 
     probability: the mean of the trials' probabilities, which may differ. Infinite for what cannot happen.
@@ -36,14 +36,14 @@ def surprise(successes: int, trials: int, probability: float) -> float:
     return trials * max(total, 0.0)
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
+def compute_slope(x: Sequence[float], y: Sequence[float]) -> float:
     """The least-squares slope of y over x; 0 where x does not vary."""
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     spread = sum((a - mean_x) ** 2 for a in x)
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread if spread > 0 else 0.0
 
 
-def on_host(values: object) -> Tensor:
+def to_host(values: object) -> Tensor:
     """Values on the host, without their graph; float64 for half and single precision. A tensor, array or list."""
     found = (values if isinstance(values, Tensor) else torch.as_tensor(values)).detach()
     if type(found) is not Tensor and hasattr(found, "to_local"):
@@ -52,9 +52,9 @@ def on_host(values: object) -> Tensor:
     return found.double() if found.is_floating_point() else found
 
 
-def vector(values: object, name: str) -> Tensor:
+def to_vector(values: object, name: str) -> Tensor:
     """One value per class or task, float64 on the host; a tensor, list or array."""
-    return on_host(values).double().reshape(-1)
+    return to_host(values).double().reshape(-1)
 
 
 def sum_tolerance(values: object) -> float:
@@ -64,16 +64,16 @@ def sum_tolerance(values: object) -> float:
     return max(SUM_TOLERANCE, torch.finfo(values.dtype).eps)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Four digits."""
     return f"{value:.4g}"
 
 
-def share_text(part: float) -> str:
+def format_share(part: float) -> str:
     """``12.5 %``."""
     return f"{100 * part:.3g} %"
 
 
-def name_of(names: Sequence[str] | None, index: int) -> str:
+def get_class_name(names: Sequence[str] | None, index: int) -> str:
     """What a class is called: its name, else ``class 3``."""
     return str(names[index]) if names is not None and 0 <= index < len(names) else f"class {index}"

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from tdbg.core.tables import format_count, join_limited
-from tdbg.probes.loss.arithmetic import name_of, number, on_host, share_text, slope, vector
+from tdbg.probes.loss.arithmetic import compute_slope, format_number, format_share, get_class_name, to_host, to_vector
 from tdbg.probes.loss.class_reports import FLAG, ClassLosses, ClassWeighting
-from tdbg.probes.loss.loss_report import Fault, diagnostic, wrong
+from tdbg.probes.loss.loss_report import Fault, build_argument_error, diagnostic
 
 LEVELS = -0.25  # exponent from which on a weighting counts as one that levels the classes
 TOO_FAR = -1.25  # exponent of all weightings together, where -1 is full balance
@@ -57,65 +57,67 @@ def weigh_classes(
     names: Sequence[str] | None = None,
 ) -> ClassWeighting:
     """The report of `class_weighting`, whatever its flag is; nothing is written."""
-    count_C, given = vector(counts, "counts"), {"weights": vector(weights, "weights")}
-    given |= {name: vector(more, name) for name, more in (others or {}).items()}
-    given |= {"sampling": vector(sampling, "sampling")} if sampling is not None else {}
+    count_C, given = to_vector(counts, "counts"), {"weights": to_vector(weights, "weights")}
+    given |= {name: to_vector(more, name) for name, more in (others or {}).items()}
+    given |= {"sampling": to_vector(sampling, "sampling")} if sampling is not None else {}
     size, total = len(count_C), float(count_C.sum())
     if not bool((torch.isfinite(count_C) & (count_C >= 0)).all()):
-        raise wrong("counts hold negative values, NaN or Inf", "give how many samples each class has, [C]")
+        raise build_argument_error(
+            "counts hold negative values, NaN or Inf", "give how many samples each class has, [C]"
+        )
     for name, weight_C in given.items():
         if len(weight_C) != size:
-            raise wrong(
+            raise build_argument_error(
                 f"{name} has {format_count(len(weight_C), 'value')}, counts has {size}", "give one value per class"
             )
     if beta is None:
         beta = (total - 1) / total if total > 1 else 0.0
     if not 0 <= beta < 1:
-        raise wrong(f"beta is {beta}", "0 <= beta < 1; 0.999 is usual, (N - 1) / N the default")
-    effective_C = effective_numbers(count_C, beta)
+        raise build_argument_error(f"beta is {beta}", "0 <= beta < 1; 0.999 is usual, (N - 1) / N the default")
+    effective_C = compute_effective_numbers(count_C, beta)
     product_C = torch.stack(list(given.values())).prod(0)
-    exponents = {name: _exponent(count_C, weight_C) for name, weight_C in given.items()}
+    exponents = {name: _compute_exponent(count_C, weight_C) for name, weight_C in given.items()}
     report = ClassWeighting(
         classes=size,
         samples=int(total),
         beta=beta,
-        ratio=_ratio(count_C, given["weights"]),
+        ratio=_compute_ratio(count_C, given["weights"]),
         exponents=exponents,
-        exponent=_exponent(count_C, product_C),
-        rows=_rows(count_C, effective_C, given, product_C, names),
+        exponent=_compute_exponent(count_C, product_C),
+        rows=_build_rows(count_C, effective_C, given, product_C, names),
     )
     report.findings = [
-        *_extreme(report, count_C, given, extreme, names),
-        *_inverted(count_C, given, exponents, names),
-        *_doubled(report),
+        *_find_extreme_weights(report, count_C, given, extreme, names),
+        *_find_inverted_weights(count_C, given, exponents, names),
+        *_find_double_weighting(report),
     ]
     return report
 
 
-def effective_numbers(counts_C: Tensor, beta: float) -> Tensor:
+def compute_effective_numbers(counts_C: Tensor, beta: float) -> Tensor:
     """(1 - beta^n) / (1 - beta) per class (Cui et al. 2019, eq. 3); n itself as beta goes to 1."""
     if beta == 0:
         return (counts_C > 0).double()
     return -torch.expm1(counts_C * math.log(beta)) / (1 - beta)
 
 
-def _used(counts_C: Tensor, weights_C: Tensor) -> Tensor:
+def _find_used_classes(counts_C: Tensor, weights_C: Tensor) -> Tensor:
     return (counts_C > 0) & (weights_C > 0) & torch.isfinite(weights_C)
 
 
-def _exponent(counts_C: Tensor, weights_C: Tensor) -> float:
-    used = _used(counts_C, weights_C)
+def _compute_exponent(counts_C: Tensor, weights_C: Tensor) -> float:
+    used = _find_used_classes(counts_C, weights_C)
     if int(used.sum()) < 2:
         return 0.0
-    return slope(counts_C[used].log().tolist(), weights_C[used].log().tolist())
+    return compute_slope(counts_C[used].log().tolist(), weights_C[used].log().tolist())
 
 
-def _ratio(counts_C: Tensor, weights_C: Tensor) -> float:
-    used = weights_C[_used(counts_C, weights_C)]
+def _compute_ratio(counts_C: Tensor, weights_C: Tensor) -> float:
+    used = weights_C[_find_used_classes(counts_C, weights_C)]
     return float(used.max() / used.min()) if len(used) else 1.0
 
 
-def _rows(
+def _build_rows(
     counts_C: Tensor, effective_C: Tensor, given: dict[str, Tensor], product_C: Tensor, names: Sequence[str] | None
 ) -> list[dict[str, object]]:
     """A row a class, the rarest first."""
@@ -126,7 +128,7 @@ def _rows(
     return [
         {
             "class": index,
-            "name": name_of(names, index),
+            "name": get_class_name(names, index),
             "count": float(counts_C[index]),
             "effective": float(effective_C[index]),
             "balanced": float(balanced_C[index]),
@@ -137,25 +139,25 @@ def _rows(
     ]
 
 
-def _extreme(
+def _find_extreme_weights(
     report: ClassWeighting, counts_C: Tensor, given: dict[str, Tensor], extreme: float, names: Sequence[str] | None
 ) -> list[Fault]:
     found = []
     for name, weight_C in given.items():
         bad = (~torch.isfinite(weight_C) | (weight_C < 0)).nonzero().flatten().tolist()
-        ratio = _ratio(counts_C, weight_C)
-        evidence = f"{name}: {join_limited([f'{name_of(names, i)} {number(float(weight_C[i]))}' for i in bad], 4)}"
+        ratio = _compute_ratio(counts_C, weight_C)
+        evidence = f"{name}: {join_limited([f'{get_class_name(names, i)} {format_number(float(weight_C[i]))}' for i in bad], 4)}"
         title = f"{len(bad)} of {report.classes} class weights are negative or not finite ({name})"
         if not bad:
             if ratio <= extreme:
                 continue
-            used = torch.where(_used(counts_C, weight_C), weight_C, float("nan"))
-            most, least = _place(used, -1.0), _place(used, 1.0)
+            used = torch.where(_find_used_classes(counts_C, weight_C), weight_C, float("nan"))
+            most, least = _find_extreme_class(used, -1.0), _find_extreme_class(used, 1.0)
             evidence = (
-                f"{name}: {name_of(names, most)} {number(float(weight_C[most]))} at {counts_C[most]:g} samples, "
-                f"{name_of(names, least)} {number(float(weight_C[least]))} at {counts_C[least]:g}"
+                f"{name}: {get_class_name(names, most)} {format_number(float(weight_C[most]))} at {counts_C[most]:g} samples, "
+                f"{get_class_name(names, least)} {format_number(float(weight_C[least]))} at {counts_C[least]:g}"
             )
-            title = f"class weights are extreme: the largest is {number(ratio)} times the smallest ({name})"
+            title = f"class weights are extreme: the largest is {format_number(ratio)} times the smallest ({name})"
         found.append(
             Fault(
                 "TD-L011",
@@ -171,21 +173,21 @@ def _extreme(
     return found
 
 
-def _place(values_C: Tensor, sign: float) -> int:
+def _find_extreme_class(values_C: Tensor, sign: float) -> int:
     """The class of the smallest value (sign 1) or the largest (-1), NaN left out."""
     return int(torch.nan_to_num(values_C * sign, nan=float("inf")).argmin())
 
 
-def _inverted(
+def _find_inverted_weights(
     counts_C: Tensor, given: dict[str, Tensor], exponents: dict[str, float], names: Sequence[str] | None
 ) -> list[Fault]:
     found = []
     for name, weight_C in given.items():
-        used = _used(counts_C, weight_C)
+        used = _find_used_classes(counts_C, weight_C)
         if exponents[name] <= INVERTED or not bool(used.any()):
             continue
-        rare = _place(torch.where(used, counts_C, float("nan")), 1.0)
-        common = _place(torch.where(used, counts_C, float("nan")), -1.0)
+        rare = _find_extreme_class(torch.where(used, counts_C, float("nan")), 1.0)
+        common = _find_extreme_class(torch.where(used, counts_C, float("nan")), -1.0)
         if float(weight_C[rare]) > 1.01 * float(weight_C[used].min()):
             continue
         found.append(
@@ -195,9 +197,9 @@ def _inverted(
                 "error",
                 what=name,
                 evidence=[
-                    f"{name_of(names, rare)}: {counts_C[rare]:g} samples, weight {number(float(weight_C[rare]))}; "
-                    f"{name_of(names, common)}: {counts_C[common]:g} samples, weight {number(float(weight_C[common]))}; "
-                    f"exponent {number(exponents[name])}"
+                    f"{get_class_name(names, rare)}: {counts_C[rare]:g} samples, weight {format_number(float(weight_C[rare]))}; "
+                    f"{get_class_name(names, common)}: {counts_C[common]:g} samples, weight {format_number(float(weight_C[common]))}; "
+                    f"exponent {format_number(exponents[name])}"
                 ],
                 cause="counts or frequencies are used as weights, or weights are divided where they multiply",
                 try_next="weights fall with the count: 1 / effective number, scaled to a mean of 1",
@@ -206,7 +208,7 @@ def _inverted(
     return found
 
 
-def _doubled(report: ClassWeighting) -> list[Fault]:
+def _find_double_weighting(report: ClassWeighting) -> list[Fault]:
     levelling = [name for name, value in report.exponents.items() if value <= LEVELS]
     if len(levelling) < 2 or report.exponent >= TOO_FAR:
         return []
@@ -220,8 +222,8 @@ def _doubled(report: ClassWeighting) -> list[Fault]:
             "warning",
             evidence=[
                 ", ".join(f"{name} count^{report.exponents[name]:.2f}" for name in levelling),
-                f"{first['name']} ({first['count']:g} samples) gets {share_text(first['share'])} of the weight in "
-                f"training, {last['name']} ({last['count']:g}) {share_text(last['share'])}",
+                f"{first['name']} ({first['count']:g} samples) gets {format_share(first['share'])} of the weight in "
+                f"training, {last['name']} ({last['count']:g}) {format_share(last['share'])}",
             ],
             cause="a sampler that balances the classes and a loss that does so too",
             try_next="keep one of them, or take the root of both",
@@ -246,9 +248,9 @@ def class_losses(
     weights: [C], multiplied in. names: of the C classes.
     Cost: 0.2 ms at B = 64. Source: Cui et al. 2019, section 4.
     """
-    loss_B, true_B = vector(losses, "losses"), on_host(targets).long().reshape(-1)
+    loss_B, true_B = to_vector(losses, "losses"), to_host(targets).long().reshape(-1)
     if len(loss_B) != len(true_B):
-        raise wrong(
+        raise build_argument_error(
             f"{format_count(len(loss_B), 'loss')}, {format_count(len(true_B), 'target')}",
             "give a loss per sample (reduction='none')",
         )
@@ -257,9 +259,9 @@ def class_losses(
     inside_B = (true_B >= 0) & (true_B < size)
     loss_B, true_B = loss_B[inside_B], true_B[inside_B]
     if weights is not None:
-        weight_C = vector(weights, "weights")
+        weight_C = to_vector(weights, "weights")
         if len(weight_C) < size:
-            raise wrong(
+            raise build_argument_error(
                 f"{format_count(len(weight_C), 'weight')} for {format_count(size, 'class')}",
                 "give one weight per class",
             )
@@ -272,7 +274,7 @@ def class_losses(
     rows = [
         {
             "class": index,
-            "name": name_of(names, index),
+            "name": get_class_name(names, index),
             "samples": int(count_C[index]),
             "part": int(count_C[index]) / max(len(true_B), 1),
             "not_finite": int(wild_C[index]),

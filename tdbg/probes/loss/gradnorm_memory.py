@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tdbg.core.guard import guarded
 from tdbg.core.tables import format_count
-from tdbg.probes.loss.arithmetic import number
-from tdbg.probes.loss.held import Meter, Seen, alive, held_by, rows_of
-from tdbg.probes.loss.loss_report import Fault, Report, is_on, made, state
+from tdbg.probes.loss.arithmetic import format_number
+from tdbg.probes.loss.held import Meter, Seen, build_rows, record_held, select_alive
+from tdbg.probes.loss.loss_report import Fault, Report, get_state, is_on, make_report
 from tdbg.runtime import run_context, torch_compat
 
 FLAG = "LOSS.GRADNORM_MEMORY"
@@ -46,15 +46,15 @@ class GradNormMemory(Report):
 
     def records(self) -> list[tuple[str, str]]:
         growth = "" if self.growth_mb is None else f", {self.growth_mb:+.4g} MB since the update before"
-        peak = "" if self.peak_mb is None else f", a new peak of {number(self.peak_mb)} MB"
+        peak = "" if self.peak_mb is None else f", a new peak of {format_number(self.peak_mb)} MB"
         lines = [
-            f"{self.name}, update {self.updates} on {self.device} ({self.how}): {number(self.before_mb)} MB before, "
-            f"{number(self.after_mb)} MB after, {self.stays_mb:+.4g} MB stay{growth}{peak}"
+            f"{self.name}, update {self.updates} on {self.device} ({self.how}): {format_number(self.before_mb)} MB before, "
+            f"{format_number(self.after_mb)} MB after, {self.stays_mb:+.4g} MB stay{growth}{peak}"
         ]
         for part in self.parts:
-            lines.append(f"  {part['name']}: {part['change_mb']:+.4g} MB, {number(part['after_mb'])} MB in use")
+            lines.append(f"  {part['name']}: {part['change_mb']:+.4g} MB, {format_number(part['after_mb'])} MB in use")
             for row in part["tensors"][:SHOWN]:
-                lines.append(f"    {number(row['mb'])} MB {row['kind']} {row['count']} x {row['name']}")
+                lines.append(f"    {format_number(row['mb'])} MB {row['kind']} {row['count']} x {row['name']}")
             if len(part["tensors"]) > SHOWN:
                 lines.append(f"    and {format_count(len(part['tensors']) - SHOWN, 'more kind')}")
         if self.saved_mb is None:
@@ -64,12 +64,12 @@ class GradNormMemory(Report):
             )
         elif self.accumulation > 1:
             lines.append(
-                f"  accumulation {self.accumulation}: {number(self.saved_mb)} MB saved for backward if each graph is "
-                f"freed before the next, {number(self.saved_mb * self.accumulation)} MB if all are kept"
+                f"  accumulation {self.accumulation}: {format_number(self.saved_mb)} MB saved for backward if each graph is "
+                f"freed before the next, {format_number(self.saved_mb * self.accumulation)} MB if all are kept"
             )
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, Any]:
+    def collect_event_values(self) -> dict[str, Any]:
         figures = {"saved_mb": self.saved_mb, "stays_mb": self.stays_mb, "peak_mb": self.peak_mb}
         return {"name": self.name, **{name: figure for name, figure in figures.items() if figure is not None}}
 
@@ -151,7 +151,7 @@ class _Live(MemoryWatch):
         self._peak_mb: float | None = None
 
     def __enter__(self) -> "MemoryWatch":
-        self._alive = alive(state(_Course, "gradnorm_memory", self._name).made)
+        self._alive = select_alive(get_state(_Course, "gradnorm_memory", self._name).made)
         self._peak_mb = self._meter.peak_mb()
         self._before_mb = self._last_mb = self._meter.used_mb()
         return self
@@ -167,10 +167,10 @@ class _Live(MemoryWatch):
             made_here: Seen = {}
             named = tensors if isinstance(tensors, Mapping) else {part: tensors}
             for name, given in named.items():
-                held_by(name, given, made_here)
+                record_held(name, given, made_here)
             if len(self._made) < MAX_PIECES:
                 self._made = made_here | self._made  # whoever made a piece names it, not who saves it later
-            row["tensors"] = rows_of(made_here)
+            row["tensors"] = build_rows(made_here)
         self._parts.append(row)
         run_context.current.record_time(time.perf_counter() - begun)
         self._last_mb = self._meter.used_mb()  # less what the look itself took
@@ -180,12 +180,12 @@ class _Live(MemoryWatch):
     ) -> None:
         if error is None:
             after_mb = self._meter.used_mb()
-            self.report = made(FLAG, lambda: self._make(after_mb), always=self._always)
+            self.report = make_report(FLAG, lambda: self._build_report(after_mb), always=self._always)
 
-    def _make(self, after_mb: float) -> GradNormMemory:
-        course = state(_Course, "gradnorm_memory", self._name)
+    def _build_report(self, after_mb: float) -> GradNormMemory:
+        course = get_state(_Course, "gradnorm_memory", self._name)
         stays_mb = after_mb - self._before_mb
-        growth_mb = course.add(self._before_mb, self._alive, self._made)
+        growth_mb = course.add_update(self._before_mb, self._alive, self._made)
         peak_mb = self._meter.peak_mb()
         report = GradNormMemory(
             name=self._name,
@@ -201,7 +201,7 @@ class _Live(MemoryWatch):
             updates=course.updates,
             parts=self._parts,
         )
-        report.findings = _faults(report, course)
+        report.findings = _find_memory_leaks(report, course)
         return report
 
     def _saved_mb(self) -> float | None:
@@ -220,7 +220,7 @@ class _Course:
         self.alive: Seen = {}  # what of the one before it was still held when it began
         self.leaks_mb: deque[float] = deque(maxlen=64)  # in a row: how much more each update began with
 
-    def add(self, before_mb: float, still: Seen, made_now: Seen) -> float | None:
+    def add_update(self, before_mb: float, still: Seen, made_now: Seen) -> float | None:
         """One more update; returns the growth since the one before."""
         self.updates += 1
         growth_mb = before_mb - self.began_mb if self.updates > 1 else None
@@ -233,19 +233,22 @@ class _Course:
         return growth_mb
 
 
-def _faults(report: GradNormMemory, course: _Course) -> list[Fault]:
+def _find_memory_leaks(report: GradNormMemory, course: _Course) -> list[Fault]:
     if len(course.leaks_mb) < LEAKS:
         return []
     total_mb = sum(course.leaks_mb)
-    held = [f"{number(row['mb'])} MB {row['kind']} {row['count']} x {row['name']}" for row in rows_of(course.alive)]
+    held = [
+        f"{format_number(row['mb'])} MB {row['kind']} {row['count']} x {row['name']}"
+        for row in build_rows(course.alive)
+    ]
     return [
         Fault(
             "TD-L017",
-            f"memory stays after each GradNorm update: {number(total_mb / len(course.leaks_mb))} MB an update",
+            f"memory stays after each GradNorm update: {format_number(total_mb / len(course.leaks_mb))} MB an update",
             "error",
             what=report.name,
             evidence=[
-                f"update {report.updates} began with {number(report.before_mb)} MB, {number(total_mb)} MB more than "
+                f"update {report.updates} began with {format_number(report.before_mb)} MB, {format_number(total_mb)} MB more than "
                 f"{format_count(len(course.leaks_mb), 'update')} before",
                 *(f"still held from the update before: {line}" for line in held[:4]),
             ],

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tdbg.core.tables import format_count, join_limited
-from tdbg.probes.loss.arithmetic import number, vector
-from tdbg.probes.loss.loss_report import Fault, Report, diagnostic, state, wrong
+from tdbg.probes.loss.arithmetic import format_number, to_vector
+from tdbg.probes.loss.loss_report import Fault, Report, build_argument_error, diagnostic, get_state
 
 FLAG = "LOSS.GRADNORM_METRICS"
 COLLAPSED = 0.01  # of the mean weight
@@ -46,28 +46,28 @@ class GradNormMetrics(Report):
 
     def records(self) -> list[tuple[str, str]]:
         lines = [
-            f"{self.name}, update {self.updates}: mean norm {number(_mean(self.norms))}, alpha {self.alpha:g}, loss of "
-            f"GradNorm {number(self.gradnorm_loss)}; weights sum to {number(self.weight_sum)} of {number(self.total)}"
+            f"{self.name}, update {self.updates}: mean norm {format_number(_compute_mean(self.norms))}, alpha {self.alpha:g}, loss of "
+            f"GradNorm {format_number(self.gradnorm_loss)}; weights sum to {format_number(self.weight_sum)} of {format_number(self.total)}"
         ]
         for place, task in enumerate(self.tasks):
             lines.append(
-                f"  {task}: loss {number(self.losses[place])} ({number(self.ratios[place])} of the first), rate "
-                f"{number(self.rates[place])}; norm {number(self.norms[place])}, target {number(self.targets[place])}; "
-                f"weight {number(self.weights[place])} ({self.change[place]:+.4g} now, {self.drift[place]:+.4g} in all)"
-                + self._shared_text(task)
+                f"  {task}: loss {format_number(self.losses[place])} ({format_number(self.ratios[place])} of the first), rate "
+                f"{format_number(self.rates[place])}; norm {format_number(self.norms[place])}, target {format_number(self.targets[place])}; "
+                f"weight {format_number(self.weights[place])} ({self.change[place]:+.4g} now, {self.drift[place]:+.4g} in all)"
+                + self._format_shared(task)
             )
         if self.target_gap is not None:
             lines.append(f"  the program's own targets differ by {100 * self.target_gap:.3g} % at most")
         return [(self.part, "\n".join(lines))]
 
-    def _shared_text(self, task: str) -> str:
+    def _format_shared(self, task: str) -> str:
         row = self.shared.get(task)
         if row is None:
             return ""
         missing = f", {row['missing']} of {row['tensors']} missing" if row["missing"] else ""
-        return f"; at the shared layer {number(row['norm'])}{missing}"
+        return f"; at the shared layer {format_number(row['norm'])}{missing}"
 
-    def values(self) -> dict[str, Any]:
+    def collect_event_values(self) -> dict[str, Any]:
         drift = max(map(abs, self.drift), default=0.0)
         return {"name": self.name, "weights": self.weights, "rates": self.rates, "drift": drift}
 
@@ -113,12 +113,12 @@ def gradnorm_metrics(
     """
     given = {"losses": losses, "initial_losses": initial_losses, "norms": norms, "weights": weights}
     given |= {"targets": targets} if targets is not None else {}
-    tasks = _names(given, shared)
+    tasks = _list_tasks(given, shared)
     per = {what: _per_task(what, value, tasks) for what, value in given.items()}
-    ratios = [_divided(now, first) for now, first in zip(per["losses"], per["initial_losses"], strict=True)]
-    rates = [_divided(ratio, _mean(ratios)) for ratio in ratios]
-    wanted = [_mean(per["norms"]) * (rate**alpha if rate >= 0 else math.nan) for rate in rates]
-    course = state(_Course, "gradnorm_metrics", name)
+    ratios = [_divide_safely(now, first) for now, first in zip(per["losses"], per["initial_losses"], strict=True)]
+    rates = [_divide_safely(ratio, _compute_mean(ratios)) for ratio in ratios]
+    wanted = [_compute_mean(per["norms"]) * (rate**alpha if rate >= 0 else math.nan) for rate in rates]
+    course = get_state(_Course, "gradnorm_metrics", name)
     now = dict(zip(tasks, per["weights"], strict=True))
     report = GradNormMetrics(
         name=name,
@@ -129,26 +129,26 @@ def gradnorm_metrics(
         rates=rates,
         norms=per["norms"],
         targets=wanted,
-        target_gap=None if targets is None else _gap(per["targets"], wanted),
+        target_gap=None if targets is None else _compute_gap(per["targets"], wanted),
         gradnorm_loss=sum(abs(norm - target) for norm, target in zip(per["norms"], wanted, strict=True)),
         weights=per["weights"],
         weight_sum=sum(per["weights"]),
         total=float(total) if total is not None else float(len(tasks)),
         drift=[weight - course.first.get(task, weight) for task, weight in now.items()],
         change=[weight - course.last.get(task, weight) for task, weight in now.items()],
-        shared={task: _at_shared(grads) for task, grads in (shared or {}).items()},
+        shared={task: _measure_shared_gradients(grads) for task, grads in (shared or {}).items()},
         updates=course.calls + 1,
     )
     course.first, course.last, course.calls = course.first or now, now, course.calls + 1
-    report.findings = _faults(report, per)
+    report.findings = _find_faults(report, per)
     return report
 
 
-def _names(given: Mapping[str, object], shared: Mapping[str, object] | None) -> list[str]:
+def _list_tasks(given: Mapping[str, object], shared: Mapping[str, object] | None) -> list[str]:
     named = next((value for value in given.values() if isinstance(value, Mapping)), shared)
     if named is not None:
         return [str(task) for task in named]
-    return [f"task {place}" for place in range(len(vector(given["losses"], "losses")))]
+    return [f"task {place}" for place in range(len(to_vector(given["losses"], "losses")))]
 
 
 def _per_task(what: str, value: object, tasks: list[str]) -> list[float]:
@@ -156,7 +156,7 @@ def _per_task(what: str, value: object, tasks: list[str]) -> list[float]:
     if isinstance(value, Mapping):
         missing = [task for task in tasks if task not in value]
         if missing:
-            raise wrong(
+            raise build_argument_error(
                 f"{what} lacks {join_limited(missing)}", f"it has {join_limited([str(task) for task in value])}"
             )
         found = [value[task] for task in tasks]
@@ -165,29 +165,29 @@ def _per_task(what: str, value: object, tasks: list[str]) -> list[float]:
             value = torch.stack([item.detach().reshape(()).float() for item in tensors])
         else:
             value = [float(item) for item in found]
-    numbers: list[float] = vector(value, what).tolist()
+    numbers: list[float] = to_vector(value, what).tolist()
     if len(numbers) != len(tasks):
-        raise wrong(
+        raise build_argument_error(
             f"{what} has {format_count(len(numbers), 'value')} for {format_count(len(tasks), 'task')}",
             f"the tasks are {join_limited(tasks)}",
         )
     return numbers
 
 
-def _mean(values: Sequence[float]) -> float:
+def _compute_mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _divided(value: float, by: float) -> float:
+def _divide_safely(value: float, by: float) -> float:
     return value / by if by else math.nan
 
 
-def _gap(given: Sequence[float], wanted: Sequence[float]) -> float:
+def _compute_gap(given: Sequence[float], wanted: Sequence[float]) -> float:
     gaps = [abs(own - ours) / max(abs(ours), 1e-12) for own, ours in zip(given, wanted, strict=True)]
     return max(gaps, default=0.0)
 
 
-def _at_shared(grads: Tensor | Iterable[Tensor | None] | None) -> dict[str, object]:
+def _measure_shared_gradients(grads: Tensor | Iterable[Tensor | None] | None) -> dict[str, object]:
     """How many tensors there are, how many are missing, and the L2 norm of all."""
     held = [grads] if grads is None or isinstance(grads, Tensor) else list(grads)
     there = [grad.detach().float() for grad in held if grad is not None]
@@ -195,7 +195,7 @@ def _at_shared(grads: Tensor | Iterable[Tensor | None] | None) -> dict[str, obje
     return {"tensors": len(held), "missing": len(held) - len(there), "norm": norm}
 
 
-def _faults(report: GradNormMetrics, per: Mapping[str, list[float]]) -> list[Fault]:
+def _find_faults(report: GradNormMetrics, per: Mapping[str, list[float]]) -> list[Fault]:
     """per: what the program gave; its own targets count where it gives them, else those that follow."""
     found = []
     wild = [
@@ -207,7 +207,7 @@ def _faults(report: GradNormMetrics, per: Mapping[str, list[float]]) -> list[Fau
     if wild and "targets" not in per:
         wild += [f"initial loss of {t} is 0" for t, v in zip(report.tasks, per["initial_losses"], strict=True) if not v]
     if wild:
-        found.append(not_finite(report.name, wild))
+        found.append(build_not_finite_fault(report.name, wild))
     weights = dict(zip(report.tasks, report.weights, strict=True))
     below = [task for task, weight in weights.items() if weight < 0]
     if below:
@@ -217,29 +217,29 @@ def _faults(report: GradNormMetrics, per: Mapping[str, list[float]]) -> list[Fau
                 f"GradNorm weights are negative: {join_limited(below)}",
                 "error",
                 what=report.name,
-                evidence=[f"weight of {task} is {number(weights[task])}" for task in below[:4]],
+                evidence=[f"weight of {task} is {format_number(weights[task])}" for task in below[:4]],
                 cause="the step on the weights is too large, and nothing keeps them above zero",
                 try_next="a smaller rate for the weights; clamp them, or learn their logarithm",
             )
         )
-    found += _collapse(report, weights)
+    found += _find_collapsed_weights(report, weights)
     if math.isfinite(report.weight_sum) and abs(report.weight_sum - report.total) > SUM_TOLERANCE * abs(report.total):
         found.append(
             Fault(
                 "TD-L015",
-                f"GradNorm weights are not renormalised: they sum to {number(report.weight_sum)}, not {report.total:g}",
+                f"GradNorm weights are not renormalised: they sum to {format_number(report.weight_sum)}, not {report.total:g}",
                 "warning",
                 what=report.name,
-                evidence=[", ".join(f"{task} {number(weight)}" for task, weight in list(weights.items())[:8])],
+                evidence=[", ".join(f"{task} {format_number(weight)}" for task, weight in list(weights.items())[:8])],
                 cause="the weights are not scaled after their update, or before it, or under autograd into a copy",
                 try_next="after each update: weights.mul_(T / weights.sum()) under no_grad, on the parameter itself",
             )
         )
-    return found + _missing(report, weights)
+    return found + _find_missing_gradients(report, weights)
 
 
-def _collapse(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fault]:
-    mean = _mean([abs(weight) for weight in weights.values()])
+def _find_collapsed_weights(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fault]:
+    mean = _compute_mean([abs(weight) for weight in weights.values()])
     small = [task for task, weight in weights.items() if 0 <= weight < COLLAPSED * mean]
     if not small or len(weights) < 2:
         return []
@@ -251,8 +251,11 @@ def _collapse(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fau
             "warning",
             what=report.name,
             evidence=[
-                *(f"weight of {task} is {number(weights[task])}, the mean {number(mean)}" for task in small[:4]),
-                f"{largest} has {number(weights[largest])} of {number(report.weight_sum)}",
+                *(
+                    f"weight of {task} is {format_number(weights[task])}, the mean {format_number(mean)}"
+                    for task in small[:4]
+                ),
+                f"{largest} has {format_number(weights[largest])} of {format_number(report.weight_sum)}",
             ],
             cause="a rate for the weights that is too large, an initial loss near zero, or alpha too large",
             try_next="look at rates and initial losses; lower the weights' learning rate or alpha; set a least weight",
@@ -260,7 +263,7 @@ def _collapse(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fau
     ]
 
 
-def _missing(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fault]:
+def _find_missing_gradients(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fault]:
     """TD-L018: nothing arrives at the shared layer, although the task has a loss and a weight."""
     without = {task for task, row in report.shared.items() if row["missing"] == row["tensors"] or not row["norm"]}
     for task, norm in zip(report.tasks, report.norms, strict=True):
@@ -271,7 +274,7 @@ def _missing(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Faul
     if not without:
         return []
     said = [
-        f"{task}: {row['missing']} of {row['tensors']} gradients missing, norm {number(row['norm'])}"
+        f"{task}: {row['missing']} of {row['tensors']} gradients missing, norm {format_number(row['norm'])}"
         if (row := report.shared.get(task)) is not None
         else f"{task}: norm 0"
         for task in sorted(without)
@@ -289,7 +292,7 @@ def _missing(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Faul
     ]
 
 
-def not_finite(name: str, said: list[str]) -> Fault:
+def build_not_finite_fault(name: str, said: list[str]) -> Fault:
     """TD-L019, as both flags of GradNorm's values tell it."""
     return Fault(
         "TD-L019",

@@ -33,22 +33,22 @@ class Kept:
 Seen = dict[int, Kept]  # by address, so that memory that several share counts once
 
 
-def held_by(name: str, given: Tensor | Iterable[Tensor | None] | None, seen: Seen) -> None:
+def record_held(name: str, given: Tensor | Iterable[Tensor | None] | None, seen: Seen) -> None:
     """Enter what was made, and what its graphs keep for backward."""
     listed = [given] if isinstance(given, Tensor) or not isinstance(given, Iterable) else given
     made = [item for item in listed if item is not None and not isinstance(item, int | float)]
     for tensor in made:
-        _enter(tensor, name, "made", seen)
-    for operation, tensor in _saved([tensor.grad_fn for tensor in made if tensor.grad_fn is not None]):
-        _enter(tensor, operation, "saved", seen)
+        _record_tensor(tensor, name, "made", seen)
+    for operation, tensor in _iter_saved_tensors([tensor.grad_fn for tensor in made if tensor.grad_fn is not None]):
+        _record_tensor(tensor, operation, "saved", seen)
 
 
-def alive(seen: Seen) -> Seen:
+def select_alive(seen: Seen) -> Seen:
     """The pieces that somebody still holds."""
     return {address: kept for address, kept in seen.items() if not kept.storage.expired()}
 
 
-def rows_of(seen: Seen) -> list[dict[str, Any]]:
+def build_rows(seen: Seen) -> list[dict[str, Any]]:
     """The pieces by name, the largest first: name, kind, count, mb."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for kept in seen.values():
@@ -58,7 +58,7 @@ def rows_of(seen: Seen) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: -float(row["mb"]))
 
 
-def _enter(tensor: Tensor, name: str, kind: str, seen: Seen) -> None:
+def _record_tensor(tensor: Tensor, name: str, kind: str, seen: Seen) -> None:
     storage = tensors.to_local_part(tensor).untyped_storage()
     address, size = storage.data_ptr(), storage.nbytes()
     if not address or address in seen:
@@ -69,7 +69,7 @@ def _enter(tensor: Tensor, name: str, kind: str, seen: Seen) -> None:
     )
 
 
-def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
+def _iter_saved_tensors(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
     """(operation, tensor) of all that a graph keeps, parameters and their views left out.
 
     What somebody packed (checkpointing, offloading) is not unpacked. Empty where torch does not show what graphs keep.
@@ -123,7 +123,7 @@ class Meter:
         """Now. Cost: 2 to 20 us."""
         if self.how == "allocator":
             return torch.cuda.memory_allocated(self._device) / MB
-        return _malloc_mb() if self.how == "malloc" else host_memory.resident_mb() or 0.0
+        return _read_malloc_mb() if self.how == "malloc" else host_memory.resident_mb() or 0.0
 
     def peak_mb(self) -> float | None:
         """The most so far, of an accelerator."""
@@ -137,7 +137,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 @cache
-def _mallinfo() -> Any:
+def _load_mallinfo() -> Any:
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -148,17 +148,17 @@ def _mallinfo() -> Any:
     return function
 
 
-def _malloc_mb() -> float:
+def _read_malloc_mb() -> float:
     """What malloc has handed out and not taken back, mapped pieces included."""
-    found = _mallinfo()()
+    found = _load_mallinfo()()
     return float(found.uordblks + found.hblkhd) / MB
 
 
 @cache
 def _malloc_counts() -> bool:
     """True if torch's memory comes from the malloc that can be asked: not so with jemalloc or tcmalloc in front."""
-    if _mallinfo() is None:
+    if _load_mallinfo() is None:
         return False
-    before = _malloc_mb()
+    before = _read_malloc_mb()
     piece = torch.empty(PROBE_ELEMENTS)
-    return _malloc_mb() - before > 0.9 * piece.numel() * piece.element_size() / MB
+    return _read_malloc_mb() - before > 0.9 * piece.numel() * piece.element_size() / MB

@@ -102,24 +102,26 @@ class Report(ABC):
 
     def as_dict(self) -> dict[str, object]:
         """Plain data, as JSON can carry it: NaN and Inf as words."""
-        found = {item.name: _data(getattr(self, item.name)) for item in fields(self) if item.name != "findings"}
+        found = {
+            item.name: _to_plain_data(getattr(self, item.name)) for item in fields(self) if item.name != "findings"
+        }
         return {**found, "findings": [fault.as_dict() for fault in self.findings]}
 
     @abstractmethod
     def records(self) -> list[tuple[str, str]]:
-        """(part of the tag, text) of every record; the last one is kept as an event, with `values`."""
+        """(part of the tag, text) of every record; the last one is kept as an event, with `collect_event_values`."""
 
-    def values(self) -> dict[str, object]:
+    def collect_event_values(self) -> dict[str, object]:
         """The few figures that are kept with the run; their names stand in the fields of the probe."""
         return {}
 
 
-def _data(value: Any) -> object:
+def _to_plain_data(value: Any) -> object:
     """Nested reports as dictionaries, in plain data."""
     if isinstance(value, list):
-        return [_data(item) for item in value]
+        return [_to_plain_data(item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {item.name: _data(getattr(value, item.name)) for item in fields(value)}
+        return {item.name: _to_plain_data(getattr(value, item.name)) for item in fields(value)}
     return plain(value)
 
 
@@ -139,12 +141,12 @@ def forget() -> None:
     called_flags.clear()
 
 
-os.register_at_fork(after_in_child=lambda: Guard("loss diagnostics").call(forget))
+os.register_at_fork(after_in_child=lambda: Guard("loss diagnostics").call_guarded(forget))
 
 S = TypeVar("S")
 
 
-def state(make: Callable[[], S], *key: str) -> S:
+def get_state(make: Callable[[], S], *key: str) -> S:
     """What a diagnostic keeps under this key, made on first use; too many keys begin anew."""
     if key not in STATES:
         if len(STATES) >= MAX_STATES:
@@ -163,11 +165,11 @@ def is_on(flag: str) -> bool:
     if torch.compiler.is_compiling():
         return False
     flags = run_context.current.flags
-    return any(flags.get(name, False) is not False for name in _covered(flag))
+    return any(flags.get(name, False) is not False for name in _expand_flag(flag))
 
 
 @functools.cache
-def _covered(flag: str) -> tuple[str, ...]:
+def _expand_flag(flag: str) -> tuple[str, ...]:
     return expand(flag)
 
 
@@ -177,22 +179,22 @@ def diagnostic(flag: str, *, once: bool = False) -> Callable[[Callable[P, R]], C
     once: it is called at the beginning, where ``--steps`` and ``--every`` do not choose.
     """
 
-    def wrap(function: Callable[P, R]) -> Callable[P, R | None]:
+    def make_diagnostic(function: Callable[P, R]) -> Callable[P, R | None]:
         @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
+        def call_diagnostic(*args: P.args, **kwargs: P.kwargs) -> R | None:
             if torch.compiler.is_compiling():
                 return None
             always = "always" in kwargs and bool(kwargs["always"])
             if run_context.current.flags.get(flag, False) is False and not always:
                 return None
-            return made(flag, lambda: function(*args, **kwargs), always=always, once=once)
+            return make_report(flag, lambda: function(*args, **kwargs), always=always, once=once)
 
-        return call
+        return call_diagnostic
 
-    return wrap
+    return make_diagnostic
 
 
-def made(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) -> R | None:
+def make_report(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) -> R | None:
     """Make a report, and tell it where the flag is on and the step is one to look at."""
     who = run_context.current
     told = run_context.current.flags.get(flag, False) is not False
@@ -200,26 +202,26 @@ def made(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) 
         who.record_flag_use(flag)
         called_flags.add(flag)
         told = who.is_step_selected(any_step=once)
-    if not (told or always) or _capturing():
+    if not (told or always) or _is_capturing():
         return None
     begun = time.perf_counter()
     try:
         with torch.no_grad():
             report = make()
         if told:
-            tell(report, who)
+            write_report(report, who)
         return report
     except Exception as error:
         if always:
             raise
         if told:
-            _say_failure(flag, error, who)  # guard: a debug call must not end the training it speaks of
+            _log_failure(flag, error, who)  # guard: a debug call must not end the training it speaks of
         return None
     finally:
         who.record_time(time.perf_counter() - begun)
 
 
-def _say_failure(flag: str, error: Exception, who: run_context.NullContext) -> None:
+def _log_failure(flag: str, error: Exception, who: run_context.NullContext) -> None:
     hint = f"; {error.hint}" if isinstance(error, TdbgError) and error.hint else ""
     text = f"(no report: {error if isinstance(error, TdbgError) else f'{type(error).__name__}: {error}'}{hint})"
     if _is_new(flag, text):
@@ -229,14 +231,14 @@ def _say_failure(flag: str, error: Exception, who: run_context.NullContext) -> N
         )
 
 
-def tell(report: Report, who: run_context.NullContext) -> None:
+def write_report(report: Report, who: run_context.NullContext) -> None:
     """Write every record of a report; findings stand in the last, and each kind goes into its event once."""
     *before, (part, text) = report.records()
     for name, lines in before:
         who.log_line(tag(report.flag, name), lines)
     new = [fault for fault in report.findings if _is_new(fault.code, fault.what)]
     text = "\n".join([text, *(fault.lines() for fault in report.findings)])
-    values = plain(report.values())
+    values = plain(report.collect_event_values())
     if new:
         values["faults"] = [fault.as_dict() for fault in new]
     who.record_observation(Loss, report.flag, part, text, values, "W" if new else "D")
@@ -249,11 +251,11 @@ def _is_new(*key: str) -> bool:
     return True
 
 
-def _capturing() -> bool:
+def _is_capturing() -> bool:
     """True while a CUDA graph is captured: nothing may be read then."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def wrong(what: str, hint: str) -> TdbgError:
+def build_argument_error(what: str, hint: str) -> TdbgError:
     """What is said of arguments that do not fit together."""
     return TdbgError(what, hint)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from tdbg.core.tables import format_count, join_limited
-from tdbg.probes.loss.arithmetic import name_of, number, on_host, sum_tolerance
-from tdbg.probes.loss.loss_report import Fault, wrong
+from tdbg.probes.loss.arithmetic import format_number, get_class_name, sum_tolerance, to_host
+from tdbg.probes.loss.loss_report import Fault, build_argument_error
 from tdbg.probes.loss.taxonomy_reports import Distances, SmoothingMatrix
 
 ALL_MIDDLES = 512  # classes up to which every triangle is checked
@@ -18,9 +18,9 @@ SHOWN_ROWS = 16
 
 def square(values: Tensor, name: str) -> Tensor:
     """Its values on the host, float64 [C, C]."""
-    found = on_host(values if isinstance(values, Tensor) else torch.as_tensor(values)).double()
+    found = to_host(values if isinstance(values, Tensor) else torch.as_tensor(values)).double()
     if found.ndim != 2 or found.shape[0] != found.shape[1] or not len(found):
-        raise wrong(f"{name} has shape {list(found.shape)}", "give a square tensor [C, C]")
+        raise build_argument_error(f"{name} has shape {list(found.shape)}", "give a square tensor [C, C]")
     return found
 
 
@@ -98,7 +98,7 @@ def _distance_faults(
         add(
             "symmetry",
             f"the distance matrix is not symmetric in {format_count(report.asymmetric_pairs, 'pair')}",
-            f"d({name_of(names, a)}, {name_of(names, b)}) and back differ by {number(report.asymmetry)}",
+            f"d({get_class_name(names, a)}, {get_class_name(names, b)}) and back differ by {format_number(report.asymmetry)}",
             "fill both triangles from one loop over pairs",
         )
     beyond = f", {report.beyond} above {largest:g}" if largest is not None and report.beyond else ""
@@ -129,7 +129,9 @@ def _distance_faults(
 
 def _broken(text: str, triple: tuple[float, int, int, int], names: Sequence[str] | None) -> str:
     over, a, b, c = triple
-    return text.format(a=name_of(names, a), b=name_of(names, b), c=name_of(names, c), over=number(over))
+    return text.format(
+        a=get_class_name(names, a), b=get_class_name(names, b), c=get_class_name(names, c), over=format_number(over)
+    )
 
 
 def check_rows(
@@ -139,7 +141,9 @@ def check_rows(
     m_CC, tolerance = square(given_CC, "matrix"), sum_tolerance(given_CC)
     size = len(m_CC)
     if d_CC is not None and d_CC.shape != m_CC.shape:
-        raise wrong(f"distances are {list(d_CC.shape)}, the matrix is {list(m_CC.shape)}", "give both [C, C]")
+        raise build_argument_error(
+            f"distances are {list(d_CC.shape)}, the matrix is {list(m_CC.shape)}", "give both [C, C]"
+        )
     diagonal = m_CC.diagonal()
     report = SmoothingMatrix(
         classes=size,
@@ -157,7 +161,7 @@ def check_rows(
             at = d_CC == level
             report.by_distance.append({"distance": level, "mass": float(m_CC[at].mean()), "pairs": int(at.sum())})
         report.inversions = int(_inverted(m_CC, d_CC).sum())
-    said = [f"row {name_of(names, row)}" for row in range(size)]
+    said = [f"row {get_class_name(names, row)}" for row in range(size)]
     report.findings = rows_faults(m_CC, said, "the smoothing matrix", tolerance)
     report.findings += mass_faults(m_CC, torch.arange(size), d_CC, kept, said, names, "the smoothing matrix", tolerance)
     return report
@@ -197,7 +201,10 @@ def rows_faults(m_NC: Tensor, said: list[str], whose: str, tolerance: float) -> 
     if not bad:
         return []
     sums = m_NC.sum(1)
-    shown = [f"{said[row]} sums to {number(float(sums[row]))}, least {number(float(m_NC[row].min()))}" for row in bad]
+    shown = [
+        f"{said[row]} sums to {format_number(float(sums[row]))}, least {format_number(float(m_NC[row].min()))}"
+        for row in bad
+    ]
     return [
         Fault(
             "TD-L007",
@@ -226,14 +233,14 @@ def mass_faults(
     most, where = m_NC.max(1)
     moved = (most > own + TOLERANCE).nonzero().flatten().tolist()
     evidence = [
-        f"{said[row]}: {name_of(names, int(where[row]))} has {number(float(most[row]))}, the true class "
-        f"{name_of(names, int(true_N[row]))} {number(float(own[row]))}"
+        f"{said[row]}: {get_class_name(names, int(where[row]))} has {format_number(float(most[row]))}, the true class "
+        f"{get_class_name(names, int(true_N[row]))} {format_number(float(own[row]))}"
         for row in moved[:4]
     ]
     title = f"{len(moved)} of {format_count(len(m_NC), 'row')} of {whose} have more mass on another class than on the true one"
     if not moved and kept is not None:
         poor = (own < kept - tolerance).nonzero().flatten().tolist()
-        evidence = [f"{said[row]} keeps {number(float(own[row]))} of {kept:g}" for row in poor[:4]]
+        evidence = [f"{said[row]} keeps {format_number(float(own[row]))} of {kept:g}" for row in poor[:4]]
         title = f"{len(poor)} of {format_count(len(m_NC), 'true class', 'keeps')} less mass than meant in {whose}"
     if not evidence and d_CC is not None:
         rows = _inverted(m_NC, d_CC).nonzero().flatten().tolist()

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.tables import format_count
-from tdbg.probes.loss.arithmetic import SURPRISE, number, share_text, surprise
+from tdbg.probes.loss.arithmetic import SURPRISE, compute_surprise, format_number, format_share
 from tdbg.probes.loss.loss_report import Fault
 from tdbg.probes.loss.null_targets import Targets
 
@@ -32,7 +32,7 @@ class Seen:
         """One more batch."""
         nulls, masked = int(found.nulls_N.sum()), int((found.nulls_N & found.masked_N).sum())
         self.calls += 1
-        self.samples += found.size
+        self.samples += found.sample_count
         self.nulls += nulls
         self.masked_nulls += masked
         if asked is not None:
@@ -41,16 +41,16 @@ class Seen:
             self.asked_sum += asked * nulls
         if len(self.counts) < MAX_CLASSES:
             self.counts.update(found.counts)
-        whole = found.size > 0 and bool(found.masked_N.all())
+        whole = found.sample_count > 0 and bool(found.masked_N.all())
         self.all_masked_calls = self.all_masked_calls + 1 if whole else 0
-        self.all_masked_samples = self.all_masked_samples + found.size if whole else 0
+        self.all_masked_samples = self.all_masked_samples + found.sample_count if whole else 0
 
 
 def faults_of(
     task: str, found: Targets, seen: Seen, asked: float | None, share: float | None, *, training: bool
 ) -> list[Fault]:
     """The faults of one task, those that explain others first; what they explain is not told as well."""
-    if not found.size:
+    if not found.sample_count:
         return []
     where = f" in task {task}" if task else ""
     cause = _taken_for_indices(where, found) or _wrong_index(where, found, seen, share if training else None)
@@ -75,7 +75,7 @@ def _taken_for_indices(where: str, found: Targets) -> Fault | None:
     if found.format == "indices":
         if not _is_flattened_one_hot(found):
             return None
-        evidence = f"{format_count(found.size, 'target')} of 0 and 1, one 1 in each {found.classes}: one-hot rows, laid end to end"
+        evidence = f"{format_count(found.sample_count, 'target')} of 0 and 1, one 1 in each {found.classes}: one-hot rows, laid end to end"
     elif found.per_element:
         evidence = f"{found.per_element} has a value per element {found.shape}, not one per sample"
     else:
@@ -90,7 +90,7 @@ def _taken_for_indices(where: str, found: Targets) -> Fault | None:
             ):
                 evidence = (
                     f"what was taken for null is (targets == {found.null_index}).{word}(1): {int(taken.sum())} of "
-                    f"{format_count(found.size, 'sample')}, where {int(found.nulls_N.sum())} are null"
+                    f"{format_count(found.sample_count, 'sample')}, where {int(found.nulls_N.sum())} are null"
                 )
                 break
     if not evidence:
@@ -107,7 +107,7 @@ def _taken_for_indices(where: str, found: Targets) -> Fault | None:
 
 def _is_flattened_one_hot(found: Targets) -> bool:
     size = found.classes or 0
-    if size < 3 or found.size % size or found.size // size < 2 or not set(found.counts) <= {0, 1}:
+    if size < 3 or found.sample_count % size or found.sample_count // size < 2 or not set(found.counts) <= {0, 1}:
         return False
     return bool((found.labels_N.view(-1, size).sum(1) == 1).all())
 
@@ -145,7 +145,7 @@ def _odd_value(found: Targets, seen: Seen) -> str:
         return ""
     value, count = max(odd.items(), key=lambda item: item[1])
     limit = f" of {classes}" if classes is not None else ""
-    return f"{count} of {format_count(found.size, 'target', 'is')} {value}, which is no class{limit} and not the null index {index}"
+    return f"{count} of {format_count(found.sample_count, 'target', 'is')} {value}, which is no class{limit} and not the null index {index}"
 
 
 def _another_class(found: Targets) -> str:
@@ -153,9 +153,9 @@ def _another_class(found: Targets) -> str:
     if found.found_N is not None and bool(found.found_N.any()):
         value = _only_class(found.labels_N[found.found_N])
         if value is not None and value != found.null_index and torch.equal(found.found_N, found.labels_N == value):
-            return f"the program took class {value} for null ({int(found.found_N.sum())} of {format_count(found.size, 'sample')})"
+            return f"the program took class {value} for null ({int(found.found_N.sum())} of {format_count(found.sample_count, 'sample')})"
     masked = int(found.masked_N.sum())
-    if masked >= FEW and masked < found.size:
+    if masked >= FEW and masked < found.sample_count:
         value = _only_class(found.labels_N[found.masked_N])
         if value is not None and value != found.null_index:
             nulls = int(found.nulls_N.sum())
@@ -172,14 +172,14 @@ def _unlikely_share(seen: Seen, index: int, share: float | None) -> str:
     """Too many or too few nulls, as no sampling would give them; none at all is TD-L001."""
     if share is None or not seen.nulls or abs(seen.nulls / seen.samples - share) < LEAST_GAP * share:
         return ""  # the same few batches again and again are no independent samples
-    if surprise(seen.nulls, seen.samples, share) <= SURPRISE:
+    if compute_surprise(seen.nulls, seen.samples, share) <= SURPRISE:
         return ""
-    text = f"{seen.nulls} of {format_count(seen.samples, 'target', 'is')} {index} = {share_text(seen.nulls / seen.samples)}, where the"
-    text += f" data has {share_text(share)} nulls"
-    fitting = [v for v, n in seen.counts.items() if v != index and surprise(n, seen.samples, share) <= SURPRISE]
+    text = f"{seen.nulls} of {format_count(seen.samples, 'target', 'is')} {index} = {format_share(seen.nulls / seen.samples)}, where the"
+    text += f" data has {format_share(share)} nulls"
+    fitting = [v for v, n in seen.counts.items() if v != index and compute_surprise(n, seen.samples, share) <= SURPRISE]
     fitting.sort(key=lambda value: abs(seen.counts[value] / seen.samples - share))
     if fitting and abs(fitting[0] - index) <= 2:
-        text += f"; class {fitting[0]} has {share_text(seen.counts[fitting[0]] / seen.samples)}"
+        text += f"; class {fitting[0]} has {format_share(seen.counts[fitting[0]] / seen.samples)}"
     return text
 
 
@@ -187,10 +187,10 @@ def _find_unseen_nulls(where: str, found: Targets, seen: Seen, share: float | No
     """TD-L001: the data has nulls and none is seen."""
     nulls, evidence = int(found.nulls_N.sum()), ""
     if found.found_N is not None and nulls and not bool(found.found_N.any()):
-        evidence = f"{nulls} of {format_count(found.size, 'target', 'is')} null, and the program found none"
-    elif share and not seen.nulls and surprise(0, seen.samples, share) > SURPRISE:
-        chance = math.exp(-surprise(0, seen.samples, share))
-        evidence = f"0 of {format_count(seen.samples, 'target', 'is')} null, the data has {share_text(share)}: chance {number(chance)}"
+        evidence = f"{nulls} of {format_count(found.sample_count, 'target', 'is')} null, and the program found none"
+    elif share and not seen.nulls and compute_surprise(0, seen.samples, share) > SURPRISE:
+        chance = math.exp(-compute_surprise(0, seen.samples, share))
+        evidence = f"0 of {format_count(seen.samples, 'target', 'is')} null, the data has {format_share(share)}: chance {format_number(chance)}"
     if not evidence:
         return None
     return Fault(
@@ -206,15 +206,15 @@ def _find_unseen_nulls(where: str, found: Targets, seen: Seen, share: float | No
 def _find_all_masked(where: str, found: Targets, seen: Seen) -> Fault | None:
     """TD-L004: nothing is left of the task's loss."""
     labelled = int((~found.nulls_N).sum())
-    inverted = labelled >= FEW and labelled < found.size and torch.equal(found.masked_N, ~found.nulls_N)
+    inverted = labelled >= FEW and labelled < found.sample_count and torch.equal(found.masked_N, ~found.nulls_N)
     if not inverted and not bool(found.masked_N.all()):
         return None
     lasting = seen.all_masked_calls >= ALL_NULL_CALLS and seen.all_masked_samples >= ALL_NULL_SAMPLES
-    if found.size < FEW or not (labelled or lasting):
+    if found.sample_count < FEW or not (labelled or lasting):
         return None
-    evidence = f"all {format_count(found.size, 'sample', 'is')} masked, {labelled} of them with a label"
+    evidence = f"all {format_count(found.sample_count, 'sample', 'is')} masked, {labelled} of them with a label"
     if inverted:
-        evidence = f"the {format_count(labelled, 'sample')} with a label are masked, the {format_count(found.size - labelled, 'null', 'is')} not"
+        evidence = f"the {format_count(labelled, 'sample')} with a label are masked, the {format_count(found.sample_count - labelled, 'null', 'is')} not"
     elif not labelled:
         evidence = f"all {format_count(seen.all_masked_samples, 'sample')} in the last {format_count(seen.all_masked_calls, 'call')}: null and masked"
     return Fault(
@@ -233,11 +233,11 @@ def _not_applied(where: str, found: Targets, seen: Seen, asked: float | None) ->
         return None
     nulls, masked = int(found.nulls_N.sum()), int((found.nulls_N & found.masked_N).sum())
     counted = (masked, nulls, asked)
-    if surprise(*counted) <= SURPRISE:
+    if compute_surprise(*counted) <= SURPRISE:
         if not seen.asked_nulls:
             return None
         counted = (seen.masked_nulls_asked, seen.asked_nulls, min(seen.asked_sum / seen.asked_nulls, 1.0))
-        if surprise(*counted) <= SURPRISE:
+        if compute_surprise(*counted) <= SURPRISE:
             return None
     masked, nulls, mean = counted
     always, never = masked == nulls, masked == 0
@@ -246,7 +246,7 @@ def _not_applied(where: str, found: Targets, seen: Seen, asked: float | None) ->
         "TD-L005",
         f"the masking probability is not applied{where}: nulls are masked {how}",
         "warning",
-        evidence=[f"{masked} of {nulls} nulls are masked = {share_text(masked / nulls)}, asked {share_text(mean)}"],
+        evidence=[f"{masked} of {nulls} nulls are masked = {format_share(masked / nulls)}, asked {format_share(mean)}"],
         cause="the probability is read from another key, compared the wrong way round, or drawn once for all",
         try_next="mask with torch.rand(B) < probability, a draw for each sample, from the schedule's value of this step",
     )
@@ -257,7 +257,7 @@ def _in_validation(where: str, found: Targets, asked: float | None) -> Fault | N
     nulls, masked = int(found.nulls_N.sum()), int((found.nulls_N & found.masked_N).sum())
     if not masked or (masked == nulls and asked in (None, 1.0)):
         return None
-    wanted = "nothing" if asked is None else share_text(asked)
+    wanted = "nothing" if asked is None else format_share(asked)
     return Fault(
         "TD-L006",
         f"nulls are masked at random in validation{where}",

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor
 
 from tdbg.core.tables import format_count
-from tdbg.probes.loss.arithmetic import share_text, wilson
-from tdbg.probes.loss.loss_report import Report, diagnostic, state, wrong
+from tdbg.probes.loss.arithmetic import compute_wilson_interval, format_share
+from tdbg.probes.loss.loss_report import Report, build_argument_error, diagnostic, get_state
 from tdbg.probes.loss.null_faults import Seen, faults_of
 from tdbg.probes.loss.null_targets import Targets, read_targets
 
@@ -59,8 +59,8 @@ class NullMasking(Report):
     def records(self) -> list[tuple[str, str]]:
         where = f"{self.name + ', ' if self.name else ''}{'training' if self.training else 'validation'}"
         return [
-            ("INPUT", "\n".join([f"{where}, targets before masking", *map(_input_line, self.tasks)])),
-            ("INTERNAL", "\n".join([f"{where}, nulls and masks", *map(_internal_line, self.tasks)])),
+            ("INPUT", "\n".join([f"{where}, targets before masking", *map(_format_input_line, self.tasks)])),
+            ("INTERNAL", "\n".join([f"{where}, nulls and masks", *map(_format_internal_line, self.tasks)])),
             (self.part, f"{where}: {self._format_summary()}"),
         ]
 
@@ -68,11 +68,11 @@ class NullMasking(Report):
         nulls, masked = self._sum_tasks("nulls"), self._sum_tasks("masked")
         text = f"{format_count(self._sum_tasks('samples'), 'target')} in {format_count(len(self.tasks), 'task')}, {nulls} null, {masked} masked"
         if self.position is not None:
-            text += f", schedule at {share_text(self.position)}"
+            text += f", schedule at {format_share(self.position)}"
         found = ", ".join(dict.fromkeys(fault.code for fault in self.findings))
         return f"{text}; {found or 'no fault found'}"
 
-    def values(self) -> dict[str, object]:
+    def collect_event_values(self) -> dict[str, object]:
         found: dict[str, Any] = {"training": self.training} | {
             name: self._sum_tasks(name) for name in ("samples", "nulls", "masked")
         }
@@ -131,8 +131,10 @@ def null_masking(
         )
         asked = _select_task_value(probability, task, "probability")
         if asked is not None and not 0 <= asked <= 1:
-            raise wrong(f"probability {asked} of task {task!r} is none", "give the chance of masking a null, 0 to 1")
-        kept = state(Seen, "null_masking", name, task, "train" if training else "eval")
+            raise build_argument_error(
+                f"probability {asked} of task {task!r} is none", "give the chance of masking a null, 0 to 1"
+            )
+        kept = get_state(Seen, "null_masking", name, task, "train" if training else "eval")
         kept.add_batch(found, asked)
         report.tasks.append(_build_task_row(task, found, asked, kept))
         share = _select_task_value(expected_share, task, "expected_share")
@@ -148,7 +150,7 @@ def _select_task_value(value: object, task: str, what: str) -> Any:
     if not isinstance(value, Mapping):
         return value
     if task not in value and value and task:
-        raise wrong(f"{what} has no task {task!r}", f"it has {', '.join(map(str, value))}")
+        raise build_argument_error(f"{what} has no task {task!r}", f"it has {', '.join(map(str, value))}")
     return value.get(task) if task else next(iter(value.values()), None)
 
 
@@ -160,7 +162,7 @@ def _build_task_row(task: str, found: Targets, asked: float | None, kept: Seen) 
         shape=found.shape,
         dtype=found.dtype,
         device=found.device,
-        samples=found.size,
+        samples=found.sample_count,
         contents={str(index): count for index, count in found.counts.most_common(8)},
         classes_seen=len(found.counts),
         null_index=found.null_index,
@@ -171,16 +173,16 @@ def _build_task_row(task: str, found: Targets, asked: float | None, kept: Seen) 
         masked_nulls=masked_nulls,
         probability=asked,
         realised=masked_nulls / nulls if nulls else None,
-        interval=wilson(masked_nulls, nulls),
+        interval=compute_wilson_interval(masked_nulls, nulls),
         calls=kept.calls,
         all_samples=kept.samples,
         all_nulls=kept.nulls,
         all_masked_nulls=kept.masked_nulls,
-        all_interval=wilson(kept.masked_nulls, kept.nulls),
+        all_interval=compute_wilson_interval(kept.masked_nulls, kept.nulls),
     )
 
 
-def _input_line(row: NullTask) -> str:
+def _format_input_line(row: NullTask) -> str:
     contents = ", ".join(f"{index}: {count}" for index, count in row.contents.items())
     more = (
         f" and {format_count(row.classes_seen - len(row.contents), 'more class')}"
@@ -191,14 +193,14 @@ def _input_line(row: NullTask) -> str:
     return f"  {row.task or 'targets'}: {row.format} {shape} {row.dtype} on {row.device}; {contents}{more}"
 
 
-def _internal_line(row: NullTask) -> str:
+def _format_internal_line(row: NullTask) -> str:
     text = f"  {row.task or 'targets'}: {row.nulls} of {row.samples} null ({row.how})"
     if row.found is not None:
         text += f", the program found {row.found}"
     text += f"; masked {row.masked}, of the nulls {row.masked_nulls}"
     if row.nulls:
-        text += f" = {share_text(row.realised or 0)} [{_format_interval(row.interval)}]"
-    text += f", asked {share_text(row.probability)}" if row.probability is not None else ""
+        text += f" = {format_share(row.realised or 0)} [{_format_interval(row.interval)}]"
+    text += f", asked {format_share(row.probability)}" if row.probability is not None else ""
     if row.masked > row.masked_nulls:
         text += f"; {row.masked - row.masked_nulls} masked that are no nulls"
     text += f"; in {format_count(row.calls, 'call')} {row.all_nulls} of {row.all_samples} null, {row.all_masked_nulls} of them masked"

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from tdbg.core.tables import format_count
-from tdbg.probes.loss.arithmetic import SUM_TOLERANCE, on_host, sum_tolerance
-from tdbg.probes.loss.loss_report import wrong
+from tdbg.probes.loss.arithmetic import SUM_TOLERANCE, sum_tolerance, to_host
+from tdbg.probes.loss.loss_report import build_argument_error
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Targets:
     counts: Counter[int]
 
     @property
-    def size(self) -> int:
+    def sample_count(self) -> int:
         """Samples."""
         return len(self.labels_N)
 
@@ -40,9 +40,9 @@ def read_targets(
     targets: Tensor, masked: Tensor, found: Tensor | None, null_index: int, classes: int | None
 ) -> Targets:
     """Look at one task; TdbgError for shapes that do not fit together."""
-    raw = on_host(targets)
+    raw = to_host(targets)
     own = targets if isinstance(targets, Tensor) else raw
-    style = format_of(raw, sum_tolerance(own))
+    style = find_format(raw, sum_tolerance(own))
     rows = style in ("one-hot", "soft")
     empty_N = torch.zeros(0, dtype=torch.bool)
     if rows:
@@ -80,7 +80,7 @@ def read_targets(
     )
 
 
-def format_of(targets: Tensor, tolerance: float = SUM_TOLERANCE) -> str:
+def find_format(targets: Tensor, tolerance: float = SUM_TOLERANCE) -> str:
     """``one-hot`` and ``soft`` for rows of [B, C], else ``indices``; TdbgError for what is none of them."""
     if targets.ndim == 2 and targets.shape[1] > 1 and len(targets):
         values = targets.double()
@@ -91,7 +91,7 @@ def format_of(targets: Tensor, tolerance: float = SUM_TOLERANCE) -> str:
         if bool((values >= 0).all()) and bool((((sums - 1).abs() < tolerance) | (sums == 0)).all()):
             return "soft"
     if targets.is_floating_point() and not bool((targets == targets.round()).all()):
-        raise wrong(
+        raise build_argument_error(
             f"targets of shape {list(targets.shape)} are neither class indices nor rows that sum to 1",
             "give whole numbers [B], or one-hot or soft labels [B, C]",
         )
@@ -104,9 +104,11 @@ def _per_sample(
     """A flag per sample, and whether it had one per element of the rows."""
     if given is None:
         if name == "masked":
-            raise wrong("masked is missing", "give a bool per sample, True where it is left out of the loss")
+            raise build_argument_error(
+                "masked is missing", "give a bool per sample, True where it is left out of the loss"
+            )
         return None, False
-    flags = on_host(given) != 0
+    flags = to_host(given) != 0
     if rows and flags.shape == raw.shape:
         return flags.any(1), True
     if flags.numel() == labels_N.numel():
@@ -114,7 +116,7 @@ def _per_sample(
     hint = "give one value per sample"
     if raw.ndim == 2 and flags.numel() == len(raw) and bool(((raw == 0) | (raw == 1)).all()):
         hint = "rows with several ones are no one-hot rows: of multi-label targets give each label as a task, [B]"
-    raise wrong(f"{name} has shape {list(flags.shape)}, the targets have {list(raw.shape)}", hint)
+    raise build_argument_error(f"{name} has shape {list(flags.shape)}, the targets have {list(raw.shape)}", hint)
 
 
 def _count_classes(labels_N: Tensor) -> Counter[int]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tdbg.core.tables import format_count, join_limited
-from tdbg.probes.loss.arithmetic import name_of, number
+from tdbg.probes.loss.arithmetic import format_number, get_class_name
 from tdbg.probes.loss.loss_report import Report
 
 FLAG = "LOSS.TAXONOMY_SMOOTHING"
@@ -42,7 +42,7 @@ class Hierarchy(Report):
         lines += [f"  cycle: {' > '.join([*cycle, cycle[0]])}" for cycle in self.cycles[:MAX_LINES]]
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, object]:
+    def collect_event_values(self) -> dict[str, object]:
         return {"nodes": self.nodes, "roots": len(self.roots), "depth": self.depth}
 
 
@@ -71,14 +71,14 @@ class Distances(Report):
     is_ultrametric: bool = True
 
     def records(self) -> list[tuple[str, str]]:
-        levels = ", ".join(map(number, self.levels))
+        levels = ", ".join(map(format_number, self.levels))
         whole = (
             "every triangle"
             if self.middles == self.classes
             else f"triangles over {format_count(self.middles, 'middle class')}"
         )
         lines = [
-            f"{format_count(self.classes, 'class')}, distances {number(self.least)} to {number(self.largest)}, mean {number(self.mean)}",
+            f"{format_count(self.classes, 'class')}, distances {format_number(self.least)} to {format_number(self.largest)}, mean {format_number(self.mean)}",
             f"  values: {levels}{' ...' if len(self.levels) >= 16 else ''}",
             f"  pairs that are not symmetric: {self.asymmetric_pairs}; diagonal: {self.off_diagonal} not zero; "
             f"unlike classes at zero: {self.zero_pairs}; negative: {self.negative}; not finite: {self.not_finite}",
@@ -87,7 +87,7 @@ class Distances(Report):
         ]
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, object]:
+    def collect_event_values(self) -> dict[str, object]:
         return {"classes": self.classes, "largest": self.largest, "broken": self.broken_triangles}
 
 
@@ -111,22 +111,22 @@ class SmoothingMatrix(Report):
 
     def records(self) -> list[tuple[str, str]]:
         lines = [
-            f"{format_count(self.classes, 'class')}; rows sum to 1 within {number(self.row_error)} ({self.bad_rows} do not); "
-            f"the true class keeps {number(self.kept_least)} at least, {number(self.kept_mean)} on average"
+            f"{format_count(self.classes, 'class')}; rows sum to 1 within {format_number(self.row_error)} ({self.bad_rows} do not); "
+            f"the true class keeps {format_number(self.kept_least)} at least, {format_number(self.kept_mean)} on average"
         ]
         for row in self.by_distance:
             lines.append(
-                f"  at distance {number(row['distance'])}: {number(row['mass'])} a class, {row['pairs']} pairs"
+                f"  at distance {format_number(row['distance'])}: {format_number(row['mass'])} a class, {row['pairs']} pairs"
             )
         for row in self.rows:
             lines.append(
-                f"  {name_of(self.names, row['class'])} keeps {number(row['kept'])}; {_format_moved_mass(row, self.names)}"
+                f"  {get_class_name(self.names, row['class'])} keeps {format_number(row['kept'])}; {_format_moved_mass(row, self.names)}"
             )
         if self.classes > len(self.rows):
             lines.append(f"  and {format_count(self.classes - len(self.rows), 'more row')}")
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, object]:
+    def collect_event_values(self) -> dict[str, object]:
         return {"classes": self.classes, "row_error": self.row_error, "kept": self.kept_least}
 
 
@@ -147,20 +147,20 @@ class Forward(Report):
 
     def records(self) -> list[tuple[str, str]]:
         lines = [
-            f"{format_count(self.samples, 'sample')}, {self.left_out} left out; loss {number(self.loss)}, without smoothing "
-            f"{number(self.plain_loss)}; the true class keeps {number(self.kept)} on average"
+            f"{format_count(self.samples, 'sample')}, {self.left_out} left out; loss {format_number(self.loss)}, without smoothing "
+            f"{format_number(self.plain_loss)}; the true class keeps {format_number(self.kept)} on average"
         ]
         for place, row in enumerate(self.rows):
             lines.append(
-                f"  sample {place}: {name_of(self.names, row['true'])} keeps {number(row['kept'])}; "
-                f"{_format_moved_mass(row, self.names)}; loss {number(row['loss'])}, without {number(row['plain_loss'])}"
+                f"  sample {place}: {get_class_name(self.names, row['true'])} keeps {format_number(row['kept'])}; "
+                f"{_format_moved_mass(row, self.names)}; loss {format_number(row['loss'])}, without {format_number(row['plain_loss'])}"
             )
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, object]:
+    def collect_event_values(self) -> dict[str, object]:
         return {"samples": self.samples, "loss": self.loss, "plain_loss": self.plain_loss, "kept": self.kept}
 
 
 def _format_moved_mass(row: dict[str, Any], names: list[str] | None) -> str:
-    given = [f"{name_of(names, int(index))} {number(mass)}" for index, mass in row["to"].items()]
+    given = [f"{get_class_name(names, int(index))} {format_number(mass)}" for index, mass in row["to"].items()]
     return f"to {', '.join(given)}" if given else "nothing moved"

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.arithmetic import on_host, sum_tolerance
-from tdbg.probes.loss.loss_report import diagnostic, wrong
+from tdbg.probes.loss.arithmetic import sum_tolerance, to_host
+from tdbg.probes.loss.loss_report import build_argument_error, diagnostic
 from tdbg.probes.loss.matrices import check_distances, check_rows, given_away, mass_faults, rows_faults, square
 from tdbg.probes.loss.taxonomy_reports import Distances, Forward, Hierarchy, SmoothingMatrix
 from tdbg.probes.loss.trees import build_hierarchy
@@ -97,9 +97,9 @@ def taxonomy_forward(
     Findings: TD-L007 (soft targets that do not sum to 1), TD-L008 (more mass on another class than on the true one).
     Cost: 0.5 ms at [64, 100]. Source: Szegedy et al. 2016.
     """
-    scores_BC, soft_BC, true_B = on_host(logits), on_host(smoothed), on_host(targets).long().reshape(-1)
+    scores_BC, soft_BC, true_B = to_host(logits), to_host(smoothed), to_host(targets).long().reshape(-1)
     if scores_BC.ndim != 2 or soft_BC.shape != scores_BC.shape or len(true_B) != len(scores_BC):
-        raise wrong(
+        raise build_argument_error(
             f"logits {list(scores_BC.shape)}, smoothed {list(soft_BC.shape)}, targets {list(true_B.shape)} do not fit",
             "give logits and smoothed as [B, C], targets as [B]",
         )

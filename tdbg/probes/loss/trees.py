@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tdbg.core.tables import format_count, join_limited
-from tdbg.probes.loss.loss_report import Fault, wrong
+from tdbg.probes.loss.loss_report import Fault, build_argument_error
 from tdbg.probes.loss.taxonomy_reports import Hierarchy
 
 Parents = dict[Hashable, Hashable | None]
@@ -77,11 +77,15 @@ def _find_faults(report: Hierarchy) -> list[Fault]:
 def _as_mapping(parents: Any) -> Parents:
     if isinstance(parents, Mapping):
         if any(not isinstance(parent, Hashable) for parent in parents.values()):
-            raise wrong("parents are no names", "give child -> parent, None for a root; not a tree of dictionaries")
+            raise build_argument_error(
+                "parents are no names", "give child -> parent, None for a root; not a tree of dictionaries"
+            )
         return dict(parents)
     values = parents.tolist() if hasattr(parents, "tolist") else list(parents)
     if not all(isinstance(value, int) for value in values):
-        raise wrong("parents are no whole numbers", "give the index of each node's parent, -1 for a root")
+        raise build_argument_error(
+            "parents are no whole numbers", "give the index of each node's parent, -1 for a root"
+        )
     return {node: None if parent == -1 else parent for node, parent in enumerate(values)}
 
 

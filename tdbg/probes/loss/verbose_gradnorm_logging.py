@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tdbg.core.tables import format_count
-from tdbg.probes.loss.arithmetic import number, on_host
-from tdbg.probes.loss.gradnorm_metrics import not_finite
+from tdbg.probes.loss.arithmetic import format_number, to_host
+from tdbg.probes.loss.gradnorm_metrics import build_not_finite_fault
 from tdbg.probes.loss.loss_report import Report, diagnostic
 
 FLAG = "LOSS.VERBOSE_GRADNORM_LOGGING"
@@ -37,7 +37,7 @@ class GradNormValues(Report):
         ]
         return [(self.part, "\n".join(lines))]
 
-    def values(self) -> dict[str, object]:
+    def collect_event_values(self) -> dict[str, object]:
         return {"name": self.name, "values": len(self.rows)}
 
 
@@ -62,7 +62,7 @@ def gradnorm_values(values: Mapping[str, Value], *, name: str = "gradnorm", alwa
         for row in report.rows
         if row.get("bad")
     ]
-    report.findings = [not_finite(name, wild)] if wild else []
+    report.findings = [build_not_finite_fault(name, wild)] if wild else []
     return report
 
 
@@ -72,7 +72,7 @@ def _build_row(name: str, value: object) -> dict[str, object]:
         return {"name": name, "missing": True}
     if not isinstance(value, Tensor):
         value = torch.as_tensor(value)
-    flat = on_host(value.detach().abs() if value.is_complex() else value).double().reshape(-1)
+    flat = to_host(value.detach().abs() if value.is_complex() else value).double().reshape(-1)
     bad = int((~torch.isfinite(flat)).sum())
     row: dict[str, Any] = {
         "name": name,
@@ -95,9 +95,9 @@ def _format_row(row: dict[str, Any]) -> str:
     if row.get("missing"):
         return "missing"
     if "values" in row:
-        shown = ", ".join(map(number, row["values"]))
+        shown = ", ".join(map(format_number, row["values"]))
         return f"[{shown}]" if row["shape"] else shown
     shape = "x".join(map(str, row["shape"]))
-    figures = ", ".join(f"{what} {number(row[what])}" for what in ("norm", "mean", "min", "max"))
+    figures = ", ".join(f"{what} {format_number(row[what])}" for what in ("norm", "mean", "min", "max"))
     bad = f", {row['bad']} not finite" if row["bad"] or not math.isfinite(row["norm"]) else ""
     return f"{shape} {row['dtype']}, {figures}{bad}"

@@ -14,7 +14,7 @@ from tdbg.core.guard import belongs_to_program
 from tdbg.core.observations.loss import MaskedTargets, SmoothedRows, WeightedClasses
 from tdbg.core.tables import format_count, join_limited
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.loss.arithmetic import number, share_text
+from tdbg.probes.loss.arithmetic import format_number, format_share
 from tdbg.probes.loss.loss_report import Fault, called_flags
 from tdbg.probes.loss_calls.call_arguments import LAYOUTS, SUM, Layout, LossCall
 from tdbg.probes.loss_calls.call_faults import (
@@ -119,7 +119,7 @@ class LossCalls(Probe):
 
     def _wrap_loss(self, owner: Any, name: str) -> None:
         original = getattr(owner, name)
-        self.patches.wrap(owner, name, partial(self._around_loss, LAYOUTS[name]), drops_frames=True)
+        self.patches.wrap_attribute(owner, name, partial(self._around_loss, LAYOUTS[name]), drops_frames=True)
         wrapper = getattr(owner, name)
         wrapper.__qualname__ = name  # pickle looks there for what it is given, and must find the very same
         self._wrapped.append((original, wrapper))
@@ -149,7 +149,9 @@ class LossCalls(Probe):
                         guard.handle_failure(error)
                         return result
                     if not is_held:
-                        call_outside_compiler(guard.call, self._run_timed, self._handle_loss_call, layout, args, kwargs)
+                        call_outside_compiler(
+                            guard.call_guarded, self._run_timed, self._handle_loss_call, layout, args, kwargs
+                        )
                 return result
             except BaseException as error:
                 drop_own_frames(error, native=True)
@@ -221,7 +223,7 @@ class LossCalls(Probe):
             return
         step_calls = self._measured.setdefault(key, _StepCalls(*key))
         measured = measure_targets(call, target, self._null_index, with_classes=WEIGHTING in self.flags)
-        values = measured.values
+        values = measured.joined_figures
         if values is None or tensors.on_host(values):
             step_calls.read.append((call, measured.name_figures([] if values is None else values.tolist())))
             return
@@ -269,7 +271,7 @@ class LossCalls(Probe):
             if call is None or target is None:
                 continue
             measured = measure_targets(call, target, None, with_classes=False)
-            values = measured.values
+            values = measured.joined_figures
             figures = measured.name_figures([] if values is None else values.tolist())
             fault = find_empty_mean(call, figures)
             if fault is None:
@@ -473,22 +475,22 @@ def _masked_line(name: str, read: list[tuple[LossCall, TargetFigures]]) -> str:
         return f"{text}, none masked"
     call = read[0][0]
     how = "rows without any mass" if call.kind == "rows" else f"ignore_index {call.ignore_index}"
-    parts = [f"{ignored} ignored ({how}, {share_text(ignored / targets)})"] if ignored else []
-    parts += [f"{zero} of weight 0 ({share_text(zero / targets)})"] if zero else []
+    parts = [f"{ignored} ignored ({how}, {format_share(ignored / targets)})"] if ignored else []
+    parts += [f"{zero} of weight 0 ({format_share(zero / targets)})"] if zero else []
     return f"{text}, {' and '.join(parts)}, {targets - ignored - zero} count"
 
 
 def _weighted_line(call: LossCall, known: _ClassCounts) -> str:
     word = "labels" if call.kind == "labels" else "classes"
     places = sorted(range(len(known.weights)), key=lambda place: -known.counts[place])[:SHOWN]
-    shown = [f"{place}: weight {number(known.weights[place])}, {known.counts[place]:g} seen" for place in places]
+    shown = [f"{place}: weight {format_number(known.weights[place])}, {known.counts[place]:g} seen" for place in places]
     text = f"{call.name}: weights of {len(known.weights)} {word}, {format_count(int(known.samples), 'sample')} so far; "
     return text + join_limited(shown, SHOWN, len(known.weights))
 
 
 def _rows_line(call: LossCall, figures: TargetFigures) -> str:
-    text = f"{call.name}: {format_count(figures.rows, 'soft target')}, sums {number(figures.least_sum)} to "
-    text += number(figures.largest_sum)
+    text = f"{call.name}: {format_count(figures.rows, 'soft target')}, sums {format_number(figures.least_sum)} to "
+    text += format_number(figures.largest_sum)
     text += f", {format_count(figures.ignored, 'row')} without any mass" if figures.ignored else ""
     return text + (f", label_smoothing {call.smoothing:g} besides" if call.smoothing else "")
 
@@ -497,7 +499,7 @@ def _smoothing_line(call: LossCall) -> str:
     keeps = 1 - call.smoothing + call.smoothing / max(call.classes, 1)
     return (
         f"{call.name}: label_smoothing {call.smoothing:g} over {format_count(call.classes, 'class')}, "
-        f"the true class keeps {share_text(keeps)}"
+        f"the true class keeps {format_share(keeps)}"
     )
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 
 from tdbg.core.tables import format_count
-from tdbg.probes.loss.arithmetic import number, share_text
+from tdbg.probes.loss.arithmetic import format_number, format_share
 from tdbg.probes.loss.class_weighting import weigh_classes
 from tdbg.probes.loss.loss_report import Fault
 from tdbg.probes.loss_calls.call_arguments import MEAN, LossCall
@@ -87,7 +87,7 @@ def find_bad_rows(call: LossCall, figures: TargetFigures) -> Fault | None:
         f"{figures.bad_rows} of {format_count(figures.rows, 'row')} of the targets of {call.name} do not sum to 1, or hold negative mass",
         "warning",
         what=call.name,
-        evidence=[f"sums of rows from {number(figures.least_sum)} to {number(figures.largest_sum)}"],
+        evidence=[f"sums of rows from {format_number(figures.least_sum)} to {format_number(figures.largest_sum)}"],
         cause="mixed or smoothed rows that are not divided by their sum, several labels in a row, or logits as targets",
         try_next="divide each row by its own sum; of several labels use binary_cross_entropy_with_logits",
     )
@@ -119,7 +119,7 @@ def find_bad_weights(call: LossCall, weights: list[float]) -> Fault | None:
         f"{len(bad)} of {len(weights)} class weights are negative or not finite ({name} of {call.name})",
         "error",
         what=call.name,
-        evidence=[", ".join(f"class {place} {number(weights[place])}" for place in bad[:4])],
+        evidence=[", ".join(f"class {place} {format_number(weights[place])}" for place in bad[:4])],
         cause="weights are 1 / count, and a class without samples made them infinite",
         try_next="clamp the counts at 1 before dividing",
     )
@@ -163,8 +163,8 @@ def _find_upside_down(call: LossCall, weights: list[float], counts: list[float],
             "warning",
             what=call.name,
             evidence=[
-                f"label {first}: {share_text(counts[first] / samples)} of {format_count(int(samples), 'sample', 'is')} positive, pos_weight "
-                f"{number(weights[first])}; so are {len(wrong)} of {format_count(len(weights), 'label')}"
+                f"label {first}: {format_share(counts[first] / samples)} of {format_count(int(samples), 'sample', 'is')} positive, pos_weight "
+                f"{format_number(weights[first])}; so are {len(wrong)} of {format_count(len(weights), 'label')}"
             ],
             cause="the odds of the positives are used where their inverse is meant",
             try_next="pos_weight = negatives / positives",

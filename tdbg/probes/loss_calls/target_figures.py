@@ -45,7 +45,7 @@ class Measurement:
         self._parts.append(flat.to(torch.float64 if flat.device.type == "cpu" else torch.float32))
 
     @property
-    def values(self) -> Tensor | None:
+    def joined_figures(self) -> Tensor | None:
         """All figures in a row; None if there are none."""
         return torch.cat(self._parts) if self._parts else None
 

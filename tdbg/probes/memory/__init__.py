@@ -62,7 +62,7 @@ class Held:
     by_module: Counter[str] = field(default_factory=Counter)
 
     @property
-    def total(self) -> int:
+    def total_bytes(self) -> int:
         """All of it."""
         return self.parameters + self.gradients + self.optimizer + self.buffers
 
@@ -272,7 +272,7 @@ class Memory(Probe):
         return held
 
     def _count_module(self, module: nn.Module, held: Held, counted: set[int]) -> int:
-        before = held.total
+        before = held.total_bytes
         for parameter in module._parameters.values():
             if parameter is None or torch.nn.parameter.is_lazy(parameter) or id(parameter) in counted:
                 continue
@@ -290,7 +290,7 @@ class Memory(Probe):
                 continue
             counted.add(id(buffer))
             held.buffers += count_bytes(buffer)
-        return held.total - before
+        return held.total_bytes - before
 
     def _tell_held(self, step: int) -> None:
         holding = self._collect_holdings()

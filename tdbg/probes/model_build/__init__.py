@@ -25,10 +25,10 @@ from tdbg.core.observations.model_build import (
     UngradedParameters,
 )
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.forward import short
+from tdbg.probes.forward import round_number
 from tdbg.probes.memory.live_tensors import is_out_of_memory
 from tdbg.probes.model_build import module_tree
-from tdbg.probes.model_build.broken_ties import Pair, compare_pairs, find_pairs, should_tie
+from tdbg.probes.model_build.broken_ties import Pair, compare_pairs, expects_tied_weights, find_pairs
 from tdbg.probes.model_build.idle_averages import LEAST_STEPS, find_idle, find_norms, read_norms
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame, short_path
@@ -181,10 +181,10 @@ class ModelBuild(Probe):
     # building
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: Tensor) -> None:
-        self._building.call(self._handle_registration, module, None)
+        self._building.call_guarded(self._handle_registration, module, None)
 
     def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        self._building.call(self._handle_registration, parent, child)
+        self._building.call_guarded(self._handle_registration, parent, child)
 
     def _record_guard_failure(self, part: str, error: BaseException) -> None:
         """The guard's report: torch is in the middle of calling its hooks, and none may be taken away before a call."""
@@ -295,7 +295,7 @@ class ModelBuild(Probe):
             suffix,
             self.monitor.step + 1,
             pairs,
-            is_meant=should_tie(root),
+            is_meant=expects_tied_weights(root),
         )
         if tensors.on_host(values):
             read(values.tolist(), None)
@@ -310,7 +310,7 @@ class ModelBuild(Probe):
         self._zero.update(
             (w.name, ref) for w, ref in zip(weights, refs, strict=True) if w.trainable and w.name in first.zero
         )
-        figures: dict[str, Any] = {name: [short(row[name]) for row in first.rows] for name in FIGURES}
+        figures: dict[str, Any] = {name: [round_number(row[name]) for row in first.rows] for name in FIGURES}
         seen = InitialWeights(
             suffix=suffix,
             names=[weight.name for weight in weights],
@@ -363,7 +363,7 @@ class ModelBuild(Probe):
         if len(self._suspects) == self._watched:
             self.unavailable("no parameter of the optimizer has a gradient: they are kept elsewhere")
             return
-        known = gradients.names.parameters
+        known = gradients.model_names.parameters
         names = [known[key] for key in self._suspects if key in known]
         if names:
             unused = UngradedParameters(

@@ -39,7 +39,7 @@ def compare_pairs(pairs: Sequence[Pair], rows: Tensor) -> Tensor:
     return ((left == right).all(1) & (left.std(1) > 0)).float()
 
 
-def should_tie(root: nn.Module) -> bool:
+def expects_tied_weights(root: nn.Module) -> bool:
     """True if the configuration of the model, as Hugging Face's have one, says that both share a weight."""
     config = root.__dict__.get("config")
     return getattr(config, "tie_word_embeddings", False) is True

@@ -122,7 +122,7 @@ class Preflight(Probe):
 
     def carry_out(self) -> None:
         """Try, and end: whatever happens to the trials, no update is made."""
-        self.guard.call(self._try_as_rank)
+        self.guard.call_guarded(self._try_as_rank)
         self.monitor.end_process()
 
     def _list_calls(self) -> list[Call]:

@@ -286,7 +286,7 @@ class Profiler(EveryUpdate):
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
         }
         is_wanted = self._is_wanted(session, ended)
-        session.stop(about, whole=whole)
+        session.stop_session(about, whole=whole)
         if not is_wanted:
             return
         if ended != TRAINING and not (ended == END and self._whole and not self.windows.repeat):

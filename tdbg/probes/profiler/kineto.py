@@ -94,7 +94,7 @@ class Session:
         """
         return not self.is_elsewhere() and (somebody_records() or not self.recording)
 
-    def stop(self, about: dict[str, object], *, whole: bool) -> None:
+    def stop_session(self, about: dict[str, object], *, whole: bool) -> None:
         """End it. whole: the running step ends here too; else its span in the trace is a part of a step.
 
         about: kept in the trace, under ``tdbg``, with the number of such a part.
@@ -177,7 +177,7 @@ class Press:
         thread.start()
 
     def _run_guarded(self, work: Callable[..., None], *what: Any) -> None:
-        self._guard.call(work, *what)
+        self._guard.call_guarded(work, *what)
 
     def wait_for_threads(self) -> None:
         """Until all of it is done, or has taken a minute."""

@@ -63,7 +63,7 @@ class SpanMarks:
         def build_wrapper(original: Any) -> Callable[..., object]:
             def call_in_span(*args: object, **kwargs: object) -> object:
                 # A function that two modules hold is marked in both, and a call of it is one span.
-                if torch.compiler.is_compiling() or text in spans.names or not guard.call(self._is_recording):
+                if torch.compiler.is_compiling() or text in spans.names or not guard.call_guarded(self._is_recording):
                     return original(*args, **kwargs)
                 before = spans.names
                 spans.names = (*before, text)
@@ -75,4 +75,4 @@ class SpanMarks:
 
             return hide_from_compiler(call_in_span)
 
-        self._patches.wrap(owner, name, build_wrapper)
+        self._patches.wrap_attribute(owner, name, build_wrapper)

@@ -101,14 +101,14 @@ class TrainingLoop(EveryUpdate):
         self.patch_at("module-cleared", after=self._module_zeroed)
         self.patch_at("scaler-step", after=self._scaler_stepped)
         self.for_each_function(
-            "checkpointed", lambda owner, name: self.patches.wrap(owner, name, self._around_checkpoint)
+            "checkpointed", lambda owner, name: self.patches.wrap_attribute(owner, name, self._around_checkpoint)
         )
 
     def _around_checkpoint(self, original: Callable[..., object]) -> Callable[..., object]:
         def checkpoint(*args: Any, **kwargs: object) -> object:
             if torch.compiler.is_compiling() or not self.on or not args or self.monitor.rerunning:
                 return original(*args, **kwargs)
-            function = self.guard.call(self._recomputed.count_runs, args[0])
+            function = self.guard.call_guarded(self._recomputed.count_runs, args[0])
             return original(args[0] if function is None else function, *args[1:], **kwargs)
 
         return hide_from_compiler(checkpoint)

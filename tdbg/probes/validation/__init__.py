@@ -131,11 +131,11 @@ class Validation(EveryUpdate):
     def batch_taken(self, batch: object, wait_s: float, loader_iter: "BatchIterator") -> None:
         self._feed = source_of(loader_iter)
         self._batches += 1
-        self._own_batches += self._trained_feed is not None and not self._feeds_evaluation()
+        self._own_batches += self._trained_feed is not None and not self._is_evaluation_batch()
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
         self._left.record_call(module, graded=call.graded, step=self.monitor.step)
-        if call.graded and module.training and not self._feeds_evaluation():
+        if call.graded and module.training and not self._is_evaluation_batch():
             self._end_pass()  # training goes on
             return
         now = self._pass
@@ -149,7 +149,7 @@ class Validation(EveryUpdate):
         if now.draws is not None and not call.graded:
             now.draws.begin_call()
 
-    def _feeds_evaluation(self) -> bool:
+    def _is_evaluation_batch(self) -> bool:
         """True if the last batch came from other data than training's, once that is known."""
         return self._trained_feed is not None and not is_same(self._feed, self._trained_feed)
 

@@ -41,7 +41,7 @@ class RandomDraws:
         if self.drew and not self.function and self.looked < MAX_LOOKS and not is_anything_compiled():
             self._thread = get_ident()
             for owner, name in iter_targets("dropout"):
-                self._patches.wrap(owner, name, self._wrap_dropout)
+                self._patches.wrap_attribute(owner, name, self._wrap_dropout)
 
     def end_call(self, call: Call) -> None:
         """It has returned."""
@@ -61,7 +61,7 @@ class RandomDraws:
 
         def dropout(*args: Any, **kwargs: Any) -> object:
             if not self.function and get_ident() == self._thread and not torch.compiler.is_compiling():
-                self._guard.call(self._watch_function, name, args, kwargs)
+                self._guard.call_guarded(self._watch_function, name, args, kwargs)
             return original(*args, **kwargs)
 
         return dropout

@@ -52,7 +52,7 @@ def _fill_steps(steps: list[Step], bar: dict[str, Spans], spent: dict[str, Spans
 def _find_busiest_thread(threads: "Threads") -> "Thread | None":
     """The thread with the most time in operators, where no step tells which one is the program's."""
     parts = (event_names.FORWARD, event_names.BACKWARD)
-    totals = {key: sum(threads.get_part_spans(one, part).total for part in parts) for key, one in threads.of.items()}
+    totals = {key: sum(threads.get_part_spans(one, part).total_ns for part in parts) for key, one in threads.of.items()}
     return threads.of[max(totals, key=totals.__getitem__)] if totals else None
 
 
@@ -107,12 +107,12 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
     found.device = Device(
         start=int(busy.starts[0]) if len(busy) else 0,
         end=int(busy.ends[-1]) if len(busy) else 0,
-        busy=busy.total,
-        compute=compute.total,
-        communication=collective.total,
-        overlap=overlap.total,
+        busy=busy.total_ns,
+        compute=compute.total_ns,
+        communication=collective.total_ns,
+        overlap=overlap.total_ns,
         count=max(len(devices.ids), 1),
-        busy_of={str(one): union_spans(devices.apart[one]).total for one in sorted(devices.apart, key=_by_number)},
+        busy_of={str(one): union_spans(devices.apart[one]).total_ns for one in sorted(devices.apart, key=_by_number)},
         launches=devices.launches,
     )
     _measure_launch_delays(found.device, busy, devices)

@@ -23,7 +23,7 @@ class Spans:
         return len(self.starts)
 
     @property
-    def total(self) -> int:
+    def total_ns(self) -> int:
         """Nanoseconds in all."""
         return int((self.ends - self.starts).sum())
 

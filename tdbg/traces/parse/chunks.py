@@ -62,7 +62,7 @@ class Blocks:
         """All members of a gzip file; what is behind a torn or damaged place is lost."""
         given, library = 0, _import_zlib()
         try:
-            for out in self._iter_gzip_members(file, library):
+            for out in self._iter_unpacked_chunks(file, library):
                 given += len(out)
                 yield out
             return
@@ -71,14 +71,14 @@ class Blocks:
         # The call that failed had unpacked up to a block: once more, in small steps there.
         self._left, self.read = given, 0
         try:
-            for out in self._iter_gzip_members(file, zlib):
+            for out in self._iter_unpacked_chunks(file, zlib):
                 if not self._left:
                     yield out
                 self._left -= min(self._left, len(out))
         except zlib.error as error:
             self.torn = f"the packed data is damaged ({error})"
 
-    def _iter_gzip_members(self, file: Any, library: Any) -> Iterator[bytes]:
+    def _iter_unpacked_chunks(self, file: Any, library: Any) -> Iterator[bytes]:
         """The same, with the library's error at a damaged place."""
         unpack = library.decompressobj(wbits=ANY_HEADER)
         fresh = True  # nothing of this member has been unpacked yet

@@ -27,7 +27,7 @@ class Row:
     below: list["Row"] = field(default_factory=list)
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         """Its name without what its kind already says."""
         return self.name.removeprefix(event_names.MODULE) or "?"
 

@@ -44,7 +44,7 @@ def _format_row(row: Row, begin: int, whole: int, steps: int, wide: int) -> str:
     bar = " " * min(start, wide - 1) + ("█" * (end - start) or "▏")
     calls = f"{row.calls / steps:,.4g}" if row.calls else "-"
     text = f"{format_ms(row.total / steps):>9} {format_ms(row.own / steps):>9} {calls:>9}  {bar:<{wide}}"
-    return f"{text} {'  ' * min(row.depth - 1, 30)}{format_short(row.shown, 100)}"
+    return f"{text} {'  ' * min(row.depth - 1, 30)}{format_short(row.display_name, 100)}"
 
 
 def _compute_begins(root: Row) -> dict[int, int]:

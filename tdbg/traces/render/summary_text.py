@@ -221,7 +221,7 @@ def _print_modules(read: Summary, top: int) -> None:
             format_ms(row.total / steps),
             format_ms(row.own / steps),
             row.calls,
-            "  " * min(row.depth - 1, 30) + format_short(row.shown, 60),
+            "  " * min(row.depth - 1, 30) + format_short(row.display_name, 60),
         )
         for row in sort_rows(root)
         if id(row) in kept

@@ -133,7 +133,7 @@ def _build_flame(read: Summary, way: str) -> dict[str, Any]:
         if id(row) not in kept:
             continue
         del numbers[row.depth :]
-        name = format_short(row.shown, LETTERS)
+        name = format_short(row.display_name, LETTERS)
         rows.append((names.setdefault(name, len(names)), numbers[-1], row.kind, row.calls, row.total, row.own))
         numbers.append(len(rows) - 1)
     note = "Time of the host; a click opens a part, a click on the top row leads back."

@@ -37,7 +37,7 @@ class InputBound(Rule):
             return None
         title = f"{share:.0%} of a step is waiting for input"
         hint = "more num_workers, or cheaper transforms; persistent_workers=True, prefetch_factor=4"
-        return self.advise(view, severity, title, describe_waits(view, waits), hint, share)
+        return self.advise(view, severity, title, describe_loader_waits(view, waits), hint, share)
 
     def grade_waits(self, view: View) -> tuple[str | None, float]:
         """How grave the waiting is, and its share of a step."""
@@ -60,7 +60,7 @@ def mostly_alone(waits: list[Work]) -> bool:
     return 2 * sum(one.total for one in waits if event_names.LOADER_ALONE in one.name) > sum(one.total for one in waits)
 
 
-def describe_waits(view: View, waits: list[Work]) -> list[str]:
+def describe_loader_waits(view: View, waits: list[Work]) -> list[str]:
     """The evidence."""
     loads = view.summary.loads[:1]
     count = len(view.summary.steps)

@@ -5,7 +5,7 @@ from statistics import median, median_low
 from tdbg.core.rule_base import Unarmed
 from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
-from tdbg.traces.rules.p101_input_bound import NO_LOADER, InputBound, describe_waits, find_loaders, mostly_alone
+from tdbg.traces.rules.p101_input_bound import NO_LOADER, InputBound, describe_loader_waits, find_loaders, mostly_alone
 
 
 @RULES.add
@@ -38,7 +38,7 @@ class NoWorkers(Rule):
             return None
         title = f"{share:.0%} of a step is making batches, in a loader with no workers"
         hint = "num_workers=2 and more, persistent_workers=True; or work done once, ahead of the training"
-        return self.advise(view, severity, title, describe_waits(view, waits), hint, share)
+        return self.advise(view, severity, title, describe_loader_waits(view, waits), hint, share)
 
 
 def typical_wait(view: View) -> tuple[float, float]:

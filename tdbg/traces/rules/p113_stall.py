@@ -39,9 +39,9 @@ class Stall(Rule):
         stalled = [step for step in steps if step.length >= least]
         if not middle or not stalled:
             return None
-        saved = [step for step in stalled if 2 * _saving_ns(step) > step.length - middle]
+        saved = [step for step in stalled if 2 * _get_save_ns(step) > step.length - middle]
         found = bool(saved)  # a longer hiccup of the machine is no reason to keep silent about a save
-        longest = max(saved, key=_saving_ns) if saved else max(stalled, key=lambda step: step.length)
+        longest = max(saved, key=_get_save_ns) if saved else max(stalled, key=lambda step: step.length)
         extra = longest.length - middle
         part, more = _find_growth(view, longest, middle)
         if not found and part != event_names.INPUT:
@@ -62,7 +62,7 @@ class Stall(Rule):
         return self.advise(view, "warning" if found else "notice", title, lines, hint, gain)
 
 
-def _saving_ns(step: Step) -> int:
+def _get_save_ns(step: Step) -> int:
     """Nanoseconds of a step in a save or a write to the disk."""
     return step.spent.get("save", 0)
 

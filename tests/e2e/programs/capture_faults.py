@@ -55,11 +55,11 @@ def slow_writer() -> None:
         self.limit_bytes = 10_000  # it was made when torch was imported
         enter(self, *sizes)
 
-    def _add(self: PageWriter, *args: Any) -> int:
+    def _write_slowly(self: PageWriter, *args: Any) -> int:
         time.sleep(0.5)
         return before(self, *args)
 
-    PageWriter._write_datapoint, Pool._acquire_room = _add, _enter
+    PageWriter._write_datapoint, Pool._acquire_room = _write_slowly, _enter
 
 
 class Odd(nn.Module):

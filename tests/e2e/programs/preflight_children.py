@@ -19,7 +19,7 @@ HERE = Path(os.environ.setdefault("OF_THE_TEST", os.getcwd()))
 PYTHON = sys.executable
 
 
-def read(name: str) -> str:
+def read_file(name: str) -> str:
     path = HERE / name
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
@@ -27,7 +27,7 @@ def read(name: str) -> str:
 def work(kind: str) -> None:
     """What each process does."""
     names = ("changed.txt", "new.txt", "deleted.txt")
-    seen = {name: read(name) for name in names} | {"listed": sorted({*names} & {*os.listdir(HERE)})}
+    seen = {name: read_file(name) for name in names} | {"listed": sorted({*names} & {*os.listdir(HERE)})}
     print(json.dumps({"kind": kind, **seen}), flush=True)
     (HERE / f"by-{kind}.txt").write_text(kind, encoding="utf-8")
     os.remove(HERE / f"victim-{kind}.txt")
@@ -47,7 +47,7 @@ class Data:
         return at
 
 
-def load(kind: str, context: str) -> None:
+def load_in_worker(kind: str, context: str) -> None:
     from torch.utils.data import DataLoader
 
     list(DataLoader(Data(kind), num_workers=1, batch_size=None, multiprocessing_context=context))  # type: ignore[arg-type]
@@ -79,14 +79,14 @@ def elsewhere(kind: str) -> None:
     os.chdir("..")
 
 
-def run(*words: str, **how: Any) -> None:
+def run_command(*words: str, **how: Any) -> None:
     subprocess.run(words, check=True, **how)
 
 
 WITHOUT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 KINDS: dict[str, Callable[[str], object]] = {
-    "subprocess": lambda kind: run(PYTHON, "-u", ME, "work", kind),
-    "subfolder": lambda kind: run(PYTHON, ME, "work", kind, cwd="sub"),
+    "subprocess": lambda kind: run_command(PYTHON, "-u", ME, "work", kind),
+    "subfolder": lambda kind: run_command(PYTHON, ME, "work", kind, cwd="sub"),
     "posix-spawn": lambda kind: os.waitpid(os.posix_spawn(PYTHON, [PYTHON, ME, "work", kind], os.environ), 0),
     "exec": lambda kind: fork(lambda: os.execv(PYTHON, [PYTHON, ME, "work", kind])),
     "fork": lambda kind: fork(lambda: work(kind)),
@@ -96,14 +96,14 @@ KINDS: dict[str, Callable[[str], object]] = {
     "pool-spawn": lambda kind: start_pool(multiprocessing.get_context("spawn").Pool(1), kind),
     "executor": lambda kind: start_pool(concurrent.futures.ProcessPoolExecutor(1), kind),
     "made-folder": elsewhere,
-    "loader-fork": lambda kind: load(kind, "fork"),
-    "loader-spawn": lambda kind: load(kind, "spawn"),
+    "loader-fork": lambda kind: load_in_worker(kind, "fork"),
+    "loader-spawn": lambda kind: load_in_worker(kind, "spawn"),
     "shell-python": lambda kind: os.system(f"{PYTHON} {ME} work {kind}"),
-    "isolated": lambda kind: run(PYTHON, "-I", ME, "work", kind),
-    "no-environment": lambda kind: run(PYTHON, "-E", ME, "work", kind),
-    "no-site": lambda kind: run(PYTHON, "-S", ME, "work", kind),
-    "other-path": lambda kind: run(PYTHON, ME, "work", kind, env=WITHOUT),
-    "shell": lambda kind: run("sh", "-c", f"cat changed.txt > by-{kind}.txt && rm victim-{kind}.txt"),
+    "isolated": lambda kind: run_command(PYTHON, "-I", ME, "work", kind),
+    "no-environment": lambda kind: run_command(PYTHON, "-E", ME, "work", kind),
+    "no-site": lambda kind: run_command(PYTHON, "-S", ME, "work", kind),
+    "other-path": lambda kind: run_command(PYTHON, ME, "work", kind, env=WITHOUT),
+    "shell": lambda kind: run_command("sh", "-c", f"cat changed.txt > by-{kind}.txt && rm victim-{kind}.txt"),
 }
 
 if __name__ == "__main__" and sys.argv[1] == "work":
@@ -114,5 +114,5 @@ elif __name__ == "__main__":
     os.remove("deleted.txt")
     for one in sys.argv[1:]:
         KINDS[one](one)
-        facts = {"of": one, "wrote": read(f"by-{one}.txt"), "victim": (HERE / f"victim-{one}.txt").exists()}
+        facts = {"of": one, "wrote": read_file(f"by-{one}.txt"), "victim": (HERE / f"victim-{one}.txt").exists()}
         print(json.dumps(facts), flush=True)

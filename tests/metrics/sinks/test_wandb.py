@@ -125,11 +125,11 @@ def test_the_time_allowed_for_a_server_is_not_that_to_begin_offline(monkeypatch,
     asked = []
     begin = wandb.init
 
-    def init(**given):
+    def record_init(**given):
         asked.append(given)
         return begin(**given)
 
-    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setattr(wandb, "init", record_init)
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
     given = form(init_timeout=0.2, base_url="http://127.0.0.1:9")
     sink = WandbSink(project="p", dir=str(tmp_path), mode="online", settings=given)

@@ -198,29 +198,29 @@ def test_each_public_method_writes_in_a_tiny_run(make_logger, tmp_path):
     optimizer = torch.optim.SGD([{"params": model.parameters(), "name": "head"}], lr=0.1)
     called = set()
 
-    def call(name, *args, **kwargs):
+    def call_method(name, *args, **kwargs):
         called.add(name)
         return getattr(log, name)(*args, **kwargs)
 
     for step in (1, 2):
         loss = model(torch.ones(4, 2)).mean()
         tracker.update_train_batch({"loss": loss}, 4)
-        call("log_step_metrics", {"loss": loss, "grad_norm": torch.tensor(2.0)}, step=step, epoch=0, samples=4)
-        call("log_learning_rates", optimizer, step=step)
-        call("log_pipeline_metrics", {"queue": 3}, step=step)
-        call("log_gradnorm_metrics", {"weight": {"genus": 0.5}}, step=step)
-        call("log_schedule_values", {"mixup": 0.1}, step=step)
-    call("accumulate_metrics_for_wandb", {"loss": 3.0}, 4)
-    assert call("get_averaged_wandb_metrics")["train/step_avg_loss"] == 3.0
+        call_method("log_step_metrics", {"loss": loss, "grad_norm": torch.tensor(2.0)}, step=step, epoch=0, samples=4)
+        call_method("log_learning_rates", optimizer, step=step)
+        call_method("log_pipeline_metrics", {"queue": 3}, step=step)
+        call_method("log_gradnorm_metrics", {"weight": {"genus": 0.5}}, step=step)
+        call_method("log_schedule_values", {"mixup": 0.1}, step=step)
+    call_method("accumulate_metrics_for_wandb", {"loss": 3.0}, 4)
+    assert call_method("get_averaged_wandb_metrics")["train/step_avg_loss"] == 3.0
     tracker.finalize_train_epoch(0, 2)
     tracker.update_val_metrics({"loss": 0.25}, 4)
     tracker.finalize_val_phase("val", 0, 2)
-    call("log_epoch_summary", epoch=0, step=2)
-    call("log_validation_summary", "val")
-    call("flush")
-    results = call("log_final_results")
-    call("load_state_dict", json.loads(json.dumps(call("state_dict"))))
-    call("close")
+    call_method("log_epoch_summary", epoch=0, step=2)
+    call_method("log_validation_summary", "val")
+    call_method("flush")
+    results = call_method("log_final_results")
+    call_method("load_state_dict", json.loads(json.dumps(call_method("state_dict"))))
+    call_method("close")
     public = {name for name, _ in inspect.getmembers(StepMetricsLogger, inspect.isfunction) if not name.startswith("_")}
     assert called == public
     keys = {key for row in sink.rows for key in row.values}

@@ -87,7 +87,7 @@ def test_start_empties_the_sums_and_nothing_else():
     metric.record(1.0, 0)
     metric.add(5.0, 3)
     metric.start()
-    assert not metric.partial.seen and metric.value == metric.best == 1.0 and len(metric.history) == 1
+    assert not metric.partial.has_samples and metric.value == metric.best == 1.0 and len(metric.history) == 1
 
 
 def test_the_history_is_bounded_and_the_best_is_not():

@@ -122,7 +122,7 @@ def test_the_snapshot_is_taken_before_the_sums_are_emptied():
         BEFORE_RESET.remove(listener)
     assert seen == [(2.0, 2, 2, {"mean": 2.0, "count": 2, "batches": 1, "nan": 0, "inf": 0})]
     assert key_by_text(snapshot) == key_by_text(made.phase("val").snapshot) == {"val/loss": 2.0}
-    assert not made.metric("val/loss").partial.seen
+    assert not made.metric("val/loss").partial.has_samples
 
 
 def test_starting_a_phase_empties_its_sums_and_nothing_else():

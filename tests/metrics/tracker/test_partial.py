@@ -40,7 +40,7 @@ def test_any_split_is_the_same(batches, parts, data):
         split[data.draw(st.integers(0, parts - 1))].append(batch)
     whole = Partial()
     for part in split:
-        whole.merge(sum_batches(part))
+        whole.merge_partial(sum_batches(part))
     assert whole == sum_batches(batches)
 
 
@@ -66,7 +66,7 @@ def test_the_mean_of_no_samples_says_nothing(value):
     sums = Partial()
     sums.add_mean(value, 0)
     sums.add_sum(value, 0)
-    assert not sums.seen and sums == Partial() and sums.compute_mean() is None
+    assert not sums.has_samples and sums == Partial() and sums.compute_mean() is None
 
 
 def test_sums_may_be_handed_over_instead_of_means():

@@ -29,7 +29,7 @@ from tests.pages.foreign import Point, Runs, dump_joblib, make_page, save_torch,
 
 def open_pages(path: Path) -> tuple[list[PickledDatapoint], LegacyPages]:
     """All datapoints below a path, and who read them."""
-    found = LegacyPages.open(path)
+    found = LegacyPages.from_path(path)
     return list(found), found
 
 
@@ -68,7 +68,7 @@ def test_a_page_is_what_was_written(writer: str, tmp_path: Path) -> None:
     assert [point.key for point in points] == list(wanted)
     for point in points:
         assert_alike(point.outputs, wanted[point.key])
-    (point,) = LegacyPages.open(tmp_path / "page_0.pkl").find_datapoints(2)
+    (point,) = LegacyPages.from_path(tmp_path / "page_0.pkl").find_datapoints(2)
     assert_alike(point.outputs, wanted[2])
     assert list(tmp_path.iterdir()) == [tmp_path / "page_0.pkl"]
 
@@ -164,8 +164,8 @@ def test_order_is_by_number(tmp_path: Path) -> None:
         *[(10, 1000), (10, 1009), (10, 1010)],
     ]
     assert pages.problems == []
-    assert [point.epoch for point in LegacyPages.open(tmp_path / "epoch_10")] == [10, 10, 10]
-    assert [point.epoch for point in LegacyPages.open(tmp_path / "epoch_10" / "debugger" / "page_9.pkl")] == [10]
+    assert [point.epoch for point in LegacyPages.from_path(tmp_path / "epoch_10")] == [10, 10, 10]
+    assert [point.epoch for point in LegacyPages.from_path(tmp_path / "epoch_10" / "debugger" / "page_9.pkl")] == [10]
 
 
 @pytest.mark.parametrize("kept", [0, 1 << 20])
@@ -174,7 +174,7 @@ def test_an_idx_in_several_pages_is_found_in_each(kept: int, tmp_path: Path, mon
         (tmp_path / f"page_{number}.pkl").write_bytes(
             dump_joblib({5: {"a": number}, 100 + number: {}, f"s{number}": {}})
         )
-    pages = LegacyPages.open(tmp_path)
+    pages = LegacyPages.from_path(tmp_path)
     monkeypatch.setattr(pickle_pages, "KEPT_BYTES", kept)
     for _ in range(2):
         found = pages.find_datapoints(5)
@@ -237,7 +237,7 @@ def test_one_bad_page_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_no_page_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(TdbgError):
-            LegacyPages.open(path)
+            LegacyPages.from_path(path)
 
 
 def test_a_page_that_changes_is_noticed(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_refused_values_are_counted_once(tmp_path: Path, monkeypatch: pytest.Mon
     for number in range(8):
         value = {number: {"a": Point(1, 2), "b": torch.ones(1), "c": itself}}
         (tmp_path / f"page_{number}.pkl").write_bytes(pickle.dumps(value))
-    pages = LegacyPages.open(tmp_path)
+    pages = LegacyPages.from_path(tmp_path)
     monkeypatch.setattr(pickle_pages, "KEPT_BYTES", 0)
     for _ in range(3):
         assert [point.outputs["b"].load_bytes() for point in pages] == [to_bytes(torch.ones(1))] * 8
@@ -401,7 +401,7 @@ import resource, sys, time
 from pathlib import Path
 from tdbg.pages.pickle_reader.pickle_pages import LegacyPages
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-(point,) = LegacyPages.open(Path(sys.argv[1])).find_datapoints(int(sys.argv[2]))
+(point,) = LegacyPages.from_path(Path(sys.argv[1])).find_datapoints(int(sys.argv[2]))
 data = point.outputs["x"]["y"].load_bytes()
 print(len(data), data[:1].hex(), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 print(*(name for name in ("torch", "numpy", "pickle", "joblib") if name in sys.modules))
@@ -428,7 +428,7 @@ def test_one_datapoint_does_not_load_its_page(kind: str, tmp_path: Path) -> None
 def walk_pages(path: Path) -> None:
     """Read all there is to read; TdbgError is what may come of it."""
     try:
-        pages = LegacyPages.open(path)
+        pages = LegacyPages.from_path(path)
         for point in pages:
             values, _ = point.build_flat_tree()
             str(point)
@@ -585,5 +585,5 @@ def test_offsets_that_no_file_has(tmp_path: Path) -> None:
     for more, at in ((b"", 2**64 - 1), (where, len(start))):
         path = tmp_path / "page_0.pkl"
         path.write_bytes(start + more + b"PK\x06\x07" + struct.pack("<IQI", 0, at, 1) + end)
-        found = LegacyPages.open(path)
+        found = LegacyPages.from_path(path)
         assert list(found) == [] and "a zip file that torch.save did not make" in found.problems[0]

@@ -329,7 +329,7 @@ def watch(event, arguments):
     if event in FORBIDDEN or event.startswith("socket.") or event == "open" and arguments[1] not in (None, "r", "rb"):
         print("FORBIDDEN", event, arguments, flush=True)
         raise SystemExit(9)
-pages = LegacyPages.open(Path(sys.argv[1]))
+pages = LegacyPages.from_path(Path(sys.argv[1]))
 sys.addaudithook(watch)
 count = sum(len(point.build_flat_tree().values) for point in pages)
 print(count, len(pages.refused))
@@ -683,7 +683,7 @@ def test_a_view_is_what_numpy_makes_of_it(
     wanted = np.ndarray(shape, f"V{width}", data, start * width, tuple(step * width for step in strides)).tobytes()
     reads: list[int] = []
 
-    def read(offset: int, count: int) -> bytes:
+    def read_and_record(offset: int, count: int) -> bytes:
         reads.append(count)
         assert offset >= 0 and offset + count <= len(data)
         return data[offset : offset + count]
@@ -691,7 +691,7 @@ def test_a_view_is_what_numpy_makes_of_it(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strided_views, "SMALL", small)
         patch.setattr(strided_views, "PIECE_BYTES", piece)
-        assert strided_views.gather_view(read, start * width, shape, strides, width) == wanted
+        assert strided_views.gather_view(read_and_record, start * width, shape, strides, width) == wanted
     assert all(count <= piece for count in reads)
 
 
@@ -740,7 +740,7 @@ def test_a_reader_is_where_it_says(block: int) -> None:
         data[27:68],
         b"rest",
     )
-    assert reader.left == 0
+    assert reader.bytes_left == 0
     with pytest.raises(TruncatedError):
         ByteReader(MemorySource(b"abc"), block_bytes=block).take_bytes(4)
     for call in (

@@ -370,13 +370,13 @@ def test_a_file_with_a_hole_may_claim_any_size_and_takes_no_memory(
 ) -> None:
     size = 1 << 42
 
-    def change(records: list[dict[str, Any]]) -> None:
+    def claim_size(records: list[dict[str, Any]]) -> None:
         records[2]["items"] = [["t", "uint8", [size], 0, size, {}]]
         records[2]["length"] = size
         for record in records[3:]:
             record["length"] = size
 
-    folder = write_with_records(tmp_path, change)
+    folder = write_with_records(tmp_path, claim_size)
     try:
         os.truncate(next(folder.glob("*.part")), 1 << 43)
     except OSError:

@@ -72,7 +72,7 @@ def decode_preview(found: Preview) -> Any:
 def test_a_small_tensor_is_kept_as_it_is(tmp_path: Path) -> None:
     value = make_noise(2, 3, 4, 5)
     found = build_preview(write_tensor(tmp_path, value), LARGEST_BYTES)
-    assert found and found.exact and found.said == "" and found.shape == found.whole == (6, 4, 5)
+    assert found and found.exact and found.reduction_note == "" and found.shape == found.whole == (6, 4, 5)
     assert np.array_equal(decode_preview(found), value.reshape(6, 4, 5))
 
 
@@ -96,7 +96,7 @@ def test_what_is_too_large_is_means_of_blocks(shape: tuple[int, ...], budget: in
     )
     np.testing.assert_allclose(decode_preview(found), wanted, atol=(wanted.max() - wanted.min()) / 400 + 1e-6)
     assert -(-found.whole[1] // rows) == high and -(-found.whole[2] // columns) == wide
-    assert ("mean of" in found.said) == (rows * columns > 1) and ("the first" in found.said) == (
+    assert ("mean of" in found.reduction_note) == (rows * columns > 1) and ("the first" in found.reduction_note) == (
         planes < found.whole[0]
     )
 

@@ -98,10 +98,10 @@ def test_a_kill_while_it_recovers_is_no_harm(tmp_path: Path, monkeypatch: pytest
     kill_writer(tmp_path, 4)
     real = os.replace
 
-    def stop(*ignored: object, **how: object) -> None:
+    def raise_interrupt(*ignored: object, **how: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "replace", stop)
+    monkeypatch.setattr(os, "replace", raise_interrupt)
     with pytest.raises(KeyboardInterrupt):
         recover_pages(tmp_path)
     monkeypatch.setattr(os, "replace", real)

@@ -40,7 +40,7 @@ def stream_stats(data: bytes, dtype: Any, sizes: int = 1) -> StreamingStats:
     for start in range(0, len(data), step):
         part = StreamingStats()
         part.add_bytes(data[start : start + step], dtype)
-        found.merge(part)
+        found.merge_stats(part)
     return found
 
 
@@ -91,7 +91,7 @@ def test_merging_is_the_same_as_counting_at_once(one: list[float], other: list[f
     parts = [StreamingStats(), StreamingStats()]
     for tally, numbers in zip(parts, (one, other), strict=True):
         tally.add_bytes(struct.pack(f"<{len(numbers)}f", *numbers), f32)
-    parts[0].merge(parts[1])
+    parts[0].merge_stats(parts[1])
     assert_same(value_stats.of_numbers(one + other), parts[0].compute_stats(), 1e-6)
 
 
@@ -137,7 +137,7 @@ def test_bins_are_those_of_the_upper_16_bits() -> None:
     one.add_counts(numpy.bincount(numbers[:4000].view("u4") >> 16, minlength=SIZE))
     two.add_counts(numpy.bincount(numbers[4000:].view("u4") >> 16, minlength=SIZE))
     whole.add_counts(counts)
-    one.merge(two)
+    one.merge_bins(two)
     for a, b in zip(one.list_ascending(), whole.list_ascending(), strict=True):
         assert (a == b).all()
     begins, ends, found = whole.list_ascending()
@@ -159,9 +159,9 @@ def test_coarser_bins_hold_the_same_values() -> None:
     later.add_counts(counts)
     assert coarse.nbytes * 10 < fine.nbytes
     assert [part.tolist() for part in coarse.list_ascending()] == [part.tolist() for part in later.list_ascending()]
-    later.merge(fine)
+    later.merge_bins(fine)
     assert later.shift == 4 and later.list_ascending()[2].sum() == 10_000
-    fine.merge(coarse)
+    fine.merge_bins(coarse)
     assert fine.shift == 4 and [part.tolist() for part in fine.list_ascending()] == [
         p.tolist() for p in later.list_ascending()
     ]

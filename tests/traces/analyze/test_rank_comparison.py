@@ -54,14 +54,14 @@ def test_a_part_is_the_cause_where_it_makes_most_of_the_difference(tmp_path):
             events += [make_annotation("gloo:all_reduce", at + forward + backward, 1000 - forward - backward)]
         return summarize_trace(write_trace(tmp_path / "t.json", events))
 
-    def said(slow):
+    def explain_slow_rank(slow):
         every = {"rank 0": rank(200, 200), "rank 1": slow}
         (found,) = (one for one in evaluate_traces(list(every.items()), {}, every)[0] if one.code == "TD-P115")
         return compare_ranks(every).covers, found.try_next, found.evidence[-1]
 
-    covers, try_next, line = said(rank(400, 240))
+    covers, try_next, line = explain_slow_rank(rank(400, 240))
     assert covers == pytest.approx(200 / 240) and try_next == "look at forward on rank 1"
-    covers, try_next, line = said(rank(300, 320))  # slow at everything
+    covers, try_next, line = explain_slow_rank(rank(300, 320))  # slow at everything
     assert covers == pytest.approx(120 / 220) and try_next == "look at the machine of rank 1"
     assert line == "no part alone makes it: what is longer by most on rank 1 is backward, by 0.12 ms a step"
 
@@ -110,12 +110,14 @@ def test_one_rank_is_not_compared(tmp_path):
 def test_only_one_trace_of_each_rank_is_held_against_others(tmp_path):
     read = make_summary(tmp_path, [300] * 2)
 
-    def held(*found):
+    def compare_files(*found):
         return list(compare_loaded([(one, read) for one in found]))
 
     first, second = TraceFile(tmp_path / "a", 0), TraceFile(tmp_path / "b", 1)
-    assert held(first, second) == ["rank 0", "rank 1"]
-    assert held(first) == []
-    assert held(first, second, TraceFile(tmp_path / "c", 0, window=1)) == []  # windows of a rank
-    assert held(TraceFile(tmp_path / "a", None), TraceFile(tmp_path / "b", None)) == []  # nobody knows of which rank
-    assert held(first, TraceFile(tmp_path / "b", 1, attempt=1)) == []  # not the same steps
+    assert compare_files(first, second) == ["rank 0", "rank 1"]
+    assert compare_files(first) == []
+    assert compare_files(first, second, TraceFile(tmp_path / "c", 0, window=1)) == []  # windows of a rank
+    assert (
+        compare_files(TraceFile(tmp_path / "a", None), TraceFile(tmp_path / "b", None)) == []
+    )  # nobody knows of which rank
+    assert compare_files(first, TraceFile(tmp_path / "b", 1, attempt=1)) == []  # not the same steps

@@ -29,7 +29,7 @@ def test_they_do_what_sets_do(one, other):
     assert list_times(make_union(one) & make_union(other)) == a & b
     assert list_times(make_union(one) - make_union(other)) == a - b
     assert list_times(union_sets([make_union(one), make_union(other), make_union([])])) == a | b
-    assert make_union(one).total == len(a)
+    assert make_union(one).total_ns == len(a)
 
 
 @given(PAIRS, st.integers(-40, 90), st.integers(-40, 90))

@@ -99,14 +99,16 @@ def test_a_step_of_several_ranks_is_as_long_as_on_the_slowest(tmp_path):
 
 
 def test_ranks_that_only_the_traces_tell_are_ranks_too(tmp_path):
-    def told(rank, lengths):
+    def load_rank_trace(rank, lengths):
         return TraceFile(tmp_path / f"{rank}.json", None), make_trace(tmp_path, lengths, head={"tdbg": {"rank": rank}})[
             1
         ]
 
-    found = make_baseline("it", [told(0, (100, 250, 100)), told(1, (200, 100, 150))])
+    found = make_baseline("it", [load_rank_trace(0, (100, 250, 100)), load_rank_trace(1, (200, 100, 150))])
     assert found.lengths == [200_000, 250_000, 150_000] and found.ranks == [0, 1]
-    again = make_baseline("it", [told(0, (100, 100)), told(0, (200, 200))])  # two windows of one rank
+    again = make_baseline(
+        "it", [load_rank_trace(0, (100, 100)), load_rank_trace(0, (200, 200))]
+    )  # two windows of one rank
     assert again.lengths == [100_000, 100_000, 200_000, 200_000]
 
 

@@ -212,10 +212,10 @@ def test_as_many_operations_as_torch_counts(recorded_trace):
 def test_modules_of_a_real_trace(recorded_trace):
     read = summarize_trace(recorded_trace[0])
     (net,) = flame_rows.build_module_tree(read).below
-    assert net.shown.startswith("Net_") and net.calls == 2
-    assert sorted(row.shown.partition("_")[0] for row in net.below) == ["Conv2d", "Sequential"]
-    sequence = next(row for row in net.below if row.shown.startswith("Sequential"))
-    assert sorted(row.shown.partition("_")[0] for row in sequence.below) == ["GELU", "Linear", "Linear"]
+    assert net.display_name.startswith("Net_") and net.calls == 2
+    assert sorted(row.display_name.partition("_")[0] for row in net.below) == ["Conv2d", "Sequential"]
+    sequence = next(row for row in net.below if row.display_name.startswith("Sequential"))
+    assert sorted(row.display_name.partition("_")[0] for row in sequence.below) == ["GELU", "Linear", "Linear"]
     assert flame_rows.available_views(read) == ["stack", "module", "operator"]
 
 

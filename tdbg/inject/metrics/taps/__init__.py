@@ -43,8 +43,11 @@ class Tap:
     def install_when_imported(self) -> None:
         """Have each library tapped as soon as the program has it."""
         for name, file in TAPS.items():
-            guard = self.feed.me.get_guard(f"metrics of {name}")
-            when_imported(name, lambda module, file=file, guard=guard: guard.call(self._install_tap, module, file))  # type: ignore[misc]
+            self._install_when_imported(name, file)
+
+    def _install_when_imported(self, name: str, file: str) -> None:
+        guard = self.feed.me.get_guard(f"metrics of {name}")
+        when_imported(name, lambda module: guard.call_guarded(self._install_tap, module, file))
 
     def _install_tap(self, module: object, file: str) -> None:
         if self.feed.is_off:
@@ -63,7 +66,7 @@ class Tap:
         def build_wrapper(original: Callable[..., object]) -> Callable[..., object]:
             return self.wrap_function(original, before=before, after=after)
 
-        self.patches.wrap(owner, name, build_wrapper)
+        self.patches.wrap_attribute(owner, name, build_wrapper)
 
     def wrap_function(
         self, original: Callable[..., object], *, before: Before | None = None, after: After | None = None
@@ -79,10 +82,10 @@ class Tap:
             if is_compiling():
                 return original(*args, **kwargs)
             if before is not None:
-                call_outside_compiler(guard.call, self._call_listener, before, args, kwargs)
+                call_outside_compiler(guard.call_guarded, self._call_listener, before, args, kwargs)
             result = original(*args, **kwargs)
             if after is not None:
-                call_outside_compiler(guard.call, self._call_listener, after, args, kwargs, result)
+                call_outside_compiler(guard.call_guarded, self._call_listener, after, args, kwargs, result)
             return result
 
         return hide_from_compiler(call_with_listeners)

@@ -12,7 +12,9 @@ PHASES = {"train": "train", "validate": "val", "test": "test"}
 def arrive(module: ModuleType, tap: Tap) -> None:
     """The program has imported Lightning's Trainer; its connector of loggers comes first, in a module of its own."""
     if module.__name__.endswith(".trainer.trainer"):
-        tap.patches.wrap(module.Trainer, "_run_sanity_check", lambda original: _wrap_sanity_check(original, tap))
+        tap.patches.wrap_attribute(
+            module.Trainer, "_run_sanity_check", lambda original: _wrap_sanity_check(original, tap)
+        )
         return
 
     def record_logs(args: tuple[Any, ...], kwargs: dict[str, object]) -> None:

@@ -36,11 +36,11 @@ def _tap_metrics(metric: object, tap: Tap) -> None:
     def build_wrapper(original: Callable[..., object]) -> Callable[..., object]:
         def _wrap_compute(self: object, compute: object) -> object:
             wrapped = original(self, compute)
-            return tap.feed.guard.call(_listen_to_compute, self, wrapped, names, tap) or wrapped
+            return tap.feed.guard.call_guarded(_listen_to_compute, self, wrapped, names, tap) or wrapped
 
         return _wrap_compute
 
-    tap.patches.wrap(metric, "_wrap_compute", build_wrapper)
+    tap.patches.wrap_attribute(metric, "_wrap_compute", build_wrapper)
 
 
 def _listen_to_compute(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Callable[..., object]:
@@ -89,7 +89,7 @@ def _tap_collections(collection: object, tap: Tap) -> None:
 
         return tap.wrap_function(compute_muted, after=record_values)
 
-    tap.patches.wrap(collection, "compute", build_wrapper)
+    tap.patches.wrap_attribute(collection, "compute", build_wrapper)
 
 
 class _Names:

@@ -20,7 +20,7 @@ class Corridor:
     def reset(self) -> Tensor:
         """A new episode."""
         self.place, self.goal, self.time = 0.0, random.choice((-1.0, 1.0)), 0
-        return self._state()
+        return self._encode_state()
 
     def step(self, move: float) -> tuple[Tensor, float, bool]:
         """The state after a move, the reward, and whether the episode is over."""
@@ -28,9 +28,9 @@ class Corridor:
         self.time += 1
         done = abs(self.place) >= 1.0 or self.time >= 20
         reward = 1.0 if self.place * self.goal >= 1.0 else -0.05
-        return self._state(), reward, done
+        return self._encode_state(), reward, done
 
-    def _state(self) -> Tensor:
+    def _encode_state(self) -> Tensor:
         return torch.tensor([self.place, self.goal, self.time / 20, 1.0])
 
 
@@ -154,10 +154,15 @@ def proximal_policy() -> None:
 def soft_actor_critic() -> None:
     """Three optimizers (critics, actor, temperature), target critics that follow softly, gradients past the critics."""
 
-    def make(inputs: int, outputs: int) -> nn.Module:
+    def build_mlp(inputs: int, outputs: int) -> nn.Module:
         return nn.Sequential(nn.Linear(inputs, 32), nn.ReLU(), nn.Linear(32, outputs))
 
-    actor, critics, world, buffer = make(4, 2), nn.ModuleList([make(5, 1), make(5, 1)]), Corridor(), deque(maxlen=2000)
+    actor, critics, world, buffer = (
+        build_mlp(4, 2),
+        nn.ModuleList([build_mlp(5, 1), build_mlp(5, 1)]),
+        Corridor(),
+        deque(maxlen=2000),
+    )
     targets = copy.deepcopy(critics).requires_grad_(False)
     log_alpha = torch.zeros(1, requires_grad=True)
     q_optimizer = torch.optim.Adam(critics.parameters(), lr=1e-3)

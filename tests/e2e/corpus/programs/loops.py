@@ -118,7 +118,7 @@ def saved_and_resumed() -> None:
     train, validation = parts.load_split(parts.draw_classes)
     path, record = parts.make_folder() / "last.pt", parts.Record()
 
-    def fit(epochs: range) -> None:
+    def train_epochs(epochs: range) -> None:
         model = Net()
         optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
@@ -145,8 +145,8 @@ def saved_and_resumed() -> None:
             }
             torch.save({**state, "epoch": epoch}, path)
 
-    fit(range(5))
-    fit(range(5, 10))
+    train_epochs(range(5))
+    train_epochs(range(5, 10))
     record.print_summary()
 
 
