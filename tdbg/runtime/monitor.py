@@ -126,8 +126,16 @@ class Monitor(State):
     def _begin_process(self, now: float) -> None:
         """Make every part that knows of steps and calls anew: in a forked child none of them has happened."""
         self.reset_state()
-        settings, at_once = self.settings, self.settings.stop_before_update
-        self.budget = Budget(settings.budget_pct, now)
+        self._make_budget(now)
+        self._make_planning()
+        self._make_watchers()
+        self._settled = False
+        self.spoke = False  # the program itself had something written: `tdbg.log`, a diagnostic
+        self._update_at = 0.0
+
+    def _make_budget(self, now: float) -> None:
+        """The budget, which knows from the start what this machine takes for tdbg's own calls."""
+        self.budget = Budget(self.settings.budget_pct, now)
         overhead = measure_overhead()
         self.budget.calibrate(
             # Two hooks each, booked once; a skipped step has a loss, two hooks of the optimizer's and a clipping.
@@ -136,20 +144,25 @@ class Monitor(State):
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
             )
         )
+
+    def _make_planning(self) -> None:
+        """What decides which steps are looked at, and what writes them down."""
+        settings, strict = self.settings, self.settings.max_overhead is not None
         self.optimizers = Optimizers(settings.step_optimizer, self.note)
         changes = ChangeWatch(self.optimizers.find_main, self.roots.list_roots, is_anything_compiled)
         self.inspection = Inspection(
             self, self.budget, self.catalog.load_inspection_probes, self._inspect_with, changes.find_change
         )
-        self._planner = Planner(
-            self.budget, Selection.from_settings(settings), strict=settings.max_overhead is not None
-        )
+        self._planner = Planner(self.budget, Selection.from_settings(settings), strict=strict)
         self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it
         self.recorder = Recorder(settings.keep_steps)
         self.event_buffer = EventBuffer(self.budget, emit=self.emit, log=self._log, become_rank=self._become_rank)
-        strict = settings.max_overhead is not None
         self.duty = DutyCycle(self, self.budget, self.roots, self.dispatcher, strict=strict)
         self._costs = CostReports(self, settings, self.budget, self.duty, self.emit)
+
+    def _make_watchers(self) -> None:
+        """What the hooks of calls, losses and gradients lead to."""
+        at_once = self.settings.stop_before_update
         self._attention = Attention()
         self.alarm = Alarm(self, self.dispatcher, self.budget, self._attention, stop_before_update=at_once)
         self.search = RootSearch(self.roots, self.optimizers, self.note)
@@ -178,7 +191,7 @@ class Monitor(State):
             self.optimizers,
             self.search,
             self.alarm,
-            strict=settings.max_overhead is not None,
+            strict=self.settings.max_overhead is not None,
         )
         self.fast_path.reset_state(self._attention, self.calls, self.losses.last)
         self.duty.keep_call, self.duty.skip_call = self.root_calls.keep_call, self.fast_path.skip_call
@@ -192,9 +205,6 @@ class Monitor(State):
             emit=self.emit,
             late_loss=self.losses.on_late_losses,
         )
-        self._settled = False
-        self.spoke = False  # the program itself had something written: `tdbg.log`, a diagnostic
-        self._update_at = 0.0
 
     # attaching
 
