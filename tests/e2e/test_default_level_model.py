@@ -19,6 +19,7 @@ NAMED = {  # kind -> code, and a part of the first line
         "TD-S012",
         "steps: 1.",
     ),
+    "layers-in-a-list": ("TD-S006", "6 parameters in Listed.hidden (list) are in no parameter group"),
     "still-norm": ("TD-C025", "1 batch norm layer keeps a running mean of 0: body.1 (momentum 0)"),
     "still-average": ("TD-C025", "the average of Net that is evaluated was never updated, after step 20"),
     "broken-tie": ("TD-C027", "embedding.weight and head.weight were to be one and are two tensors, equal before"),

@@ -81,6 +81,21 @@ def distance_loss(scores: Tensor, y: Tensor) -> Tensor:
     return ((scores[:, :1] - wanted) ** 2).mean()
 
 
+class Listed(nn.Module):
+    """A net whose hidden layers are held in a plain list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        hidden = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(3)]
+        self.hidden = hidden if FAULTY else nn.ModuleList(hidden)
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.hidden:
+            x = layer(x)
+        return self.head(x)
+
+
 class Tied(nn.Module):
     """Signs of the inputs as tokens; the output layer is to share the weight of their embedding."""
 
@@ -197,6 +212,8 @@ def make_training(kind: str) -> Training:
             return Training(model=make_frozen_net(), optimized=lambda model: model.body if FAULTY else model)
         case "shuffled-labels":
             return Training(data=make_samples(1280, shuffled=FAULTY), epochs=5)
+        case "layers-in-a-list":
+            return Training(model=Listed())
         case "still-norm":
             return Training(model=make_still_norm())
         case "still-average":
